@@ -424,15 +424,6 @@ class IndexMap {
                           array_of<bool>(rows.size(), [&](auto i) { return rows[i].present; }));
   }
 
-  Returned<Code> select(unsigned halvings, double share) {
-    std::vector<Code> codes;
-    {
-      nb::gil_scoped_release release;
-      codes = index::select_in_slices(*map_, halvings, share);
-    }
-    return array_of<Code>(codes.size(), [&](auto i) { return codes[i]; });
-  }
-
   index::DynamicMap& map() { return *map_; }
 
  private:
@@ -635,10 +626,7 @@ void bind_index(nb::module_& module) {
           "halvings"_a, "most"_a, Released(),
           "Record operations on one key in 2^halvings, at most so many.")
       .def("end_recording", &IndexMap::end_recording,
-           "Return (halvings, operations, codes, present), or None if none was begun.")
-      .def("select", &IndexMap::select, "halvings"_a, "share"_a,
-           "Return the codes of all keys that a recording of so many halvings selects, read in "
-           "slices that take a share of the time.");
+           "Return (halvings, operations, codes, present), or None if none was begun.");
   nb::class_<index::SlicedConversion>(module, "IndexConversion",
                                       "Conversion of a map's leaves, in slices.")
       .def(
@@ -660,6 +648,25 @@ void bind_index(nb::module_& module) {
       .def_prop_ro("slices", &index::SlicedConversion::slices)
       .def_prop_ro("longest_s", &index::SlicedConversion::longest_s,
                    "Longest time that a slice held the map's lock, in seconds.");
+  nb::class_<index::SlicedSelection>(module, "IndexSelection",
+                                     "Reading of the keys that a recording selects, in slices.")
+      .def(
+          "__init__",
+          [](index::SlicedSelection* self, unsigned halvings, double share) {
+            if (!(share > 0 && share <= 1)) throw std::invalid_argument("share needs 0 to 1");
+            new (self) index::SlicedSelection(halvings, share);
+          },
+          "halvings"_a, "share"_a)
+      .def(
+          "run",
+          [](index::SlicedSelection& self, IndexMap& map, double seconds) {
+            return self.run(map.map(), seconds);
+          },
+          "map"_a, "seconds"_a, Released(),
+          "Read for about so many seconds; return whether keys are left.")
+      .def("codes", [](const index::SlicedSelection& self) {
+        return array_of<Code>(self.codes().size(), [&](auto i) { return self.codes()[i]; });
+      });
   module.def("recording_selects", &selects, nb::arg("codes").noconvert(), "halvings"_a,
              nb::arg("out").noconvert(),
              "Write for each code whether a recording of so many halvings selects it.");

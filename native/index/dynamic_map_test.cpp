@@ -101,7 +101,10 @@ void test_threads_beside_a_conversion() {
     while (conversion.run(*map, 1e-3)) {
     }
     CHECK(conversion.slices() > 0);
-    select_in_slices(*map, 1, 0.5);
+    SlicedSelection selection(1);
+    while (selection.run(*map, 1e-3)) {
+    }
+    CHECK(std::is_sorted(selection.codes().begin(), selection.codes().end()));
     CHECK(map->end_recording()->operations().size() <= 10'000);
   }
   for (auto& thread : threads) thread.join();

@@ -13,22 +13,37 @@
 
 namespace headrace::index {
 
-// Codes of all keys that a recording of so many halvings selects. Keys that are inserted or erased
-// meanwhile may be among them or not. Slices take the share of the time: an unlocked mutex alone
-// does not let others in.
-inline std::vector<std::uint64_t> select_in_slices(const DynamicMap& map, unsigned halvings,
-                                                   double share = 0.5) {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::size_t kSliceKeys = 4096;
-  std::vector<std::uint64_t> codes;
-  std::uint64_t cursor = 0;
-  for (;;) {
-    const auto began = Clock::now();
-    if (!map.select(cursor, kSliceKeys, halvings, codes)) return codes;
-    const std::chrono::duration<double> taken = Clock::now() - began;
-    std::this_thread::sleep_for(taken * (1 / share - 1));
+// Reads the codes of all keys that a recording of so many halvings selects. Keys that are inserted
+// or erased meanwhile may be among them or not. Slices take the share of the time: an unlocked
+// mutex alone does not let others in.
+class SlicedSelection {
+ public:
+  explicit SlicedSelection(unsigned halvings, double share = 0.5)
+      : halvings_(halvings), share_(share) {}
+
+  // Reads for about `seconds`. False: the end is reached.
+  bool run(const DynamicMap& map, double seconds) {
+    using Clock = std::chrono::steady_clock;
+    using Seconds = std::chrono::duration<double>;
+    constexpr std::size_t kSliceKeys = 4096;
+    for (const auto first = Clock::now();
+         !done_ && Seconds(Clock::now() - first).count() < seconds;) {
+      const auto began = Clock::now();
+      done_ = !map.select(cursor_, kSliceKeys, halvings_, codes_);
+      if (!done_) std::this_thread::sleep_for(Seconds(Clock::now() - began) * (1 / share_ - 1));
+    }
+    return !done_;
   }
-}
+
+  const std::vector<std::uint64_t>& codes() const { return codes_; }
+
+ private:
+  unsigned halvings_;
+  double share_;
+  std::uint64_t cursor_ = 0;
+  bool done_ = false;
+  std::vector<std::uint64_t> codes_;
+};
 
 struct SliceLimits {
   double slice_s = 3e-4;  // aim of one slice, well below a millisecond

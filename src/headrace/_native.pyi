@@ -378,11 +378,6 @@ class IndexMap:
         Return (halvings, operations, codes, present), or None if none was begun.
         """
 
-    def select(self, halvings: int, share: float) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')]:
-        """
-        Return the codes of all keys that a recording of so many halvings selects, read in slices that take a share of the time.
-        """
-
 class IndexConversion:
     """Conversion of a map's leaves, in slices."""
 
@@ -397,6 +392,16 @@ class IndexConversion:
     @property
     def longest_s(self) -> float:
         """Longest time that a slice held the map's lock, in seconds."""
+
+class IndexSelection:
+    """Reading of the keys that a recording selects, in slices."""
+
+    def __init__(self, halvings: int, share: float) -> None: ...
+
+    def run(self, map: IndexMap, seconds: float) -> bool:
+        """Read for about so many seconds; return whether keys are left."""
+
+    def codes(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')]: ...
 
 def recording_selects(codes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], halvings: int, out: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """

@@ -107,6 +107,7 @@ class Adaptation:
         self._work: Callable[[], ActionOutcome | None] | None = None
         self._trace: Trace | None = None
         self._known: SelectedKeys | None = None
+        self._reading = False
         self._former: IndexPlan | Configuration | None = None
         self._proposal: Proposal | None = None
         self._stop = threading.Event()
@@ -159,7 +160,7 @@ class Adaptation:
     def _run(self) -> None:
         if self._proposer is None:
             self._process()  # it starts within a second, before the first request
-        while not self._stop.wait(0 if self._converting else self._look_s):
+        while not self._stop.wait(0 if self._converting or self._reading else self._look_s):
             try:
                 self.step()
             except Exception as error:
@@ -209,13 +210,15 @@ class Adaptation:
         self.records.add("recorded", operations=len(trace), keys=len(trace.loaded), share=share)
 
     def _read_keys(self) -> None:
-        """Read the keys of the next recording, if those that were read are too old."""
+        """Read keys for the next recording, if those that were read are too old."""
         known, size = self._known, len(self.index)
-        if known is not None and known.size <= size * _REREAD and size <= known.size * _REREAD:
-            return
-        self._known = SelectedKeys.read(
-            self.index, halvings_for(size, _RECORDED), _READ_SHARE if known else _FIRST_SHARE
-        )
+        if known is None or not known.size / _REREAD <= size <= known.size * _REREAD:
+            share = _FIRST_SHARE if known is None else _READ_SHARE
+            self._known = SelectedKeys(self.index, halvings_for(size, _RECORDED), share)
+            self._reading = True
+        if self._reading:
+            assert self._known is not None
+            self._reading = self._known.read(self._look_s)
 
     def _process(self) -> PlannerProcess:
         if self._planner is None:

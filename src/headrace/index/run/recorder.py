@@ -5,7 +5,6 @@ et al., FAST 2015). The trace is that of a smaller index with the same mix, wher
 found, new, or erased. When a recording is full, the share of the keys is halved.
 """
 
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -20,26 +19,29 @@ MOST = 1 << 20
 """Operations of a recording, and about as many keys before the first one: some 25 MB."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SelectedKeys:
-    """Keys of an index that a recording selects.
+    """Keys of an index that a recording selects, read by and by.
 
-    Attributes
+    Parameters
     ----------
     halvings : one key in 2^halvings is selected.
-    codes : of them (uint64).
-    size : keys of the index when it was read.
+    share : of the time that slices take, which hold the index's lock.
     """
 
-    halvings: int
-    codes: np.ndarray
-    size: int
+    def __init__(self, index: Index, halvings: int, share: float = 0.5) -> None:
+        self.halvings = halvings
+        self.size = len(index)
+        """Keys of the index when reading began."""
+        self._map = index.native
+        self._native = _native.IndexSelection(halvings, share)
 
-    @classmethod
-    def read(cls, index: Index, halvings: int, share: float = 0.5) -> Self:
-        """Read an index in slices, which take that share of the time and hold its lock."""
-        codes = index.native.select(halvings, share)
-        return cls(halvings=halvings, codes=codes, size=len(index))
+    def read(self, seconds: float = float("inf")) -> bool:
+        """Read for about so many seconds; return whether keys are left."""
+        return self._native.run(self._map, seconds)
+
+    def codes(self) -> np.ndarray:
+        """Return the codes (uint64) of what was read, ascending."""
+        return self._native.codes()
 
 
 def halvings_for(size: int, most: int) -> int:
@@ -57,8 +59,8 @@ class Recorder:
     index : the operations on it are recorded, from every thread.
     most_operations : of the trace.
     most_keys : keys before the first operation, about.
-    known : keys that were read before; the index is not read again. Those that came or went since
-        are right in the trace only where it has operations on them.
+    known : keys that were read before, as far as they were. Those that came or went since are right
+        in the trace only where it has operations on them.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Recorder:
         *,
         most_operations: int = MOST,
         most_keys: int = MOST,
-        known: "SelectedKeys | None" = None,
+        known: SelectedKeys | None = None,
     ) -> None:
         if min(most_operations, most_keys) < 2:
             raise TraceError(
@@ -102,8 +104,9 @@ class Recorder:
         TraceError : no recording of this index is under way.
         """
         # read before the end: what changes meanwhile is recorded
-        known = self._known or SelectedKeys.read(self._index, self._halvings)
-        present = known.codes
+        known = self._known or SelectedKeys(self._index, self._halvings)
+        known.read()
+        present = known.codes()
         ended = self._index.native.end_recording()
         if ended is None:
             raise TraceError("no recording of this index is under way")
