@@ -200,8 +200,14 @@ class Change {
   void plant() {
     const auto half = static_cast<std::uint32_t>(slot_count(at().node) / 2);
     const auto slot = slot_in(at().node, code_);
-    if (slot < half) at().end = std::min(at().end, half);
-    if (slot >= half) at().first = std::max(at().first, half);
+    if (at().node.kind() == Kind::comparison) {  // whose children have one slot each
+      at().first = slot;
+      at().end = slot + 1;
+    } else if (slot < half) {
+      at().end = std::min(at().end, half);
+    } else {
+      at().first = std::max(at().first, half);
+    }
     Draft draft(tree_);
     Making builder(tree_, draft, fill(), true);
     const auto leaf = builder.make_leaf({}, at().child_range().low == 0);

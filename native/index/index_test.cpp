@@ -183,7 +183,8 @@ void test_bounds() {
     map.verify();
     const auto statistics = map.statistics();
     CHECK(map.size() == count);
-    if (statistics.depth > 8 || statistics.bytes > 40 * count + 100'000 ||
+    if (statistics.depth > depth_bound(2 * count / map.configuration().fragment_keys) + 1 ||
+        statistics.bytes > 40 * count + 100'000 ||
         statistics.largest_change_keys > kMostMovedKeys) {
       std::fprintf(stderr, "%s: depth %zu, %.1f bytes a key, %zu keys moved at once\n", name,
                    statistics.depth, double(statistics.bytes) / double(count),

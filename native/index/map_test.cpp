@@ -1,0 +1,180 @@
+// The map with std::map's interface, and its failures: an allocation that fails at every place, and
+// operations drawn from bytes, in libFuzzer's form.
+#include "index/map.hpp"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <new>
+#include <random>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "check.hpp"
+#include "index/index_fuzz.hpp"
+
+using namespace headrace;
+using namespace headrace::index;
+
+namespace {
+
+template <class Key>
+void compare(const Map<Key, int>& map, const std::map<Key, int>& reference) {
+  map.codes().verify();
+  CHECK(map.size() == reference.size());
+  auto at = map.begin();
+  for (const auto& [key, value] : reference) {
+    CHECK(at->first == key && (*at).second == value);
+    ++at;
+  }
+  CHECK(at == map.end());
+}
+
+template <class Key>
+void test_keys(const std::vector<Key>& keys) {
+  Map<Key, int> map;
+  std::map<Key, int> reference;
+  int value = 0;
+  for (const auto key : keys) {
+    CHECK(map.insert({key, ++value}).second == reference.insert({key, value}).second);
+  }
+  compare(map, reference);
+  for (const auto key : keys) {
+    CHECK(map.at(key) == reference.at(key) && *map.get_if(key) == reference.at(key));
+    const auto found = map.lower_bound(key);
+    CHECK(found->first == key && found == map.find(key));
+    const auto next = map.upper_bound(key);
+    const auto expected = reference.upper_bound(key);
+    CHECK((next == map.end()) == (expected == reference.end()));
+    CHECK(next == map.end() || next->first == expected->first);
+  }
+  const Map<Key, int> other(reference.begin(), reference.end());
+  CHECK(map == other);
+  // Erasing while going on.
+  for (auto at = map.begin(); at != map.end();) {
+    const auto key = at->first;
+    reference.erase(key);
+    at = map.erase(at);
+    CHECK((at == map.end()) == reference.empty());
+    CHECK(at == map.end() || at->first == reference.begin()->first);
+  }
+  compare(map, reference);
+}
+
+void test_interface() {
+  test_keys<std::uint64_t>({5, 0, std::numeric_limits<std::uint64_t>::max(), 7, 5, 1});
+  test_keys<std::int64_t>({-1, 0, std::numeric_limits<std::int64_t>::min(), 9, -70});
+  test_keys<std::int8_t>({-1, 0, -128, 127});
+  test_keys<double>({0.0, -0.0, -1.5, 1e300, -std::numeric_limits<double>::infinity(), 5e-324});
+  test_keys<float>({1.5F, -2.25F, 0.0F});
+  Map<double, int> map{{1.0, 1}, {2.0, 2}};
+  CHECK(!map.insert_or_assign(2.0, 3) && map.at(2.0) == 3 && map.count(4.0) == 0);
+  CHECK(!thrown<std::domain_error>([&] { map.try_insert(std::nan(""), 1); }).empty());
+  CHECK(!thrown<std::out_of_range>([&] { map.at(4.0); }).empty());
+  auto first = map.begin();
+  auto copy = first++;
+  CHECK(copy->first == 1.0 && first->first == 2.0);
+  map = Map<double, int>{};
+  CHECK(map.empty() && map.begin() == map.end());
+}
+
+// Counts down allocations of all copies; the one at zero fails.
+long allocations_left = -1;  // negative: none fails
+
+template <class T>
+struct Failing {
+  using value_type = T;
+  Failing() = default;
+  template <class U>
+  Failing(const Failing<U>&) {}
+  T* allocate(std::size_t count) {
+    if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
+    return std::allocator<T>().allocate(count);
+  }
+  void deallocate(T* block, std::size_t count) { std::allocator<T>().deallocate(block, count); }
+  friend bool operator==(const Failing&, const Failing&) { return true; }
+};
+
+using FailingMap = CodeMap<std::uint64_t, Exclusive, Failing<std::byte>>;
+using Reference = std::map<std::uint64_t, std::uint64_t>;
+
+void compare(const FailingMap& map, const Reference& reference) {
+  map.verify();
+  CHECK(map.size() == reference.size());
+  auto at = map.begin();
+  for (const auto& [code, value] : reference) {
+    CHECK(at.valid() && at.code() == code && at.value() == value);
+    at.next();
+  }
+}
+
+// Runs `operation`; if its allocation fails, the map must be as before, and the next try succeeds.
+template <class Operation>
+void attempt(const FailingMap& map, const Reference& reference, const Operation& operation) {
+  try {
+    operation();
+  } catch (const std::bad_alloc&) {
+    compare(map, reference);
+    operation();
+  }
+}
+
+void operate_once(FailingMap& map, Reference& reference, std::mt19937_64& engine, int i) {
+  const auto code = engine() % 3 == 0 ? engine() : engine() % 4000;
+  if (i % 500 == 250) {
+    std::vector<std::uint64_t> codes;
+    for (const auto& entry : reference) codes.push_back(entry.first);
+    const std::vector<std::uint64_t> values(codes.rbegin(), codes.rend());
+    attempt(map, reference, [&] { map.build(codes.data(), values.data(), codes.size(), 2); });
+    for (std::size_t at = 0; at < codes.size(); ++at) reference[codes[at]] = values[at];
+  } else if (i % 3 == 0 && !reference.empty()) {
+    const auto erased = reference.begin()->first;
+    attempt(map, reference, [&] { CHECK(map.erase(erased)); });
+    reference.erase(erased);
+  } else {
+    attempt(map, reference, [&] { map.insert_or_assign(code, code); });
+    reference[code] = code;
+  }
+}
+
+// Every allocation of a run of operations fails in turn, all of the first and then a sample.
+void test_countdown(Leaf leaf) {
+  const Configuration configuration{
+      .leaf = leaf, .fragment_keys = 16, .fragments = 64, .initial_fragments = 4, .leaf_keys = 16};
+  for (long fail_at = 0;; fail_at += 1 + fail_at / 64) {
+    FailingMap map(configuration);
+    Reference reference;
+    std::mt19937_64 engine(3);
+    allocations_left = fail_at;
+    for (int i = 0; i < 1000; ++i) operate_once(map, reference, engine, i);
+    const bool all_tried = allocations_left >= 0;
+    allocations_left = -1;
+    compare(map, reference);
+    if (all_tried) return;
+  }
+}
+
+// A loop in place of libFuzzer, for compilers without it.
+void test_fuzz() {
+  std::mt19937_64 engine(7);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<std::uint8_t> bytes(engine() % 4000);
+    for (auto& byte : bytes) {
+      byte = static_cast<std::uint8_t>(engine() % 4 == 0 ? engine() : engine() % 4);
+    }
+    fuzz_map(bytes.data(), bytes.size());
+  }
+}
+
+}  // namespace
+
+int main() {
+  test_interface();
+  for (const auto leaf : {Leaf::hashed, Leaf::log, Leaf::gapped, Leaf::perfect}) {
+    test_countdown(leaf);
+  }
+  test_fuzz();
+}
