@@ -10,12 +10,13 @@ polishes again, and keeps what is faster.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
 
 from headrace.memory.plan.draft import Draft, Evaluator, SimulatedDraft, set_way, way_of, with_way
+from headrace.memory.plan.repeats import Block, repeated_blocks, spread
 from headrace.memory.plan.stages import Stages
 
 _LEAST_US = 1e-3
@@ -28,6 +29,9 @@ _CHANGED_SHARE = 0.3
 _EXCHANGED, _EXCHANGED_SHARE, _EXCHANGED_ROUNDS = 6, 0.002, 0.1
 """Exchanges of implementations that are tried, those that save most; the least share of the time
 that one saves; share of the rounds of `improve` that begin with one."""
+_SPREAD, _SPREAD_ROUNDS = 3, 0.05
+"""Blocks whose like all equal ones are made, the fastest; share of the rounds of `improve` that
+begin with one."""
 _CHANGED = (1, 1, 2, 4, 8, 16)
 """Backward operators, next to each other, that one such round changes."""
 
@@ -39,12 +43,14 @@ class Search:
     Attributes
     ----------
     stop : polled between moves; true ends `repair` and `polish` with what they have.
+    repeated : equal blocks, class by class.
     """
 
     stages: Stages
     evaluator: Evaluator
     random: Random
     stop: Callable[[], bool] = lambda: False
+    repeated: list[list[Block]] = field(default_factory=list[list[Block]])
 
     @classmethod
     def of(
@@ -55,7 +61,8 @@ class Search:
         stop: Callable[[], bool] = lambda: False,
     ) -> "Search":
         """Return a search of its own."""
-        return cls(stages, Evaluator(stages, budget), Random(seed), stop)
+        repeated = repeated_blocks(stages.graph)
+        return cls(stages, Evaluator(stages, budget), Random(seed), stop, repeated)
 
     def repair(self, trial: SimulatedDraft, noise: float = 0.0) -> SimulatedDraft:
         """Return a draft that fits, or the one with the least excess that moves lead to.
@@ -291,8 +298,26 @@ class Search:
                     found.append((-saved, len(found), draft))
         return [draft for _, _, draft in sorted(found, key=lambda each: each[:2])]
 
+    def spread(self, trial: SimulatedDraft) -> SimulatedDraft:
+        """Return the best draft in which equal blocks are like one of them."""
+        for blocks in self.repeated:
+            drafts = [spread(trial.draft, source, blocks) for source in blocks]
+            starts = [None if self.stop() else self.evaluator.try_(draft) for draft in drafts]
+            able = [each for each in starts if each is not None]
+            able.sort(key=lambda each: (each.excess > 0, each.time_us))
+            for start in able[:_SPREAD]:
+                if self.stop():
+                    break
+                tried = self.polish(self.repair(start))
+                if not tried.excess and tried.time_us < trial.time_us:
+                    trial = tried
+        return trial
+
     def _changed(self, trial: SimulatedDraft) -> Draft:
         """Return a draft without some reruns, or with other implementations."""
+        if self.repeated and self.random.random() < _SPREAD_ROUNDS:
+            blocks = self.random.choice(self.repeated)
+            return spread(trial.draft, self.random.choice(blocks), blocks)
         if self.random.random() < _EXCHANGED_ROUNDS and (drafts := self._exchanges(trial)):
             return self.random.choice(drafts[:_EXCHANGED])
         able = np.flatnonzero([len(self.stages.ways(op)) > 1 for op in trial.operator.tolist()])

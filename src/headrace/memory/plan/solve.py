@@ -7,7 +7,7 @@ solutions of these, rounded, are where the search starts again.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from headrace.errors import ModelError
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph, Operator
-from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
+from headrace.memory.plan.baselines import block_schedule, keep_schedule, sqrt_schedule
 from headrace.memory.plan.checkmate import post_optimized
 from headrace.memory.plan.coarse import CoarseProgram, coarse_program
 from headrace.memory.plan.draft import Draft, SimulatedDraft
@@ -210,6 +210,7 @@ class _Solve:
         self.deadline = self.limits.seconds
         if self.best is not None and not self._ended():
             self._found(self.search.exchanged(self.best))
+            self._found(self.search.spread(self.best))
         program = self._program()
         small = program is not None and program.model.variables <= _EXACT_VARIABLES
         if program is not None and small:
@@ -281,16 +282,31 @@ class _Solve:
                 self._found(self.search.polish(trial))
 
     def _first(self) -> None:
-        """Search from the plain run, and from square-root checkpoints."""
+        """Search from the plain run, and from checkpoints of equal blocks and of square roots.
+
+        Where plain memory is too much the latter come first: they are near a schedule at once.
+        """
+        plain = Draft.plain(self.stages)
+        trial = self.search.evaluator.try_(plain)
+        if trial is not None and not trial.excess:
+            self._start(plain)
+        for schedule in self._checkpoints():
+            self._start(Draft.of(self.stages, schedule))
         for noise in _NOISES:
             if self._ended():
                 return
-            self._start(Draft.plain(self.stages), noise)
+            self._start(plain, noise)
+
+    def _checkpoints(self) -> Iterator[Schedule]:
+        """Yield schedules that store little, until the time is over."""
+        names = [block.name for blocks in self.search.repeated for block in blocks]
+        if names and not self._ended():
+            yield block_schedule(self.graph, names)
         count = int(len(self.stages.forward) ** 0.5)
         for segments in sorted({max(1, count // 2), count, 2 * count}):
             if self._ended():
                 return
-            self._start(Draft.of(self.stages, sqrt_schedule(self.graph, segments)))
+            yield sqrt_schedule(self.graph, segments)
 
     def _narrow(self) -> None:
         """Start from the fastest schedules found with some implementations of each operator.

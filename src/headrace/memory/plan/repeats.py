@@ -1,0 +1,106 @@
+"""Equal blocks of a network, such as its layers: what is found for one may serve all.
+
+Blocks are told by names of modules with a number in them, such as ``layers.3``: those with the same
+operators, in the same order and of the same sizes, are equal.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.memory.graph import Graph
+from headrace.memory.plan.draft import Draft
+
+_LEAST_OPERATORS = 3
+"""Of a block in the forward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Operators of one block.
+
+    Attributes
+    ----------
+    name : of its module.
+    forward, backward : their indices in the graph, in order.
+    """
+
+    name: str
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+
+
+def repeated_blocks(graph: Graph) -> list[list[Block]]:
+    """Return the blocks that are equal to others, class by class; outer ones, not parts of them."""
+    members: dict[str, dict[int, list[int]]] = {}
+    for index, operator in enumerate(graph.operators):
+        for prefix, number in _numbered(operator.module):
+            members.setdefault(prefix, {}).setdefault(number, []).append(index)
+    found: list[list[Block]] = []
+    taken: set[int] = set()
+    for prefix in sorted(members, key=lambda name: name.count(".")):
+        classes: dict[object, list[Block]] = {}
+        for number, operators in sorted(members[prefix].items()):
+            if taken.isdisjoint(operators):
+                split = sum(each < graph.forward_count for each in operators)
+                block = Block(
+                    name=f"{prefix}{number}",
+                    forward=tuple(operators[:split]),
+                    backward=tuple(operators[split:]),
+                )
+                if split >= _LEAST_OPERATORS and block.backward:
+                    key = _signature(graph, operators, len(f"{prefix}{number}"))
+                    classes.setdefault(key, []).append(block)
+        for blocks in classes.values():
+            if len(blocks) > 1:
+                found.append(blocks)
+                taken.update(each for block in blocks for each in (*block.forward, *block.backward))
+    return found
+
+
+def _numbered(module: str) -> Iterator[tuple[str, int]]:
+    """Yield the modules around an operator that have a number: the name before it, and it."""
+    parts = module.split(".")
+    for place, part in enumerate(parts):
+        if part.isdigit():
+            yield "".join(f"{each}." for each in parts[:place]), int(part)
+
+
+def _signature(graph: Graph, operators: list[int], skipped: int) -> tuple[object, ...]:
+    """Return what equal blocks have in common."""
+    return tuple(
+        (
+            index < graph.forward_count,
+            graph.operators[index].module[skipped:],
+            tuple(
+                (way.name, *(graph.storages[each].nbytes for each in way.creates))
+                for way in graph.operators[index].implementations
+            ),
+        )
+        for index in operators
+    )
+
+
+def spread(draft: Draft, source: Block, blocks: list[Block]) -> Draft:
+    """Return a draft in which blocks are run, stored and computed again like one of them."""
+    made, count = draft.copy(), len(draft.forward)
+    reruns = [
+        (stage, place, runs[operator])
+        for stage, runs in enumerate(draft.again)
+        for place, operator in enumerate(source.forward)
+        if operator in runs
+    ]
+    for block in blocks:
+        if block is source:
+            continue
+        for runs in made.again:
+            for operator in block.forward:
+                runs.pop(operator, None)
+        for one, other in zip(source.forward, block.forward, strict=True):
+            made.forward[other] = draft.forward[one]
+        for one, other in zip(source.backward, block.backward, strict=True):
+            made.backward[other - count] = draft.backward[one - count]
+        moved = block.backward[0] - source.backward[0]
+        for stage, place, way in reruns:
+            if 1 <= stage + moved < len(made.again):
+                made.again[stage + moved][block.forward[place]] = way
+    return made
