@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from headrace.index.adapt.agent import Adaptation
-from headrace.index.adapt.decide import Action, Limits, Phase
+from headrace.index.adapt.decide import TuningAction, TuningLimits, TuningPhase
 from headrace.index.adapt.propose import Proposal
 from headrace.index.configuration import Configuration
 from headrace.index.errors import CapError
 from headrace.index.run.index import Index
 from headrace.index.trace import INSERT, Trace
 
-UNJUDGED = Limits(worse=100.0)
+UNJUDGED = TuningLimits(worse=100.0)
 """Times of short runs on a busy machine tell little."""
 
 READS, WRITES = Configuration(leaf="gapped"), Configuration(leaf="log")
@@ -29,7 +29,7 @@ def by_mix(trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
     return Proposal(configuration=wanted, gain=1.0 if wanted == current else 2.0)
 
 
-class Workload:
+class SeenWorkload:
     """Batches on an index, and the keys that it must hold."""
 
     def __init__(self, keys: int) -> None:
@@ -59,21 +59,23 @@ class Clock:
         return self.now_s
 
 
-def stepped(workload: Workload, adaptation: Adaptation, inserts: float, most: int = 60) -> float:
+def stepped(
+    workload: SeenWorkload, adaptation: Adaptation, inserts: float, most: int = 60
+) -> float:
     """Run a phase until its conversion is accepted; return the time by the clock."""
     clock: Any = adaptation._clock
     began_s = clock.now_s
     for _ in range(most):
         for _ in range(3):
             workload.run(inserts)
-        if adaptation.step() is Action.ACCEPT:
+        if adaptation.step() is TuningAction.ACCEPT:
             return clock.now_s - began_s
     pytest.fail(f"not adapted after {most} steps: {adaptation.records.events}")
 
 
 def test_phases_are_followed_and_logged(tmp_path: Path) -> None:
     """Figure 3.5's phases: read-heavy, write-heavy, write-only; then reads again."""
-    workload = Workload(30_000)
+    workload = SeenWorkload(30_000)
     path = tmp_path / "events"
     adaptation = Adaptation(
         workload.index,
@@ -105,7 +107,7 @@ def test_a_worse_configuration_is_reverted(monkeypatch: pytest.MonkeyPatch) -> N
     """Costs are made up: the index seems three times as slow after the conversion."""
     from dataclasses import replace
 
-    workload = Workload(5000)
+    workload = SeenWorkload(5000)
     adaptation = Adaptation(workload.index, proposer=by_mix, start=False, clock=Clock())
     look = adaptation._observer.look
     slow = {READS: 300.0}
@@ -130,23 +132,23 @@ def test_a_failed_planning_changes_nothing() -> None:
     def fail(trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
         raise CapError("the cap is 1 bytes per key")
 
-    workload = Workload(5000)
+    workload = SeenWorkload(5000)
     adaptation = Adaptation(workload.index, proposer=fail, start=False, clock=Clock())
     stepped(workload, adaptation, 0.1)
     assert adaptation.records.events[-2]["error"] == "the cap is 1 bytes per key"
     assert workload.index.configuration == Configuration()
-    assert adaptation.state.phase is Phase.WATCHING
+    assert adaptation.state.phase is TuningPhase.WATCHING
     adaptation.close()
 
 
 def test_a_close_within_a_conversion_leaves_the_index_whole() -> None:
-    workload = Workload(100_000)
+    workload = SeenWorkload(100_000)
     adaptation = Adaptation(
         workload.index, proposer=by_mix, start=False, clock=Clock(), look_s=1e-4
     )
     for _ in range(30):
         workload.run(0.1)
-        if adaptation.step() is Action.CONVERT:
+        if adaptation.step() is TuningAction.CONVERT:
             break
     adaptation.step()
     adaptation.close()
@@ -159,7 +161,7 @@ def test_a_close_within_a_conversion_leaves_the_index_whole() -> None:
 @pytest.mark.timing
 def test_a_thread_follows_a_change_while_calls_go_on() -> None:
     """Half a million keys: followed within two seconds, and no call is held up long."""
-    workload = Workload(500_000)
+    workload = SeenWorkload(500_000)
     calls: list[float] = []
     stop = threading.Event()
     asked = workload.random.choice(workload.known, 64)
@@ -194,7 +196,7 @@ def test_metrics_are_those_of_the_index() -> None:
     pytest.importorskip("prometheus_client")
     from headrace.index.adapt.metrics import IndexMetrics
 
-    workload = Workload(1000)
+    workload = SeenWorkload(1000)
     workload.run(0.5)
     adaptation = Adaptation(workload.index, proposer=by_mix, start=False)
     found = {each.name: each.samples[0].value for each in IndexMetrics(0, adaptation).collect()}

@@ -4,17 +4,23 @@ import numpy as np
 import pytest
 
 from headrace.index.adapt.decide import (
-    Action,
-    ActionOutcome,
-    Limits,
-    Observation,
-    Phase,
-    State,
+    SeenActivity,
+    TuningAction,
+    TuningLimits,
+    TuningOutcome,
+    TuningPhase,
+    TuningState,
     decide,
 )
-from headrace.index.adapt.workload import NONE, Workload, key_distance, merged, mix_distance
+from headrace.index.adapt.workload import (
+    NONE,
+    SeenWorkload,
+    key_distance,
+    merged_workload,
+    mix_distance,
+)
 
-DONE, KEPT, FAILED = ActionOutcome.DONE, ActionOutcome.KEPT, ActionOutcome.FAILED
+DONE, KEPT, FAILED = TuningOutcome.DONE, TuningOutcome.KEPT, TuningOutcome.FAILED
 
 
 def look(
@@ -24,12 +30,12 @@ def look(
     center: float = 0.5,
     count: int = 10_000,
     seed: int = 0,
-) -> Workload:
+) -> SeenWorkload:
     """A workload of finds and inserts whose keys are around a center, of 0 to 1."""
     random = np.random.default_rng(seed)
     sample = np.clip(random.normal(center, 0.1, 200), 0, 1) * 2**63
     finds = int(count * (1 - inserts))
-    return Workload(
+    return SeenWorkload(
         counts=(finds, count - finds, 0, 0),
         cost_ns=(cost_ns, cost_ns, float("nan"), float("nan")),
         sample=np.sort(sample.astype(np.uint64)),
@@ -40,35 +46,37 @@ class Run:
     """The policy, fed with one observation after another, 0.1 s apart."""
 
     def __init__(self, **limits: float) -> None:
-        self.state = State(limits=Limits(**limits))  # type: ignore[arg-type]
+        self.state = TuningState(limits=TuningLimits(**limits))  # type: ignore[arg-type]
         self.now_s = 0.0
 
-    def see(self, workload: Workload = NONE, outcome: ActionOutcome | None = None) -> Action:
+    def see(
+        self, workload: SeenWorkload = NONE, outcome: TuningOutcome | None = None
+    ) -> TuningAction:
         self.now_s += 0.1
-        seen = Observation(now_s=self.now_s, workload=workload, outcome=outcome)
+        seen = SeenActivity(now_s=self.now_s, workload=workload, outcome=outcome)
         self.state, action = decide(self.state, seen)
         return action
 
-    def until(self, wanted: Action, workload: Workload, most: int = 50) -> int:
+    def until(self, wanted: TuningAction, workload: SeenWorkload, most: int = 50) -> int:
         """Return how many looks it took until the action."""
         for number in range(1, most + 1):
             if self.see(workload) is wanted:
                 return number
         pytest.fail(f"no {wanted} in {most} looks")
 
-    def plan(self, workload: Workload, outcome: ActionOutcome = DONE) -> Action:
+    def plan(self, workload: SeenWorkload, outcome: TuningOutcome = DONE) -> TuningAction:
         """See a recording and a planning; return the action after it."""
-        assert self.see(workload) is Action.WAIT
-        assert self.see(workload, DONE) is Action.PLAN
+        assert self.see(workload) is TuningAction.WAIT
+        assert self.see(workload, DONE) is TuningAction.PLAN
         return self.see(workload, outcome)
 
-    def follow(self, workload: Workload, after: Workload | None = None) -> Action:
+    def follow(self, workload: SeenWorkload, after: SeenWorkload | None = None) -> TuningAction:
         """See a change through: recording, planning, conversion, judgement."""
-        self.until(Action.RECORD, workload)
-        assert self.plan(workload) is Action.CONVERT
-        assert self.see(workload) is Action.WAIT
-        assert self.see(after or workload, DONE) is Action.WAIT
-        assert [self.see(after or workload) for _ in range(2)] == [Action.WAIT] * 2
+        self.until(TuningAction.RECORD, workload)
+        assert self.plan(workload) is TuningAction.CONVERT
+        assert self.see(workload) is TuningAction.WAIT
+        assert self.see(after or workload, DONE) is TuningAction.WAIT
+        assert [self.see(after or workload) for _ in range(2)] == [TuningAction.WAIT] * 2
         return self.see(after or workload)
 
 
@@ -77,39 +85,39 @@ def test_the_phases_of_figure_3_5_are_planned_for_one_by_one() -> None:
     for number, inserts in enumerate((0.15, 0.85, 1.0, 0.15)):
         workload = look(inserts, seed=number)
         began_s = run.now_s
-        assert run.follow(workload) is Action.ACCEPT
+        assert run.follow(workload) is TuningAction.ACCEPT
         assert run.now_s - began_s < 2
-        assert {run.see(look(inserts, seed=seed)) for seed in range(100)} == {Action.WAIT}
+        assert {run.see(look(inserts, seed=seed)) for seed in range(100)} == {TuningAction.WAIT}
 
 
 def test_a_mix_that_stays_is_planned_once() -> None:
     run = Run()
     run.follow(look(0.5))
     for seed in range(200):
-        assert run.see(look(0.5 + 0.04 * (-1) ** seed, seed=seed)) is Action.WAIT
+        assert run.see(look(0.5 + 0.04 * (-1) ** seed, seed=seed)) is TuningAction.WAIT
 
 
 def test_one_odd_look_is_no_change() -> None:
     run = Run()
     run.follow(look(0.2))
     for seed in range(20):
-        assert run.see(look(0.9)) is Action.WAIT
-        assert run.see(look(0.2, seed=seed)) is Action.WAIT
+        assert run.see(look(0.9)) is TuningAction.WAIT
+        assert run.see(look(0.2, seed=seed)) is TuningAction.WAIT
 
 
 def test_an_idle_index_is_left_alone() -> None:
     run = Run()
-    assert {run.see() for _ in range(50)} == {Action.WAIT}
+    assert {run.see() for _ in range(50)} == {TuningAction.WAIT}
     run.follow(look(0.2))
-    assert {run.see() for _ in range(50)} == {Action.WAIT}
+    assert {run.see() for _ in range(50)} == {TuningAction.WAIT}
     # few operations a look are collected until they tell
-    assert run.until(Action.RECORD, look(0.9, count=500)) == 8
+    assert run.until(TuningAction.RECORD, look(0.9, count=500)) == 8
 
 
 def test_moved_keys_are_a_change() -> None:
     run = Run()
     run.follow(look(0.5))
-    assert run.until(Action.RECORD, look(0.5, center=0.8)) <= 6  # the pause after the first
+    assert run.until(TuningAction.RECORD, look(0.5, center=0.8)) <= 6  # the pause after the first
 
 
 def test_a_useless_planning_is_not_repeated_soon() -> None:
@@ -119,11 +127,11 @@ def test_a_useless_planning_is_not_repeated_soon() -> None:
     for number in range(600):
         moved = look(0.5, center=number % 7 / 7, seed=number)
         match run.see(moved):
-            case Action.RECORD:
+            case TuningAction.RECORD:
                 plannings.append(run.now_s)
-                assert run.plan(moved, KEPT) is Action.ACCEPT
+                assert run.plan(moved, KEPT) is TuningAction.ACCEPT
             case action:
-                assert action is Action.WAIT
+                assert action is TuningAction.WAIT
     pauses = np.diff(plannings)
     assert 4 <= len(pauses) <= 7
     assert (pauses[1:] > 1.3 * pauses[:-1]).all()
@@ -131,46 +139,46 @@ def test_a_useless_planning_is_not_repeated_soon() -> None:
 
 def test_a_slower_configuration_is_reverted() -> None:
     run = Run()
-    assert run.follow(look(0.5), after=look(0.5, cost_ns=140)) is Action.REVERT
-    assert run.see(look(0.5)) is Action.WAIT
-    assert run.see(look(0.5), DONE) is Action.ACCEPT
-    assert run.state.phase is Phase.WATCHING
-    assert {run.see(look(0.5, seed=seed)) for seed in range(50)} == {Action.WAIT}
+    assert run.follow(look(0.5), after=look(0.5, cost_ns=140)) is TuningAction.REVERT
+    assert run.see(look(0.5)) is TuningAction.WAIT
+    assert run.see(look(0.5), DONE) is TuningAction.ACCEPT
+    assert run.state.phase is TuningPhase.WATCHING
+    assert {run.see(look(0.5, seed=seed)) for seed in range(50)} == {TuningAction.WAIT}
 
 
 def test_costs_within_their_scatter_are_kept() -> None:
-    assert Run().follow(look(0.5), after=look(0.5, cost_ns=115)) is Action.ACCEPT
+    assert Run().follow(look(0.5), after=look(0.5, cost_ns=115)) is TuningAction.ACCEPT
 
 
 def test_unknown_costs_are_not_judged() -> None:
     unknown = float("nan")
-    assert Run().follow(look(0.5), after=look(0.5, cost_ns=unknown)) is Action.ACCEPT
-    assert Run().follow(look(0.5, cost_ns=unknown), after=look(0.5)) is Action.ACCEPT
+    assert Run().follow(look(0.5), after=look(0.5, cost_ns=unknown)) is TuningAction.ACCEPT
+    assert Run().follow(look(0.5, cost_ns=unknown), after=look(0.5)) is TuningAction.ACCEPT
 
 
 def test_a_change_while_converting_begins_anew() -> None:
     run = Run()
-    run.until(Action.RECORD, look(0.1))
-    assert run.plan(look(0.1)) is Action.CONVERT
-    assert run.see(look(0.9)) is Action.WAIT
-    assert run.see(look(0.9)) is Action.RECORD
-    assert run.plan(look(0.9)) is Action.CONVERT
+    run.until(TuningAction.RECORD, look(0.1))
+    assert run.plan(look(0.1)) is TuningAction.CONVERT
+    assert run.see(look(0.9)) is TuningAction.WAIT
+    assert run.see(look(0.9)) is TuningAction.RECORD
+    assert run.plan(look(0.9)) is TuningAction.CONVERT
 
 
 def test_a_change_while_judging_is_not_judged() -> None:
     run = Run()
-    run.until(Action.RECORD, look(0.1))
-    assert run.plan(look(0.1)) is Action.CONVERT
-    assert run.see(look(0.1), DONE) is Action.WAIT
-    assert run.see(look(0.9, cost_ns=900)) is Action.ACCEPT
+    run.until(TuningAction.RECORD, look(0.1))
+    assert run.plan(look(0.1)) is TuningAction.CONVERT
+    assert run.see(look(0.1), DONE) is TuningAction.WAIT
+    assert run.see(look(0.9, cost_ns=900)) is TuningAction.ACCEPT
 
 
 def test_failures_end_in_watching() -> None:
     run = Run()
-    run.until(Action.RECORD, look(0.1))
-    assert run.see(look(0.1), FAILED) is Action.ACCEPT
-    run.until(Action.RECORD, look(0.9))
-    assert run.plan(look(0.9), FAILED) is Action.ACCEPT
+    run.until(TuningAction.RECORD, look(0.1))
+    assert run.see(look(0.1), FAILED) is TuningAction.ACCEPT
+    run.until(TuningAction.RECORD, look(0.9))
+    assert run.plan(look(0.9), FAILED) is TuningAction.ACCEPT
 
 
 def test_distances() -> None:
@@ -178,7 +186,7 @@ def test_distances() -> None:
     assert key_distance(look(0.2), look(0.2, seed=3)) == 0
     assert key_distance(look(0.2), look(0.2, center=0.9)) > 0.5
     assert key_distance(look(0.2), NONE) == 0
-    both = merged(look(0.0, count=100, cost_ns=10), look(0.0, count=300, cost_ns=30))
+    both = merged_workload(look(0.0, count=100, cost_ns=10), look(0.0, count=300, cost_ns=30))
     assert both.counts == (400, 0, 0, 0)
     assert both.cost_ns[0] == 25
     assert both.cost_of((1.0, 0, 0, 0)) == 25

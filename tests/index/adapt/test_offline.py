@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from headrace.index.adapt.decide import Limits
+from headrace.index.adapt.decide import TuningLimits
 from headrace.index.adapt.offline import follow_trace
 from headrace.index.adapt.propose import Proposal
 from headrace.index.configuration import Configuration
@@ -23,7 +23,7 @@ def test_a_trace_is_followed() -> None:
         trace,
         Configuration(leaf="gapped"),
         proposer=propose,
-        limits=Limits(worse=100.0),
+        limits=TuningLimits(worse=100.0),
         repeats=100,
     )
     assert found.operations == 5_000_000

@@ -15,17 +15,17 @@ from typing import Any, Self
 from headrace import _native
 from headrace.errors import HeadraceError
 from headrace.index.adapt.decide import (
-    Action,
-    ActionOutcome,
-    Limits,
-    Observation,
-    State,
+    SeenActivity,
+    TuningAction,
+    TuningLimits,
+    TuningOutcome,
+    TuningState,
     decide,
 )
-from headrace.index.adapt.observe import Observer
+from headrace.index.adapt.observe import ActivityObserver
 from headrace.index.adapt.planner import PlannerProcess
-from headrace.index.adapt.propose import Proposal, Proposer
-from headrace.index.adapt.workload import Workload, key_distance, mix_distance
+from headrace.index.adapt.propose import ConfigurationProposer, Proposal
+from headrace.index.adapt.workload import SeenWorkload, key_distance, mix_distance
 from headrace.index.configuration import Configuration
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.index import Index
@@ -83,9 +83,9 @@ class Adaptation:
         self,
         index: Index,
         *,
-        proposer: Proposer | None = None,
+        proposer: ConfigurationProposer | None = None,
         most_bytes_per_key: float | None = None,
-        limits: Limits | None = None,
+        limits: TuningLimits | None = None,
         log_path: Path | None = None,
         look_s: float = LOOK_S,
         start: bool = True,
@@ -95,16 +95,16 @@ class Adaptation:
         self.records = Records(log_path)
         self.conversions = 0
         self.longest_slice_s = 0.0
-        self.workload: Workload | None = None
-        """Workload of the last look."""
+        self.workload: SeenWorkload | None = None
+        """SeenWorkload of the last look."""
         self._most_bytes_per_key = most_bytes_per_key
         self._proposer = proposer
         self._planner: PlannerProcess | None = None
         self._look_s = look_s
         self._clock = clock
-        self._observer = Observer(index)
-        self._state = State(limits=limits or Limits())
-        self._work: Callable[[], ActionOutcome | None] | None = None
+        self._observer = ActivityObserver(index)
+        self._state = TuningState(limits=limits or TuningLimits())
+        self._work: Callable[[], TuningOutcome | None] | None = None
         self._trace: Trace | None = None
         self._known: SelectedKeys | None = None
         self._reading = False
@@ -116,11 +116,11 @@ class Adaptation:
             self._thread.start()
 
     @property
-    def state(self) -> State:
+    def state(self) -> TuningState:
         """State of the policy."""
         return self._state
 
-    def step(self) -> Action:
+    def step(self) -> TuningAction:
         """Look at the index once, continue the action under way, and begin the next."""
         outcome = None if self._work is None else self._work()
         if outcome is not None:
@@ -128,7 +128,7 @@ class Adaptation:
         if self._work is None:
             self._read_keys()
         self.workload = self._observer.look()
-        seen = Observation(now_s=self._clock(), workload=self.workload, outcome=outcome)
+        seen = SeenActivity(now_s=self._clock(), workload=self.workload, outcome=outcome)
         before = self._state
         self._state, action = decide(before, seen)
         self._begin(action, before)
@@ -174,27 +174,27 @@ class Adaptation:
 
     # -- actions -----------------------------------------------------------------------------------
 
-    def _begin(self, action: Action, before: State) -> None:
+    def _begin(self, action: TuningAction, before: TuningState) -> None:
         match action:
-            case Action.RECORD:
+            case TuningAction.RECORD:
                 self._note_change(before)
                 recorder = Recorder(self.index, most_operations=_RECORDED, known=self._known)
                 self._work = _Recording(recorder, self._clock, self._recorded)
-            case Action.PLAN:
+            case TuningAction.PLAN:
                 self._work = self._plan
-            case Action.CONVERT:
+            case TuningAction.CONVERT:
                 assert self._proposal is not None
                 self._former = self.index.plan or self.index.configuration
                 self._convert(self._proposal.plan or self._proposal.configuration, "converted")
-            case Action.REVERT:
+            case TuningAction.REVERT:
                 assert self._former is not None
                 self._convert(self._former, "reverted")
-            case Action.ACCEPT:
+            case TuningAction.ACCEPT:
                 self.records.add("watching", configuration=self.index.configuration.name)
-            case Action.WAIT:
+            case TuningAction.WAIT:
                 pass
 
-    def _note_change(self, before: State) -> None:
+    def _note_change(self, before: TuningState) -> None:
         seen = self._state.planned_for
         assert seen is not None
         shares = dict(zip(OPERATIONS, (round(share, 3) for share in seen.shares), strict=True))
@@ -225,7 +225,7 @@ class Adaptation:
             self._planner = PlannerProcess(self._most_bytes_per_key)
         return self._planner
 
-    def _plan(self) -> ActionOutcome:
+    def _plan(self) -> TuningOutcome:
         """Plan for the recording; the thread does nothing else meanwhile."""
         assert self._trace is not None
         index = self.index
@@ -236,7 +236,7 @@ class Adaptation:
             found = proposer(self._trace, index.configuration, value_bytes)
         except HeadraceError as error:
             self.records.add("failed", error=str(error))
-            return ActionOutcome.FAILED
+            return TuningOutcome.FAILED
         finally:
             self._trace = None
         self._proposal = found
@@ -247,9 +247,9 @@ class Adaptation:
         }
         if found.gain < MIN_GAIN or found.configuration == index.configuration:
             self.records.add("kept", **facts)
-            return ActionOutcome.KEPT
+            return TuningOutcome.KEPT
         self.records.add("planned", **facts)
-        return ActionOutcome.DONE
+        return TuningOutcome.DONE
 
     def _convert(self, target: IndexPlan | Configuration, event: str) -> None:
         self.index.configure(target)
@@ -280,17 +280,17 @@ class _Recording:
         self._recorder.start()
         self._until_s = clock() + RECORD_S
 
-    def __call__(self) -> ActionOutcome | None:
+    def __call__(self) -> TuningOutcome | None:
         if self._clock() < self._until_s:
             return None
         try:
             trace = self._recorder.stop()
         except HeadraceError:  # a user's own recorder took its place
-            return ActionOutcome.FAILED
+            return TuningOutcome.FAILED
         if not len(trace):
-            return ActionOutcome.FAILED
+            return TuningOutcome.FAILED
         self._done(trace, self._recorder.share)
-        return ActionOutcome.DONE
+        return TuningOutcome.DONE
 
 
 class _Conversion:
@@ -311,11 +311,11 @@ class _Conversion:
     def longest_s(self) -> float:
         return self._native.longest_s
 
-    def __call__(self) -> ActionOutcome | None:
+    def __call__(self) -> TuningOutcome | None:
         began = time.perf_counter()
         more = self._native.run(self._map, self._step_s)
         self.seconds += time.perf_counter() - began
         if more:
             return None
         self._ended(self)
-        return ActionOutcome.DONE
+        return TuningOutcome.DONE

@@ -12,13 +12,19 @@ from enum import Enum, auto
 
 import numpy as np
 
-from headrace.index.adapt.workload import NONE, Workload, key_distance, merged, mix_distance
+from headrace.index.adapt.workload import (
+    NONE,
+    SeenWorkload,
+    key_distance,
+    merged_workload,
+    mix_distance,
+)
 
 _REFERENCE = 1000
 """Keys of the reference sample: more would not make a look's own, of some hundred, tell more."""
 
 
-class Phase(Enum):
+class TuningPhase(Enum):
     """State of adaptation."""
 
     WATCHING = auto()
@@ -29,7 +35,7 @@ class Phase(Enum):
     REVERTING = auto()
 
 
-class Action(Enum):
+class TuningAction(Enum):
     """Actions of the thread that follows an index."""
 
     WAIT = auto()
@@ -40,7 +46,7 @@ class Action(Enum):
     ACCEPT = auto()  # watch on with what there is
 
 
-class ActionOutcome(Enum):
+class TuningOutcome(Enum):
     """Ends of actions."""
 
     DONE = auto()
@@ -49,7 +55,7 @@ class ActionOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TuningLimits:
     """Policy.
 
     Attributes
@@ -77,7 +83,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class SeenActivity:
     """One look at the index.
 
     Attributes
@@ -88,12 +94,12 @@ class Observation:
     """
 
     now_s: float
-    workload: Workload = NONE
-    outcome: ActionOutcome | None = None
+    workload: SeenWorkload = NONE
+    outcome: TuningOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class State:
+class TuningState:
     """Memory between observations.
 
     Attributes
@@ -106,27 +112,27 @@ class State:
     pause_s, free_s : current pause, and the time it ends at.
     """
 
-    limits: Limits = field(default_factory=Limits)
-    phase: Phase = Phase.WATCHING
-    planned_for: Workload | None = None
-    pending: Workload = NONE
+    limits: TuningLimits = field(default_factory=TuningLimits)
+    phase: TuningPhase = TuningPhase.WATCHING
+    planned_for: SeenWorkload | None = None
+    pending: SeenWorkload = NONE
     repeats: int = 0
-    changed: Workload = NONE
-    judged: Workload = NONE
+    changed: SeenWorkload = NONE
+    judged: SeenWorkload = NONE
     rounds: int = 0
     pause_s: float = 0.0
     free_s: float = float("-inf")
 
 
-_Decided = tuple[State, Action]
+_Decided = tuple[TuningState, TuningAction]
 
 
-def decide(state: State, seen: Observation) -> _Decided:
+def decide(state: TuningState, seen: SeenActivity) -> _Decided:
     """Return the next state and action."""
     return _DECIDE[state.phase](state, seen)
 
 
-def has_changed(state: State, workload: Workload) -> bool:
+def has_changed(state: TuningState, workload: SeenWorkload) -> bool:
     """Return whether a workload differs from the one that was planned for."""
     if state.planned_for is None:
         return True
@@ -136,21 +142,21 @@ def has_changed(state: State, workload: Workload) -> bool:
     )
 
 
-def _watching(state: State, seen: Observation) -> _Decided:
-    workload = merged(state.pending, seen.workload)
+def _watching(state: TuningState, seen: SeenActivity) -> _Decided:
+    workload = merged_workload(state.pending, seen.workload)
     if workload.operations < state.limits.operations:
-        return replace(state, pending=workload), Action.WAIT
+        return replace(state, pending=workload), TuningAction.WAIT
     state = replace(state, pending=NONE)
     if not has_changed(state, workload):
-        return replace(_known_better(state, workload), repeats=0, changed=NONE), Action.WAIT
+        return replace(_known_better(state, workload), repeats=0, changed=NONE), TuningAction.WAIT
     # the last look alone: the one before may have begun with the former workload
     state = replace(state, repeats=state.repeats + 1, changed=workload)
     if state.repeats < state.limits.confirmations or seen.now_s < state.free_s:
-        return state, Action.WAIT
+        return state, TuningAction.WAIT
     return _record(state)
 
 
-def _known_better(state: State, workload: Workload) -> State:
+def _known_better(state: TuningState, workload: SeenWorkload) -> TuningState:
     """Add a look's keys to the sample of what was planned for, until that is large."""
     known = state.planned_for
     if known is None or len(known.sample) >= _REFERENCE:
@@ -159,32 +165,32 @@ def _known_better(state: State, workload: Workload) -> State:
     return replace(state, planned_for=replace(known, sample=sample))
 
 
-def _record(state: State) -> _Decided:
-    begun = replace(state, phase=Phase.RECORDING, planned_for=state.changed, repeats=0)
-    return begun, Action.RECORD
+def _record(state: TuningState) -> _Decided:
+    begun = replace(state, phase=TuningPhase.RECORDING, planned_for=state.changed, repeats=0)
+    return begun, TuningAction.RECORD
 
 
-def _recording(state: State, seen: Observation) -> _Decided:
+def _recording(state: TuningState, seen: SeenActivity) -> _Decided:
     match seen.outcome:
         case None:
-            return state, Action.WAIT
-        case ActionOutcome.DONE:
-            return replace(state, phase=Phase.PLANNING), Action.PLAN
+            return state, TuningAction.WAIT
+        case TuningOutcome.DONE:
+            return replace(state, phase=TuningPhase.PLANNING), TuningAction.PLAN
         case _:
             return _end(state, seen, kept=False)
 
 
-def _planning(state: State, seen: Observation) -> _Decided:
+def _planning(state: TuningState, seen: SeenActivity) -> _Decided:
     match seen.outcome:
         case None:
-            return state, Action.WAIT
-        case ActionOutcome.DONE:
-            return replace(state, phase=Phase.CONVERTING), Action.CONVERT
+            return state, TuningAction.WAIT
+        case TuningOutcome.DONE:
+            return replace(state, phase=TuningPhase.CONVERTING), TuningAction.CONVERT
         case _:
             return _end(state, seen, kept=False)
 
 
-def _converting(state: State, seen: Observation) -> _Decided:
+def _converting(state: TuningState, seen: SeenActivity) -> _Decided:
     """Wait for the end; a workload that changes again ends it early."""
     if seen.workload.operations >= state.limits.operations:
         if has_changed(state, seen.workload):
@@ -195,55 +201,59 @@ def _converting(state: State, seen: Observation) -> _Decided:
             state = replace(state, repeats=0)
     match seen.outcome:
         case None:
-            return state, Action.WAIT
-        case ActionOutcome.DONE:
-            return replace(state, phase=Phase.JUDGING, judged=NONE, rounds=0), Action.WAIT
+            return state, TuningAction.WAIT
+        case TuningOutcome.DONE:
+            return replace(
+                state, phase=TuningPhase.JUDGING, judged=NONE, rounds=0
+            ), TuningAction.WAIT
         case _:
             return _end(state, seen, kept=False)
 
 
-def _judging(state: State, seen: Observation) -> _Decided:
+def _judging(state: TuningState, seen: SeenActivity) -> _Decided:
     if seen.workload.operations < state.limits.operations:
-        return state, Action.WAIT
+        return state, TuningAction.WAIT
     if has_changed(state, seen.workload):
         return _end(state, seen, kept=True)  # the costs of two workloads are not compared
-    state = replace(state, judged=merged(state.judged, seen.workload), rounds=state.rounds + 1)
+    state = replace(
+        state, judged=merged_workload(state.judged, seen.workload), rounds=state.rounds + 1
+    )
     if state.rounds < state.limits.judge_rounds:
-        return state, Action.WAIT
+        return state, TuningAction.WAIT
     assert state.planned_for is not None
     shares = state.judged.shares
     before, after = state.planned_for.cost_of(shares), state.judged.cost_of(shares)
     if before is not None and after is not None and after > before * (1 + state.limits.worse):
-        return replace(state, phase=Phase.REVERTING), Action.REVERT
+        return replace(state, phase=TuningPhase.REVERTING), TuningAction.REVERT
     return _end(state, seen, kept=True)
 
 
-def _reverting(state: State, seen: Observation) -> _Decided:
-    return (state, Action.WAIT) if seen.outcome is None else _end(state, seen, kept=False)
+def _reverting(state: TuningState, seen: SeenActivity) -> _Decided:
+    return (state, TuningAction.WAIT) if seen.outcome is None else _end(state, seen, kept=False)
 
 
-def _end(state: State, seen: Observation, *, kept: bool) -> _Decided:
+def _end(state: TuningState, seen: SeenActivity, *, kept: bool) -> _Decided:
     """Watch on; the next planning waits longer if this one was of no use."""
     limits = state.limits
     longer = min(max(2 * state.pause_s, limits.pause_s), limits.most_pause_s)
     pause_s = limits.pause_s if kept else longer
     ended = replace(
         state,
-        phase=Phase.WATCHING,
+        phase=TuningPhase.WATCHING,
         repeats=0,
         changed=NONE,
         pending=NONE,
         pause_s=pause_s,
         free_s=seen.now_s + pause_s,
     )
-    return ended, Action.ACCEPT
+    return ended, TuningAction.ACCEPT
 
 
-_DECIDE: Mapping[Phase, Callable[[State, Observation], _Decided]] = {
-    Phase.WATCHING: _watching,
-    Phase.RECORDING: _recording,
-    Phase.PLANNING: _planning,
-    Phase.CONVERTING: _converting,
-    Phase.JUDGING: _judging,
-    Phase.REVERTING: _reverting,
+_DECIDE: Mapping[TuningPhase, Callable[[TuningState, SeenActivity], _Decided]] = {
+    TuningPhase.WATCHING: _watching,
+    TuningPhase.RECORDING: _recording,
+    TuningPhase.PLANNING: _planning,
+    TuningPhase.CONVERTING: _converting,
+    TuningPhase.JUDGING: _judging,
+    TuningPhase.REVERTING: _reverting,
 }

@@ -1,26 +1,26 @@
-"""Observation of a live index by its counters: some microseconds a look."""
+"""SeenActivity of a live index by its counters: some microseconds a look."""
 
 import numpy as np
 
-from headrace.index.adapt.workload import Workload
+from headrace.index.adapt.workload import SeenWorkload
 from headrace.index.run.index import Index
 
 
-class Observer:
+class ActivityObserver:
     """Looks at an index; each returns the operations since the one before."""
 
     def __init__(self, index: Index) -> None:
         self._map = index.native
         self._counts, self._sampled = self._read(0)[:2]
 
-    def look(self) -> Workload:
+    def look(self) -> SeenWorkload:
         """Return the workload since the last look."""
         counts, sampled, codes = self._read(self._sampled)
         since = counts - self._counts
         self._counts, self._sampled = counts, sampled
         timed, timed_ns = since[:, 1].astype(float), since[:, 2]
         cost_ns = np.divide(timed_ns, timed, out=np.full(len(timed), np.nan), where=timed > 0)
-        return Workload(
+        return SeenWorkload(
             counts=tuple(since[:, 0].tolist()), cost_ns=tuple(cost_ns.tolist()), sample=codes
         )
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from headrace.index.adapt.agent import Adaptation
-from headrace.index.adapt.decide import Limits
-from headrace.index.adapt.propose import Proposer
+from headrace.index.adapt.decide import TuningLimits
+from headrace.index.adapt.propose import ConfigurationProposer
 from headrace.index.configuration import Configuration
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.index import Index
@@ -47,9 +47,9 @@ def follow_trace(
     *,
     batch: int = BATCH,
     repeats: int = 1,
-    proposer: Proposer | None = None,
+    proposer: ConfigurationProposer | None = None,
     most_bytes_per_key: float | None = None,
-    limits: Limits | None = None,
+    limits: TuningLimits | None = None,
     log_path: Path | None = None,
 ) -> Followed:
     """Run the operations of a trace on an index that adapts meanwhile.

@@ -36,7 +36,7 @@ class Proposal:
     plan: IndexPlan | None = None
 
 
-Proposer = Callable[[Trace, Configuration, int], Proposal]
+ConfigurationProposer = Callable[[Trace, Configuration, int], Proposal]
 """From what was recorded, the configuration in force, and the bytes of a value."""
 
 

@@ -11,7 +11,7 @@ _CONFIDENT = 1.63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Workload:
+class SeenWorkload:
     """Operations of one period.
 
     Attributes
@@ -42,7 +42,7 @@ class Workload:
         return total if used and not np.isnan(total) else None
 
 
-NONE = Workload(
+NONE = SeenWorkload(
     counts=(0,) * len(OPERATIONS),
     cost_ns=(float("nan"),) * len(OPERATIONS),
     sample=np.empty(0, np.uint64),
@@ -50,13 +50,13 @@ NONE = Workload(
 """No operations."""
 
 
-def mix_distance(first: Workload, second: Workload) -> float:
+def mix_distance(first: SeenWorkload, second: SeenWorkload) -> float:
     """Return the total variation distance of two mixes: the share of operations that differ."""
     pairs = zip(first.shares, second.shares, strict=True)
     return sum(abs(mine - other) for mine, other in pairs) / 2
 
 
-def key_distance(first: Workload, second: Workload) -> float:
+def key_distance(first: SeenWorkload, second: SeenWorkload) -> float:
     """Return how far the keys' distributions differ beyond chance, 0 to 1.
 
     The Kolmogorov-Smirnov statistic of the two samples, less what samples of one distribution
@@ -74,7 +74,7 @@ def key_distance(first: Workload, second: Workload) -> float:
     return max(0.0, float(np.abs(shares[0] - shares[1]).max() - chance))
 
 
-def merged(first: Workload, second: Workload) -> Workload:
+def merged_workload(first: SeenWorkload, second: SeenWorkload) -> SeenWorkload:
     """Return the workload of two periods together; costs are weighted by operations."""
     counts = tuple(a + b for a, b in zip(first.counts, second.counts, strict=True))
     cost_ns = tuple(
@@ -82,7 +82,7 @@ def merged(first: Workload, second: Workload) -> Workload:
         for pair in zip(first.counts, first.cost_ns, second.counts, second.cost_ns, strict=True)
     )
     sample = np.sort(np.concatenate([first.sample, second.sample]))
-    return Workload(counts=counts, cost_ns=cost_ns, sample=sample)
+    return SeenWorkload(counts=counts, cost_ns=cost_ns, sample=sample)
 
 
 def _mean(count: int, cost: float, other_count: int, other: float) -> float:
