@@ -4,12 +4,16 @@
 #include "index/durable.hpp"
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.hpp"
+#include "index/concurrent.hpp"
 #include "index/durable_testing.hpp"
 #include "index/files_faulty.hpp"
 #include "index/files_simulated.hpp"
@@ -110,6 +114,37 @@ void test_before_the_tree() {
   CHECK(hits == model.count(codes[0]) + model.count(codes[1]) + model.count(codes[2]));
   map.close();
   thrown<std::logic_error>([&] { commit(map, model, 1); });
+}
+
+// Readers beside the writer, before, while and after the tree is built: a code's value never goes
+// back, whichever of the maps it is read from.
+void test_readers_beside_the_writer() {
+  using Shared = DurableMap<std::uint64_t, CodeMap<std::uint64_t, index::Shared>>;
+  constexpr std::uint64_t kRows = 20'000, kRounds = 300;
+  SimulatedFiles files;
+  {
+    Shared map("f", options_of<Shared>(files));
+    std::vector<std::uint64_t> codes(kRows), values(kRows);
+    std::iota(codes.begin(), codes.end(), 0);
+    map.build(codes.data(), values.data(), kRows);
+  }
+  Shared map("f", options_of<Shared>(files, true));
+  std::atomic<bool> ended = false;
+  std::thread reader([&] {
+    std::vector<std::uint64_t> seen(100);
+    for (std::uint64_t code = 0; !ended; code = (code + 7) % seen.size()) {
+      std::uint64_t value = 0;
+      CHECK(map.get(code, value) && value >= seen[code]);
+      seen[code] = value;
+    }
+  });
+  for (std::uint64_t round = 1; round <= kRounds || !map.in_tree(); ++round) {
+    Shared::Batch batch;
+    for (std::uint64_t code = 0; code < 100; ++code) batch.put(code, round);
+    map.commit(batch);
+  }
+  ended = true;
+  reader.join();
 }
 
 void test_width(auto value_of) {
@@ -305,6 +340,7 @@ int main() {
     test_against_model<Durable<CodeMap>>(background);
   }
   test_before_the_tree();
+  test_readers_beside_the_writer();
   test_widths();
   test_lock();
   test_automatic_checkpoints();
