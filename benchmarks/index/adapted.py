@@ -38,7 +38,7 @@ _FIXED = (
 )
 _BATCH = 4096
 _SCANS = 64
-_WARM_S = 0.5
+_WARM_S = 0.3
 _WINDOW_S = 0.5
 
 

@@ -46,7 +46,7 @@ class Sizes:
 
 
 FULL = Sizes(loaded=10_000_000, operations=20_000_000, slices=10, rounds=3)
-QUICK = Sizes(loaded=1_000_000, operations=2_000_000, slices=5, rounds=1)
+QUICK = Sizes(loaded=1_000_000, operations=1_000_000, slices=5, rounds=1)
 
 
 def sizes(*, quick: bool) -> Sizes:

@@ -24,7 +24,6 @@ _OTHERS = (
     headrace({"leaf": "log"}, "headrace log"),
     headrace(DEFAULT, "headrace, 4-byte values", value_bytes=4),
     ABSL,
-    JUDY,
 )
 
 
@@ -54,7 +53,7 @@ def measure(report: Report, *, quick: bool) -> None:
                 found = _measured(report, name, state, ordered_map, path, len(made.codes))
                 worst[bar] += [found["bytes_per_key"]] if name in PAPER else []
                 moved.append(found["largest_change_keys"])
-            for other in [*_OTHERS, *([] if quick else [STANDARD])]:
+            for other in [*_OTHERS, *([] if quick else [JUDY, STANDARD])]:
                 found = _measured(report, name, "inserted", other, path, len(made.codes))
                 moved.append(found.get("largest_change_keys", 0))
     for bar, figures in worst.items():
