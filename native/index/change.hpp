@@ -187,7 +187,7 @@ class Change {
   // Leaves made by changes have room for the inserts to come.
   double fill() const {
     if (tree_.configuration.leaf == Leaf::gapped) return 0.6;
-    return std::max(0.64, tree_.configuration.fill - 0.1);
+    return std::max(0.66, tree_.configuration.fill - 0.1);
   }
 
   void point_and_retire(Word child) {

@@ -28,8 +28,8 @@ constexpr std::uint32_t kMostSlots = 1U << 20;
 
 struct Configuration {
   Leaf leaf = Leaf::hashed;
-  std::uint32_t fragment_keys = 256;    // log, hashed: most keys of a fragment (mf-size)
-  std::uint32_t fragments = 65'536;     // most slots of a model node (Mnf)
+  std::uint32_t fragment_keys = 512;    // log, hashed: most keys of a fragment (mf-size)
+  std::uint32_t fragments = 1U << 18;   // most slots of a model node (Mnf)
   std::uint32_t initial_fragments = 8;  // slots of a node that replaces a full leaf (nf)
   bool fingerprints = true;             // log: search by one-byte fingerprints
   std::uint32_t leaf_keys = 4096;       // gapped, perfect: most keys of a leaf, a power of two

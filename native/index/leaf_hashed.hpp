@@ -47,9 +47,9 @@ template <class Value, class Sharing>
 class HashedLeaf {
   static constexpr std::size_t kEntries = BucketLayout<Value>::entries;
   static_assert(kEntries <= 16 && alignof(Value) <= 8);
-  // An insert that would go further from its bucket finds the leaf full: about 0.85 of it is then.
+  // An insert that would go further from its bucket finds the leaf full: about 0.88 of it is then.
   // (A leaf less than half full has keys whose hashes are alike, which more memory may not part.)
-  static constexpr std::uint32_t kMostProbes = 8;
+  static constexpr std::uint32_t kMostProbes = 12;
 
  public:
   static constexpr std::size_t kBucketLines = BucketLayout<Value>::lines;

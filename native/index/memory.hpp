@@ -140,13 +140,13 @@ class Arena {
     return block;
   }
 
-  // The same of a size that may be larger by an eighth: a free block of such size is taken as it
+  // The same of a size that may be larger by a fifth: a free block of such size is taken as it
   // is, without a rest too small for any use. The blocks of leaves that have grown would else be
   // too small for others that grow.
   Line* allocate_about(std::size_t& lines) {
-    if (!large(lines + lines / 8)) {
+    if (!large(lines + lines / 5)) {
       if (auto* block = free_.take(lines); block != nullptr) {
-        if (block->lines <= lines + lines / 8) lines = block->lines;
+        if (block->lines <= lines + lines / 5) lines = block->lines;
         return cut(block, static_cast<std::uint32_t>(lines));
       }
     }
