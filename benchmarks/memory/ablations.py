@@ -9,11 +9,11 @@ from typing import Any
 
 from benchmarks.harness import Report
 from benchmarks.kept import KeptRows
+from benchmarks.memory.checkmate import checkmate_program
 from benchmarks.memory.planning import FULL, NOOP, P100, Steps
 from benchmarks.memory.workloads import PAPER
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph, Implementation
-from headrace.memory.plan.checkmate import checkmate_program
 from headrace.memory.plan.liveness import exact_program
 from headrace.memory.plan.solve import SolveLimits, solve_schedule
 from headrace.solver import LinearModel

@@ -16,6 +16,7 @@ from torch._subclasses import FakeTensorMode
 
 from benchmarks.harness import Report
 from benchmarks.kept import KeptRows
+from benchmarks.memory.checkmate import round_checkmate, solve_checkmate
 from benchmarks.memory.planned import PlannedCells, settings_of
 from benchmarks.memory.workloads import PAPER, Loss, Workload
 from headrace.memory.errors import BudgetError, ScheduleError
@@ -25,7 +26,7 @@ from headrace.memory.measure.capture import WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, modelled
 from headrace.memory.plan.baselines import sqrt_schedule
-from headrace.memory.plan.checkmate import post_optimized, round_checkmate, solve_checkmate
+from headrace.memory.plan.optimize import post_optimized
 from headrace.memory.plan.solve import Solution, SolveLimits, SolveProgress, solve_schedule
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import Schedule, plain_schedule

@@ -11,8 +11,8 @@ from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Storage
 from headrace.memory.plan import solve
 from headrace.memory.plan.baselines import sqrt_schedule
-from headrace.memory.plan.checkmate import post_optimized
 from headrace.memory.plan.draft import Draft
+from headrace.memory.plan.optimize import post_optimized
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.solve import SolveLimits, SolveProgress, least_bytes, solve_schedule

@@ -16,11 +16,11 @@ from headrace.errors import ModelError
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph, Operator
 from headrace.memory.plan.baselines import block_schedule, keep_schedule, sqrt_schedule
-from headrace.memory.plan.checkmate import post_optimized
 from headrace.memory.plan.coarse import CoarseProgram, coarse_program
 from headrace.memory.plan.draft import Draft, SimulatedDraft
 from headrace.memory.plan.intervals import improved
 from headrace.memory.plan.liveness import exact_program
+from headrace.memory.plan.optimize import post_optimized
 from headrace.memory.plan.program import StepProgram
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.stages import Stages

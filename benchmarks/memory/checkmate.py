@@ -23,7 +23,6 @@ from headrace.errors import ModelError
 from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.program import Rows
-from headrace.memory.plan.simulate import Simulator
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import Schedule, Step
 from headrace.solver import LinearModel, Parameters, Result
@@ -111,35 +110,6 @@ def round_checkmate(graph: Graph, budget_bytes: int, limit_s: float) -> Baseline
     thresholds = (_HALF, 0.25, 0.75, 0.1, 0.9)
     made = [program.rounded(found.values, each) for each in thresholds]
     return _baseline(graph, budget_bytes, made, found)
-
-
-def post_optimized(graph: Graph, schedule: Schedule, budget_bytes: int) -> Schedule:
-    """Return the schedule with the fastest implementation of each run that fits (Checkmate-O).
-
-    One run after the other, those first that save the most time; what runs does not change.
-    """
-    simulator, steps = Simulator(graph), list(schedule.steps)
-    ways = [each.implementations for each in graph.operators]
-    savings = sorted(
-        (ways[step.operator][number].time_us - ways[step.operator][0].time_us, index, number)
-        for index, step in enumerate(steps)
-        for number in range(1, len(ways[step.operator]))
-    )
-    done: set[int] = set()
-    for saved, index, number in savings:
-        if saved >= 0 or index in done:
-            continue
-        tried = [*steps]
-        tried[index] = Step(steps[index].operator, number)
-        changed = Schedule(steps=tuple(tried), forward_steps=schedule.forward_steps)
-        try:
-            fits = simulator.run(changed).peak_bytes <= budget_bytes
-        except ScheduleError:
-            continue
-        if fits:
-            steps = tried
-            done.add(index)
-    return Schedule(steps=tuple(steps), forward_steps=schedule.forward_steps)
 
 
 def checkmate_program(graph: Graph, budget_bytes: int) -> Checkmate:

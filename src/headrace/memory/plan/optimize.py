@@ -1,0 +1,35 @@
+"""Faster implementations of the runs of a schedule, as of Checkmate's (Jain et al. 2020)."""
+
+from headrace.memory.errors import ScheduleError
+from headrace.memory.graph import Graph
+from headrace.memory.plan.simulate import Simulator
+from headrace.memory.schedule import Schedule, Step
+
+
+def post_optimized(graph: Graph, schedule: Schedule, budget_bytes: int) -> Schedule:
+    """Return the schedule with the fastest implementation of each run that fits (Checkmate-O).
+
+    One run after the other, those first that save the most time; what runs does not change.
+    """
+    simulator, steps = Simulator(graph), list(schedule.steps)
+    ways = [each.implementations for each in graph.operators]
+    savings = sorted(
+        (ways[step.operator][number].time_us - ways[step.operator][0].time_us, index, number)
+        for index, step in enumerate(steps)
+        for number in range(1, len(ways[step.operator]))
+    )
+    done: set[int] = set()
+    for saved, index, number in savings:
+        if saved >= 0 or index in done:
+            continue
+        tried = [*steps]
+        tried[index] = Step(steps[index].operator, number)
+        changed = Schedule(steps=tuple(tried), forward_steps=schedule.forward_steps)
+        try:
+            fits = simulator.run(changed).peak_bytes <= budget_bytes
+        except ScheduleError:
+            continue
+        if fits:
+            steps = tried
+            done.add(index)
+    return Schedule(steps=tuple(steps), forward_steps=schedule.forward_steps)
