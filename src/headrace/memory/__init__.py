@@ -43,6 +43,7 @@ def fit(
     exact: bool = False,
     lossy: bool = False,
     offload: bool = False,
+    conditional: bool = False,
     progress: "Callable[[SolveProgress], None] | None" = None,
 ) -> "FittedModule":
     """Fit a model's training step into a memory budget, at the least cost in time.
@@ -80,6 +81,8 @@ def fit(
         bytes, and gradients of activations that are rounded to 8 bits of mantissa.
     offload : whether activations of a model on a GPU may be stored in the host's memory, at the
         bandwidth that is measured.
+    conditional : whether normalizations may be differentiated from their outputs. A step in which
+        one has a weight near 0 raises an `ImplementationError`.
     progress : called with the state of the solver; default: a line on a terminal.
 
     Raises
@@ -88,7 +91,7 @@ def fit(
         least that one was found for.
     CaptureError : the model cannot be captured, the message names the module; or `offload` of one
         on the CPU.
-    InputError : both `exact` and `lossy`.
+    InputError : more than one of `exact`, `lossy` and `conditional`.
     MismatchError : `plan` is for another model, shape or device; the message says what differs.
     """
     from headrace.memory.adapt.fit import fit_model
@@ -109,6 +112,7 @@ def fit(
         exact=exact,
         lossy=lossy,
         offload=offload,
+        conditional=conditional,
         progress=progress,
     )
 

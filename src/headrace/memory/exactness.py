@@ -28,15 +28,20 @@ class Exactness(Enum):
         return frozenset({Exactness.EXACT, self, *rounded})
 
 
-def allowed_exactness(*, exact: bool, lossy: bool) -> Exactness:
+def allowed_exactness(*, exact: bool, lossy: bool, conditional: bool = False) -> Exactness:
     """Return the exactness that a user allows.
 
     Raises
     ------
-    InputError : both.
+    InputError : more than one of them.
     """
-    if exact and lossy:
-        raise InputError("exact and lossy exclude each other: choose one, or neither")
-    if exact:
-        return Exactness.EXACT
-    return Exactness.LOSSY if lossy else Exactness.ROUNDED
+    given = {
+        "exact": (exact, Exactness.EXACT),
+        "lossy": (lossy, Exactness.LOSSY),
+        "conditional": (conditional, Exactness.CONDITIONAL),
+    }
+    chosen = {name: exactness for name, (wanted, exactness) in given.items() if wanted}
+    if len(chosen) > 1:
+        names = " and ".join(chosen)
+        raise InputError(f"{names} exclude each other: choose one, or none of them")
+    return next(iter(chosen.values()), Exactness.ROUNDED)

@@ -130,3 +130,16 @@ def test_a_budget_below_the_logits_splits_the_loss() -> None:
     assert found.peak_bytes + resident <= budget
     for one, other in zip(model.parameters(), equal.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_norms_from_their_outputs_on_request() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64))
+    x = torch.randn(256, 64)
+    fitted = fit(model, x, "10MiB", conditional=True, cache=False)
+    found = {
+        way.name for each in fitted.plans[0].profile.graph.operators for way in each.implementations
+    }
+    assert "from output" in found
+    fitted(x).square().mean().backward()
+    with pytest.raises(InputError, match="lossy and conditional exclude each other"):
+        fit(model, x, "10MiB", lossy=True, conditional=True)

@@ -166,12 +166,13 @@ def fit_model(
     exact: bool = False,
     lossy: bool = False,
     offload: bool = False,
+    conditional: bool = False,
     progress: Callable[[SolveProgress], None] | None = None,
 ) -> FittedModule:
     """Return the model, trained within a budget; see `headrace.memory.fit`."""
     if not model.training:
         raise CaptureError("the model is in evaluation, needs training mode: call model.train()")
-    exactness = allowed_exactness(exact=exact, lossy=lossy)
+    exactness = allowed_exactness(exact=exact, lossy=lossy, conditional=conditional)
     budgets = _listed(budget)
     plans = [] if plan is None else _listed(plan)
     if plans and len(plans) != len(budgets):
