@@ -2,8 +2,9 @@
 //
 // A tree of linear models (node.hpp) leads to leaves of several types (leaves.hpp). An operation
 // that throws leaves the map as it was; only allocation throws. `Sharing`: Exclusive for one thread
-// at a time (several may read while none writes), Shared for one writer beside readers
-// (concurrent.hpp). `Allocator` is asked for aligned lines and chunks of 256 kB (memory.hpp).
+// at a time (several may look up while none writes; scans and cursors sort log leaves in place, so
+// they count as writes there), Shared for one writer beside readers (concurrent.hpp). `Allocator`
+// is asked for aligned lines and chunks of 256 kB (memory.hpp).
 #pragma once
 
 #include <algorithm>
