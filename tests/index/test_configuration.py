@@ -24,6 +24,8 @@ def test_fields_and_defaults_are_the_native_ones() -> None:
     assert set(found) == {each.name for each in fields(Configuration)}
     for each in fields(Configuration):
         value = found[each.name].replace("'", "").removeprefix("Leaf::")
+        if shift := re.fullmatch(r"(\d+)U << (\d+)", value):
+            value = str(int(shift[1]) << int(shift[2]))
         assert value == str(each.default).replace("True", "true"), each.name
 
 

@@ -18,7 +18,6 @@ from benchmarks.index.training.traces import draw, trace_of
 from headrace.index.configuration import Configuration
 from headrace.index.measure.survey import encode_trace
 from headrace.index.plan.grid import grid
-from headrace.index.plan.inputs import image_input, vector_input
 from headrace.index.plan.trial import Trial, TrialProvider
 from headrace.index.trace import Trace
 
@@ -31,7 +30,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=25)
     parser.add_argument("--first", type=int, default=0, help="seed of the first trace")
     parser.add_argument("--least", type=int, default=40_000, help="fewest keys of a trace")
-    parser.add_argument("--most", type=int, default=2_000_000, help="most keys of a trace")
+    parser.add_argument("--most", type=int, default=600_000, help="most keys of a trace")
     parser.add_argument("--wait-while", type=Path, help="pause while this file exists")
     options = parser.parse_args()
     from headrace.index.run.trial import trial
@@ -62,7 +61,7 @@ def pausing(trial: TrialProvider, path: Path | None) -> TrialProvider:
 
 
 def collect(seed: int, least: int, most: int, trial: TrialProvider, file: Path) -> str:
-    """Write the file of one trace: its inputs, and the results of all configurations."""
+    """Write the file of one trace: its encoding, and the results of all configurations."""
     drawn = draw(seed, least=least, most=most)
     trace = trace_of(drawn)
     encoding = encode_trace(trace, trace)
@@ -72,8 +71,12 @@ def collect(seed: int, least: int, most: int, trial: TrialProvider, file: Path) 
     temporary = file.with_suffix(".part.npz")
     np.savez_compressed(
         temporary,
-        image=image_input(encoding),
-        vector=vector_input(encoding),
+        **{
+            f"{table}.{column}": values
+            for table, columns in encoding.to_tables().items()
+            for column, values in columns.items()
+        },
+        features=json.dumps(dict(encoding.features)),
         configurations=json.dumps([each.to_head() for each in configurations]),
         per_s=np.array([each.operations_per_s for each in results]),
         bytes_per_key=np.array([each.bytes / keys for each in results]),

@@ -3,32 +3,39 @@
     PYTHONPATH=. .venv/bin/python -m benchmarks.index.training.train
 
 First each fold of families is held out in turn, and what a choice by the others' model costs there
-is printed: of the first one, of the best of the first six (what trials find), of a choice by the
-mean alone, and of the leaf types. Then networks of several seeds are trained on everything.
+is printed: of the first one, and of the best of the first six (what trials find), with rankings by
+the mean over traces, by networks, by a forest, and by both. Then all is trained on everything.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.ensemble import ExtraTreesRegressor
 
 from benchmarks.index.training.collect import FOLDER
 from benchmarks.index.training.generators import FAMILIES
 from benchmarks.index.training.network import Network
+from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.index.configuration import Configuration
 from headrace.index.plan import model as plan_model
-from headrace.index.plan.inputs import configuration_input
-from headrace.index.plan.model import CENTRES, save_model
+from headrace.index.plan.forest import PARTS
+from headrace.index.plan.inputs import configuration_input, image_input, vector_input
+from headrace.index.plan.model import CENTRES, FOREST_SHARE, save_model
+from headrace.index.profile import KIND, Encoding
 
 MODEL = Path(plan_model.__file__).with_name("model.npz")
 TOP = 6
+Normal = Mapping[str, np.ndarray]
+"""By name: least and greatest value, mean and scale of each input."""
+
 _WIDTH = 1.2
 """Standard deviation of a target over the classes: a rate near a border belongs to both."""
 
@@ -62,9 +69,10 @@ def load(folder: Path) -> Data:
     rows: list[dict[str, Any]] = [dict(np.load(file)) for file in files if ".part" not in file.name]
     grid = str(rows[-1]["configurations"])
     rows = [row for row in rows if str(row["configurations"]) == grid]
+    encodings = [encoding_of(row) for row in rows]
     return Data(
-        image=np.stack([row["image"] for row in rows]),
-        vector=np.stack([row["vector"] for row in rows]),
+        image=np.stack([image_input(each) for each in encodings]),
+        vector=np.stack([vector_input(each) for each in encodings]),
         per_s=np.stack([row["per_s"] for row in rows]),
         bytes_per_key=np.stack([row["bytes_per_key"] for row in rows]),
         families=np.array([json.loads(str(row["drawn"]))["family"] for row in rows]),
@@ -75,9 +83,31 @@ def load(folder: Path) -> Data:
     )
 
 
-def normal(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the scale of each input."""
-    return vectors.mean(axis=0), vectors.std(axis=0).clip(0.02)
+def encoding_of(row: Mapping[str, np.ndarray]) -> Encoding:
+    """Return the encoding in a file of `collect`."""
+    tables: dict[str, dict[str, np.ndarray]] = {}
+    for name, values in row.items():
+        table, _, column = name.partition(".")
+        if column:
+            tables.setdefault(table, {})[column] = values
+    head = {"features": json.loads(str(row["features"]))}
+    return Encoding.from_artifact(Artifact(kind=KIND, schema=1, head=head, tables=tables), "row")
+
+
+def normal(vectors: np.ndarray) -> Normal:
+    """Return the range, the mean and the scale of each input."""
+    return {
+        "low": vectors.min(axis=0),
+        "high": vectors.max(axis=0),
+        "mean": vectors.mean(axis=0),
+        "scale": vectors.std(axis=0).clip(0.02),
+    }
+
+
+def scaled(vectors: np.ndarray, by: Normal) -> torch.Tensor:
+    """Return the inputs of networks."""
+    clipped = vectors.clip(by["low"], by["high"])
+    return torch.tensor((clipped - by["mean"]) / by["scale"], dtype=torch.float32)
 
 
 def targets(per_s: torch.Tensor) -> torch.Tensor:
@@ -88,12 +118,12 @@ def targets(per_s: torch.Tensor) -> torch.Tensor:
     return (-0.5 * distance**2).softmax(dim=-1)
 
 
-def train(data: Data, seed: int, epochs: int) -> tuple[Network, np.ndarray, np.ndarray]:
-    """Return a network trained on the data, and the mean and scale of its vectors."""
+def train(data: Data, seed: int, epochs: int) -> tuple[Network, Normal]:
+    """Return a network trained on the data, and the ranges and scales of its vectors."""
     torch.manual_seed(seed)
-    mean, scale = normal(data.vector)
+    by = normal(data.vector)
     image = torch.tensor(data.image)
-    vector = torch.tensor(((data.vector - mean) / scale).clip(-5, 5), dtype=torch.float32)
+    vector = scaled(data.vector, by)
     buckets = torch.tensor(configuration_input(data.configurations))
     rates = torch.tensor(data.per_s, dtype=torch.float32)
     classes, sizes = targets(rates), torch.tensor(np.log2(data.bytes_per_key), dtype=torch.float32)
@@ -120,19 +150,48 @@ def train(data: Data, seed: int, epochs: int) -> tuple[Network, np.ndarray, np.n
             loss.backward()
             optimizer.step()
             schedule.step()
-    return network.eval(), mean, scale
+    return network.eval(), by
+
+
+def grow(data: Data, trees: int = 120) -> ExtraTreesRegressor:
+    """Return a forest that predicts log2 of rates, less their mean, and log2 of bytes per key."""
+    rates = np.log2(data.per_s)
+    outputs = np.concatenate(
+        [rates - rates.mean(axis=1, keepdims=True), np.log2(data.bytes_per_key)], axis=1
+    )
+    forest = ExtraTreesRegressor(
+        trees, min_samples_leaf=2, max_features=0.5, max_leaf_nodes=160, random_state=0
+    )
+    return forest.fit(data.vector, outputs)
+
+
+def forest_arrays(forest: ExtraTreesRegressor) -> dict[str, np.ndarray]:
+    """Return a forest as the arrays of `headrace.index.plan.forest`."""
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in PARTS}
+    nodes = leaves = 0
+    for each in forest.estimators_:
+        tree = each.tree_
+        is_leaf = tree.children_left < 0
+        parts["feature"].append(np.where(is_leaf, -1, tree.feature))
+        parts["threshold"].append(tree.threshold)
+        parts["left"].append(np.where(is_leaf, 0, tree.children_left + nodes))
+        parts["right"].append(np.where(is_leaf, 0, tree.children_right + nodes))
+        parts["leaf"].append(np.where(is_leaf, np.cumsum(is_leaf) - 1 + leaves, 0))
+        parts["root"].append(np.array([nodes]))
+        parts["value"].append(tree.value[is_leaf, :, 0].astype(np.float16))
+        nodes, leaves = nodes + len(is_leaf), leaves + int(is_leaf.sum())
+    return {f"forest.{name}": np.concatenate(values) for name, values in parts.items()}
 
 
 def predict(
-    networks: Sequence[tuple[Network, np.ndarray, np.ndarray]], data: Data
+    networks: Sequence[tuple[Network, Normal]], data: Data
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return log2 of the rates and of the bytes per key, the mean of the networks."""
     rates, sizes = [], []
     buckets = torch.tensor(configuration_input(data.configurations))
-    for network, mean, scale in networks:
-        vector = torch.tensor(((data.vector - mean) / scale).clip(-5, 5), dtype=torch.float32)
+    for network, by in networks:
         with torch.no_grad():
-            logits, found = network(torch.tensor(data.image), vector, buckets)
+            logits, found = network(torch.tensor(data.image), scaled(data.vector, by), buckets)
         rates.append(logits.softmax(dim=-1).numpy() @ CENTRES)
         sizes.append(found.numpy())
     return np.mean(rates, axis=0), np.mean(sizes, axis=0)
@@ -145,31 +204,30 @@ def losses(predicted: np.ndarray, per_s: np.ndarray, top: int) -> np.ndarray:
 
 
 def cross_validate(data: Data, folds: int, seeds: int, epochs: int) -> dict[str, float]:
-    """Print and return what choices for held-out families cost."""
-    first, tried, by_mean, errors, sizes = [], [], [], [], []
+    """Print and return what choices for held-out families cost, by several rankings."""
+    rankings = {name: np.zeros(data.per_s.shape) for name in ("mean", "networks", "forest")}
+    sizes = np.zeros(data.per_s.shape)
     for fold in range(folds):
         held = np.isin(data.families, FAMILIES[fold::folds])
         known, other = data.part(~held), data.part(held)
         networks = [train(known, seed, epochs) for seed in range(seeds)]
-        rates, bytes_ = predict(networks, other)
-        first.append(losses(rates, other.per_s, 1))
-        tried.append(losses(rates, other.per_s, TOP))
-        usual = np.log2(known.per_s) - np.log2(known.per_s).mean(axis=1, keepdims=True)
-        usual = np.broadcast_to(usual.mean(axis=0), other.per_s.shape)
-        by_mean.append(losses(usual, other.per_s, TOP))
-        ranked = rates - rates.mean(axis=1, keepdims=True)
-        truth = np.log2(other.per_s)
-        errors.append(np.abs(ranked - truth + truth.mean(axis=1, keepdims=True)).ravel())
-        sizes.append(np.abs(2 ** (bytes_ - np.log2(other.bytes_per_key)) - 1).ravel())
-        print(f"fold {fold}: {FAMILIES[fold::folds]}: {summary(first[-1])}; {summary(tried[-1])}")
-    found = {
-        "traces": float(len(data.families)),
-        **describe("first", np.concatenate(first)),
-        **describe(f"best_of_{TOP}", np.concatenate(tried)),
-        **describe(f"best_of_{TOP}_by_mean", np.concatenate(by_mean)),
-        "median_error_log2": float(np.median(np.concatenate(errors))),
-        "median_error_bytes": float(np.median(np.concatenate(sizes))),
-    }
+        rates, by_networks = predict(networks, other)
+        forest, by_forest = np.split(grow(known).predict(other.vector), 2, axis=1)
+        usual = np.log2(known.per_s)
+        rankings["mean"][held] = (usual - usual.mean(axis=1, keepdims=True)).mean(axis=0)
+        rankings["networks"][held] = rates - rates.mean(axis=1, keepdims=True)
+        rankings["forest"][held] = forest
+        sizes[held] = (by_networks + by_forest) / 2
+        print(f"fold {fold}: {', '.join(FAMILIES[fold::folds])} held out", flush=True)
+    rankings["both"] = (1 - FOREST_SHARE) * rankings["networks"] + FOREST_SHARE * rankings["forest"]
+    truth = np.log2(data.per_s)
+    truth -= truth.mean(axis=1, keepdims=True)
+    found = {"traces": float(len(truth))}
+    for name, ranking in rankings.items():
+        found[f"{name}_error_log2"] = float(np.abs(ranking - truth).mean())
+        found |= describe(f"{name}_first", losses(ranking, data.per_s, 1))
+        found |= describe(f"{name}_best_of_{TOP}", losses(ranking, data.per_s, TOP))
+    found["error_bytes_log2"] = float(np.abs(sizes - np.log2(data.bytes_per_key)).mean())
     for name, value in found.items():
         print(f"{name} {value:.4g}")
     return found
@@ -184,16 +242,16 @@ def describe(name: str, loss: np.ndarray) -> dict[str, float]:
     }
 
 
-def summary(loss: np.ndarray) -> str:
-    """Return the same as a line."""
-    return f"loss {loss.mean():.3f}, worst {loss.max():.3f}, {(loss <= 0.05).mean():.2f} within 5%"
+def narrowed(values: np.ndarray) -> np.ndarray:
+    """Return an array of the file: float16 as it is, all else as float32."""
+    return values if values.dtype == np.float16 else values.astype(np.float32)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--output", type=Path, default=MODEL)
-    parser.add_argument("--epochs", type=int, default=150)
+    parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=4, help="networks that are averaged")
     parser.add_argument("--folds", type=int, default=5, help="0: no held-out families")
     parser.add_argument("--machine", default="", help="where the data was collected")
@@ -202,8 +260,8 @@ def main() -> int:
     data = load(options.folder)
     found = cross_validate(data, options.folds, 2, options.epochs) if options.folds else {}
     networks = [train(data, seed, options.epochs) for seed in range(options.seeds)]
-    arrays = {"mean": networks[0][1], "scale": networks[0][2]}
-    for place, (network, _, _) in enumerate(networks):
+    arrays = {**networks[0][1], **forest_arrays(grow(data))}
+    for place, (network, _) in enumerate(networks):
         for name, values in network.state_dict().items():
             arrays[f"{place}.{name}"] = values.numpy()
     provenance = {
@@ -215,8 +273,9 @@ def main() -> int:
     }
     save_model(
         options.output,
-        {name: values.astype(np.float32) for name, values in arrays.items()},
+        {name: narrowed(values) for name, values in arrays.items()},
         provenance,
+        data.configurations,
     )
     print(f"wrote {options.output}, {options.output.stat().st_size} bytes")
     return 0

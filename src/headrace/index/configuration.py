@@ -56,7 +56,7 @@ class Configuration:
 
     leaf: str = "hashed"
     fragment_keys: int = 512
-    fragments: int = 65536
+    fragments: int = 1 << 18
     initial_fragments: int = 8
     fingerprints: bool = True
     leaf_keys: int = 4096

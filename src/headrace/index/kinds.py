@@ -1,5 +1,6 @@
 """Artifact kinds of the learned index."""
 
+from headrace.index.plan.plan import PLAN_KIND, PLAN_SCHEMA, IndexPlan
 from headrace.index.profile import KIND, PROFILE_SCHEMA, IndexProfile
 from headrace.kinds import ArtifactKind, deferred
 
@@ -12,5 +13,15 @@ KINDS = (
         load=IndexProfile.from_artifact,
         show=deferred("headrace.index.report.tables:profile_tables"),
         page=deferred("headrace.index.report.pages:index_profile_page"),
+    ),
+    ArtifactKind(
+        name=PLAN_KIND,
+        schema=PLAN_SCHEMA,
+        summary="the configuration of an index for a workload, its trials and its runners-up",
+        documentation="index.md",
+        load=IndexPlan.from_artifact,
+        show=deferred("headrace.index.report.tables:plan_tables"),
+        verify=deferred("headrace.index.report.tables:verify_index_plan"),
+        page=deferred("headrace.index.report.pages:index_plan_page"),
     ),
 )

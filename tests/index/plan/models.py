@@ -39,6 +39,7 @@ def random_model(seed: int = 0, networks: int = 2) -> ThroughputModel:
         "bytes.weight": (1, 12),
     }
     arrays = {"mean": np.zeros(vector), "scale": np.ones(vector)}
+    arrays |= {"low": np.full(vector, -5.0), "high": np.full(vector, 5.0)}
     for network in range(networks):
         for name, shape in shapes.items():
             arrays[f"{network}.{name}"] = random.normal(0, 0.3, shape)

@@ -1,5 +1,6 @@
 """The throughput model: NumPy computes what torch trains; what it sees of a trace."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 import torch
 
 from benchmarks.index.training.network import Network
+from benchmarks.index.training.train import Data, forest_arrays, grow
 from headrace.errors import ArtifactError
 from headrace.index.configuration import Configuration
+from headrace.index.plan.forest import forest_output
 from headrace.index.plan.grid import grid
 from headrace.index.plan.inputs import (
     BUCKETS,
@@ -18,7 +21,7 @@ from headrace.index.plan.inputs import (
     of_reads,
     vector_input,
 )
-from headrace.index.plan.model import CENTRES, ThroughputModel, load_model, save_model
+from headrace.index.plan.model import CENTRES, FOREST_SHARE, ThroughputModel, load_model, save_model
 from tests.index.plan.models import profile, random_model
 
 ENCODING = profile(erases=0.1).encoding
@@ -29,11 +32,12 @@ def test_numpy_computes_what_torch_does() -> None:
     image, vector = image_input(ENCODING), vector_input(ENCODING)
     networks = [Network(len(vector)).eval() for _ in range(2)]
     arrays = {"mean": np.full(len(vector), 0.5), "scale": np.full(len(vector), 2.0)}
+    arrays |= {"low": np.full(len(vector), -1.0), "high": np.full(len(vector), 3.0)}
     for place, network in enumerate(networks):
         arrays |= {f"{place}.{name}": each.numpy() for name, each in network.state_dict().items()}
     found = ThroughputModel(arrays, {}).predict(ENCODING, grid())
     rows = torch.tensor(configuration_input(grid()))
-    scaled = torch.tensor(((vector - 0.5) / 2).clip(-5, 5))[None]
+    scaled = torch.tensor((vector.clip(-1, 3) - 0.5) / 2)[None]
     with torch.no_grad():
         outputs = [network(torch.tensor(image)[None], scaled, rows) for network in networks]
     classes = np.mean([logits.softmax(dim=-1)[0].numpy() for logits, _ in outputs], axis=0)
@@ -42,9 +46,47 @@ def test_numpy_computes_what_torch_does() -> None:
     assert np.allclose(np.log2(found.bytes_per_key), sizes, atol=1e-3)
 
 
+def data_of(random: np.random.Generator, traces: int) -> Data:
+    return Data(
+        image=np.zeros((traces, 2, 64, 64), dtype=np.float32),
+        vector=random.normal(size=(traces, len(vector_input(ENCODING)))).astype(np.float32),
+        per_s=2 ** random.uniform(20, 24, (traces, len(grid()))),
+        bytes_per_key=random.uniform(20, 30, (traces, len(grid()))),
+        families=np.array(["tailed"] * traces),
+        configurations=grid(),
+    )
+
+
+def test_numpy_computes_what_the_forest_does() -> None:
+    random = np.random.default_rng(1)
+    forest = grow(data_of(random, 40), trees=12)
+    vectors = data_of(random, 10).vector
+    wanted = forest.predict(vectors)
+    arrays = {name: each.astype(np.float32) for name, each in forest_arrays(forest).items()}
+    found = np.stack([forest_output(arrays, each) for each in vectors])
+    assert np.allclose(found, wanted, atol=0.02)  # outputs are kept in 16 bits
+    plain = random_model()
+    joined = ThroughputModel({**plain._arrays, **arrays}, {}, grid())
+    other = [*grid(), Configuration(leaf="log", fragment_keys=96)]
+    assert np.array_equal(
+        joined.predict(ENCODING, other).operations_per_s,
+        plain.predict(ENCODING, other).operations_per_s,
+    ), "a forest predicts the configurations that it was trained for"
+    ranked = np.log2(joined.predict(ENCODING, grid()).operations_per_s)
+    networks = np.log2(plain.predict(ENCODING, grid()).operations_per_s)
+    relative = forest_output(arrays, vector_input(ENCODING))[: len(grid())]
+    mixed = (1 - FOREST_SHARE) * networks + FOREST_SHARE * relative
+    assert np.allclose(ranked - ranked.mean(), mixed - mixed.mean(), atol=1e-6)
+    larger = [replace(each, fragments=max(each.fragments, 1 << 18)) for each in grid()[:12]]
+    assert np.array_equal(
+        joined.predict(ENCODING, larger).operations_per_s,
+        joined.predict(ENCODING, grid()[:12]).operations_per_s,
+    )
+
+
 def test_a_model_is_kept_in_a_file(tmp_path: Path) -> None:
     arrays = {name: values.astype(np.float32) for name, values in random_model()._arrays.items()}
-    save_model(tmp_path / "model.npz", arrays, {"data": "none"})
+    save_model(tmp_path / "model.npz", arrays, {"data": "none"}, ())
     found = load_model(tmp_path / "model.npz")
     assert found.provenance == {"data": "none"}
     assert found.digest == ThroughputModel(arrays, {}).digest

@@ -180,7 +180,7 @@ def _order(known: Sequence[Candidate], most_bytes_per_key: float | None) -> list
         (p for p, each in enumerate(known) if each.predicted_bytes_per_key > cap),
         key=lambda place: known[place].predicted_bytes_per_key,
     )
-    early = fit[: FINALISTS + 1]
+    early = fit[:FINALISTS]
     types = {known[place].configuration.leaf for place in early}
     for place in fit[len(early) :]:
         leaf = known[place].configuration.leaf

@@ -11,7 +11,7 @@ from headrace.index.profile import FEATURES, Encoding
 BUCKETS = {
     "leaf": len(LEAVES),
     "fragment_keys": 16,
-    "fragments": 22,
+    "fragments": 18,
     "initial_fragments": 22,
     "fingerprints": 3,
     "leaf_keys": 16,
@@ -26,7 +26,11 @@ POOL = 4
 """Pixels of either axis of the image that are joined: 64 by 64 remain."""
 
 _GAP_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999)
-_LOADED_BINS = 32
+_LARGE_NODE = 1 << 16
+"""Slots of a node from which on nodes count as equal: training traces fill no larger ones."""
+
+_RARE = 64
+"""Shares count by log2(1 + 64 x share): a few scans cost as much as all finds."""
 
 
 def image_input(encoding: Encoding) -> np.ndarray:
@@ -40,15 +44,19 @@ def image_input(encoding: Encoding) -> np.ndarray:
 
 def vector_input(encoding: Encoding) -> np.ndarray:
     """Return features, rank-and-residual encoding and skew as one vector (float32)."""
-    fits, ranks = encoding.tables["fits"], encoding.tables["ranks"]
+    fits, hot, ranks = (encoding.tables[name] for name in ("fits", "hot", "ranks"))
+    features = np.array(
+        [
+            np.log2(1 + _RARE * value) if name.endswith("_share") else value
+            for name, value in ((name, encoding.features[name]) for name in FEATURES)
+        ]
+    )
     parts = [
-        np.array([encoding.features[name] for name in FEATURES]),
+        features,
         *(values for name, values in fits.items() if name != "scale"),
         _gap_quantiles(encoding.tables["gaps"]["share"]),
-        encoding.tables["changes"]["share"],
-        *(encoding.tables["hot"][name] for name in ("reads", "writes")),
-        *(np.log2(1 + ranks[name] * len(ranks[name])) for name in ("reads", "writes")),
-        _loaded(encoding.loaded_image),
+        *(np.log2(1 + _RARE * hot[name]) for name in ("reads", "writes")),
+        [np.log2(1 + len(ranks[name]) * ranks[name].max()) for name in ("reads", "writes")],
     ]
     return np.concatenate(parts).astype(np.float32)
 
@@ -58,6 +66,13 @@ def configuration_input(configurations: Sequence[Configuration]) -> np.ndarray:
     rows = [[_bucket(each, name) for name in BUCKETS] for each in configurations]
     starts = np.cumsum([0, *list(BUCKETS.values())[:-1]])
     return np.array(rows, dtype=np.int64) + starts
+
+
+def coarse(configuration: Configuration) -> Configuration:
+    """Return a configuration without what the model does not tell apart: very large nodes."""
+    fragments = min(configuration.fragments, _LARGE_NODE)
+    first = min(configuration.initial_fragments, fragments)
+    return replace(configuration, fragments=fragments, initial_fragments=first)
 
 
 def of_reads(encoding: Encoding) -> Encoding:
@@ -84,11 +99,6 @@ def _gap_quantiles(shares: np.ndarray) -> np.ndarray:
     total = np.cumsum(shares)
     places = np.searchsorted(total, np.array(_GAP_QUANTILES) * max(total[-1], 1e-9))
     return logs[places.clip(0, len(logs) - 1)] - (logs * shares).sum()
-
-
-def _loaded(counts: np.ndarray) -> np.ndarray:
-    bins = counts.astype(np.float64).reshape(_LOADED_BINS, -1).sum(axis=1)
-    return np.log2(1 + bins / max(bins.mean(), 1e-9))
 
 
 def _bucket(configuration: Configuration, name: str) -> int:

@@ -4,7 +4,12 @@ A convolutional embedding of the trace's image is joined with an embedding of th
 and with the sum of the embeddings of the configuration's buckets. Layers of neurons give the
 probabilities of classes of throughput, spaced by their logarithm, and the bytes per key. What is
 predicted is the mean over the classes: ranking needs less than a class. Several networks, trained
-from different seeds, are averaged; benchmarks/index/training trains them.
+from different seeds, are averaged.
+
+A few hundred traces leave such networks with large errors on key sets of other generators. So a
+forest of regression trees, on the same inputs but the image, predicts each configuration of the
+grid relative to the others, and what ranks is a mean of both. benchmarks/index/training trains
+them, and prints what choices by each cost.
 """
 
 import hashlib
@@ -19,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import ArtifactError
-from headrace.index.configuration import Configuration
-from headrace.index.plan.inputs import configuration_input, image_input, vector_input
+from headrace.index.configuration import Configuration, read_configuration
+from headrace.index.plan.forest import forest_output
+from headrace.index.plan.inputs import coarse, configuration_input, image_input, vector_input
 from headrace.index.profile import Encoding
 
 LEAST_LOG2, MOST_LOG2, PER_OCTAVE = 14, 27, 6
@@ -32,6 +38,10 @@ CENTRES = LEAST_LOG2 + (np.arange(CLASSES) + 0.5) / PER_OCTAVE
 
 CONVOLUTIONS = ("first", "second", "third")
 _STRIDE = 2
+_TEXTS = ("provenance", "known")
+
+FOREST_SHARE = 0.75
+"""Weight of the forest's ranking beside the networks', whose error is larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,14 +65,22 @@ class ThroughputModel:
 
     Parameters
     ----------
-    arrays : "mean" and "scale" of the vectors, and for each network its layers ("0.first.weight",
-        "0.first.bias", ...).
+    arrays : "low", "high", "mean" and "scale" of the vectors, which are clipped to what was seen in
+        training, for each network its layers ("0.first.weight", "0.first.bias", ...), and those of
+        `headrace.index.plan.forest`, if there is one ("forest.feature", ...).
     provenance : data and training, for people.
+    known : configurations of the forest, in the order of its outputs.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], provenance: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        provenance: Mapping[str, Any],
+        known: Sequence[Configuration] = (),
+    ) -> None:
         self._arrays = dict(arrays)
         self.provenance = provenance
+        self._known = {coarse(each): place for place, each in enumerate(known)}
         self._networks = 1 + max(int(k.partition(".")[0]) for k in arrays if k[0].isdigit())
 
     @property
@@ -75,18 +93,33 @@ class ThroughputModel:
 
     def predict(self, encoding: Encoding, configurations: Sequence[Configuration]) -> Prediction:
         """Return the figures of a trace's encoding with each configuration."""
-        image, vector = image_input(encoding), vector_input(encoding)
-        vector = ((vector - self._arrays["mean"]) / self._arrays["scale"]).clip(-5, 5)
+        image, seen = image_input(encoding), vector_input(encoding)
+        vector = seen.clip(self._arrays["low"], self._arrays["high"])
+        vector = (vector - self._arrays["mean"]) / self._arrays["scale"]
         rows = configuration_input(configurations)
         found = [self._run(str(each), image, vector, rows) for each in range(self._networks)]
         classes = np.mean([each for each, _ in found], axis=0)
         mean = classes @ CENTRES
         spread = np.sqrt(np.maximum(classes @ CENTRES**2 - mean**2, 0))
-        return Prediction(
-            operations_per_s=2**mean,
-            bytes_per_key=2 ** np.mean([each for _, each in found], axis=0),
-            spread_log2=spread,
-        )
+        sizes = np.mean([each for _, each in found], axis=0)
+        if configurations and all(coarse(each) in self._known for each in configurations):
+            mean, sizes = self._with_forest(seen, configurations, mean, sizes)
+        return Prediction(operations_per_s=2**mean, bytes_per_key=2**sizes, spread_log2=spread)
+
+    def _with_forest(
+        self,
+        vector: np.ndarray,
+        configurations: Sequence[Configuration],
+        mean: np.ndarray,
+        sizes: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return log2 of rates and of bytes, as means of the networks' and the forest's."""
+        places = [self._known[coarse(each)] for each in configurations]
+        relative, forest_sizes = np.split(forest_output(self._arrays, vector), 2)
+        relative = relative[places] - relative[places].mean()
+        networks = mean - mean.mean()
+        joined = mean.mean() + (1 - FOREST_SHARE) * networks + FOREST_SHARE * relative
+        return joined, (sizes + forest_sizes[places]) / 2
 
     def _run(
         self, network: str, image: np.ndarray, vector: np.ndarray, rows: np.ndarray
@@ -127,19 +160,26 @@ def load_model(path: Path) -> ThroughputModel:
     """
     try:
         with np.load(path, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found if name != "provenance"}
-            provenance = json.loads(found["provenance"].tobytes())
-        return ThroughputModel(
-            {name: values.astype(np.float32) for name, values in arrays.items()}, provenance
-        )
+            texts = {name: json.loads(found[name].tobytes()) for name in _TEXTS}
+            arrays = {name: found[name].astype(np.float32) for name in found if name not in _TEXTS}
+        known = [read_configuration(each, str(path)) for each in texts["known"]]
+        return ThroughputModel(arrays, texts["provenance"], known)
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(f"{path}: is no throughput model: {error}") from error
 
 
-def save_model(path: Path, arrays: Mapping[str, np.ndarray], provenance: Mapping[str, Any]) -> None:
+def save_model(
+    path: Path,
+    arrays: Mapping[str, np.ndarray],
+    provenance: Mapping[str, Any],
+    known: Sequence[Configuration] = (),
+) -> None:
     """Write a model; see `load_model`."""
-    text = json.dumps(dict(provenance), sort_keys=True).encode()
-    every: dict[str, Any] = {**arrays, "provenance": np.frombuffer(text, dtype=np.uint8)}
+    texts = {"provenance": dict(provenance), "known": [each.to_head() for each in known]}
+    every: dict[str, Any] = dict(arrays)
+    for name in _TEXTS:
+        text = json.dumps(texts[name], sort_keys=True).encode()
+        every[name] = np.frombuffer(text, dtype=np.uint8)
     np.savez_compressed(path, **every)
 
 

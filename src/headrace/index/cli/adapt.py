@@ -1,0 +1,64 @@
+"""``headrace index adapt``: a trace on an index that follows it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from headrace.cli.tables import facts, rows
+from headrace.index.cli.measure import SeedOption, TraceFile
+from headrace.units import duration
+
+
+def adapt_trace_command(
+    trace: TraceFile,
+    plan: Annotated[
+        Path | None, typer.Option(help="Index plan to begin with; default: the usual structure.")
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Runs of the operations: adaptation takes some seconds.")
+    ] = 1,
+    bytes_per_key: Annotated[
+        float | None, typer.Option(min=1, help="Cap of memory for the plans that it makes.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="File to which the events are appended as lines of JSON.")
+    ] = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Run a trace on an index that adapts to it, and print what it did and when."""
+    from headrace.index.adapt.offline import follow_trace
+    from headrace.index.measure.files import read_trace
+    from headrace.index.measure.workload import Workload
+    from headrace.index.plan.plan import IndexPlan
+
+    begun = None if plan is None else IndexPlan.load(plan)
+    with Console(stderr=True).status("running"):
+        found = read_trace(trace, Workload(seed=seed))
+        followed = follow_trace(
+            found, begun, repeats=repeats, most_bytes_per_key=bytes_per_key, log_path=log
+        )
+    console = Console()
+    per_s = followed.operations / max(followed.seconds, 1e-9)
+    console.print(
+        facts(
+            "adapted",
+            {
+                "throughput": f"{per_s / 1e6:.3g} M operations/s, {followed.operations:,} in "
+                f"{duration(1e6 * followed.seconds)}",
+                "by tenths": ", ".join(f"{rate / 1e6:.3g}" for rate in followed.rates[-100:]),
+                "configuration": followed.configuration.name,
+            },
+        )
+    )
+    start = followed.events[0]["at"] if followed.events else 0.0
+    cells = [_event_row(each, start) for each in followed.events]
+    for part in rows("events", ("after", "event", "note"), cells, everything=False):
+        console.print(part)
+
+
+def _event_row(event: Mapping[str, Any], start: float) -> tuple[str, str, str]:
+    rest = (f"{name} {value}" for name, value in event.items() if name not in ("event", "at"))
+    return duration(1e6 * (event["at"] - start)), str(event["event"]), ", ".join(rest)

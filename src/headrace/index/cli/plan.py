@@ -1,0 +1,65 @@
+"""``headrace index plan``: the configuration for a profile's workload."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.options import output_option
+from headrace.cli.progress import progress
+
+if TYPE_CHECKING:
+    from headrace.index.plan.plan import IndexPlan
+
+
+def plan_index_command(
+    profile: Annotated[
+        Path,
+        typer.Argument(metavar="PROFILE", help="An index profile.", exists=True, dir_okay=False),
+    ],
+    output: Annotated[Path, output_option("File for the index plan.")],
+    trial: Annotated[
+        bool, typer.Option(help="Run the candidates that are predicted to be best on the sample.")
+    ] = True,
+    top: Annotated[int, typer.Option(min=1, help="How many candidates are run.")] = 6,
+    bytes_per_key: Annotated[
+        float | None, typer.Option(min=1, help="Cap of memory, at the end of the workload.")
+    ] = None,
+    frontier: Annotated[
+        bool,
+        typer.Option(
+            "--frontier",
+            help="Run finds alone and inserts alone with every configuration, for the report.",
+        ),
+    ] = False,
+) -> None:
+    """Choose the structure: all are predicted, the best few are run on this machine."""
+    from headrace.index.plan.choose import plan as choose
+    from headrace.index.profile import IndexProfile
+    from headrace.index.run.trial import trial as run_trial
+
+    loaded = IndexProfile.load(profile)
+    with progress(Console(stderr=True), visible=True) as report:
+        made = choose(
+            loaded,
+            trial=run_trial if trial and len(loaded.sample) else None,
+            top=top,
+            most_bytes_per_key=bytes_per_key,
+            frontier=frontier,
+            provenance={"profile": dict(loaded.provenance)},
+            progress=report,
+        )
+    made.save(output)
+    _print(made, output)
+
+
+def _print(made: "IndexPlan", output: Path) -> None:
+    best = made.chosen
+    console = Console()
+    console.print(
+        f"{best.configuration.name}: {best.per_s / 1e6:.3g} M operations/s and "
+        f"{best.bytes_per_key:.3g} bytes per key, {'tried' if best.trials else 'predicted'}.",
+        soft_wrap=True,
+    )
+    console.print(f"Wrote {output}.", soft_wrap=True)

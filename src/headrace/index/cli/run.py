@@ -1,0 +1,76 @@
+"""``headrace index run``: a trace on an index, with what is found checked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from headrace.cli.tables import facts
+from headrace.index.cli.measure import (
+    Erases,
+    Inserts,
+    Loaded,
+    Scans,
+    SeedOption,
+    Shuffle,
+    Skew,
+    TraceFile,
+    workload_of,
+)
+from headrace.index.configuration import Configuration
+from headrace.units import duration
+
+if TYPE_CHECKING:
+    from headrace.index.run.trial import Replay
+
+
+def run_trace_command(
+    trace: TraceFile,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="Index plan whose configuration is used; default: the usual one."),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Operations of a window, which run as batches by kind.")
+    ] = 1,
+    loaded: Loaded = 0.5,
+    inserts: Inserts = 0.5,
+    erases: Erases = 0.0,
+    scans: Scans = 0.0,
+    skew: Skew = 0.0,
+    shuffle: Shuffle = True,
+    seed: SeedOption = 0,
+) -> None:
+    """Run a trace on an index: throughput, memory, leaf mix, and lookups that were checked.
+
+    A wrong answer is an error.
+    """
+    from headrace.index.measure.files import read_trace
+    from headrace.index.plan.plan import IndexPlan
+    from headrace.index.run.trial import replay
+
+    configuration = Configuration() if plan is None else IndexPlan.load(plan).configuration
+    with Console(stderr=True).status("reading") as status:
+        workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
+        found = read_trace(trace, workload)
+        status.update(f"running {len(found):,} operations")
+        result = replay(configuration, found, batch=batch)
+    rows = {"configuration": configuration.name, **result_rows(result)}
+    Console().print(facts("run", rows, everything=True))
+
+
+def result_rows(result: "Replay") -> dict[str, str]:
+    """Return the figures of a run as texts by name."""
+    statistics = result.statistics
+    keys = max(statistics["size"], 1)
+    leaves = [f"{count:,} {name}" for name, count in statistics["leaves"].items() if count]
+    return {
+        "loaded": f"in {duration(1e6 * result.load_s)}",
+        "throughput": f"{result.operations_per_s / 1e6:.3g} M operations/s, "
+        f"{result.operations:,} in {duration(1e6 * result.seconds)}",
+        "memory": f"{statistics['bytes'] / keys:.3g} bytes per key, {statistics['size']:,} keys",
+        "leaf mix": ", ".join(leaves) or "none",
+        "depth": f"{statistics['depth']} inner nodes at most",
+        "checked": f"{result.checked:,} keys found or scanned, none wrong",
+    }
