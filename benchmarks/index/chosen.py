@@ -135,10 +135,9 @@ def _simple_rule(made: Workload) -> Mapping[str, Any]:
 
 def _by_trials_only(made: Workload, seconds: float, seed: int = 0) -> Mapping[str, Any]:
     """Return the best of as many trials, in random order, as choosing took the time of."""
-    from headrace.index.run.trial import trial
-
     from headrace.index.measure.survey import survey
     from headrace.index.plan.grid import grid
+    from headrace.index.run.trial import trial
     from headrace.index.trace import Trace
 
     begun = time.perf_counter()
