@@ -12,7 +12,7 @@ import time
 import numpy as np
 
 import headrace
-from headrace.index import Recorder
+from headrace.index import TraceRecorder
 
 KEYS = 1_000_000
 BATCH = 65_536
@@ -35,7 +35,7 @@ def main() -> None:
     print(f"{BATCH} keys found in {taken_ns / BATCH:.0f} ns each")
     assert np.array_equal(keys[found], wanted)
 
-    with Recorder(index) as recorder:
+    with TraceRecorder(index) as recorder:
         fresh = random.integers(0, 2**63, BATCH, np.uint64)
         print(f"{index.insert(fresh, 0)} keys inserted, now {len(index)}")
         values, there = index.find(np.append(fresh, np.uint64(1)), default=7)

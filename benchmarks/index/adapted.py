@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.index.cells import arrivals
-from headrace.index.adapt.agent import Adaptation
+from headrace.index.adapt.agent import IndexAdaptation
 from headrace.index.configuration import Configuration
 from headrace.index.run.index import Index
 
@@ -122,7 +122,7 @@ def main(name: str, loaded: int, seconds: float) -> None:
     keys = stream.present()
     index = Index(keys, _value(keys))
     rows: list[dict[str, Any]] = []
-    with Adaptation(index) as adaptation:
+    with IndexAdaptation(index) as adaptation:
         for phase, shares in _PHASES.items():
             rates = stream.run(index, shares, seconds)
             rows.append({"phase": phase, "rates": rates, "first": stream.first})

@@ -42,7 +42,7 @@ def choose(workload: Workload) -> Choice:
     ImportError, AttributeError : in a build without trials.
     ArtifactError : without a model.
     """
-    from headrace.index.measure.survey import survey
+    from headrace.index.measure.survey import survey_trace
     from headrace.index.plan.choose import plan
     from headrace.index.run.trial import trial
     from headrace.index.trace import Trace
@@ -52,7 +52,7 @@ def choose(workload: Workload) -> Choice:
         loaded=workload.loaded, operations=workload.operations[kept], keys=workload.codes[kept]
     )
     begun = time.perf_counter()
-    found = plan(survey(trace), trial=trial).configuration
+    found = plan(survey_trace(trace), trial=trial).configuration
     taken = time.perf_counter() - begun
     return Choice(settings=asdict(found), name=found.name, seconds=taken)
 

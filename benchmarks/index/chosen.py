@@ -135,7 +135,7 @@ def _simple_rule(made: Workload) -> Mapping[str, Any]:
 
 def _by_trials_only(made: Workload, seconds: float, seed: int = 0) -> Mapping[str, Any]:
     """Return the best of as many trials, in random order, as choosing took the time of."""
-    from headrace.index.measure.survey import survey
+    from headrace.index.measure.survey import survey_trace
     from headrace.index.plan.grid import grid
     from headrace.index.run.trial import trial
     from headrace.index.trace import Trace
@@ -143,7 +143,7 @@ def _by_trials_only(made: Workload, seconds: float, seed: int = 0) -> Mapping[st
     begun = time.perf_counter()
     kept = made.operations != MISS
     trace = Trace(loaded=made.loaded, operations=made.operations[kept], keys=made.codes[kept])
-    sample = survey(trace).sample
+    sample = survey_trace(trace).sample
     tried: list[tuple[float, int]] = []
     for place in np.random.default_rng(seed).permutation(len(grid())).tolist():
         tried.append((trial(grid()[place], sample).operations_per_s, place))

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
-from headrace.index.measure.survey import survey
+from headrace.index.measure.survey import survey_trace
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.profile import ENCODING_TABLES, FEATURES, SAMPLE_TABLES, IndexProfile
 
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs" / "index.md"
 @pytest.fixture(scope="module")
 def profile() -> IndexProfile:
     keys = np.random.default_rng(2).integers(-(2**40), 2**40, 5000)
-    return survey(workload_trace(keys, Workload(erases=0.1)), provenance={"source": "a test"})
+    return survey_trace(workload_trace(keys, Workload(erases=0.1)), provenance={"source": "a test"})
 
 
 def test_a_profile_is_saved_and_loaded(profile: IndexProfile, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from benchmarks.index.training.traces import draw, trace_of
 from headrace.index.configuration import Configuration
 from headrace.index.measure.survey import encode_trace
 from headrace.index.plan.grid import grid
-from headrace.index.plan.trial import Trial, TrialProvider
+from headrace.index.plan.trial import ConfigurationTrial, TrialProvider
 from headrace.index.trace import Trace
 
 FOLDER = Path("build/index-training")
@@ -52,7 +52,7 @@ def main() -> int:
 def pausing(trial: TrialProvider, path: Path | None) -> TrialProvider:
     """Return the provider, waiting before each trial until a file does not exist."""
 
-    def paused(configuration: Configuration, trace: Trace) -> Trial:
+    def paused(configuration: Configuration, trace: Trace) -> ConfigurationTrial:
         while path is not None and path.exists():
             time.sleep(1)
         return trial(configuration, trace)
@@ -92,12 +92,12 @@ def collect(seed: int, least: int, most: int, trial: TrialProvider, file: Path) 
 def in_processor_time(trial: TrialProvider) -> TrialProvider:
     """Return the provider with rates scaled by the share of the time that the process ran."""
 
-    def timed(configuration: Configuration, trace: Trace) -> Trial:
+    def timed(configuration: Configuration, trace: Trace) -> ConfigurationTrial:
         elapsed, processor = time.perf_counter(), time.process_time()
         found = trial(configuration, trace)
         elapsed, processor = time.perf_counter() - elapsed, time.process_time() - processor
         share = min(processor / elapsed, 1.0)
-        return Trial(
+        return ConfigurationTrial(
             operations_per_s=found.operations_per_s / share,
             bytes=found.bytes,
             seconds=found.seconds,

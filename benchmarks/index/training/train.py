@@ -29,7 +29,7 @@ from headrace.index.plan import model as plan_model
 from headrace.index.plan.forest import PARTS
 from headrace.index.plan.inputs import configuration_input, image_input, vector_input
 from headrace.index.plan.model import CENTRES, FOREST_SHARE, save_model
-from headrace.index.profile import KIND, Encoding
+from headrace.index.profile import KIND, TraceEncoding
 
 MODEL = Path(plan_model.__file__).with_name("model.npz")
 TOP = 6
@@ -83,7 +83,7 @@ def load(folder: Path) -> Data:
     )
 
 
-def encoding_of(row: Mapping[str, np.ndarray]) -> Encoding:
+def encoding_of(row: Mapping[str, np.ndarray]) -> TraceEncoding:
     """Return the encoding in a file of `collect`."""
     tables: dict[str, dict[str, np.ndarray]] = {}
     for name, values in row.items():
@@ -91,7 +91,9 @@ def encoding_of(row: Mapping[str, np.ndarray]) -> Encoding:
         if column:
             tables.setdefault(table, {})[column] = values
     head = {"features": json.loads(str(row["features"]))}
-    return Encoding.from_artifact(Artifact(kind=KIND, schema=1, head=head, tables=tables), "row")
+    return TraceEncoding.from_artifact(
+        Artifact(kind=KIND, schema=1, head=head, tables=tables), "row"
+    )
 
 
 def normal(vectors: np.ndarray) -> Normal:

@@ -460,6 +460,8 @@ class Averager:
         return None if found is None else found.view(self._shapes[name])
 
     def _check(self, state: Mapping[str, Any]) -> None:
+        if not {"codecs", "parameters"} <= {*state}:
+            raise CompressionError("state is not a hook's, needs what its state_dict() returned")
         for name, text in state["codecs"].items():
             if name not in self._shapes:
                 raise CompressionError(f"state has parameter {name!r}, the model has not")
@@ -492,7 +494,7 @@ def choose_states(
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise CompressionError(f"state is {given!r}, needs what state_dict() returned")
     for each in given:
-        if not (isinstance(each, Mapping) and {"rank", "ranks", "codecs", "parameters"} <= {*each}):
+        if not (isinstance(each, Mapping) and {"rank", "ranks"} <= {*each}):
             raise CompressionError("state is not a hook's, needs what its state_dict() returned")
     given = sorted(given, key=lambda state: state["rank"])
     old = int(given[0]["ranks"]) if given else 0

@@ -15,19 +15,19 @@ from headrace.index.errors import (
 from headrace.index.trace import Trace
 
 if TYPE_CHECKING:
-    from headrace.index.adapt.agent import Adaptation
+    from headrace.index.adapt.agent import IndexAdaptation
     from headrace.index.run.index import Index
-    from headrace.index.run.recorder import Recorder
+    from headrace.index.run.recorder import TraceRecorder
 
 __all__ = [
-    "Adaptation",
+    "IndexAdaptation",
     "CapError",
     "Configuration",
     "ConfigurationError",
     "Index",
     "InvariantError",
     "KeysError",
-    "Recorder",
+    "TraceRecorder",
     "Trace",
     "TraceError",
     "include",
@@ -51,16 +51,16 @@ def include() -> Path:
 
 def __getattr__(name: str) -> object:
     """Load the native module when it is needed: planning runs without it."""
-    if name == "Adaptation":
-        from headrace.index.adapt.agent import Adaptation
+    if name == "IndexAdaptation":
+        from headrace.index.adapt.agent import IndexAdaptation
 
-        return Adaptation
+        return IndexAdaptation
     if name == "Index":
         from headrace.index.run.index import Index
 
         return Index
-    if name == "Recorder":
-        from headrace.index.run.recorder import Recorder
+    if name == "TraceRecorder":
+        from headrace.index.run.recorder import TraceRecorder
 
-        return Recorder
+        return TraceRecorder
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

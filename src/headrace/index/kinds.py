@@ -11,7 +11,7 @@ KINDS = (
         summary="keys and operations of an index's workload: its encoding, and a sample of it",
         documentation="index.md",
         load=IndexProfile.from_artifact,
-        show=deferred("headrace.index.report.tables:profile_tables"),
+        show=deferred("headrace.index.report.tables:index_profile_tables"),
         page=deferred("headrace.index.report.pages:index_profile_page"),
     ),
     ArtifactKind(
@@ -20,7 +20,7 @@ KINDS = (
         summary="the configuration of an index for a workload, its trials and its runners-up",
         documentation="index.md",
         load=IndexPlan.from_artifact,
-        show=deferred("headrace.index.report.tables:plan_tables"),
+        show=deferred("headrace.index.report.tables:index_plan_tables"),
         verify=deferred("headrace.index.report.tables:verify_index_plan"),
         page=deferred("headrace.index.report.pages:index_plan_page"),
     ),

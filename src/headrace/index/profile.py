@@ -67,7 +67,7 @@ _REMEDY = "make one with headrace index measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Encoding:
+class TraceEncoding:
     """A trace in numbers, for the throughput model and for people.
 
     Attributes
@@ -95,7 +95,7 @@ class Encoding:
         return {"image": image, "loaded_image": {"count": self.loaded_image}, **self.tables}
 
     @classmethod
-    def from_artifact(cls, artifact: Artifact, source: str) -> "Encoding":
+    def from_artifact(cls, artifact: Artifact, source: str) -> "TraceEncoding":
         """Rebuild an encoding from the head's "features" and the tables.
 
         Raises
@@ -129,7 +129,7 @@ class IndexProfile:
     provenance : sources; not part of the digest.
     """
 
-    encoding: Encoding
+    encoding: TraceEncoding
     sample: Trace
     loaded: int
     operations: int
@@ -185,7 +185,7 @@ class IndexProfile:
         except TraceError as error:
             raise ArtifactError(f"{source}: {error}") from error
         return cls(
-            encoding=Encoding.from_artifact(artifact, source),
+            encoding=TraceEncoding.from_artifact(artifact, source),
             sample=sample,
             loaded=whole.at("loaded").integer(0, 1 << 48),
             operations=whole.at("operations").integer(0, 1 << 48),

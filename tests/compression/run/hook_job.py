@@ -342,7 +342,8 @@ def resumable(folder: str, how: str) -> None:
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    sys.stdout.write(" ".join(map(str, words)) + "\n")  # in one piece: threads write, too
+    sys.stdout.flush()
 
 
 def dies_between_phases(codec: str, when: str) -> None:

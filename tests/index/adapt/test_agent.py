@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.index.adapt.agent import Adaptation
+from headrace.index.adapt.agent import IndexAdaptation
 from headrace.index.adapt.decide import TuningAction, TuningLimits, TuningPhase
 from headrace.index.adapt.propose import Proposal
 from headrace.index.configuration import Configuration
@@ -60,7 +60,7 @@ class Clock:
 
 
 def stepped(
-    workload: SeenWorkload, adaptation: Adaptation, inserts: float, most: int = 60
+    workload: SeenWorkload, adaptation: IndexAdaptation, inserts: float, most: int = 60
 ) -> float:
     """Run a phase until its conversion is accepted; return the time by the clock."""
     clock: Any = adaptation._clock
@@ -77,7 +77,7 @@ def test_phases_are_followed_and_logged(tmp_path: Path) -> None:
     """Figure 3.5's phases: read-heavy, write-heavy, write-only; then reads again."""
     workload = SeenWorkload(30_000)
     path = tmp_path / "events"
-    adaptation = Adaptation(
+    adaptation = IndexAdaptation(
         workload.index,
         proposer=by_mix,
         start=False,
@@ -108,7 +108,7 @@ def test_a_worse_configuration_is_reverted(monkeypatch: pytest.MonkeyPatch) -> N
     from dataclasses import replace
 
     workload = SeenWorkload(5000)
-    adaptation = Adaptation(workload.index, proposer=by_mix, start=False, clock=Clock())
+    adaptation = IndexAdaptation(workload.index, proposer=by_mix, start=False, clock=Clock())
     look = adaptation._observer.look
     slow = {READS: 300.0}
 
@@ -133,7 +133,7 @@ def test_a_failed_planning_changes_nothing() -> None:
         raise CapError("the cap is 1 bytes per key")
 
     workload = SeenWorkload(5000)
-    adaptation = Adaptation(workload.index, proposer=fail, start=False, clock=Clock())
+    adaptation = IndexAdaptation(workload.index, proposer=fail, start=False, clock=Clock())
     stepped(workload, adaptation, 0.1)
     assert adaptation.records.events[-2]["error"] == "the cap is 1 bytes per key"
     assert workload.index.configuration == Configuration()
@@ -143,7 +143,7 @@ def test_a_failed_planning_changes_nothing() -> None:
 
 def test_a_close_within_a_conversion_leaves_the_index_whole() -> None:
     workload = SeenWorkload(100_000)
-    adaptation = Adaptation(
+    adaptation = IndexAdaptation(
         workload.index, proposer=by_mix, start=False, clock=Clock(), look_s=1e-4
     )
     for _ in range(30):
@@ -173,7 +173,7 @@ def test_a_thread_follows_a_change_while_calls_go_on() -> None:
             calls.append(time.perf_counter() - began)
             time.sleep(2e-4)
 
-    with Adaptation(workload.index, proposer=by_mix, limits=UNJUDGED) as adaptation:
+    with IndexAdaptation(workload.index, proposer=by_mix, limits=UNJUDGED) as adaptation:
         user = threading.Thread(target=ask)
         user.start()
         try:
@@ -198,7 +198,7 @@ def test_metrics_are_those_of_the_index() -> None:
 
     workload = SeenWorkload(1000)
     workload.run(0.5)
-    adaptation = Adaptation(workload.index, proposer=by_mix, start=False)
+    adaptation = IndexAdaptation(workload.index, proposer=by_mix, start=False)
     found = {each.name: each.samples[0].value for each in IndexMetrics(0, adaptation).collect()}
     assert found["headrace_index_finds"] == 1000
     assert found["headrace_index_inserts"] == 1000

@@ -5,18 +5,18 @@ import pytest
 
 from headrace.index.errors import TraceError
 from headrace.index.measure.structure import SCALES, key_structure
-from headrace.index.measure.survey import survey
+from headrace.index.measure.survey import survey_trace
 from headrace.index.measure.workload import Workload, workload_trace
-from headrace.index.profile import FEATURES, SIDE, Encoding
+from headrace.index.profile import FEATURES, SIDE, TraceEncoding
 from headrace.index.trace import ERASE, FIND, INSERT, SCAN, Trace
 
 RANDOM = np.random.default_rng(11)
 SMOOTH = np.unique(RANDOM.integers(0, 2**40, 60_000)).astype(np.uint64)
 
 
-def encoded(keys: np.ndarray, **shares: float) -> Encoding:
+def encoded(keys: np.ndarray, **shares: float) -> TraceEncoding:
     trace = workload_trace(keys, Workload(**shares))  # pyright: ignore[reportArgumentType]
-    return survey(trace).encoding
+    return survey_trace(trace).encoding
 
 
 def trace_of(loaded: list[int], *operations: tuple[int, int]) -> Trace:
@@ -29,7 +29,7 @@ def trace_of(loaded: list[int], *operations: tuple[int, int]) -> Trace:
 
 def test_the_image_counts_every_operation() -> None:
     trace = trace_of([0, 255], (FIND, 0), (INSERT, 128), (ERASE, 128), (SCAN, 255))
-    image = survey(trace).encoding.image
+    image = survey_trace(trace).encoding.image
     assert image.shape == (SIDE, SIDE, 2)
     assert image[0, 0].tolist() == [1, 0]
     assert image[64, 128].tolist() == [0, 1]
@@ -40,7 +40,7 @@ def test_the_image_counts_every_operation() -> None:
 
 def test_extreme_keys_have_columns() -> None:
     trace = trace_of([0, 2**64 - 1], (FIND, 0), (FIND, 2**64 - 1), (FIND, 2**63))
-    encoding = survey(trace).encoding
+    encoding = survey_trace(trace).encoding
     assert encoding.image.sum(axis=(0, 2)).nonzero()[0].tolist() == [0, 128, 255]
     assert encoding.loaded_image[[0, 255]].tolist() == [1, 1]
 
@@ -78,7 +78,7 @@ def test_a_line_has_no_residuals_and_is_even() -> None:
 
 
 def test_features_of_the_mix() -> None:
-    found = survey(
+    found = survey_trace(
         trace_of(
             [10, 20], (FIND, 10), (FIND, 11), (INSERT, 15), (INSERT, 30), (INSERT, 30), (FIND, 30)
         )
@@ -94,7 +94,7 @@ def test_features_of_the_mix() -> None:
 
 def test_appends_and_skew_are_seen() -> None:
     keys = np.arange(50_000, dtype=np.uint64)
-    appended = survey(workload_trace(keys, Workload(shuffled=False))).encoding
+    appended = survey_trace(workload_trace(keys, Workload(shuffled=False))).encoding
     assert appended.features["append_share"] == 1
     assert encoded(keys).features["append_share"] < 0.01
     even, hot = (encoded(keys, inserts=0.0, skew=skew).tables["hot"] for skew in (0.0, 1.2))
@@ -104,7 +104,7 @@ def test_appends_and_skew_are_seen() -> None:
 
 def test_small_traces_are_encoded() -> None:
     for trace in (trace_of([5]), trace_of([], (FIND, 3)), trace_of([0, 1, 2], (INSERT, 3))):
-        found = survey(trace).encoding
+        found = survey_trace(trace).encoding
         assert all(np.isfinite(value) for value in found.features.values())
     with pytest.raises(TraceError, match="no keys and no operations"):
-        survey(trace_of([]))
+        survey_trace(trace_of([]))

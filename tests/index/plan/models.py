@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.index.configuration import Configuration
-from headrace.index.measure.survey import survey
+from headrace.index.measure.survey import survey_trace
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.plan.inputs import BUCKETS, vector_input
 from headrace.index.plan.model import CLASSES, ThroughputModel
-from headrace.index.plan.trial import Trial
+from headrace.index.plan.trial import ConfigurationTrial
 from headrace.index.profile import IndexProfile
 from headrace.index.trace import Trace
 
@@ -19,7 +19,7 @@ KEYS = np.unique(np.random.default_rng(4).integers(0, 2**50, 3000)).astype(np.ui
 
 def profile(**shares: float) -> IndexProfile:
     trace = workload_trace(KEYS, Workload(**shares))  # pyright: ignore[reportArgumentType]
-    return survey(trace, provenance={"source": "a test"})
+    return survey_trace(trace, provenance={"source": "a test"})
 
 
 def random_model(seed: int = 0, networks: int = 2) -> ThroughputModel:
@@ -58,10 +58,10 @@ class FakeTrials:
     asked: list[Configuration] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
 
-    def __call__(self, configuration: Configuration, trace: Trace) -> Trial:
+    def __call__(self, configuration: Configuration, trace: Trace) -> ConfigurationTrial:
         self.asked.append(configuration)
         self.traces.append(trace)
-        return Trial(
+        return ConfigurationTrial(
             operations_per_s=self.rate(configuration),
             bytes=round(self.bytes_per_key(configuration) * trace.final_size()),
             seconds=self.seconds,

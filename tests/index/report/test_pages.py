@@ -9,7 +9,7 @@ import pytest
 from headrace.index.plan.choose import TOP, plan
 from headrace.index.plan.frontier import pareto_front
 from headrace.index.report.pages import index_plan_page, index_profile_page
-from headrace.index.report.tables import plan_tables, profile_tables
+from headrace.index.report.tables import index_plan_tables, index_profile_tables
 from tests.index.plan.models import FakeTrials, profile, random_model
 
 MODEL = random_model()
@@ -69,10 +69,10 @@ def test_the_page_of_a_plan_without_trials(figures: list[dict[str, Any]]) -> Non
 
 def test_tables_are_short_and_whole() -> None:
     made = plan(profile(), model=MODEL, trial=FakeTrials(lambda _: 1e6))
-    assert len(list(plan_tables(made, everything=True))) == 2
+    assert len(list(index_plan_tables(made, everything=True))) == 2
     single = replace(made, candidates=made.candidates[:1])
-    assert len(list(plan_tables(single, everything=False))) == 2
-    assert len(list(profile_tables(profile(), everything=True))) == 2
+    assert len(list(index_plan_tables(single, everything=False))) == 2
+    assert len(list(index_profile_tables(profile(), everything=True))) == 2
 
 
 def test_an_empty_image_is_drawn(figures: list[dict[str, Any]]) -> None:

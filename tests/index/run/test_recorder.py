@@ -8,14 +8,14 @@ import pytest
 from headrace.index.configuration import Configuration
 from headrace.index.errors import TraceError
 from headrace.index.run.index import Index
-from headrace.index.run.recorder import Recorder
+from headrace.index.run.recorder import TraceRecorder
 from headrace.index.run.trial import replay
 from headrace.index.trace import ERASE, FIND, INSERT, SCAN, encode
 
 
 def test_a_small_recording_has_every_operation() -> None:
     index = Index([-5, 1, 2, 3], [0, 1, 2, 3])
-    with Recorder(index) as recorder:
+    with TraceRecorder(index) as recorder:
         index.find([1, 9])
         index.insert([9, 2], [9, 9])
         index[-7] = 1
@@ -38,7 +38,7 @@ def test_a_share_of_the_keys_has_all_their_operations() -> None:
     random.shuffle(pool)
     index = Index(pool[:100_000], 0, value_dtype=np.uint32)
     found = inserted = erased = 0
-    recorder = Recorder(index, most_operations=20_000, most_keys=25_000)
+    recorder = TraceRecorder(index, most_operations=20_000, most_keys=25_000)
     recorder.start()
     for _ in range(10):
         found += int(index.contains(random.choice(pool, 20_000)).sum())
@@ -56,7 +56,7 @@ def test_a_share_of_the_keys_has_all_their_operations() -> None:
 def test_what_changes_while_a_recording_ends_is_in_its_trace() -> None:
     """Keys that a thread inserts while the index is read for `loaded` are not in it."""
     index = Index(np.arange(0, 400_000, 2, dtype=np.uint64), 0, value_dtype=np.uint32)
-    recorder = Recorder(index, most_operations=1 << 20)
+    recorder = TraceRecorder(index, most_operations=1 << 20)
     recorder.start()
     stop = threading.Event()
 
@@ -76,7 +76,7 @@ def test_what_changes_while_a_recording_ends_is_in_its_trace() -> None:
 
 def test_one_busy_key_does_not_overflow_a_recording() -> None:
     index = Index([1, 2], [0, 0])
-    with Recorder(index, most_operations=100) as recorder:
+    with TraceRecorder(index, most_operations=100) as recorder:
         for _ in range(50):
             index.find([1] * 40)
     assert recorder.trace is not None
@@ -86,13 +86,13 @@ def test_one_busy_key_does_not_overflow_a_recording() -> None:
 def test_only_a_started_recorder_is_stopped() -> None:
     index = Index([1])
     with pytest.raises(TraceError, match="no recording of this index is under way"):
-        Recorder(index).stop()
+        TraceRecorder(index).stop()
     with pytest.raises(TraceError, match="needs 2 of each"):
-        Recorder(index, most_operations=1)
-    with pytest.raises(RuntimeError, match="mine"), Recorder(index):
+        TraceRecorder(index, most_operations=1)
+    with pytest.raises(RuntimeError, match="mine"), TraceRecorder(index):
         raise RuntimeError("mine")
     with pytest.raises(TraceError):
-        Recorder(index).stop()
+        TraceRecorder(index).stop()
 
 
 def test_activity_counts_and_samples_operations() -> None:

@@ -1,5 +1,6 @@
 """Measurement among ranks that are started on this machine: the parent's and the ranks' side."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -125,3 +126,5 @@ def _work(receive: Receive, send: Send) -> None:
 
 if __name__ == "__main__":
     run_worker(_work)
+    sys.stdout.flush()
+    os._exit(0)  # threads of torch that are about to end would abort an interpreter that ends

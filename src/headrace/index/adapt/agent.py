@@ -1,4 +1,4 @@
-"""`Adaptation`: a thread that follows an index, plans it anew and converts it beside its users.
+"""`IndexAdaptation`: a thread that follows an index, plans anew and converts beside its users.
 
 The index's lock is held for slices of a conversion only (`_SLICE_S` each), for a look (some
 microseconds), and for slices of the reading of its keys at the end of a recording.
@@ -29,7 +29,7 @@ from headrace.index.adapt.workload import SeenWorkload, key_distance, mix_distan
 from headrace.index.configuration import Configuration
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.index import Index
-from headrace.index.run.recorder import Recorder, SelectedKeys, halvings_for
+from headrace.index.run.recorder import SelectedKeys, TraceRecorder, halvings_for
 from headrace.index.trace import OPERATIONS, Trace
 from headrace.job.records import Records
 
@@ -58,7 +58,7 @@ conversion takes as much time as hundreds of thousands of operations."""
 _CLOSE_S = 30.0
 
 
-class Adaptation:
+class IndexAdaptation:
     """Adaptation of one index, until `close`; or as a context.
 
     Parameters
@@ -178,7 +178,7 @@ class Adaptation:
         match action:
             case TuningAction.RECORD:
                 self._note_change(before)
-                recorder = Recorder(self.index, most_operations=_RECORDED, known=self._known)
+                recorder = TraceRecorder(self.index, most_operations=_RECORDED, known=self._known)
                 self._work = _Recording(recorder, self._clock, self._recorded)
             case TuningAction.PLAN:
                 self._work = self._plan
@@ -272,7 +272,10 @@ class _Recording:
     """A recording of `RECORD_S`."""
 
     def __init__(
-        self, recorder: Recorder, clock: Callable[[], float], done: Callable[[Trace, float], None]
+        self,
+        recorder: TraceRecorder,
+        clock: Callable[[], float],
+        done: Callable[[Trace, float], None],
     ) -> None:
         self._recorder = recorder
         self._clock = clock

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from headrace.index.adapt.agent import Adaptation
+from headrace.index.adapt.agent import IndexAdaptation
 from headrace.job.metrics import RankMetrics
 
 
 class IndexMetrics(RankMetrics):
     """Collector of one rank's index."""
 
-    def __init__(self, rank: int, adaptation: Adaptation) -> None:
+    def __init__(self, rank: int, adaptation: IndexAdaptation) -> None:
         super().__init__(rank)
         self._adaptation = adaptation
 

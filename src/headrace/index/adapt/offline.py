@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.index.adapt.agent import Adaptation
+from headrace.index.adapt.agent import IndexAdaptation
 from headrace.index.adapt.decide import TuningLimits
 from headrace.index.adapt.propose import ConfigurationProposer
 from headrace.index.configuration import Configuration
@@ -28,7 +28,7 @@ class Followed:
     seconds : of the operations, in Python's batches, without loading.
     operations : that were run.
     rates : operations per second of each tenth of the trace.
-    events : of adaptation, see `Adaptation.records`.
+    events : of adaptation, see `IndexAdaptation.records`.
     configuration : at the end.
     statistics : at the end, see `Index.statistics`.
     """
@@ -61,11 +61,11 @@ def follow_trace(
     ----------
     plan : of the index at first.
     repeats : runs of the operations, one after another: adaptation takes seconds.
-    proposer, most_bytes_per_key, limits, log_path : as of `Adaptation`.
+    proposer, most_bytes_per_key, limits, log_path : as of `IndexAdaptation`.
     """
     keys = decode(trace.loaded, trace.kind)
     index = Index(keys, trace.loaded, dtype=trace.kind, plan=plan)
-    adaptation = Adaptation(
+    adaptation = IndexAdaptation(
         index,
         proposer=proposer,
         most_bytes_per_key=most_bytes_per_key,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from headrace.index.configuration import Configuration
-from headrace.index.measure.survey import survey
+from headrace.index.measure.survey import survey_trace
 from headrace.index.plan.choose import plan
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.trial import trial
@@ -62,7 +62,7 @@ def propose(
     TraceError : nothing was recorded.
     """
     provider = partial(trial, value_bytes=value_bytes)
-    profile = survey(trace, most=SAMPLE)
+    profile = survey_trace(trace, most=SAMPLE)
     made = plan(
         profile, trial=provider, top=top, most_s=most_s, most_bytes_per_key=most_bytes_per_key
     )

@@ -48,7 +48,7 @@ def measure_trace_command(
 ) -> None:
     """Encode a trace: its image, how its keys deviate from lines, and a sample to run."""
     from headrace.index.measure.files import read_trace
-    from headrace.index.measure.survey import survey
+    from headrace.index.measure.survey import survey_trace
 
     most = parse_size(sample)
     if most < 1000:
@@ -57,7 +57,7 @@ def measure_trace_command(
         workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
         found = read_trace(trace, workload)
         status.update(f"encoding {len(found.loaded):,} keys, {len(found):,} operations")
-        profile = survey(found, most=most, seed=seed, provenance={"source": trace.name})
+        profile = survey_trace(found, most=most, seed=seed, provenance={"source": trace.name})
         profile.save(output)
     Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
 

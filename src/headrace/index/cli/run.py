@@ -22,7 +22,7 @@ from headrace.index.configuration import Configuration
 from headrace.units import duration
 
 if TYPE_CHECKING:
-    from headrace.index.run.trial import Replay
+    from headrace.index.run.trial import ReplayResult
 
 
 def run_trace_command(
@@ -60,7 +60,7 @@ def run_trace_command(
     Console().print(facts("run", rows, everything=True))
 
 
-def result_rows(result: "Replay") -> dict[str, str]:
+def result_rows(result: "ReplayResult") -> dict[str, str]:
     """Return the figures of a run as texts by name."""
     statistics = result.statistics
     keys = max(statistics["size"], 1)

@@ -11,7 +11,7 @@ from headrace.index.measure.mix import operation_features, rank_operations, skew
 from headrace.index.measure.raster import loaded_image, trace_image
 from headrace.index.measure.sample import sample_trace
 from headrace.index.measure.structure import key_structure
-from headrace.index.profile import Encoding, IndexProfile
+from headrace.index.profile import IndexProfile, TraceEncoding
 from headrace.index.trace import Trace
 
 SAMPLE = 2_000_000
@@ -19,7 +19,7 @@ SAMPLE = 2_000_000
 a dozen candidates within seconds."""
 
 
-def survey(
+def survey_trace(
     trace: Trace,
     *,
     most: int = SAMPLE,
@@ -50,10 +50,10 @@ def survey(
     )
 
 
-def encode_trace(sample: Trace, whole: Trace) -> Encoding:
+def encode_trace(sample: Trace, whole: Trace) -> TraceEncoding:
     """Return the encoding of a trace by its sample; the image and the shares are of the whole."""
     ranked = rank_operations(sample)
-    return Encoding(
+    return TraceEncoding(
         image=trace_image(whole),
         loaded_image=loaded_image(whole),
         features=operation_features(ranked, whole),

@@ -14,8 +14,8 @@ from headrace.index.plan.frontier import inserts_of, reads_of
 from headrace.index.plan.grid import grid
 from headrace.index.plan.inputs import of_inserts, of_reads
 from headrace.index.plan.model import ThroughputModel, shipped_model
-from headrace.index.plan.plan import Candidate, IndexPlan, rank, within
-from headrace.index.plan.trial import Trial, TrialProvider
+from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan, rank, within
+from headrace.index.plan.trial import ConfigurationTrial, TrialProvider
 from headrace.index.profile import IndexProfile
 
 TOP = 6
@@ -32,7 +32,7 @@ MOST_S = 6.0
 _MARGIN = 1.15
 """Over the cap, predicted, up to which a candidate is tried: the prediction's error."""
 
-Progress = Callable[[str, float], None]
+TrialsProgress = Callable[[str, float], None]
 """Called with what is being done and the share that is."""
 
 
@@ -47,7 +47,7 @@ def plan(
     model: ThroughputModel | None = None,
     configurations: Sequence[Configuration] | None = None,
     provenance: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: TrialsProgress | None = None,
 ) -> IndexPlan:
     """Return the best configuration found for a profile's workload (section 6.3).
 
@@ -97,13 +97,13 @@ def plan(
 
 def _predicted(
     profile: IndexProfile, model: ThroughputModel, configurations: Sequence[Configuration]
-) -> list[Candidate]:
+) -> list[ConfigurationCandidate]:
     """Return the configurations with what the model predicts, the fastest first."""
     whole = model.predict(profile.encoding, configurations)
     reads = model.predict(of_reads(profile.encoding), configurations)
     writes = model.predict(of_inserts(profile.encoding), configurations)
     found = [
-        Candidate(
+        ConfigurationCandidate(
             configuration=each,
             predicted_per_s=float(whole.operations_per_s[place]),
             predicted_bytes_per_key=float(whole.bytes_per_key[place]),
@@ -122,7 +122,7 @@ class _Trials:
     profile: IndexProfile
     provider: TrialProvider
     most_s: float
-    progress: Progress
+    progress: TrialsProgress
     spent_s: float = 0.0
     keys: int = 0
 
@@ -133,7 +133,7 @@ class _Trials:
     def over(self) -> bool:
         return self.spent_s >= self.most_s
 
-    def run(self, configuration: Configuration) -> Trial:
+    def run(self, configuration: Configuration) -> ConfigurationTrial:
         self.progress(f"running {configuration.name}", min(self.spent_s / self.most_s, 1.0))
         found = self.provider(configuration, self.profile.sample)
         self.spent_s += found.seconds
@@ -141,10 +141,10 @@ class _Trials:
 
 
 def _tried(
-    known: list[Candidate], run: _Trials, top: int, most_bytes_per_key: float | None
-) -> list[Candidate]:
+    known: list[ConfigurationCandidate], run: _Trials, top: int, most_bytes_per_key: float | None
+) -> list[ConfigurationCandidate]:
     """Return all candidates, of which the first few have been tried, and the finalists again."""
-    results: dict[int, list[Trial]] = {}
+    results: dict[int, list[ConfigurationTrial]] = {}
     fit = 0
     for place in _order(known, most_bytes_per_key):
         if fit >= top or (results and run.over):
@@ -168,7 +168,7 @@ def _tried(
     ]
 
 
-def _order(known: Sequence[Candidate], most_bytes_per_key: float | None) -> list[int]:
+def _order(known: Sequence[ConfigurationCandidate], most_bytes_per_key: float | None) -> list[int]:
     """Return the places of candidates to try, by prediction.
 
     The best of a type that is not among the first few comes early: an error of the model about a
@@ -190,7 +190,9 @@ def _order(known: Sequence[Candidate], most_bytes_per_key: float | None) -> list
     return [*early, *(place for place in fit if place not in early), *rest]
 
 
-def _with_trials(candidate: Candidate, results: Sequence[Trial], keys: int) -> Candidate:
+def _with_trials(
+    candidate: ConfigurationCandidate, results: Sequence[ConfigurationTrial], keys: int
+) -> ConfigurationCandidate:
     return replace(
         candidate,
         trials=len(results),
@@ -201,11 +203,14 @@ def _with_trials(candidate: Candidate, results: Sequence[Trial], keys: int) -> C
 
 
 def _measured_frontier(
-    known: Sequence[Candidate], profile: IndexProfile, trial: TrialProvider, tell: Progress
-) -> list[Candidate]:
+    known: Sequence[ConfigurationCandidate],
+    profile: IndexProfile,
+    trial: TrialProvider,
+    tell: TrialsProgress,
+) -> list[ConfigurationCandidate]:
     """Return the candidates with measured times of finds and inserts."""
     reads, inserts = reads_of(profile.sample), inserts_of(profile.sample)
-    found: list[Candidate] = []
+    found: list[ConfigurationCandidate] = []
     for place, each in enumerate(known):
         tell(f"frontier: {each.configuration.name}", place / len(known))
         read, write = (trial(each.configuration, part) for part in (reads, inserts))

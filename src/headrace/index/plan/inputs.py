@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.index.configuration import LEAVES, Configuration
-from headrace.index.profile import FEATURES, Encoding
+from headrace.index.profile import FEATURES, TraceEncoding
 
 BUCKETS = {
     "leaf": len(LEAVES),
@@ -33,7 +33,7 @@ _RARE = 64
 """Shares count by log2(1 + 64 x share): a few scans cost as much as all finds."""
 
 
-def image_input(encoding: Encoding) -> np.ndarray:
+def image_input(encoding: TraceEncoding) -> np.ndarray:
     """Return the image (2, 64, 64), float32: log2(1 + operations over the mean of all pixels)."""
     counts = encoding.image.astype(np.float64)
     side = counts.shape[0] // POOL
@@ -42,7 +42,7 @@ def image_input(encoding: Encoding) -> np.ndarray:
     return np.log2(1 + pooled / mean).transpose(2, 0, 1).astype(np.float32)
 
 
-def vector_input(encoding: Encoding) -> np.ndarray:
+def vector_input(encoding: TraceEncoding) -> np.ndarray:
     """Return features, rank-and-residual encoding and skew as one vector (float32)."""
     fits, hot, ranks = (encoding.tables[name] for name in ("fits", "hot", "ranks"))
     features = np.array(
@@ -75,17 +75,17 @@ def coarse(configuration: Configuration) -> Configuration:
     return replace(configuration, fragments=fragments, initial_fragments=first)
 
 
-def of_reads(encoding: Encoding) -> Encoding:
+def of_reads(encoding: TraceEncoding) -> TraceEncoding:
     """Return the encoding with finds of keys that are there in place of all operations."""
     return _changed(encoding, 0, {"find_share": 1.0})
 
 
-def of_inserts(encoding: Encoding) -> Encoding:
+def of_inserts(encoding: TraceEncoding) -> TraceEncoding:
     """Return the encoding with inserts of new keys in place of all operations."""
     return _changed(encoding, 1, {"insert_share": 1.0})
 
 
-def _changed(encoding: Encoding, channel: int, shares: dict[str, float]) -> Encoding:
+def _changed(encoding: TraceEncoding, channel: int, shares: dict[str, float]) -> TraceEncoding:
     names = ("find", "insert", "erase", "scan", "missing", "assign")
     image = np.zeros_like(encoding.image)
     image[:, :, channel] = encoding.image.sum(axis=2)

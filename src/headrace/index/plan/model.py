@@ -27,7 +27,7 @@ from headrace.errors import ArtifactError
 from headrace.index.configuration import Configuration, read_configuration
 from headrace.index.plan.forest import forest_output
 from headrace.index.plan.inputs import coarse, configuration_input, image_input, vector_input
-from headrace.index.profile import Encoding
+from headrace.index.profile import TraceEncoding
 
 LEAST_LOG2, MOST_LOG2, PER_OCTAVE = 14, 27, 6
 CLASSES = (MOST_LOG2 - LEAST_LOG2) * PER_OCTAVE
@@ -91,7 +91,9 @@ class ThroughputModel:
             sha.update(name.encode() + np.ascontiguousarray(values).tobytes())
         return sha.hexdigest()
 
-    def predict(self, encoding: Encoding, configurations: Sequence[Configuration]) -> Prediction:
+    def predict(
+        self, encoding: TraceEncoding, configurations: Sequence[Configuration]
+    ) -> Prediction:
         """Return the figures of a trace's encoding with each configuration."""
         image, seen = image_input(encoding), vector_input(encoding)
         vector = seen.clip(self._arrays["low"], self._arrays["high"])

@@ -15,7 +15,7 @@ from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.index.configuration import LEAVES, Configuration
 from headrace.index.errors import ChoiceError
-from headrace.index.profile import Encoding
+from headrace.index.profile import TraceEncoding
 
 PLAN_KIND = "index-plan"
 PLAN_SCHEMA = 1
@@ -36,7 +36,7 @@ CANDIDATES: dict[str, type] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class ConfigurationCandidate:
     """A configuration with what is known of it for the workload.
 
     Attributes
@@ -86,15 +86,15 @@ class IndexPlan:
     provenance : sources; not part of the digest.
     """
 
-    candidates: Sequence[Candidate]
-    encoding: Encoding
+    candidates: Sequence[ConfigurationCandidate]
+    encoding: TraceEncoding
     profile_digest: str
     most_bytes_per_key: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def chosen(self) -> Candidate:
+    def chosen(self) -> ConfigurationCandidate:
         """The best candidate."""
         return self.candidates[0]
 
@@ -173,7 +173,7 @@ class IndexPlan:
                 _candidate(Configuration.from_field(each), row, source, place)
                 for place, (each, row) in enumerate(zip(found, rows, strict=True))
             ),
-            encoding=Encoding.from_artifact(artifact, source),
+            encoding=TraceEncoding.from_artifact(artifact, source),
             profile_digest=whole.at("profile_digest").text(),
             most_bytes_per_key=None if cap.found is None else cap.read(fields.number),
             settings=whole.at("settings").read(fields.table),
@@ -191,12 +191,14 @@ class IndexPlan:
         return cls.from_artifact(found, str(path))
 
 
-def within(candidate: Candidate, most_bytes_per_key: float | None) -> bool:
+def within(candidate: ConfigurationCandidate, most_bytes_per_key: float | None) -> bool:
     """Return whether a candidate takes no more memory than the cap; None: no cap."""
     return most_bytes_per_key is None or candidate.bytes_per_key <= most_bytes_per_key
 
 
-def rank(candidate: Candidate, most_bytes_per_key: float | None) -> tuple[bool, int, float]:
+def rank(
+    candidate: ConfigurationCandidate, most_bytes_per_key: float | None
+) -> tuple[bool, int, float]:
     """Return the key by which candidates are sorted, the best first.
 
     Within the cap, then those that were tried most (the finalists), then the fastest.
@@ -204,7 +206,7 @@ def rank(candidate: Candidate, most_bytes_per_key: float | None) -> tuple[bool, 
     return not within(candidate, most_bytes_per_key), -candidate.trials, -candidate.per_s
 
 
-def _row(each: Candidate) -> tuple[float, ...]:
+def _row(each: ConfigurationCandidate) -> tuple[float, ...]:
     return (
         each.predicted_per_s,
         each.predicted_bytes_per_key,
@@ -219,7 +221,7 @@ def _row(each: Candidate) -> tuple[float, ...]:
 
 def _candidate(
     configuration: Configuration, row: tuple[Any, ...], source: str, place: int
-) -> Candidate:
+) -> ConfigurationCandidate:
     figures = dict(zip(CANDIDATES, row, strict=True))
     for name, value in figures.items():
         if not 0 <= value < float("inf"):
@@ -227,4 +229,4 @@ def _candidate(
                 f"{source}: column 'candidates.{name}' has {value} in row {place}, needs 0 or more"
             )
     leaves = tuple(int(figures.pop(f"{name}_leaves")) for name in LEAVES)
-    return Candidate(configuration=configuration, leaves=leaves, **figures)
+    return ConfigurationCandidate(configuration=configuration, leaves=leaves, **figures)

@@ -11,7 +11,7 @@ from headrace.index.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ConfigurationTrial:
     """Result of a trace's run by one configuration.
 
     Attributes
@@ -28,5 +28,5 @@ class Trial:
     leaves: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
-TrialProvider = Callable[[Configuration, Trace], Trial]
+TrialProvider = Callable[[Configuration, Trace], ConfigurationTrial]
 """Loads an index, runs the operations on it, and returns the result."""

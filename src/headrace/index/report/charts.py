@@ -7,8 +7,8 @@ import numpy as np
 
 from headrace.index.configuration import LEAVES
 from headrace.index.plan.frontier import pareto_front
-from headrace.index.plan.plan import Candidate, IndexPlan
-from headrace.index.profile import Encoding
+from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan
+from headrace.index.profile import TraceEncoding
 from headrace.report.page import empty_figure
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _SHOWN = 128
 """Pixels of either axis that are drawn: a page stays small."""
 
 
-def image_chart(encoding: Encoding) -> "go.Figure":
+def image_chart(encoding: TraceEncoding) -> "go.Figure":
     """Return reads and writes over time (down) and key (to the right), side by side."""
     figure = empty_figure()
     for channel, name in enumerate(("reads", "writes")):
@@ -48,7 +48,7 @@ def _pooled(counts: np.ndarray) -> list[list[float]]:
     return np.round(np.log2(1 + joined), 1).tolist()
 
 
-def ranks_chart(encoding: Encoding) -> "go.Figure":
+def ranks_chart(encoding: TraceEncoding) -> "go.Figure":
     """Return the shares of reads and writes by the rank of their key."""
     figure = empty_figure()
     ranks = encoding.tables["ranks"]
@@ -64,7 +64,7 @@ def ranks_chart(encoding: Encoding) -> "go.Figure":
     return figure
 
 
-def gaps_chart(encoding: Encoding) -> "go.Figure":
+def gaps_chart(encoding: TraceEncoding) -> "go.Figure":
     """Return the distribution of distances to the next key."""
     figure = empty_figure()
     shares = encoding.tables["gaps"]["share"]
@@ -113,7 +113,7 @@ def memory_chart(plan: IndexPlan) -> "go.Figure":
     return figure
 
 
-def leaves_chart(tried: Sequence[Candidate]) -> "go.Figure":
+def leaves_chart(tried: Sequence[ConfigurationCandidate]) -> "go.Figure":
     """Return the leaves of each type at the end of the trials."""
     figure = empty_figure()
     for kind, name in enumerate(LEAVES):
@@ -132,7 +132,10 @@ def leaves_chart(tried: Sequence[Candidate]) -> "go.Figure":
 
 
 def _points(
-    figure: "go.Figure", known: Sequence[Candidate], x: Sequence[float], y: Sequence[float]
+    figure: "go.Figure",
+    known: Sequence[ConfigurationCandidate],
+    x: Sequence[float],
+    y: Sequence[float],
 ) -> None:
     """Add the candidates of each type, filled where they were tried."""
     for name in LEAVES:

@@ -4,7 +4,7 @@ import numpy as np
 
 from headrace.index.configuration import LEAVES
 from headrace.index.plan.plan import IndexPlan
-from headrace.index.profile import Encoding, IndexProfile
+from headrace.index.profile import IndexProfile, TraceEncoding
 from headrace.index.report.charts import (
     frontier_chart,
     gaps_chart,
@@ -17,8 +17,8 @@ from headrace.index.report.tables import (
     CANDIDATE_COLUMNS,
     candidate_row,
     fit_rows,
-    plan_summary,
-    profile_summary,
+    index_plan_summary,
+    index_profile_summary,
 )
 from headrace.report.page import Page
 
@@ -26,7 +26,7 @@ from headrace.report.page import Page
 def index_profile_page(profile: IndexProfile, source: str) -> Page:
     """Return the page of a profile, which was read from `source`."""
     page = Page("Workload of an index", f"{source}: {profile.provenance.get('source', 'a trace')}")
-    page.facts(profile_summary(profile))
+    page.facts(index_profile_summary(profile))
     _image(page, profile.encoding)
     page.heading("Operations by rank of their key")
     page.figure(ranks_chart(profile.encoding), height=300)
@@ -47,7 +47,7 @@ def index_plan_page(plan: IndexPlan, source: str) -> Page:
     page = Page(
         f"Index of {plan.configuration.leaf} leaves", f"{source}: {plan.configuration.name}"
     )
-    page.facts(plan_summary(plan))
+    page.facts(index_plan_summary(plan))
     page.heading("Read-write frontier (as Figure 6.4)")
     page.figure(frontier_chart(plan))
     kind = plan.settings.get("frontier", "predicted")
@@ -66,7 +66,7 @@ def index_plan_page(plan: IndexPlan, source: str) -> Page:
     return page
 
 
-def _image(page: Page, encoding: Encoding) -> None:
+def _image(page: Page, encoding: TraceEncoding) -> None:
     page.heading("Trace image")
     page.figure(image_chart(encoding), height=460)
     filled = np.count_nonzero(encoding.image.any(axis=(0, 2)))

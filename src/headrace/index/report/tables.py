@@ -9,16 +9,16 @@ from headrace.cli.tables import facts, rows
 from headrace.index.configuration import LEAVES
 from headrace.index.errors import ChoiceError
 from headrace.index.plan.model import shipped_model
-from headrace.index.plan.plan import Candidate, IndexPlan
-from headrace.index.profile import Encoding, IndexProfile
+from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan
+from headrace.index.profile import IndexProfile, TraceEncoding
 
 _CLOSE = 1e-3
 """Relative difference of predictions that count as equal: other processors' arithmetic."""
 
 
-def profile_tables(profile: IndexProfile, everything: bool) -> Iterable[RenderableType]:
+def index_profile_tables(profile: IndexProfile, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a profile: the workload, and its keys' structure."""
-    yield facts("index profile", dict(profile_summary(profile)), everything=everything)
+    yield facts("index profile", dict(index_profile_summary(profile)), everything=everything)
     fits = profile.encoding.tables["fits"]
     yield from rows(
         "distance of keys from lines",
@@ -28,7 +28,7 @@ def profile_tables(profile: IndexProfile, everything: bool) -> Iterable[Renderab
     )
 
 
-def profile_summary(profile: IndexProfile) -> list[tuple[str, str]]:
+def index_profile_summary(profile: IndexProfile) -> list[tuple[str, str]]:
     """Return (label, value) rows of a profile."""
     sample = profile.sample
     return [
@@ -40,29 +40,29 @@ def profile_summary(profile: IndexProfile) -> list[tuple[str, str]]:
     ]
 
 
-def operations_text(encoding: Encoding) -> str:
+def operations_text(encoding: TraceEncoding) -> str:
     """Return the shares of the operations as a line."""
     features = encoding.features
-    parts = [f"{features[f'{name}_share']:.1%} {name}" for name in ("find", "insert")]
+    parts = [f"{features[f'{name}_share']:z.1%} {name}" for name in ("find", "insert")]
     parts += [
-        f"{features[f'{name}_share']:.1%} {name}"
+        f"{features[f'{name}_share']:z.1%} {name}"
         for name in ("erase", "scan")
         if features[f"{name}_share"]
     ]
     notes = {"missing": "of finds miss", "assign": "of inserts assign", "append": "append"}
     parts += [
-        f"{features[f'{name}_share']:.1%} {text}"
+        f"{features[f'{name}_share']:z.1%} {text}"
         for name, text in notes.items()
         if features[f"{name}_share"] >= 0.005
     ]
     return ", ".join(parts)
 
 
-def hot_text(encoding: Encoding) -> str:
+def hot_text(encoding: TraceEncoding) -> str:
     """Return the share of reads of the most frequent keys as a line."""
     hot = encoding.tables["hot"]
     pairs = zip(hot["keys"].tolist(), hot["reads"].tolist(), strict=True)
-    return "reads of the top " + ", ".join(f"{top}: {share:.1%}" for top, share in pairs)
+    return "reads of the top " + ", ".join(f"{top}: {share:z.1%}" for top, share in pairs)
 
 
 def fit_rows(fits: Table) -> list[tuple[object, ...]]:
@@ -78,9 +78,9 @@ def fit_rows(fits: Table) -> list[tuple[object, ...]]:
     ]
 
 
-def plan_tables(plan: IndexPlan, everything: bool) -> Iterable[RenderableType]:
+def index_plan_tables(plan: IndexPlan, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a plan: its choice, and all candidates."""
-    yield facts("index plan", dict(plan_summary(plan)), everything=everything)
+    yield facts("index plan", dict(index_plan_summary(plan)), everything=everything)
     yield from rows(
         "candidates",
         CANDIDATE_COLUMNS,
@@ -100,7 +100,7 @@ CANDIDATE_COLUMNS = (
 )
 
 
-def candidate_row(each: Candidate) -> tuple[object, ...]:
+def candidate_row(each: ConfigurationCandidate) -> tuple[object, ...]:
     """Return the cells of `CANDIDATE_COLUMNS`."""
     return (
         each.configuration.name,
@@ -113,7 +113,7 @@ def candidate_row(each: Candidate) -> tuple[object, ...]:
     )
 
 
-def plan_summary(plan: IndexPlan) -> list[tuple[str, str]]:
+def index_plan_summary(plan: IndexPlan) -> list[tuple[str, str]]:
     """Return (label, value) rows of a plan."""
     best = plan.chosen
     tried = sum(each.trials > 0 for each in plan.candidates)
@@ -137,7 +137,7 @@ def _runner_up(plan: IndexPlan) -> str:
     if len(plan.candidates) < 2:
         return "none"
     best, second = plan.candidates[:2]
-    return f"{second.configuration.name}, {second.per_s / best.per_s - 1:+.1%}"
+    return f"{second.configuration.name}, {second.per_s / best.per_s - 1:+z.1%}"
 
 
 def verify_index_plan(artifact: Artifact, source: str) -> Iterator[str]:

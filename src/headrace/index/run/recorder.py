@@ -49,7 +49,7 @@ def halvings_for(size: int, most: int) -> int:
     return max(0, (-(-size // most) - 1).bit_length())
 
 
-class Recorder:
+class TraceRecorder:
     """A recording of an index, from `start` to `stop`; or as a context, which leaves `trace`.
 
     While it runs, each operation costs a hash of its key; a selected one a lookup, too.

@@ -9,13 +9,13 @@ import numpy as np
 from headrace import _native
 from headrace.index.configuration import LEAVES, Configuration
 from headrace.index.errors import InvariantError, TraceError
-from headrace.index.plan.trial import Trial
+from headrace.index.plan.trial import ConfigurationTrial
 from headrace.index.run.index import native_configuration
 from headrace.index.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class ReplayResult:
     """Result of a trace's run.
 
     Attributes
@@ -52,7 +52,7 @@ def replay(
     batch: int = 1,
     most_s: float = float("inf"),
     threads: int = 1,
-) -> Replay:
+) -> ReplayResult:
     """Load an index, run the operations of a trace on it, and check all that it returns.
 
     Parameters
@@ -88,7 +88,7 @@ def replay(
         raise InvariantError(
             f"{configuration.name}: {wrong} of {found['checked']} keys had a wrong value or order"
         )
-    return Replay(load_s=found.pop("load_seconds"), **found)
+    return ReplayResult(load_s=found.pop("load_seconds"), **found)
 
 
 def trial(
@@ -98,7 +98,7 @@ def trial(
     value_bytes: int = 8,
     batch: int = 1,
     most_s: float = float("inf"),
-) -> Trial:
+) -> ConfigurationTrial:
     """Return the speed and memory of a configuration on a trace: a provider of trials.
 
     The parameters are those of `replay`. Memory is that after the last operation that was run.
@@ -111,7 +111,7 @@ def trial(
         raise TraceError("the trace has no operations to be timed")
     found = replay(configuration, trace, value_bytes=value_bytes, batch=batch, most_s=most_s)
     gapped, log, hashed, perfect = (found.statistics["leaves"][name] for name in LEAVES)
-    return Trial(
+    return ConfigurationTrial(
         operations_per_s=found.operations_per_s,
         bytes=found.statistics["bytes"],
         seconds=found.load_s + found.seconds,

@@ -21,7 +21,7 @@ from headrace.memory.exactness import allowed_exactness
 from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.step import StepConditions, device_of, optimizer_bytes
 from headrace.memory.measure.timing import memory_bytes
-from headrace.memory.plan.blocks import BlockPlan, Held, chain_peak, divide_budget
+from headrace.memory.plan.blocks import BlockPlan, HeldBytes, chain_peak, divide_budget
 from headrace.memory.plan.effort import parse_effort
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.plan import MemoryPlan
@@ -48,7 +48,7 @@ class FittedBlocks:
 
     blocks: tuple[FittedModule, ...]
     options: tuple[tuple[BlockPlan, ...], ...]
-    held: Held
+    held: HeldBytes
 
     def set_budget(self, budget: int | str) -> int:
         """Choose the plans of the next steps, and return the predicted peak in bytes.
@@ -139,7 +139,7 @@ def fit_blocks(
 
 def _held(
     model: nn.Module, outside: Outside, state: int, shards: int, *, accumulates: bool
-) -> Held:
+) -> HeldBytes:
     """Return the bytes that the model holds while each block runs, and between blocks.
 
     Those are its shard of parameters, gradients and optimizer's state, its buffers, what is alive
@@ -155,7 +155,7 @@ def _held(
 
     none = ([0] * len(each), [0] * (len(each) + 1))
     running, between = none if shards == 1 else _gathered(each, whole - sum(each))
-    return Held(
+    return HeldBytes(
         running_bytes=tuple(
             always + gradients(index + 1) + beside + alive
             for index, (beside, alive) in enumerate(

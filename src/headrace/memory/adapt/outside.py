@@ -26,7 +26,7 @@ from headrace.memory.measure.step import sample_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class BlockCall:
     """A block's call in a step, and its place in the model."""
 
     block: nn.Module
@@ -46,7 +46,7 @@ class Outside:
     between_bytes : at most before the first, between two of them, and after the last; one more.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[BlockCall, ...]
     running_bytes: tuple[int, ...]
     between_bytes: tuple[int, ...]
 
@@ -93,10 +93,12 @@ def traced_outside(
         count = sum(each is block for each, _, _ in calls)
         if count != 1:
             raise CaptureError(f"module '{names[block]}' is called {count} times, needs once")
-    found: list[Call] = []
+    found: list[BlockCall] = []
     for block, *given in calls:
         given_args, given_kwargs = pytree.tree_map_only(torch.Tensor, _empty, tuple(given))
-        found.append(Call(block=block, replace=places[block], args=given_args, kwargs=given_kwargs))
+        found.append(
+            BlockCall(block=block, replace=places[block], args=given_args, kwargs=given_kwargs)
+        )
     count = range(len(found))
     return Outside(
         calls=tuple(found),

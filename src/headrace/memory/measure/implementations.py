@@ -31,7 +31,7 @@ from headrace.memory.operators import (
     host_store,
     variants,
 )
-from headrace.memory.operators.copies import Store
+from headrace.memory.operators.copies import CopyStore
 
 
 def with_implementations(
@@ -65,7 +65,7 @@ def _tensors(node: Node) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else []
 
 
-def _copy_variants(capture: Capture, store: Store) -> dict[Node, list[Variant]]:
+def _copy_variants(capture: Capture, store: CopyStore) -> dict[Node, list[Variant]]:
     """Return variants with copies of what the caller does not hold anyway."""
     count = capture.graph.forward_count
     root: dict[Node, Node] = {}

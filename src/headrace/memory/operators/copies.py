@@ -29,7 +29,7 @@ _Chain = tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class CopyStore:
     """A kind of copy.
 
     Attributes
@@ -76,21 +76,21 @@ class Store:
         return made.copy_(copy, non_blocking=True)
 
 
-def bfloat16_store(device: torch.device) -> Store:
+def bfloat16_store(device: torch.device) -> CopyStore:
     """Return the store of rounded copies."""
-    return Store("bf16", device)
+    return CopyStore("bf16", device)
 
 
-def host_store(device: torch.device) -> Store:
+def host_store(device: torch.device) -> CopyStore:
     """Return the store of copies in the host's memory."""
-    return Store("host", device)
+    return CopyStore("host", device)
 
 
 @dataclass(frozen=True, slots=True)
 class WithCopy:
     """An operator that returns a copy of its first output, too."""
 
-    store: Store
+    store: CopyStore
     target: Callable[..., Any]
     kwargs: tuple[tuple[str, Any], ...]
 
@@ -119,7 +119,7 @@ class FromCopy:
     views : leaves that are copies, with the views of them that it reads.
     """
 
-    store: Store
+    store: CopyStore
     target: Callable[..., Any]
     kwargs: tuple[tuple[str, Any], ...]
     spec: pytree.TreeSpec
@@ -161,7 +161,7 @@ def _tensors(made: Any) -> tuple[Tensor, ...]:
 
 
 def copy_variants(
-    store: Store, forward: Iterable[Node], backward: Iterable[Node], root: Mapping[Node, Node]
+    store: CopyStore, forward: Iterable[Node], backward: Iterable[Node], root: Mapping[Node, Node]
 ) -> dict[Node, list[Variant]]:
     """Return the variants of operators that create or read copies of activations.
 
@@ -183,7 +183,7 @@ def copy_variants(
     return found
 
 
-def _copy(store: Store, node: Node) -> Intermediate | None:
+def _copy(store: CopyStore, node: Node) -> Intermediate | None:
     """Return the copy of a node's first output; None if it has none to copy."""
     first = next(iter(_values(node)), None)
     if not isinstance(first, Tensor) or first.dim() == 0 or not store.takes(first):
@@ -205,7 +205,7 @@ def _creates(node: Node) -> tuple[int, ...]:
     return tuple(i for i, each in enumerate(_values(node)) if isinstance(each, Tensor))
 
 
-def _creator(store: Store, node: Node, copy: Intermediate) -> Variant:
+def _creator(store: CopyStore, node: Node, copy: Intermediate) -> Variant:
     target = cast(Callable[..., Any], node.target)
     return Variant(
         name=f"with {store.name}",
@@ -216,7 +216,7 @@ def _creator(store: Store, node: Node, copy: Intermediate) -> Variant:
     )
 
 
-def _exactness(store: Store) -> dict[str, Any]:
+def _exactness(store: CopyStore) -> dict[str, Any]:
     if store.on_host:
         return {"exactness": Exactness.EXACT}
     note = "activations are rounded to 8 bits of mantissa"
@@ -224,7 +224,7 @@ def _exactness(store: Store) -> dict[str, Any]:
 
 
 def _reader(
-    store: Store, node: Node, stored: Mapping[Node, Intermediate], root: Mapping[Node, Node]
+    store: CopyStore, node: Node, stored: Mapping[Node, Intermediate], root: Mapping[Node, Node]
 ) -> Variant | None:
     leaves, spec = pytree.tree_flatten(node.args)
     if any(isinstance(each, Node) for each in pytree.tree_leaves(node.kwargs)):

@@ -58,7 +58,7 @@ def _stored_bytes(graph: Graph, schedule: Schedule) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldBytes:
     """Bytes that a model holds beside what its blocks store and need.
 
     Attributes
@@ -72,7 +72,7 @@ class Held:
 
 
 def divide_budget(
-    blocks: Sequence[Sequence[BlockPlan]], held: Held, budget_bytes: int
+    blocks: Sequence[Sequence[BlockPlan]], held: HeldBytes, budget_bytes: int
 ) -> list[BlockPlan]:
     """Return a plan for each block, which together are the fastest within a budget.
 
@@ -101,7 +101,7 @@ def divide_budget(
     )
 
 
-def chain_peak(chosen: Sequence[BlockPlan], held: Held) -> int:
+def chain_peak(chosen: Sequence[BlockPlan], held: HeldBytes) -> int:
     """Return the most bytes while any block runs, or between blocks."""
     stored, peak = 0, held.between_bytes[0]
     for index, each in enumerate(chosen):
@@ -114,7 +114,7 @@ def chain_peak(chosen: Sequence[BlockPlan], held: Held) -> int:
 class _Build:
     """The program: one plan of each block, in KiB and microseconds."""
 
-    def __init__(self, blocks: Sequence[Sequence[BlockPlan]], held: Held) -> None:
+    def __init__(self, blocks: Sequence[Sequence[BlockPlan]], held: HeldBytes) -> None:
         cp_model = import_cp_model()
         self.blocks = blocks
         self.model = cp_model.CpModel()
