@@ -154,9 +154,9 @@ def fit_blocks(
     BudgetError : the budget is malformed, or less than every choice of plans needs.
     CaptureError : a block cannot be captured, is not in the model, or is not called once.
     """
-    from headrace.memory.adapt.blocks import fit_blocks
+    from headrace.memory.adapt.blocks import fit_chain
 
-    return fit_blocks(
+    return fit_chain(
         model,
         blocks,
         sample,

@@ -126,12 +126,12 @@ def slow_uniform(key: int, n: int) -> np.ndarray:
 def test_uniform_numbers_are_the_known_answers_of_philox() -> None:
     """Those of the authors' Random123 library, for the counter and key 0; any element can begin."""
     known = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-    first = loops.uniform(0, 0, 4, torch.device("cpu"))
+    first = loops.uniform_numbers(0, 0, 4, torch.device("cpu"))
     np.testing.assert_array_equal(first.numpy() * 2**24, [word >> 8 for word in known])
     key = 0xFEDCBA9876543210
-    drawn = loops.uniform(key, 0, 1003, torch.device("cpu"))
+    drawn = loops.uniform_numbers(key, 0, 1003, torch.device("cpu"))
     np.testing.assert_array_equal(drawn.numpy(), slow_uniform(key, 1003))
-    assert torch.equal(loops.uniform(key, 400, 603, torch.device("cpu")), drawn[400:])
+    assert torch.equal(loops.uniform_numbers(key, 400, 603, torch.device("cpu")), drawn[400:])
 
 
 def slow_levels(

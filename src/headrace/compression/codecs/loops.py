@@ -192,7 +192,7 @@ def encode_levels(
     With ``s = 2^(bits-1) - 1``, an element's level is one of the two whole numbers beside
     ``s |element| / norm``, which is its expectation; the code is s plus the level with the
     element's sign. A bucket that holds infinite values or NaN has levels of 0 and a norm that is
-    not finite. Codes depend on key and input alone: see `uniform`.
+    not finite. Codes depend on key and input alone: see `uniform_numbers`.
 
     Parameters
     ----------
@@ -217,7 +217,9 @@ def encode_levels(
             share, norm = share.div_(length), norm.mul_(length)
         scaled = share.mul_(levels)
         level = scaled.floor()
-        up = uniform(key, begin, rows.numel(), rows.device).view_as(rows) < scaled.sub_(level)
+        up = uniform_numbers(key, begin, rows.numel(), rows.device).view_as(rows) < scaled.sub_(
+            level
+        )
         level.add_(up).copysign_(rows).add_(levels)
         at = begin // bucket
         norms[at : at + len(rows)] = norm.view(-1)
@@ -246,7 +248,7 @@ def decode_levels(
         rows.add_(values) if add else rows.copy_(values)
 
 
-def uniform(key: int, begin: int, count: int, device: torch.device) -> Tensor:
+def uniform_numbers(key: int, begin: int, count: int, device: torch.device) -> Tensor:
     """Return the random numbers, of [0, 1), of elements from `begin` on: float32 (count,).
 
     Element i has the upper 24 bits of word i mod 4 of Philox4x32-10 (Salmon et al., 2011, "Parallel

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import CommunicationError, HeadraceError
-from headrace.index.adapt.propose import Proposal, propose
+from headrace.index.adapt.propose import Proposal, propose_configuration
 from headrace.index.configuration import Configuration, read_configuration
 from headrace.index.errors import PlanningError
 from headrace.index.measure.files import read_trace, write_trace
@@ -40,11 +40,11 @@ class PlannerProcess:
         self._roles.__enter__()
 
     def __call__(self, trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
-        """Return a proposal, see `propose`.
+        """Return a proposal, see `propose_configuration`.
 
         Raises
         ------
-        PlanningError : `propose` raised an error, which the message has.
+        PlanningError : `propose_configuration` raised an error, which the message has.
         CommunicationError : the process died, or was closed.
         """
         with tempfile.TemporaryDirectory(prefix="headrace-index-") as folder:
@@ -82,7 +82,7 @@ def _work(receive: Receive, send: Send) -> None:
     while True:
         request = receive()
         try:
-            found = propose(
+            found = propose_configuration(
                 read_trace(request["trace"]),
                 read_configuration(request["current"], "request"),
                 request["value_bytes"],

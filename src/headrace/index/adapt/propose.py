@@ -40,7 +40,7 @@ ConfigurationProposer = Callable[[Trace, Configuration, int], Proposal]
 """From what was recorded, the configuration in force, and the bytes of a value."""
 
 
-def propose(
+def propose_configuration(
     trace: Trace,
     current: Configuration,
     value_bytes: int,

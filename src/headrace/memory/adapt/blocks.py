@@ -92,7 +92,7 @@ class BlockPlanner(StepPlanner):
         """Go without a plan: others have more."""
 
 
-def fit_blocks(
+def fit_chain(
     model: nn.Module,
     blocks: Sequence[nn.Module],
     sample: Any,

@@ -13,7 +13,7 @@ from headrace.memory.errors import CaptureError
 
 
 @dataclass(slots=True, eq=False)
-class Gradients:
+class AddedGradients:
     """Parameters of the latest forward pass.
 
     Attributes
@@ -54,7 +54,7 @@ class Adder:
     owned : whether nothing else is in the gradient's memory, so that it can become `grad`.
     """
 
-    gradients: Gradients
+    gradients: AddedGradients
     position: int
     owned: bool
 

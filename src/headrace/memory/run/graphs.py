@@ -18,7 +18,7 @@ from torch.fx.node import map_aggregate, map_arg
 
 from headrace.memory.errors import ScheduleError
 from headrace.memory.measure.capture import Capture, Stored, TracedCall, is_training_batch_norm
-from headrace.memory.run.accumulate import Adder, Gradients
+from headrace.memory.run.accumulate import AddedGradients, Adder
 from headrace.memory.run.random import Replay, generator_state, state_bytes
 from headrace.memory.schedule import Schedule, Step
 
@@ -52,7 +52,7 @@ class Graphs:
 
 
 def scheduled_graphs(
-    capture: Capture, schedule: Schedule, gradients: Gradients | None = None
+    capture: Capture, schedule: Schedule, gradients: AddedGradients | None = None
 ) -> Graphs:
     """Return the graphs of a schedule.
 
@@ -165,7 +165,7 @@ class _Graph:
         """Add a node that writes into an input."""
         self.graph.node_copy(node, self.value)
 
-    def add_gradient(self, gradients: Gradients, position: int) -> None:
+    def add_gradient(self, gradients: AddedGradients, position: int) -> None:
         """Add the addition of an input's gradient to that of before."""
         node, storage_of = self.capture.gradients[position], self.capture.storage_of
         sharing = [

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from headrace.memory.errors import ScheduleError
 from headrace.memory.measure.capture import Capture
-from headrace.memory.run.accumulate import Gradients
+from headrace.memory.run.accumulate import AddedGradients
 from headrace.memory.run.code import freeing_code
 from headrace.memory.run.graphs import scheduled_graphs
 from headrace.memory.schedule import Schedule
@@ -34,7 +34,7 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> Callable[..., Any]:
     """
     if capture.joint is None:
         raise ScheduleError("the joint graph is torch.compile's: it runs what was partitioned")
-    gradients = Gradients()
+    gradients = AddedGradients()
     graphs = scheduled_graphs(capture, schedule, gradients)
     state = capture.joint._aot_state
     metadata = copy(state.fw_metadata)  # it will hold what this schedule saves
