@@ -119,16 +119,16 @@ PUBLIC = {
         "fsdp_hook",
     },
     "headrace.index": {
-        "IndexAdaptation",
         "CapError",
         "Configuration",
         "ConfigurationError",
         "Index",
+        "IndexAdaptation",
         "InvariantError",
         "KeysError",
-        "TraceRecorder",
         "Trace",
         "TraceError",
+        "TraceRecorder",
         "include",
     },
     "headrace.memory": {

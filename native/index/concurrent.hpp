@@ -6,9 +6,8 @@
 //
 // - Slots of nodes are read with acquire and written with release; what they lead to is complete.
 // - A leaf is changed in place under a version, odd while it is written; a reader that finds
-// another
-//   version after than before reads again. Versions stand apart from leaves, several leaves to one:
-//   a lookup then reads no other line of a leaf than it needs.
+//   another version after than before reads again. Versions stand apart from leaves, several
+//   leaves to one: a lookup then reads no other line of a leaf than it needs.
 // - All words of leaves are atomic and have acquire or release themselves, in place of fences: a
 //   reader that saw a word of a change sees the version of that change, too. Vector loads would be
 //   data races, and are not used.

@@ -204,10 +204,12 @@ def from_bytes(
     except (ValueError, RecursionError) as error:
         raise ArtifactError(
             f"{source}: the first line is not JSON ({error}); "
-            "a headrace artifact starts with a JSON envelope"
+            f"a headrace artifact starts with a JSON envelope{_then(remedy)}"
         ) from error
     if not isinstance(envelope, dict) or envelope.get("format") != _MAGIC:
-        raise ArtifactError(f"{source}: not a headrace artifact (field 'format' is not '{_MAGIC}')")
+        raise ArtifactError(
+            f"{source}: not a headrace artifact (field 'format' is not '{_MAGIC}'){_then(remedy)}"
+        )
     _expect(source, "version", envelope.get("version"), _CONTAINER_VERSION)
     for name, type_ in (("kind", str), ("schema", int), ("digest", str), ("head", dict)):
         if not isinstance(envelope.get(name), type_):
@@ -266,9 +268,12 @@ def _unwritable(path: Path, error: OSError) -> ArtifactError:
 def _expect(source: str, name: str, found: Any, wanted: Any, remedy: str = "") -> None:
     if found != wanted:
         raise ArtifactError(
-            f"{source}: field '{name}' is {fields.shown(found)}, needs {wanted!r}"
-            f"{'; ' if remedy else ''}{remedy}"
+            f"{source}: field '{name}' is {fields.shown(found)}, needs {wanted!r}{_then(remedy)}"
         )
+
+
+def _then(remedy: str) -> str:
+    return f"; {remedy}" if remedy else ""
 
 
 def _little_endian(values: np.ndarray) -> np.ndarray:

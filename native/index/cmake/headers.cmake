@@ -1,7 +1,7 @@
 # Copies the headers from `from` to `to`, but those of tests. Here they include each other by
 # "index/…"; installed, by "headrace/index/…".
 file(GLOB headers "${from}/*.hpp")
-list(FILTER headers EXCLUDE REGEX "_(testing|faulty|simulated)\\.hpp$")
+list(FILTER headers EXCLUDE REGEX "_(testing|faulty|simulated|fuzz)\\.hpp$")
 foreach(header IN LISTS headers)
   file(READ "${header}" text)
   string(REPLACE "#include \"index/" "#include \"headrace/index/" text "${text}")

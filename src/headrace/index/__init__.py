@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from headrace.index.run.recorder import TraceRecorder
 
 __all__ = [
-    "IndexAdaptation",
     "CapError",
     "Configuration",
     "ConfigurationError",
     "Index",
+    "IndexAdaptation",
     "InvariantError",
     "KeysError",
-    "TraceRecorder",
     "Trace",
     "TraceError",
+    "TraceRecorder",
     "include",
 ]
 

@@ -1,7 +1,5 @@
 """Planning in a process of its own: proposals and errors come back."""
 
-from importlib.resources import files
-
 import numpy as np
 import pytest
 
@@ -22,8 +20,6 @@ def writes(count: int = 20_000) -> Trace:
 
 
 def test_a_process_plans_as_a_call_does() -> None:
-    if not (files("headrace.index.plan") / "model.npz").is_file():
-        pytest.skip("the throughput model is not part of this build")
     process = PlannerProcess()
     try:
         for _ in range(2):

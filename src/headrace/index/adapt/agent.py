@@ -96,7 +96,7 @@ class IndexAdaptation:
         self.conversions = 0
         self.longest_slice_s = 0.0
         self.workload: SeenWorkload | None = None
-        """SeenWorkload of the last look."""
+        """The workload that the last look saw."""
         self._most_bytes_per_key = most_bytes_per_key
         self._proposer = proposer
         self._planner: PlannerProcess | None = None
