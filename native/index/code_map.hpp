@@ -85,7 +85,7 @@ class CodeMap {
     const auto word = tree_.leaf(code);
     if (word.none()) return false;
     return with_leaf<Value, Sharing>(word, [&](auto leaf) {
-      return tree_.state.write(word.to(), [&] { return leaf.update(code, value); });
+      return write_entry(word, leaf, [&] { return leaf.update(code, value); });
     });
   }
 
@@ -196,6 +196,13 @@ class CodeMap {
     });
   }
 
+  // Readers see that a leaf changes only where they could see it half changed.
+  template <class LeafType, class Action>
+  auto write_entry(Word word, const LeafType&, const Action& action) {
+    if constexpr (kPutsAreAtomic<LeafType>) return action();
+    return tree_.state.write(word.to(), action);
+  }
+
   bool put(std::uint64_t code, const Value& value, bool assign) {
     return put_into(tree_.leaf(code), code, value, assign);
   }
@@ -205,7 +212,7 @@ class CodeMap {
       auto outcome = Outcome::full;
       if (!word.none()) {
         outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
-          return tree_.state.write(word.to(), [&] { return leaf.insert(code, value, assign); });
+          return write_entry(word, leaf, [&] { return leaf.insert(code, value, assign); });
         });
       }
       if (outcome == Outcome::present) return false;

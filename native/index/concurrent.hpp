@@ -5,44 +5,32 @@
 // verify and statistics belong to the writer. A map that others use is neither moved nor destroyed.
 //
 // - Slots of nodes are read with acquire and written with release; what they lead to is complete.
-// - A leaf is changed in place under a version, odd while it is written; a reader that finds
-//   another version after than before reads again. Versions stand apart from leaves, several
-//   leaves to one: a lookup then reads no other line of a leaf than it needs.
+// - Hashed and log leaves have room for an insert beside the entries that are there, and a value of
+//   one word is replaced at once: readers see either state, and the writer writes nothing else.
+// - Any other change of a leaf in place is made under a version, odd while it is written; a reader
+//   that finds another version after than before reads again. Versions stand apart from leaves,
+//   several leaves to one: a lookup then reads no other line of a leaf than it needs.
 // - All words of leaves are atomic and have acquire or release themselves, in place of fences: a
 //   reader that saw a word of a change sees the version of that change, too. Vector loads would be
 //   data races, and are not used.
-// - What is taken out of the tree is released when no reader can still see it. A reader announces
-//   the epoch in which it began, in an entry of its own; the writer counts epochs, and releases
-//   what was retired before the oldest one announced.
+// - What is taken out of the tree is released when no reader can still see it (epochs.hpp).
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
-#include <utility>
-#include <vector>
+#include <type_traits>
 
+#include "index/epochs.hpp"
 #include "index/memory.hpp"
 #include "index/sharing.hpp"
 
 namespace headrace::index {
 
 namespace detail {
-
-// Number of the calling thread, so that threads begin their search for an entry apart.
-inline std::size_t thread_number() {
-  static std::atomic<std::size_t> threads{0};
-  thread_local const std::size_t number = threads.fetch_add(1, std::memory_order_relaxed);
-  return number;
-}
-
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 // The widest word that all values of such size consist of.
 template <std::size_t bytes>
@@ -51,72 +39,14 @@ using WordOf = std::conditional_t<
     std::conditional_t<bytes % 4 == 0, std::uint32_t,
                        std::conditional_t<bytes % 2 == 0, std::uint16_t, std::uint8_t>>>;
 
-// Epochs of readers and of retired blocks.
-class Epochs {
- public:
-  // Announces a reader until it is destroyed.
-  class Pin {
-   public:
-    explicit Pin(Epochs& epochs) {
-      auto entry = thread_number() % kEntries;
-      for (;; entry = (entry + 1) % kEntries) {  // taken: nested, or by a thread of like number
-        std::uint64_t none = 0;
-        const auto epoch = epochs.epoch_.load(std::memory_order_relaxed);
-        entry_ = &epochs.entries_[entry].epoch;
-        if (entry_->compare_exchange_strong(none, epoch)) break;
-      }
-      // The writer counts an epoch between taking a block out and looking at the entries. If it did
-      // not see this one, this sees its count, and so that the block is out.
-      epochs.epoch_.load();
-    }
-    Pin(const Pin&) = delete;
-    Pin& operator=(const Pin&) = delete;
-    ~Pin() { entry_->store(0, std::memory_order_release); }
-
-   private:
-    std::atomic<std::uint64_t>* entry_;
-  };
-
-  void expect(std::size_t blocks) { retired_.reserve(retired_.size() + blocks); }
-
-  void retire(Line* block, std::size_t lines) noexcept {
-    retired_.push_back({block, lines, epoch_.load(std::memory_order_relaxed)});
-  }
-
-  template <class Arena>
-  void reclaim(Arena& arena, std::size_t least) noexcept {
-    if (retired_.empty() || retired_.size() < least) return;
-    auto oldest = epoch_.fetch_add(1) + 1;
-    for (const auto& entry : entries_) {
-      const auto epoch = entry.epoch.load();
-      if (epoch != 0) oldest = std::min(oldest, epoch);
-    }
-    std::size_t done = 0;
-    for (; done < retired_.size() && retired_[done].epoch < oldest; ++done) {
-      arena.release(retired_[done].block, retired_[done].lines);
-    }
-    retired_.erase(retired_.begin(), retired_.begin() + static_cast<std::ptrdiff_t>(done));
-  }
-
- private:
-  static constexpr std::size_t kEntries = 128;  // more readers at once wait for one
-  struct alignas(kLineBytes) Entry {
-    std::atomic<std::uint64_t> epoch{0};
-  };
-  struct Retired {
-    Line* block;
-    std::size_t lines;
-    std::uint64_t epoch;
-  };
-  alignas(kLineBytes) std::atomic<std::uint64_t> epoch_{1};
-  std::array<Entry, kEntries> entries_;
-  std::vector<Retired> retired_;
-};
-
 }  // namespace detail
 
 struct Shared {
   static constexpr bool kShared = true;
+  // One store writes it.
+  template <class Value>
+  static constexpr bool kAtomicValue =
+      value_bytes<Value> == 0 || sizeof(Value) == sizeof(detail::WordOf<sizeof(Value)>);
 
   static std::uint64_t load(const std::uint64_t* word) { return load_word(word); }
   static void store(std::uint64_t* word, std::uint64_t value) { store_word(word, value); }

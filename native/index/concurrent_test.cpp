@@ -20,18 +20,24 @@ namespace {
 
 using Codes = std::vector<std::uint64_t>;
 
-// A value names its code, so that a reader sees whether the two belong together; both halves are
-// written at once only if nothing tears.
+// Values name their code, so that a reader sees whether the two belong together. This one is
+// written by one store, so inserts need no version.
+struct Tag {
+  std::uint64_t code = 0;
+  static Tag of(std::uint64_t code, std::uint64_t version) { return {code ^ version}; }
+  bool belongs(std::uint64_t to) const { return (code ^ to) < (1U << 20); }
+};
+// Both halves of this one are written at once only if nothing tears.
 struct Tagged {
   std::uint64_t code = 0;
   std::uint64_t mirror = 0;
+  static Tagged of(std::uint64_t code, std::uint64_t version) {
+    return {code ^ version, ~code ^ version};
+  }
+  bool belongs(std::uint64_t to) const {
+    return (code ^ mirror) == ~std::uint64_t{0} && (code ^ to) < (1U << 20);
+  }
 };
-Tagged tagged(std::uint64_t code, std::uint64_t version) {
-  return {code ^ version, ~code ^ version};
-}
-bool belongs(const Tagged& value, std::uint64_t code) {
-  return (value.code ^ value.mirror) == ~std::uint64_t{0} && ((value.code ^ code) < (1U << 20));
-}
 
 // Codes with a factor of 8 are never erased.
 bool kept(std::uint64_t code) { return code / 3 % 8 == 0; }
@@ -51,20 +57,20 @@ Codes kept_codes() {
   return codes;
 }
 
-template <class Map>
+template <class Value, class Map>
 void read_once(const Map& map, Mix& mix) {
   const auto code = mix.code();
-  Tagged value;
+  Value value;
   const bool found = map.get(code, value);
-  CHECK(!found || belongs(value, code));
+  CHECK(!found || value.belongs(code));
   CHECK(found || !kept(code & ((1ULL << 50) - 1)));
   if (mix.engine() % 8 == 0) {
     Codes codes(50);
-    std::vector<Tagged> values(50);
+    std::vector<Value> values(50);
     const auto count = map.scan(code, 50, codes.data(), values.data());
     auto expected = code;
     for (std::size_t i = 0; i < count; ++i) {
-      CHECK(codes[i] >= expected && belongs(values[i], codes[i]));
+      CHECK(codes[i] >= expected && values[i].belongs(codes[i]));
       for (auto skipped = expected; skipped < codes[i] && skipped < expected + 100; ++skipped) {
         const auto low = skipped & ((1ULL << 50) - 1);
         CHECK(low % 3 != 0 || low >= 18'000 || !kept(low) || skipped >> 50 > 3);
@@ -75,20 +81,20 @@ void read_once(const Map& map, Mix& mix) {
   if (mix.engine() % 16 == 0) {
     Codes codes(40);
     for (auto& each : codes) each = mix.code();
-    std::vector<Tagged> values(40);
+    std::vector<Value> values(40);
     bool there[40];
     map.get(codes.data(), 40, values.data(), there);
-    for (std::size_t i = 0; i < 40; ++i) CHECK(!there[i] || belongs(values[i], codes[i]));
+    for (std::size_t i = 0; i < 40; ++i) CHECK(!there[i] || values[i].belongs(codes[i]));
   }
   std::uint64_t end = 0;
   CHECK(map.min(end) && end == 0);
   CHECK(map.max(end) && end >> 50 == 3);
 }
 
-template <class Map>
+template <class Value, class Map>
 void write_once(Map& map, Mix& mix) {
   const auto code = mix.code();
-  const auto value = tagged(code, mix.engine() % (1U << 20));
+  const auto value = Value::of(code, mix.engine() % (1U << 20));
   switch (mix.engine() % 4) {
     case 0:
       if (!kept(code & ((1ULL << 50) - 1))) map.erase(code);
@@ -104,30 +110,31 @@ void write_once(Map& map, Mix& mix) {
   }
 }
 
-template <class Map>
+template <class Value, class Map>
 void fill(Map& map) {
-  std::vector<Tagged> values;
+  std::vector<Value> values;
   const auto codes = kept_codes();
-  for (const auto code : codes) values.push_back(tagged(code, 1));
+  for (const auto code : codes) values.push_back(Value::of(code, 1));
   map.build(codes.data(), values.data(), codes.size());
 }
 
+template <class Value>
 void test_readers_beside_writer(const Configuration& configuration) {
-  CodeMap<Tagged, Shared> map(configuration);
-  fill(map);
+  CodeMap<Value, Shared> map(configuration);
+  fill<Value>(map);
   std::atomic<bool> stop{false};
   std::vector<std::thread> readers;
   for (unsigned i = 0; i < 3; ++i) {
     readers.emplace_back([&map, &stop, i] {
       Mix mix{std::mt19937_64(i)};
-      while (!stop.load()) read_once(map, mix);
+      while (!stop.load()) read_once<Value>(map, mix);
     });
   }
   Mix mix{std::mt19937_64(99)};
   std::uint64_t cursor = 0;
   for (int i = 0; i < 30'000; ++i) {
-    write_once(map, mix);
-    if (i % 5000 == 2500) fill(map);
+    write_once<Value>(map, mix);
+    if (i % 5000 == 2500) fill<Value>(map);
     if (i % 100 == 0 && !map.convert(cursor, 500)) cursor = 0;
   }
   stop.store(true);
@@ -135,21 +142,101 @@ void test_readers_beside_writer(const Configuration& configuration) {
   map.verify();
 }
 
+template <class Value>
 void test_writers() {
-  ShardedMap<Tagged> map(4);
-  fill(map);
+  ShardedMap<Value> map(4);
+  fill<Value>(map);
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < 4; ++i) {
     threads.emplace_back([&map, i] {
       Mix mix{std::mt19937_64(i)};
       for (int round = 0; round < 4'000; ++round) {
-        write_once(map, mix);
-        if (round % 4 == 0) read_once(map, mix);
+        write_once<Value>(map, mix);
+        if (round % 4 == 0) read_once<Value>(map, mix);
       }
     });
   }
   for (auto& thread : threads) thread.join();
   map.verify();
+}
+
+// Values of several words, replaced all the time beside a reader.
+void test_updates_of_one_value() {
+  for (const auto leaf : {Leaf::hashed, Leaf::log, Leaf::gapped, Leaf::perfect}) {
+    CodeMap<Tagged, Shared> map({.leaf = leaf});
+    map.insert(1, Tagged::of(1, 0));
+    std::atomic<bool> stop{false};
+    std::thread reader([&] {
+      while (!stop.load()) {
+        Tagged value;
+        CHECK(map.get(1, value) && value.belongs(1));
+      }
+    });
+    for (std::uint64_t version = 0; version < 200'000; ++version) {
+      map.update(1, Tagged::of(1, version));
+    }
+    stop.store(true);
+    reader.join();
+  }
+}
+
+// More readers than have numbers, beside a writer whose leaves are replaced all the time.
+void test_many_readers() {
+  CodeMap<Tag, Shared> map({.fragment_keys = 16});
+  fill<Tag>(map);
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> begun{0};
+  constexpr unsigned kThreads = detail::ThreadNumber::kNumbers + 20;
+  std::vector<std::thread> readers;
+  for (unsigned i = 0; i < kThreads; ++i) {
+    readers.emplace_back([&, i] {
+      Mix mix{std::mt19937_64(i)};
+      do {
+        read_once<Tag>(map, mix);
+        if (++begun > kThreads) std::this_thread::yield();
+      } while (!stop.load());
+    });
+  }
+  Mix mix{std::mt19937_64(98)};
+  while (begun.load() < kThreads) std::this_thread::yield();
+  for (int i = 0; i < 3'000; ++i) {
+    write_once<Tag>(map, mix);
+    if (i % 100 == 0) fill<Tag>(map);
+  }
+  stop.store(true);
+  for (auto& reader : readers) reader.join();
+  map.verify();
+}
+
+// Pins inside of each other are one; what was retired meanwhile is there until the last has ended.
+void test_pins() {
+  detail::Epochs epochs;
+  Line line;
+  int released = 0;
+  struct Counting {
+    int& released;
+    void release(Line*, std::size_t) { ++released; }
+  } arena{released};
+  const auto retire = [&] {
+    epochs.expect(1);
+    epochs.retire(&line, 1);
+    epochs.reclaim(arena, 1);
+  };
+  {
+    const detail::Epochs::Pin outer(epochs);
+    {
+      const detail::Epochs::Pin inner(epochs);
+      retire();
+    }
+    retire();
+    CHECK(released == 0);
+    std::thread other([&] { const detail::Epochs::Pin pin(epochs); });
+    other.join();
+  }
+  epochs.reclaim(arena, 3);
+  CHECK(released == 0);
+  epochs.reclaim(arena, 2);
+  CHECK(released == 2);
 }
 
 // A sharded map alone, against std::map.
@@ -190,9 +277,15 @@ void test_sharded() {
 }  // namespace
 
 int main() {
+  test_pins();
   test_sharded();
   for (const auto leaf : {Leaf::hashed, Leaf::log, Leaf::gapped, Leaf::perfect}) {
-    test_readers_beside_writer({.leaf = leaf, .fragment_keys = 64, .leaf_keys = 128});
+    const Configuration configuration{.leaf = leaf, .fragment_keys = 64, .leaf_keys = 128};
+    test_readers_beside_writer<Tagged>(configuration);
+    test_readers_beside_writer<Tag>(configuration);
   }
-  test_writers();
+  test_updates_of_one_value();
+  test_many_readers();
+  test_writers<Tagged>();
+  test_writers<Tag>();
 }

@@ -53,6 +53,7 @@ class HashedLeaf {
 
  public:
   static constexpr std::size_t kBucketLines = BucketLayout<Value>::lines;
+  static constexpr bool kAtomicPuts = Sharing::template kAtomicValue<Value>;
 
   explicit HashedLeaf(Word word)
       : data_(word.to()), empty_(word.empty_code()), buckets_(word.units()) {}

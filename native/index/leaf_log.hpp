@@ -34,6 +34,8 @@ static_assert(sizeof(LogHeader) == 16);
 template <class Value, class Sharing>
 class LogLeaf {
  public:
+  static constexpr bool kAtomicPuts = Sharing::template kAtomicValue<Value>;
+
   explicit LogLeaf(Word word) : header_(word.to<LogHeader>()) {}
 
   static std::size_t lines(Word word) { return word.units(); }

@@ -52,6 +52,11 @@ constexpr bool kInOrder = requires(const LeafType& leaf, EntryBuffer<Value>& to)
   leaf.scan(std::uint64_t{0}, std::size_t{0}, to);
 };
 
+// True of leaf types of which a reader may see an insert or an update at any point of it: entries
+// stay where they are, and a new one is there once its last word, or the count, is stored.
+template <class LeafType>
+constexpr bool kPutsAreAtomic = requires { requires LeafType::kAtomicPuts; };
+
 // Appends entries with codes of at least `from`: of leaves in order the lowest `most`, else all.
 template <class Value, class LeafType>
 void gather_some(const LeafType& leaf, std::uint64_t from, std::size_t most,

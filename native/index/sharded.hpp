@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "index/brief_lock.hpp"
 #include "index/code_map.hpp"
 #include "index/concurrent.hpp"
 
@@ -169,7 +170,7 @@ class ShardedMap {
   struct alignas(2 * kLineBytes) Locked {
     Locked(const Configuration& configuration, const Allocator& allocator)
         : map(configuration, allocator) {}
-    mutable std::mutex mutex;
+    mutable detail::BriefLock mutex;
     Shard map;
   };
 

@@ -67,6 +67,8 @@ enum class Outcome : std::uint8_t {
 
 struct Exclusive {
   static constexpr bool kShared = false;
+  template <class Value>
+  static constexpr bool kAtomicValue = true;  // no reader sees it while it is written
 
   static std::uint64_t load(const std::uint64_t* word) { return *word; }
   static void store(std::uint64_t* word, std::uint64_t value) { *word = value; }
