@@ -291,16 +291,24 @@ class DynamicMapOf final : public DynamicMap {
 
   // Runs one batch under the lock: `run` on each block of its codes returns how many had an effect.
   template <class Run>
-  std::size_t each(Operation operation, const KeyColumn& keys, Run run) {
+  std::size_t each(Operation operation, const KeyColumn& keys, const Run& run) {
     std::lock_guard lock(mutex_);
+    const bool counted = keys.count == 1 && activity_.passes(operation);
+    if (counted) return each_block(operation, keys, false, run);
     Activity::Batch batch(activity_, operation, keys.count);
+    const auto effective = each_block(operation, keys, true, run);
+    batch.done(effective);
+    return effective;
+  }
+
+  template <class Run>
+  std::size_t each_block(Operation operation, const KeyColumn& keys, bool sampled, const Run& run) {
     std::size_t effective = 0;
     for_codes(keys, [&](const std::uint64_t* codes, std::size_t first, std::size_t count) {
-      activity_.sample(operation, codes, count);
+      if (sampled) activity_.sample(operation, codes, count);
       if (recording_) record(operation, codes, count);
       effective += run(codes, first, count);
     });
-    batch.done(effective);
     return effective;
   }
 

@@ -167,10 +167,33 @@ void test_activity() {
   map->insert_or_assign(column(keys), nullptr);
   map->insert_or_assign({keys.data(), 1, KeyType::uint64}, nullptr);
   const auto seen = map->activity();
-  const auto& inserts = seen.counts()[static_cast<std::size_t>(Operation::insert)];
+  const auto inserts = seen.counts()[static_cast<std::size_t>(Operation::insert)];
   CHECK(inserts.operations == 100'001 && inserts.effective == 100'000);
   CHECK(inserts.timed >= 100'000 && inserts.timed_ns > 0);
   CHECK(seen.sampled() > 150 && seen.sampled() < 250);
+}
+
+// Operations by themselves are all counted, whatever is between them; those sampled are timed.
+void test_activity_of_single_operations() {
+  Activity activity;
+  std::uint64_t timed = 0;
+  for (std::uint64_t code = 0; code < 60'000; ++code) {
+    const auto operation = code % 3 == 0 ? Operation::insert : Operation::find;
+    if (activity.passes(operation)) continue;
+    Activity::Batch batch(activity, operation, 1);
+    activity.sample(operation, &code, 1);
+    batch.done(1);
+    ++timed;
+  }
+  const auto [finds, inserts, erases, scans] = activity.counts();
+  CHECK(finds.operations == 40'000 && inserts.operations == 20'000);
+  CHECK(erases.operations == 0 && scans.operations == 0);
+  CHECK(finds.timed + inserts.timed == timed && activity.sampled() == timed);
+  CHECK(finds.effective == finds.timed && timed > 90 && timed < 150);
+  for (std::uint64_t i = 0; i < timed; ++i) {
+    const auto& one = activity.sampled(i);
+    CHECK((one.code % 3 == 0) == (one.operation == Operation::insert));
+  }
 }
 
 }  // namespace
@@ -182,4 +205,5 @@ int main() {
   test_a_full_recording_halves_its_share();
   test_replays();
   test_activity();
+  test_activity_of_single_operations();
 }
