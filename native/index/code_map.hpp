@@ -96,16 +96,11 @@ class CodeMap {
   std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes,
                    Value* values) const {
     LeafReader<Value, Sharing, Allocator> reader(&tree_, from);
-    std::size_t count = 0;
-    while (count < most) {
-      const auto entries = reader.next(most - count);
-      if (entries.count == 0) break;
-      const auto part = std::min(entries.count, most - count);
-      std::copy_n(entries.codes, part, codes + count);
-      if constexpr (value_bytes<Value> != 0) std::copy_n(entries.values, part, values + count);
-      count += part;
+    EntryBuffer<Value> to{codes, values, 0};
+    while (to.count < most && !reader.ended()) {
+      reader.read(most - to.count, to, [](std::size_t) {});
     }
-    return count;
+    return to.count;
   }
 
   // At the first entry with at least this code.

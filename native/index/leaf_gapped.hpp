@@ -21,6 +21,7 @@
 
 #include "index/configuration.hpp"
 #include "index/memory.hpp"
+#include "index/search.hpp"
 #include "index/sharing.hpp"
 #include "index/word.hpp"
 
@@ -132,12 +133,25 @@ class GappedLeaf {
   // Appends at most `most` entries with codes of at least `from`, in ascending order.
   void scan(std::uint64_t from, std::size_t most, EntryBuffer<Value>& to) const {
     std::uint32_t iterations = 0;
-    auto i = next_entry(lower_bound(from, iterations));
-    for (; i < header_->capacity && most > 0; i = next_entry(i + 1), --most) {
-      Value value{};
-      Sharing::load_value(values() + i, value);
-      to.append(Sharing::load(codes() + i), value);
+    const auto first = lower_bound(from, iterations);
+    const auto* const all_codes = codes();
+    const auto* const all_values = values();
+    const auto words = bitmap_words(header_->capacity);
+    const auto some = std::min(most + most / 2, header_->capacity - std::size_t{first});  // gaps
+    prefetch_some(all_values + first, some);
+    prefetch_some(all_codes + first, some);
+    auto buffer = to;
+    auto before = std::uint64_t{1} << first % 64;  // entries of the first word below it are skipped
+    for (std::size_t word = first / 64; word < words && most > 0; ++word, before = 1) {
+      auto bits = Sharing::load(bitmap() + word) & ~(before - 1);
+      for (; bits != 0 && most > 0; bits &= bits - 1, --most) {
+        const auto i = word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+        Value value{};
+        Sharing::load_value(all_values + i, value);
+        buffer.append(Sharing::load(all_codes + i), value);
+      }
     }
+    to = buffer;
   }
   void gather(std::uint64_t from, EntryBuffer<Value>& to) const { scan(from, capacity(), to); }
 

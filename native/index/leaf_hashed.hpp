@@ -151,17 +151,19 @@ class HashedLeaf {
   std::size_t capacity() const { return buckets_ * kEntries; }
 
   // Appends the entries with codes of at least `from`, in no order.
-  void gather(std::uint64_t from, EntryBuffer<Value>& to) const {
+  template <class Buffer>
+  void gather(std::uint64_t from, Buffer& to) const {
+    auto buffer = to;
     for (std::uint32_t bucket = 0; bucket < buckets_; ++bucket) {
       const auto* at = keys(bucket);
       for (std::size_t i = 0; i < kEntries; ++i) {
         const auto code = Sharing::load(at + i);
-        if (code == empty_) break;
         Value value{};
         Sharing::load_value(values(at) + i, value);
-        if (code >= from) to.append(code, value);
+        buffer.append_if(code != empty_ && code >= from, code, value);
       }
     }
+    to = buffer;
   }
 
   // Writes the leaf for the first time.

@@ -133,12 +133,15 @@ class LogLeaf {
   std::size_t capacity() const { return header_->capacity; }
 
   // Appends the entries with codes of at least `from`, in no order.
-  void gather(std::uint64_t from, EntryBuffer<Value>& to) const {
+  template <class Buffer>
+  void gather(std::uint64_t from, Buffer& to) const {
     const auto end = count();
+    auto buffer = to;
     for (std::size_t i = 0; i < end; ++i) {
       const auto code = Sharing::load(codes() + i);
-      if (code >= from) to.append(code, value_at(i));
+      buffer.append_if(code >= from, code, value_at(i));
     }
+    to = buffer;
   }
 
   bool max(std::uint64_t& code) const {
@@ -149,27 +152,43 @@ class LogLeaf {
     return true;
   }
 
-  // Puts all entries in order; only where no reader can see them move.
-  void sort(std::pair<std::uint64_t, Value>* pairs) const
+  // Puts all entries in order, by way of those that are not; only where no reader can see them
+  // move.
+  void sort(std::pair<std::uint64_t, Value>* rest) const
     requires(!Sharing::kShared)
   {
     const auto end = count();
-    for (std::size_t i = 0; i < end; ++i) new (pairs + i) std::pair(codes()[i], value_at(i));
-    const auto lower = [](const auto& a, const auto& b) { return a.first < b.first; };
-    const auto middle = pairs + sorted();
-    std::sort(middle, pairs + end, lower);
-    std::inplace_merge(pairs, middle, pairs + end, lower);
-    for (std::size_t i = 0; i < end; ++i) put(i, pairs[i].first, pairs[i].second);
+    auto in_order = sorted();
+    auto left = end - in_order;
+    for (std::size_t i = 0; i < left; ++i) {
+      new (rest + i) std::pair(codes()[in_order + i], value_at(in_order + i));
+    }
+    std::sort(rest, rest + left, [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (auto to = end; left > 0;) {  // merged from the end
+      --to;
+      if (in_order > 0 && codes()[in_order - 1] > rest[left - 1].first) {
+        --in_order;
+        put(to, codes()[in_order], value_at(in_order));
+      } else {
+        --left;
+        put(to, rest[left].first, rest[left].second);
+      }
+    }
     set_counts(end, end);
   }
   // Of a leaf in order, the lowest `most` entries with codes of at least `from`.
   void scan_in_order(std::uint64_t from, std::size_t most, EntryBuffer<Value>& to) const {
-    auto i = lower_bound_of<Sharing>(codes(), count(), from);
-    for (const auto end = count(); i < end && most > 0; ++i, --most) {
-      to.append(codes()[i], value_at(i));
+    const auto first = lower_bound_of<Sharing>(codes(), count(), from);
+    const auto some = std::min(most, count() - first);
+    prefetch_some(values() + first, some);
+    prefetch_some(codes() + first, some);
+    std::copy_n(codes() + first, some, to.codes + to.count);
+    if constexpr (value_bytes<Value> != 0) {
+      std::copy_n(values() + first, some, to.values + to.count);
     }
+    to.count += some;
   }
-  bool in_order() const { return sorted() == count(); }
+  std::size_t out_of_order() const { return count() - sorted(); }
 
   const char* broken() const {
     if (count() > capacity() || sorted() > count()) return "more entries than it has room for";

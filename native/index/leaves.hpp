@@ -57,17 +57,6 @@ constexpr bool kInOrder = requires(const LeafType& leaf, EntryBuffer<Value>& to)
 template <class LeafType>
 constexpr bool kPutsAreAtomic = requires { requires LeafType::kAtomicPuts; };
 
-// Appends entries with codes of at least `from`: of leaves in order the lowest `most`, else all.
-template <class Value, class LeafType>
-void gather_some(const LeafType& leaf, std::uint64_t from, std::size_t most,
-                 EntryBuffer<Value>& to) {
-  if constexpr (kInOrder<Value, LeafType>) {
-    leaf.scan(from, most, to);
-  } else {
-    leaf.gather(from, to);
-  }
-}
-
 inline std::size_t most_keys(const Configuration& configuration) {
   const bool small = configuration.leaf == Leaf::hashed || configuration.leaf == Leaf::log;
   return small ? configuration.fragment_keys : configuration.leaf_keys;

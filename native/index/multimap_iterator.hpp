@@ -68,7 +68,7 @@ class MultimapIterator {
   }
 
   std::uint64_t last_;
-  LeafReader<Value, Sharing, Allocator> reader_;
+  LeafCopier<Value, Sharing, Allocator> reader_;
   Entries<Value> entries_;
   std::size_t position_ = 0;
   typename Sealed::Cursor sealed_;

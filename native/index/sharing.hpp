@@ -53,6 +53,9 @@ struct EntryBuffer {
     if constexpr (value_bytes<Value> != 0) values[count] = value;
     ++count;
   }
+  void append_if(bool wanted, std::uint64_t code, const Value& value) {
+    if (wanted) append(code, value);
+  }
   operator Entries<Value>() const { return {codes, values, count}; }
 };
 
