@@ -6,7 +6,7 @@ import pytest
 
 from headrace.index.configuration import LEAVES, Configuration
 from headrace.index.errors import CapError
-from headrace.index.plan.choose import FINALISTS, ROUNDS, TOP, plan
+from headrace.index.plan.choose import ROUNDS, TOP, plan
 from headrace.index.plan.grid import grid
 from headrace.index.trace import FIND, INSERT
 from tests.index.plan.models import FakeTrials, profile, random_model
@@ -44,16 +44,29 @@ def test_the_best_in_trials_is_chosen() -> None:
     assert found.configuration == max(set(trials.asked), key=rate_of)
     assert found.chosen.trials == ROUNDS
     assert found.chosen.leaves == (0, 0, 7, 0)
+    assert sum(each.trials > 0 for each in found.candidates) == TOP
+
+
+def test_candidates_that_fall_behind_are_not_tried_again() -> None:
+    rates = iter([1.0] * 3 + [0.94, 0.85, 0.7] + [0.5] * TOP)
+    steady: dict[Configuration, float] = {}
+
+    def rate(configuration: Configuration) -> float:
+        if configuration not in steady:
+            steady[configuration] = 1e6 * next(rates)
+        return steady[configuration]
+
+    found = plan(profile(), model=MODEL, trial=FakeTrials(rate))
     counts = Counter(each.trials for each in found.candidates)
-    assert counts == {ROUNDS: FINALISTS, 1: TOP - FINALISTS, 0: len(grid()) - TOP}
+    assert counts == {ROUNDS: 3, 4: 1, 2: 1, 1: TOP - 5, 0: len(grid()) - TOP}
 
 
-def test_a_slow_moment_of_a_finalist_does_not_decide() -> None:
+def test_slow_moments_do_not_decide() -> None:
     calls: Counter[Configuration] = Counter()
 
     def disturbed(configuration: Configuration) -> float:
         calls[configuration] += 1
-        return rate_of(configuration) * (0.5 if calls[configuration] == 2 else 1)
+        return rate_of(configuration) * (0.9 if calls[configuration] % 3 == 1 else 1)
 
     assert plan(profile(), model=MODEL, trial=FakeTrials(disturbed)).configuration == max(
         calls, key=rate_of

@@ -68,7 +68,7 @@ def result_rows(result: "ReplayResult") -> dict[str, str]:
     return {
         "loaded": f"in {duration(1e6 * result.load_s)}",
         "throughput": f"{result.operations_per_s / 1e6:.3g} M operations/s, "
-        f"{result.operations:,} in {duration(1e6 * result.seconds)}",
+        f"{result.operations:,} in {duration(1e6 * result.seconds)} of processor time",
         "memory": f"{statistics['bytes'] / keys:.3g} bytes per key, {statistics['size']:,} keys",
         "leaf mix": ", ".join(leaves) or "none",
         "depth": f"{statistics['depth']} inner nodes at most",

@@ -14,7 +14,7 @@ from headrace.index.measure.structure import key_structure
 from headrace.index.profile import IndexProfile, TraceEncoding
 from headrace.index.trace import Trace
 
-SAMPLE = 2_000_000
+SAMPLE = 4_000_000
 """Default limit of loaded keys and operations of a sample, together: larger than caches, and run by
 a dozen candidates within seconds."""
 

@@ -1,11 +1,10 @@
-"""Choosing a configuration: all are ranked by the model, the first few are run on the sample.
+"""Choosing a configuration: all are ranked by the model, the first few race on the sample.
 
 Pure but for what is handed in: the provider of trials runs on hardware.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 from headrace.index.configuration import Configuration
@@ -18,15 +17,21 @@ from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan, rank, wi
 from headrace.index.plan.trial import ConfigurationTrial, TrialProvider
 from headrace.index.profile import IndexProfile
 
-TOP = 6
-"""Candidates that are tried; the model's error is a few percent, as are the distances of the best
-from each other."""
+TOP = 12
+"""Candidates that are tried: the best of all is among them in almost all traces whose family of
+keys the model has not seen."""
 
-FINALISTS = 3
-ROUNDS = 3
-"""Trials of each finalist, of which the median counts: other work of the machine slows some."""
+ROUNDS = 6
+"""Most trials of one candidate, of which the fastest counts: other work of the machine slows trials,
+none makes one faster."""
 
-MOST_S = 6.0
+_MARGIN_OF_ONE = 0.2
+"""Share by which a candidate may be behind the best after one trial each, to be tried again; after n
+trials it is the n-th part."""
+
+_EARLY = 3
+
+MOST_S = 7.0
 """Time of all trials after which no more begin, by the provider's clock."""
 
 _MARGIN = 1.15
@@ -143,29 +148,38 @@ class _Trials:
 def _tried(
     known: list[ConfigurationCandidate], run: _Trials, top: int, most_bytes_per_key: float | None
 ) -> list[ConfigurationCandidate]:
-    """Return all candidates, of which the first few have been tried, and the finalists again."""
+    """Return all candidates, of which the first few have been tried, and the fastest of them again.
+
+    The first pass has half of the time. After it candidates take turns, so that a slow moment of
+    the machine affects all alike, and those that have fallen behind are left out.
+    """
     results: dict[int, list[ConfigurationTrial]] = {}
+
+    def found(place: int) -> ConfigurationCandidate:
+        return _with_trials(known[place], results[place], run.keys)
+
     fit = 0
     for place in _order(known, most_bytes_per_key):
-        if fit >= top or (results and run.over):
+        if fit >= top or (fit and run.spent_s >= run.most_s / 2):
             break
         results[place] = [run.run(known[place].configuration)]
-        fit += within(_with_trials(known[place], results[place], run.keys), most_bytes_per_key)
-    tried = sorted(
-        results,
-        key=lambda place: rank(
-            _with_trials(known[place], results[place], run.keys), most_bytes_per_key
-        ),
-    )
-    for _ in range(ROUNDS - 1):  # rounds by turns: a slow moment of the machine meets all alike
-        if run.over:
+        fit += within(found(place), most_bytes_per_key)
+    for done in range(1, ROUNDS):
+        leader = min(map(found, results), key=lambda each: rank(each, most_bytes_per_key))
+        least = leader.per_s * (1 - _MARGIN_OF_ONE / done)
+        again = [
+            place
+            for place, each in results.items()
+            if len(each) == done
+            and found(place).per_s >= least
+            and within(found(place), most_bytes_per_key)
+        ]
+        if len(again) < 2:
             break
-        for place in tried[:FINALISTS]:
-            results[place].append(run.run(known[place].configuration))
-    return [
-        _with_trials(each, results[place], run.keys) if place in results else each
-        for place, each in enumerate(known)
-    ]
+        for place in again:
+            if not run.over:
+                results[place].append(run.run(known[place].configuration))
+    return [found(place) if place in results else each for place, each in enumerate(known)]
 
 
 def _order(known: Sequence[ConfigurationCandidate], most_bytes_per_key: float | None) -> list[int]:
@@ -180,7 +194,7 @@ def _order(known: Sequence[ConfigurationCandidate], most_bytes_per_key: float | 
         (p for p, each in enumerate(known) if each.predicted_bytes_per_key > cap),
         key=lambda place: known[place].predicted_bytes_per_key,
     )
-    early = fit[:FINALISTS]
+    early = fit[:_EARLY]
     types = {known[place].configuration.leaf for place in early}
     for place in fit[len(early) :]:
         leaf = known[place].configuration.leaf
@@ -196,7 +210,7 @@ def _with_trials(
     return replace(
         candidate,
         trials=len(results),
-        trial_per_s=median(each.operations_per_s for each in results),
+        trial_per_s=max(each.operations_per_s for each in results),
         trial_bytes_per_key=results[-1].bytes / keys,
         leaves=tuple(results[-1].leaves),
     )

@@ -44,7 +44,7 @@ class ConfigurationCandidate:
     predicted_per_s, predicted_bytes_per_key : by the throughput model.
     read_ns, write_ns : time of a find and of an insert, for the frontier.
     trials : how many times the sample was run; without, the next are 0.
-    trial_per_s : operations per second, the median of the trials.
+    trial_per_s : operations per second of the fastest trial.
     trial_bytes_per_key : at the end of the sample.
     leaves : at the end of the sample, by type, in the order of `configuration.LEAVES`.
     """
@@ -198,12 +198,12 @@ def within(candidate: ConfigurationCandidate, most_bytes_per_key: float | None) 
 
 def rank(
     candidate: ConfigurationCandidate, most_bytes_per_key: float | None
-) -> tuple[bool, int, float]:
+) -> tuple[bool, bool, float]:
     """Return the key by which candidates are sorted, the best first.
 
-    Within the cap, then those that were tried most (the finalists), then the fastest.
+    Within the cap, then those that were tried, then the fastest.
     """
-    return not within(candidate, most_bytes_per_key), -candidate.trials, -candidate.per_s
+    return not within(candidate, most_bytes_per_key), not candidate.trials, -candidate.per_s
 
 
 def _row(each: ConfigurationCandidate) -> tuple[float, ...]:

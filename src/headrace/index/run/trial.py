@@ -20,7 +20,8 @@ class ReplayResult:
 
     Attributes
     ----------
-    load_s, seconds : of loading, and of the operations.
+    load_s : elapsed time of loading.
+    seconds : processor time of the operations, which other work of the machine prolongs least.
     operations : that were run.
     found, inserted, erased, scanned : keys that finds found, new ones, those erased, and those that
         scans returned.
@@ -60,7 +61,7 @@ def replay(
     value_bytes : 0, 4 or 8.
     batch : 1: one operation after another. Else windows of so many, whose finds, inserts, erases
         and scans run as one batch each, in this order.
-    most_s : no operation begins after so many seconds of them.
+    most_s : processor time of the operations after which no more begin.
     threads : for sorting what is loaded.
 
     Raises
