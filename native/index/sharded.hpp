@@ -166,7 +166,8 @@ class ShardedMap {
   }
 
  private:
-  // Apart by the lines that adjacent prefetching pairs.
+  // Apart by the lines that adjacent prefetching pairs; the lock and what most operations use of
+  // the map are in the first one.
   struct alignas(2 * kLineBytes) Locked {
     Locked(const Configuration& configuration, const Allocator& allocator)
         : map(configuration, allocator) {}

@@ -34,7 +34,12 @@ class Tree {
   using Vector =
       std::vector<T, typename std::allocator_traits<Allocator>::template rebind_alloc<T>>;
 
+  // All that most operations read or write of a tree is at its beginning, in one line.
+  std::uint64_t root_ = 0;
+  std::uint64_t size_ = 0;
+
  public:
+  [[no_unique_address]] typename Sharing::State state;
   using Memory = Arena<Allocator>;
   struct Block {
     Line* lines;
@@ -44,12 +49,12 @@ class Tree {
   Tree(const Configuration& chosen, const Allocator& allocator)
       : configuration(chosen), memory(allocator) {}
   Tree(Tree&& other) noexcept
-      : configuration(other.configuration),
-        memory(std::move(other.memory)),
-        state(std::move(other.state)),
-        statistics(std::exchange(other.statistics, {})),
-        root_(std::exchange(other.root_, 0)),
+      : root_(std::exchange(other.root_, 0)),
         size_(std::exchange(other.size_, 0)),
+        state(std::move(other.state)),
+        configuration(other.configuration),
+        memory(std::move(other.memory)),
+        statistics(std::exchange(other.statistics, {})),
         scratch_(std::exchange(other.scratch_, nullptr)),
         scratch_lines_(std::exchange(other.scratch_lines_, 0)) {}
   Tree& operator=(Tree&& other) noexcept {
@@ -241,7 +246,6 @@ class Tree {
 
   Configuration configuration;
   Memory memory;
-  [[no_unique_address]] typename Sharing::State state;
   Statistics statistics;  // of changes; the rest is counted when it is asked for
 
  private:
@@ -263,8 +267,6 @@ class Tree {
     scratch_lines_ = lines;
   }
 
-  std::uint64_t root_ = 0;
-  std::uint64_t size_ = 0;
   Line* scratch_ = nullptr;
   std::size_t scratch_lines_ = 0;
   bool scratch_taken_ = false;
