@@ -23,7 +23,7 @@ UNJUDGED = TuningLimits(worse=100.0)
 READS, WRITES = Configuration(leaf="gapped"), Configuration(leaf="log")
 
 
-def by_mix(trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
+def by_mix(trace: Trace, current: Configuration, value_bytes: int, in_batches: bool) -> Proposal:
     """Plan gapped leaves for reads, logs for writes."""
     wanted = WRITES if (trace.operations == INSERT).mean() > 0.5 else READS
     return Proposal(configuration=wanted, gain=1.0 if wanted == current else 2.0)
@@ -129,7 +129,7 @@ def test_a_worse_configuration_is_reverted(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_failed_planning_changes_nothing() -> None:
-    def fail(trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
+    def fail(*_: object) -> Proposal:
         raise CapError("the cap is 1 bytes per key")
 
     workload = SeenWorkload(5000)

@@ -186,6 +186,7 @@ def test_distances() -> None:
     assert key_distance(look(0.2), look(0.2, seed=3)) == 0
     assert key_distance(look(0.2), look(0.2, center=0.9)) > 0.5
     assert key_distance(look(0.2), NONE) == 0
+    assert not look(0.2).in_batches
     both = merged_workload(look(0.0, count=100, cost_ns=10), look(0.0, count=300, cost_ns=30))
     assert both.counts == (400, 0, 0, 0)
     assert both.cost_ns[0] == 25

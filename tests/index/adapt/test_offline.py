@@ -16,7 +16,7 @@ def test_a_trace_is_followed() -> None:
     trace = Trace.of(random.choice(pool, 50_000), operations, pool[::2])
     logs = Configuration(leaf="log")
 
-    def propose(_trace: Trace, _current: Configuration, _value_bytes: int) -> Proposal:
+    def propose(*_: object) -> Proposal:
         return Proposal(configuration=logs, gain=3.0)
 
     found = follow_trace(

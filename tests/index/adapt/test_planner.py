@@ -5,6 +5,7 @@ import pytest
 
 from headrace.errors import CommunicationError
 from headrace.index.adapt.planner import PlannerProcess
+from headrace.index.adapt.propose import propose_configuration
 from headrace.index.configuration import Configuration
 from headrace.index.errors import PlanningError
 from headrace.index.trace import INSERT, Trace
@@ -23,7 +24,7 @@ def test_a_process_plans_as_a_call_does() -> None:
     process = PlannerProcess()
     try:
         for _ in range(2):
-            found = process(writes(), Configuration(leaf="gapped"), 4)
+            found = process(writes(), Configuration(leaf="gapped"), 4, False)
             assert found.plan is not None
             assert found.configuration == found.plan.configuration
             assert found.gain > 0.2
@@ -41,8 +42,18 @@ def test_an_error_of_planning_is_named_and_the_process_serves_on() -> None:
                     Trace(loaded=empty, operations=empty.astype(np.uint8), keys=empty),
                     Configuration(),
                     8,
+                    True,
                 )
     finally:
         process.close()
     with pytest.raises(CommunicationError, match="planning an index"):
-        process(writes(), Configuration(), 8)
+        process(writes(), Configuration(), 8, False)
+
+
+def test_what_is_in_force_is_tried() -> None:
+    current = Configuration(leaf="gapped", leaf_keys=8192)
+    found = propose_configuration(writes(), current, 8, True)
+    assert found.plan is not None
+    tried = {each.configuration for each in found.plan.candidates if each.trials}
+    assert {current, Configuration()} <= tried
+    assert {each.leaf for each in tried} >= {"gapped", "hashed", "log"}

@@ -12,7 +12,7 @@ from headrace.index.configuration import Configuration
 from headrace.index.measure.files import write_trace
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.plan.plan import IndexPlan
-from headrace.index.trace import Trace
+from headrace.index.trace import FIND, Trace
 
 KEYS = np.random.default_rng(9).normal(0, 1e12, 20_000).astype(np.int64)
 
@@ -106,3 +106,12 @@ def test_an_adapted_run_prints_its_events(
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"throughput \S+ M operations/s, [\d,]+ in", shown)
     assert "by tenths" in shown
+
+
+def test_a_run_too_short_to_adapt_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_trace(folder / "short.npz", Trace.of(KEYS[:8], np.full(8, FIND, dtype=np.uint8), KEYS))
+    assert run(monkeypatch, "index", "adapt", "short.npz") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"No events: the run took .*, which looks every 0\.1 s.*--repeats", shown)

@@ -38,9 +38,12 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.1
 """Seconds between looks: two confirm a change, which is to be followed within two seconds."""
 
-RECORD_S = 0.15
-_RECORDED = 1 << 18
-"""Time of a recording, and its most operations."""
+_RECORDED_KEYS, _RECORDED = 700_000, 1 << 17
+"""Keys of a recording, and its operations, about: trials on few keys run in caches, and choose for
+a smaller index than this one."""
+
+_RECORD_S = (0.02, 0.15)
+"""Least and longest time of a recording."""
 
 _SLICE_S = 3e-4
 _SHARE = 0.6
@@ -103,6 +106,7 @@ class IndexAdaptation:
         self._look_s = look_s
         self._clock = clock
         self._observer = ActivityObserver(index)
+        self._seen_s, self._per_s = clock(), 0.0
         self._state = TuningState(limits=limits or TuningLimits())
         self._work: Callable[[], TuningOutcome | None] | None = None
         self._trace: Trace | None = None
@@ -127,8 +131,10 @@ class IndexAdaptation:
             self._work = None
         if self._work is None:
             self._read_keys()
-        self.workload = self._observer.look()
-        seen = SeenActivity(now_s=self._clock(), workload=self.workload, outcome=outcome)
+        self.workload, now_s = self._observer.look(), self._clock()
+        self._per_s = self.workload.operations / max(now_s - self._seen_s, 1e-9)
+        self._seen_s = now_s
+        seen = SeenActivity(now_s=now_s, workload=self.workload, outcome=outcome)
         before = self._state
         self._state, action = decide(before, seen)
         self._begin(action, before)
@@ -160,7 +166,7 @@ class IndexAdaptation:
     def _run(self) -> None:
         if self._proposer is None:
             self._process()  # it starts within a second, before the first request
-        while not self._stop.wait(0 if self._converting or self._reading else self._look_s):
+        while not self._stop.wait(self._pause_s()):
             try:
                 self.step()
             except Exception as error:
@@ -168,9 +174,11 @@ class IndexAdaptation:
                 self.records.add("ended", error=str(error))
                 return
 
-    @property
-    def _converting(self) -> bool:
-        return isinstance(self._work, _Conversion)
+    def _pause_s(self) -> float:
+        """Return the time until the next step."""
+        if isinstance(self._work, _Recording):
+            return max(0.0, self._work.until_s - self._clock())
+        return 0.0 if self._work is not None or self._reading else self._look_s
 
     # -- actions -----------------------------------------------------------------------------------
 
@@ -178,8 +186,7 @@ class IndexAdaptation:
         match action:
             case TuningAction.RECORD:
                 self._note_change(before)
-                recorder = TraceRecorder(self.index, most_operations=_RECORDED, known=self._known)
-                self._work = _Recording(recorder, self._clock, self._recorded)
+                self._work = self._recording()
             case TuningAction.PLAN:
                 self._work = self._plan
             case TuningAction.CONVERT:
@@ -205,6 +212,17 @@ class IndexAdaptation:
         }  # fmt: skip
         self.records.add("changed", shares=shares, **distances)
 
+    def _recording(self) -> "_Recording":
+        """Begin a recording, of so much time that it is not full before its end."""
+        known = self._known
+        assert known is not None
+        known.read()  # all of it first: what a recording waits for makes it longer
+        self._reading = False
+        recorder = TraceRecorder(self.index, most_operations=2 * _RECORDED, known=known)
+        selected_per_s = self._per_s * 0.5**known.halvings
+        seconds = min(max(_RECORDED / max(selected_per_s, 1.0), _RECORD_S[0]), _RECORD_S[1])
+        return _Recording(recorder, self._clock, seconds, self._recorded)
+
     def _recorded(self, trace: Trace, share: float) -> None:
         self._trace = trace
         self.records.add("recorded", operations=len(trace), keys=len(trace.loaded), share=share)
@@ -214,7 +232,7 @@ class IndexAdaptation:
         known, size = self._known, len(self.index)
         if known is None or not known.size / _REREAD <= size <= known.size * _REREAD:
             share = _FIRST_SHARE if known is None else _READ_SHARE
-            self._known = SelectedKeys(self.index, halvings_for(size, _RECORDED), share)
+            self._known = SelectedKeys(self.index, halvings_for(size, _RECORDED_KEYS), share)
             self._reading = True
         if self._reading:
             assert self._known is not None
@@ -227,13 +245,14 @@ class IndexAdaptation:
 
     def _plan(self) -> TuningOutcome:
         """Plan for the recording; the thread does nothing else meanwhile."""
+        index, seen = self.index, self._state.planned_for
         assert self._trace is not None
-        index = self.index
+        assert seen is not None
         value_bytes = 0 if index.value_dtype is None else index.value_dtype.itemsize
         began = time.perf_counter()
         try:
             proposer = self._proposer or self._process()
-            found = proposer(self._trace, index.configuration, value_bytes)
+            found = proposer(self._trace, index.configuration, value_bytes, seen.in_batches)
         except HeadraceError as error:
             self.records.add("failed", error=str(error))
             return TuningOutcome.FAILED
@@ -269,22 +288,23 @@ class IndexAdaptation:
 
 
 class _Recording:
-    """A recording of `RECORD_S`."""
+    """A recording of some time."""
 
     def __init__(
         self,
         recorder: TraceRecorder,
         clock: Callable[[], float],
+        seconds: float,
         done: Callable[[Trace, float], None],
     ) -> None:
         self._recorder = recorder
         self._clock = clock
         self._done = done
         self._recorder.start()
-        self._until_s = clock() + RECORD_S
+        self.until_s = clock() + seconds
 
     def __call__(self) -> TuningOutcome | None:
-        if self._clock() < self._until_s:
+        if self._clock() < self.until_s:
             return None
         try:
             trace = self._recorder.stop()

@@ -4,6 +4,7 @@ import numpy as np
 
 from headrace.index.adapt.workload import SeenWorkload
 from headrace.index.run.index import Index
+from headrace.index.trace import SCAN
 
 
 class ActivityObserver:
@@ -21,7 +22,11 @@ class ActivityObserver:
         timed, timed_ns = since[:, 1].astype(float), since[:, 2]
         cost_ns = np.divide(timed_ns, timed, out=np.full(len(timed), np.nan), where=timed > 0)
         return SeenWorkload(
-            counts=tuple(since[:, 0].tolist()), cost_ns=tuple(cost_ns.tolist()), sample=codes
+            counts=tuple(since[:, 0].tolist()),
+            cost_ns=tuple(cost_ns.tolist()),
+            sample=codes,
+            # all operations of batches are timed; of those by themselves, few
+            batched=int(since[:SCAN, 1].sum()),
         )
 
     def _read(self, since: int) -> tuple[np.ndarray, int, np.ndarray]:

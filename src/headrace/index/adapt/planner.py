@@ -1,21 +1,23 @@
 """Planning in a process of its own: its computation holds up no thread of the index's users.
 
 ``python -m headrace.index.adapt.planner`` is that process: it takes requests as lines of JSON, and
-traces and plans by files.
+traces and plans by files of a folder that only the two know.
 """
 
+import pickle
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.index.adapt.propose import Proposal, propose_configuration
 from headrace.index.configuration import Configuration, read_configuration
 from headrace.index.errors import PlanningError
 from headrace.index.measure.files import read_trace, write_trace
-from headrace.index.plan.plan import IndexPlan
-from headrace.index.trace import Trace
+from headrace.index.trace import FIND, Trace
 from headrace.launch.roles import Role, Roles
 from headrace.launch.worker import Receive, Send, run_worker
 
@@ -39,7 +41,9 @@ class PlannerProcess:
         self._roles = Roles({_KEY: Role(name="the planner of an index", argv=argv, env=env)})
         self._roles.__enter__()
 
-    def __call__(self, trace: Trace, current: Configuration, value_bytes: int) -> Proposal:
+    def __call__(
+        self, trace: Trace, current: Configuration, value_bytes: int, in_batches: bool
+    ) -> Proposal:
         """Return a proposal, see `propose_configuration`.
 
         Raises
@@ -48,20 +52,20 @@ class PlannerProcess:
         CommunicationError : the process died, or was closed.
         """
         with tempfile.TemporaryDirectory(prefix="headrace-index-") as folder:
-            files = {name: str(Path(folder) / name) for name in ("trace.npz", "index.plan")}
-            write_trace(files["trace.npz"], trace)
+            recorded, proposed = Path(folder) / "trace.npz", Path(folder) / "proposal"
+            write_trace(recorded, trace)
             request = {
-                "trace": files["trace.npz"],
-                "plan": files["index.plan"],
+                "trace": str(recorded),
+                "proposal": str(proposed),
                 "current": current.to_head(),
                 "value_bytes": value_bytes,
+                "in_batches": in_batches,
                 "most_bytes_per_key": self._most_bytes_per_key,
             }
             reply = self._ask(request)
             if "failed" in reply:
                 raise PlanningError(reply["failed"])
-            made = IndexPlan.load(files["index.plan"])
-        return Proposal(configuration=made.configuration, gain=reply["gain"], plan=made)
+            return pickle.loads(proposed.read_bytes())
 
     def close(self) -> None:
         """End the process."""
@@ -79,6 +83,7 @@ class PlannerProcess:
 
 
 def _work(receive: Receive, send: Send) -> None:
+    _prepare()
     while True:
         request = receive()
         try:
@@ -86,14 +91,22 @@ def _work(receive: Receive, send: Send) -> None:
                 read_trace(request["trace"]),
                 read_configuration(request["current"], "request"),
                 request["value_bytes"],
+                request["in_batches"],
                 most_bytes_per_key=request["most_bytes_per_key"],
             )
         except HeadraceError as error:
             send(failed=str(error))
             continue
-        assert found.plan is not None
-        found.plan.to_artifact().save(request["plan"])
-        send(gain=found.gain)
+        # no artifact: its library takes longer to load than all of planning
+        Path(request["proposal"]).write_bytes(pickle.dumps(found))
+        send(done=True)
+
+
+def _prepare() -> None:
+    """Load what planning uses, so that the first plan takes as long as the others."""
+    codes = np.arange(4096, dtype=np.uint64)
+    made = Trace(loaded=codes, operations=np.full(len(codes), FIND, np.uint8), keys=codes)
+    propose_configuration(made, Configuration(), 8, False, most_s=1e-6)
 
 
 if __name__ == "__main__":

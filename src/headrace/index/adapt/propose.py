@@ -1,24 +1,36 @@
 """Proposals: a configuration for what was recorded, and the gain over the one in force."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from headrace.index.configuration import Configuration
+from headrace.index.measure.sample import sample_trace
 from headrace.index.measure.survey import survey_trace
 from headrace.index.plan.choose import plan
 from headrace.index.plan.plan import IndexPlan
+from headrace.index.profile import IndexProfile
 from headrace.index.run.trial import trial
 from headrace.index.trace import Trace
 
-SAMPLE = 300_000
-"""Limit of loaded keys and operations of the sample that candidates run: tens of milliseconds each,
-and still more than caches of the second level hold."""
+ENCODED, TRIED = 200_000, 1_000_000
+"""Limits of loaded keys and operations of the samples that are encoded, and that candidates run. In
+an index that fits in caches other configurations are the fastest than in a large one; to load half
+a million ascending keys takes some tens of milliseconds."""
 
-TOP = 4
-MOST_S = 0.6
-"""Candidates, and time of their trials: half of the two seconds that a change may take are for
-detection and conversion."""
+MOST_S = 0.4
+"""Time of trials after which no more begin: more than half of the two seconds that a change may
+take are for detection and conversion."""
+
+BATCH = 1024
+"""Operations of a window of a trial, if the index is used in batches."""
+
+_COMPARABLE = 0.4
+"""Share of the highest predicted rate from which on the best of a type of leaf is tried: which of
+two types is the faster one, the model tells less well than the order within a type, and nothing
+about batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +48,18 @@ class Proposal:
     plan: IndexPlan | None = None
 
 
-ConfigurationProposer = Callable[[Trace, Configuration, int], Proposal]
-"""From what was recorded, the configuration in force, and the bytes of a value."""
+ConfigurationProposer = Callable[[Trace, Configuration, int, bool], Proposal]
+"""From what was recorded, the configuration in force, the bytes of a value, and whether operations
+come in batches."""
 
 
 def propose_configuration(
     trace: Trace,
     current: Configuration,
     value_bytes: int,
+    in_batches: bool,
     *,
     most_bytes_per_key: float | None = None,
-    top: int = TOP,
     most_s: float = MOST_S,
 ) -> Proposal:
     """Return the best configuration by the throughput model and trials, see `plan.choose.plan`.
@@ -54,19 +67,53 @@ def propose_configuration(
     Parameters
     ----------
     most_bytes_per_key : cap of memory.
-    top, most_s : candidates that are tried, and the time after which no more are, in seconds.
+    most_s : time of trials after which no more begin, in seconds.
 
     Raises
     ------
     CapError : no configuration is within the cap.
     TraceError : nothing was recorded.
     """
-    provider = partial(trial, value_bytes=value_bytes)
-    profile = survey_trace(trace, most=SAMPLE)
+    provider = partial(trial, value_bytes=value_bytes, batch=BATCH if in_batches else 1)
+    profile = _surveyed(trace)
+    candidates = _candidates(profile, current, most_bytes_per_key)
     made = plan(
-        profile, trial=provider, top=top, most_s=most_s, most_bytes_per_key=most_bytes_per_key
+        profile,
+        trial=provider,
+        top=len(candidates),
+        most_s=most_s,
+        most_bytes_per_key=most_bytes_per_key,
+        configurations=candidates,
     )
-    now = provider(current, profile.sample).operations_per_s
+    chosen = made.chosen
+    now = next(each for each in made.candidates if each.configuration == current)
+    now_per_s = now.trial_per_s or provider(current, profile.sample).operations_per_s
     return Proposal(
-        configuration=made.configuration, gain=made.chosen.per_s / max(now, 1e-9), plan=made
+        configuration=chosen.configuration, gain=chosen.per_s / max(now_per_s, 1e-9), plan=made
     )
+
+
+def _surveyed(trace: Trace) -> IndexProfile:
+    """Return the profile of a trace with a sample that is larger than the encoded one."""
+    sample = sample_trace(trace, TRIED)
+    sample = replace(sample, loaded=np.sort(sample.loaded))
+    return replace(survey_trace(trace, most=ENCODED), sample=sample)
+
+
+def _candidates(
+    profile: IndexProfile, current: Configuration, most_bytes_per_key: float | None
+) -> tuple[Configuration, ...]:
+    """Return the best of comparable types, the second, the default, and what is in force.
+
+    Perfect leaves, which take the longest to be made, are not for a workload that may change again:
+    they are tried only if the model puts them first.
+    """
+    ranked = plan(profile, most_bytes_per_key=most_bytes_per_key).candidates
+    least_per_s = _COMPARABLE * ranked[0].predicted_per_s
+    found = [each.configuration for each in ranked[:2]]
+    for each in ranked:
+        types = {one.leaf for one in found}
+        leaf = each.configuration.leaf
+        if leaf not in (*types, "perfect") and each.predicted_per_s >= least_per_s:
+            found.append(each.configuration)
+    return tuple(dict.fromkeys((*found, Configuration(), current)))

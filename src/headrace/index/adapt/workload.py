@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.index.trace import OPERATIONS
+from headrace.index.trace import OPERATIONS, SCAN
 
 _CONFIDENT = 1.63
 """Coefficient of the two-sample Kolmogorov-Smirnov test at a level of 1%."""
@@ -19,11 +19,13 @@ class SeenWorkload:
     counts : operations by kind, in the order of `trace.OPERATIONS`.
     cost_ns : mean time of an operation by kind, in the index; NaN where none was timed.
     sample : codes (uint64) of a random sample of them, ascending.
+    batched : how many of the operations came in batches of some length, about.
     """
 
     counts: tuple[int, ...]
     cost_ns: tuple[float, ...]
     sample: np.ndarray
+    batched: int = 0
 
     @property
     def operations(self) -> int:
@@ -34,6 +36,11 @@ class SeenWorkload:
     def shares(self) -> tuple[float, ...]:
         """Share of each kind of operation; all 0 without operations."""
         return tuple(count / max(self.operations, 1) for count in self.counts)
+
+    @property
+    def in_batches(self) -> bool:
+        """True if most operations, of those that there are batches of, came in one."""
+        return 2 * self.batched > self.operations - self.counts[SCAN]
 
     def cost_of(self, shares: tuple[float, ...]) -> float | None:
         """Return the mean time of operations of such shares, in ns; None if a part is not known."""
@@ -82,7 +89,8 @@ def merged_workload(first: SeenWorkload, second: SeenWorkload) -> SeenWorkload:
         for pair in zip(first.counts, first.cost_ns, second.counts, second.cost_ns, strict=True)
     )
     sample = np.sort(np.concatenate([first.sample, second.sample]))
-    return SeenWorkload(counts=counts, cost_ns=cost_ns, sample=sample)
+    batched = first.batched + second.batched
+    return SeenWorkload(counts=counts, cost_ns=cost_ns, sample=sample, batched=batched)
 
 
 def _mean(count: int, cost: float, other_count: int, other: float) -> float:

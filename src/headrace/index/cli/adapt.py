@@ -53,10 +53,22 @@ def adapt_trace_command(
             },
         )
     )
-    start = followed.events[0]["at"] if followed.events else 0.0
+    if not followed.events:
+        console.print(_uneventful(followed.seconds))
+        return
+    start = followed.events[0]["at"]
     cells = [_event_row(each, start) for each in followed.events]
     for part in rows("events", ("after", "event", "note"), cells, everything=False):
         console.print(part)
+
+
+def _uneventful(seconds: float) -> str:
+    from headrace.index.adapt.agent import LOOK_S
+
+    return (
+        f"No events: the run took {duration(1e6 * seconds)}, and adaptation, which looks every "
+        f"{LOOK_S:g} s, needs some of these to act; --repeats makes the run longer."
+    )
 
 
 def _event_row(event: Mapping[str, Any], start: float) -> tuple[str, str, str]:
