@@ -21,6 +21,7 @@
 #include "index/balance.hpp"
 #include "index/build.hpp"
 #include "index/tree.hpp"
+#include "index/unordered.hpp"
 
 namespace headrace::index {
 
@@ -31,11 +32,9 @@ void sort_entries(EntryBuffer<Value>& entries, std::pair<std::uint64_t, Value>* 
   if constexpr (value_bytes<Value> == 0) {
     std::sort(entries.codes, entries.codes + entries.count);
   } else {
-    for (std::size_t i = 0; i < entries.count; ++i) {
-      new (pairs + i) std::pair(entries.codes[i], entries.values[i]);
-    }
-    std::sort(pairs, pairs + entries.count,
-              [](const auto& a, const auto& b) { return a.first < b.first; });
+    sort_lowest(
+        entries.count, entries.count,
+        [&](std::size_t i) { return std::pair(entries.codes[i], entries.values[i]); }, pairs);
     for (std::size_t i = 0; i < entries.count; ++i) {
       std::tie(entries.codes[i], entries.values[i]) = pairs[i];
     }

@@ -14,6 +14,74 @@
 
 namespace headrace::index {
 
+namespace detail {
+
+constexpr std::size_t kFewEntries = 16;
+
+template <class Pair>
+bool lower_code(const Pair& a, const Pair& b) {
+  return a.first < b.first;
+}
+
+template <class Pair>
+void sort_by_insertion(Pair* pairs, std::size_t count) {
+  for (std::size_t i = 1; i < count; ++i) {
+    const auto pair = pairs[i];
+    auto at = i;
+    for (; at > 0 && pair.first < pairs[at - 1].first; --at) pairs[at] = pairs[at - 1];
+    pairs[at] = pair;
+  }
+}
+
+}  // namespace detail
+
+// Writes the lowest `most` of the pairs `pair(0)` to `pair(count - 1)` to `to`, sorted, or more of
+// them; returns how many. `to` has room for `count`. Codes of one leaf are about evenly spread:
+// equal parts of their range have a few each, so that little is left to be sorted.
+template <class Pair, class PairOf>
+std::size_t sort_lowest(std::size_t count, std::size_t most, const PairOf& pair, Pair* to) {
+  if (count <= detail::kFewEntries) {
+    for (std::size_t i = 0; i < count; ++i) new (to + i) Pair(pair(i));
+    detail::sort_by_insertion(to, count);
+    return count;
+  }
+  constexpr int kMostPartBits = 11;
+  const auto part_bits = std::min(static_cast<int>(std::bit_width(count)), kMostPartBits);
+  auto low = pair(0).first;
+  auto high = low;
+  for (std::size_t i = 1; i < count; ++i) {
+    const auto code = pair(i).first;
+    low = std::min(low, code);
+    high = std::max(high, code);
+  }
+  const auto shift = std::max(0, static_cast<int>(std::bit_width(high - low)) - part_bits);
+  std::array<std::uint32_t, (1 << kMostPartBits) + 1> ends;
+  const auto all = std::size_t{1} << part_bits;
+  std::fill_n(ends.begin(), all + 1, 0U);
+  for (std::size_t i = 0; i < count; ++i) ++ends[((pair(i).first - low) >> shift) + 1];
+  std::size_t parts = 0;  // that are needed
+  for (; parts < all && ends[parts] < most; ++parts) ends[parts + 1] += ends[parts];
+  const std::size_t needed = ends[parts];
+  for (std::size_t i = 0; i < count; ++i) {
+    const Pair each(pair(i));
+    const auto part = (each.first - low) >> shift;
+    if (part < parts) new (to + ends[part]++) Pair(each);
+  }
+  // By now each part's end stands where its beginning was.
+  for (std::size_t part = 0, begin = 0; part < parts; begin = ends[part++]) {
+    const std::size_t end = ends[part];
+    if (end - begin <= detail::kFewEntries) {
+      detail::sort_by_insertion(to + begin, end - begin);
+      continue;
+    }
+    const auto wanted = std::min(most, end);  // less than the last part, perhaps
+    if (wanted < end) std::nth_element(to + begin, to + wanted, to + end, detail::lower_code<Pair>);
+    std::sort(to + begin, to + wanted, detail::lower_code<Pair>);
+    if (wanted < end) return wanted;
+  }
+  return needed;
+}
+
 // Has room for `most` entries, and for as many to sort them by: in place, or from the allocator if
 // they are many.
 template <class Value, class Allocator>
@@ -63,73 +131,15 @@ class UnorderedEntries {
 
   // Appends the lowest `most`, ascending. Returns whether these are all.
   bool append_lowest(std::size_t most, EntryBuffer<Value>& to) {
-    auto* pairs = buffer_.pairs;
-    auto count = buffer_.count;
-    if (count > kFew) {
-      pairs += most_;
-      count = distribute(most, pairs);
-    } else {
-      sort_by_insertion(pairs, count);
-    }
+    auto* const sorted = buffer_.pairs + most_;
+    const auto count = sort_lowest(
+        buffer_.count, most, [this](std::size_t i) { return buffer_.pairs[i]; }, sorted);
     const auto some = std::min(most, count);
-    for (std::size_t i = 0; i < some; ++i) to.append(pairs[i].first, pairs[i].second);
+    for (std::size_t i = 0; i < some; ++i) to.append(sorted[i].first, sorted[i].second);
     return some == buffer_.count;
   }
 
  private:
-  static constexpr std::size_t kFew = 16;
-  static constexpr int kPartBits = 8;
-  static constexpr std::size_t kParts = 1 << kPartBits;
-
-  static bool lower(const Pair& a, const Pair& b) { return a.first < b.first; }
-
-  // Writes the lowest `most` to `to`, or some more, sorted; returns how many. Codes of one leaf are
-  // about evenly spread: parts of their range have a few entries each, so that little is left to be
-  // sorted.
-  std::size_t distribute(std::size_t most, Pair* to) const {
-    const auto* const pairs = buffer_.pairs;
-    const auto count = buffer_.count;
-    auto low = pairs[0].first;
-    auto high = low;
-    for (std::size_t i = 1; i < count; ++i) {
-      low = std::min(low, pairs[i].first);
-      high = std::max(high, pairs[i].first);
-    }
-    const auto bits = static_cast<int>(std::bit_width(high - low));
-    const auto shift = std::max(0, bits - kPartBits);
-    std::array<std::uint32_t, kParts + 1> ends{};
-    for (std::size_t i = 0; i < count; ++i) ++ends[((pairs[i].first - low) >> shift) + 1];
-    std::uint32_t largest = 0;
-    std::size_t parts = 0;  // that are needed
-    while (parts < kParts && ends[parts] < most) {
-      largest = std::max(largest, ends[parts + 1]);
-      ends[parts + 1] += ends[parts];
-      ++parts;
-    }
-    const auto needed = ends[parts];
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto part = (pairs[i].first - low) >> shift;
-      if (part < parts) new (to + ends[part]++) Pair(pairs[i]);
-    }
-    if (largest <= kFew) {
-      sort_by_insertion(to, needed);
-      return needed;
-    }
-    const auto wanted = std::min<std::size_t>(most, needed);
-    if (wanted < needed) std::nth_element(to, to + wanted, to + needed, lower);
-    std::sort(to, to + wanted, lower);
-    return wanted;
-  }
-
-  static void sort_by_insertion(Pair* pairs, std::size_t count) {
-    for (std::size_t i = 1; i < count; ++i) {
-      const auto pair = pairs[i];
-      auto at = i;
-      for (; at > 0 && pair.first < pairs[at - 1].first; --at) pairs[at] = pairs[at - 1];
-      pairs[at] = pair;
-    }
-  }
-
   alignas(Pair) std::byte in_place_[kInPlace * sizeof(Pair)];
   Memory memory_;
   std::size_t most_;
