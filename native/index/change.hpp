@@ -183,10 +183,12 @@ class Change {
     sort_entries(entries, reinterpret_cast<Pair*>(memory.template as<char>() + pairs));
   }
 
-  // Leaves made by changes have room for the inserts to come.
+  // Leaves made by changes have room for the inserts to come. Of gapped and hashed ones operations
+  // become slower as they fill, of log ones as they grow.
   double fill() const {
-    if (tree_.configuration.leaf == Leaf::gapped) return 0.6;
-    return std::max(0.66, tree_.configuration.fill - 0.1);
+    const auto& configuration = tree_.configuration;
+    if (configuration.leaf == Leaf::gapped) return 0.6;
+    return std::max(configuration.leaf == Leaf::hashed ? 0.55 : 0.66, configuration.fill - 0.1);
   }
 
   void point_and_retire(Word child) {
