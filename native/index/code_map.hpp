@@ -103,6 +103,33 @@ class CodeMap {
     return to.count;
   }
 
+  // Calls `action(codes, count)` for one leaf after another, ascending, with its codes from
+  // `cursor` on in no order, until they are `most` or more; moves the cursor. False: the end is
+  // reached.
+  template <class Action>
+  bool visit(std::uint64_t& cursor, std::size_t most, const Action& action) const
+    requires(!Sharing::kShared)
+  {
+    std::vector<std::uint64_t> codes;
+    std::vector<Value> values;
+    for (std::size_t visited = 0; visited < most;) {
+      std::uint64_t last = 0;
+      if (const auto word = tree_.leaf(cursor, last); !word.none()) {
+        with_leaf<Value, Sharing>(word, [&](auto leaf) {
+          codes.resize(std::max(codes.size(), leaf.capacity()));
+          values.resize(codes.size());
+          EntryBuffer<Value> entries{codes.data(), values.data()};
+          leaf.gather(cursor, entries);
+          action(codes.data(), entries.count);
+          visited += entries.count;
+        });
+      }
+      if (last == ~std::uint64_t{0}) return false;
+      cursor = last + 1;
+    }
+    return true;
+  }
+
   // At the first entry with at least this code.
   Cursor lower_bound(std::uint64_t code) const { return Cursor(&tree_, code); }
   Cursor begin() const { return lower_bound(0); }
