@@ -72,8 +72,8 @@ class DynamicMap {
   virtual Activity activity() const = 0;
   virtual void begin_recording(unsigned halvings, std::size_t most) = 0;
   virtual std::optional<Recording> end_recording() = 0;
-  // Visits at most `most` keys from the code `cursor` on, and appends those that a recording of so
-  // many halvings selects. Moves the cursor; false: the end is reached.
+  // Visits about `most` keys from the code `cursor` on, and appends those that a recording of so
+  // many halvings selects, ascending. Moves the cursor; false: the end is reached.
   virtual bool select(std::uint64_t& cursor, std::size_t most, unsigned halvings,
                       std::vector<std::uint64_t>& codes) const = 0;
 };
@@ -245,19 +245,25 @@ class DynamicMapOf final : public DynamicMap {
 
   bool select(std::uint64_t& cursor, std::size_t most, unsigned halvings,
               std::vector<std::uint64_t>& codes) const override {
-    std::vector<std::uint64_t> visited(most);
-    std::vector<Value> values(most);
-    std::size_t count = 0;
+    std::vector<std::uint64_t> selected;  // of leaves in order, which have theirs in none
+    std::vector<std::ptrdiff_t> ends;
+    selected.reserve(most);
+    bool more = false;
     {
       std::lock_guard lock(mutex_);
-      count = map_.scan(cursor, most, visited.data(), values.data());
+      more = map_.visit(cursor, most, [&](const std::uint64_t* visited, std::size_t count) {
+        std::copy_if(visited, visited + count, std::back_inserter(selected),
+                     [&](std::uint64_t code) { return Recording::selects(code, halvings); });
+        ends.push_back(std::ssize(selected));
+      });
     }
-    std::copy_if(visited.begin(), visited.begin() + static_cast<std::ptrdiff_t>(count),
-                 std::back_inserter(codes),
-                 [&](std::uint64_t code) { return Recording::selects(code, halvings); });
-    if (count < most || count == 0 || visited[count - 1] == ~std::uint64_t{0}) return false;
-    cursor = visited[count - 1] + 1;
-    return true;
+    std::ptrdiff_t first = 0;
+    for (const auto end : ends) {
+      std::sort(selected.begin() + first, selected.begin() + end);
+      first = end;
+    }
+    codes.insert(codes.end(), selected.begin(), selected.end());
+    return more;
   }
 
  private:

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -114,6 +115,29 @@ void test_threads_beside_a_conversion() {
   CHECK(map->copy()->size() == map->size());
 }
 
+// Of leaves of all types the selected keys are read in slices, ascending.
+void test_selections() {
+  std::mt19937_64 random(4);
+  Codes keys(20'000);
+  for (auto& key : keys) key = random() >> random() % 40;
+  keys[0] = 0;
+  keys[1] = ~std::uint64_t{0};
+  for (const auto leaf : {Leaf::gapped, Leaf::log, Leaf::hashed, Leaf::perfect}) {
+    auto map = make_dynamic_map(8, {.leaf = leaf});
+    map->insert_or_assign(column(keys), keys.data());
+    for (const unsigned halvings : {0U, 3U}) {
+      std::set<std::uint64_t> wanted;
+      for (auto key : keys) {
+        if (Recording::selects(key, halvings)) wanted.insert(key);
+      }
+      SlicedSelection selection(halvings, 1.0);
+      while (selection.run(*map, 1e-3)) {
+      }
+      CHECK(selection.codes() == Codes(wanted.begin(), wanted.end()));
+    }
+  }
+}
+
 void test_a_full_recording_halves_its_share() {
   Recording recording(0, 1000);
   for (std::uint64_t code = 0; code < 100'000; ++code) {
@@ -202,6 +226,7 @@ int main() {
   test_keys_of_all_types();
   test_ranges();
   test_threads_beside_a_conversion();
+  test_selections();
   test_a_full_recording_halves_its_share();
   test_replays();
   test_activity();
