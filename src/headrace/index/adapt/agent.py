@@ -1,7 +1,7 @@
 """`IndexAdaptation`: a thread that follows an index, plans anew and converts beside its users.
 
-The index's lock is held for slices of a conversion only (`_SLICE_S` each), for a look (some
-microseconds), and for slices of the reading of its keys at the end of a recording.
+The index's lock is held for slices of a conversion only (`_SLICE_S` or `_BATCHED_SLICE_S` each),
+for a look (some microseconds), and for slices of the reading of its keys ahead of a recording.
 """
 
 import logging
@@ -42,12 +42,13 @@ _RECORDED_KEYS, _RECORDED = 700_000, 1 << 17
 """Keys of a recording, and its operations, about: trials on few keys run in caches, and choose for
 a smaller index than this one."""
 
-_RECORD_S = (0.02, 0.15)
+_RECORD_S = (0.02, 0.25)
 """Least and longest time of a recording."""
 
-_SLICE_S = 3e-4
-_SHARE = 0.6
-"""Aim of a slice of conversion, and the share of the time that slices take."""
+_SLICE_S, _BATCHED_SLICE_S = 3e-4, 8e-4
+_SHARE = 0.65
+"""Aim of a slice of conversion, that where users' calls are batches, which take about as long and
+are waited for in each slice; and the share of the time that slices take."""
 
 _REREAD = 1.5
 _FIRST_SHARE, _READ_SHARE = 0.5, 0.25
@@ -284,7 +285,9 @@ class IndexAdaptation:
                 longest_slice_us=round(conversion.longest_s * 1e6),
             )
 
-        self._work = _Conversion(self.index, self._look_s, ended)
+        seen = self._state.planned_for
+        slice_s = _BATCHED_SLICE_S if seen is not None and seen.in_batches else _SLICE_S
+        self._work = _Conversion(self.index, slice_s, self._look_s, ended)
 
 
 class _Recording:
@@ -319,9 +322,15 @@ class _Recording:
 class _Conversion:
     """A conversion, some of it at each call."""
 
-    def __init__(self, index: Index, step_s: float, ended: Callable[["_Conversion"], None]) -> None:
+    def __init__(
+        self,
+        index: Index,
+        slice_s: float,
+        step_s: float,
+        ended: Callable[["_Conversion"], None],
+    ) -> None:
         self._map = index.native
-        self._native = _native.IndexConversion(_SLICE_S, _SHARE)
+        self._native = _native.IndexConversion(slice_s, _SHARE)
         self._step_s = step_s
         self._ended = ended
         self.seconds = 0.0

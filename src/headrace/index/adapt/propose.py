@@ -27,11 +27,6 @@ take are for detection and conversion."""
 BATCH = 1024
 """Operations of a window of a trial, if the index is used in batches."""
 
-_COMPARABLE = 0.4
-"""Share of the highest predicted rate from which on the best of a type of leaf is tried: which of
-two types is the faster one, the model tells less well than the order within a type, and nothing
-about batches."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
@@ -103,17 +98,15 @@ def _surveyed(trace: Trace) -> IndexProfile:
 def _candidates(
     profile: IndexProfile, current: Configuration, most_bytes_per_key: float | None
 ) -> tuple[Configuration, ...]:
-    """Return the best of comparable types, the second, the default, and what is in force.
+    """Return the best of each type of leaf, the second of all, the default, and what is in force.
 
-    Perfect leaves, which take the longest to be made, are not for a workload that may change again:
-    they are tried only if the model puts them first.
+    The model orders configurations of one type well, but not so well types, and knows nothing about
+    batches. Perfect leaves, which take the longest to be made, are not for a workload that may
+    change again: they are tried only if the model puts them first.
     """
     ranked = plan(profile, most_bytes_per_key=most_bytes_per_key).candidates
-    least_per_s = _COMPARABLE * ranked[0].predicted_per_s
     found = [each.configuration for each in ranked[:2]]
     for each in ranked:
-        types = {one.leaf for one in found}
-        leaf = each.configuration.leaf
-        if leaf not in (*types, "perfect") and each.predicted_per_s >= least_per_s:
+        if each.configuration.leaf not in ("perfect", *(one.leaf for one in found)):
             found.append(each.configuration)
     return tuple(dict.fromkeys((*found, Configuration(), current)))
