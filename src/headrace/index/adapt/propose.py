@@ -20,9 +20,10 @@ ENCODED, TRIED = 200_000, 1_000_000
 an index that fits in caches other configurations are the fastest than in a large one; to load half
 a million ascending keys takes some tens of milliseconds."""
 
-MOST_S = 0.4
-"""Time of trials after which no more begin: more than half of the two seconds that a change may
-take are for detection and conversion."""
+MOST_S, _TRIAL_S = 0.6, 0.02
+"""Time of trials after which no more begin, and time of one's operations: half of `MOST_S` is for
+one trial of each candidate, the slowest included, and more than half of the two seconds that a
+change may take are for detection and conversion."""
 
 BATCH = 1024
 """Operations of a window of a trial, if the index is used in batches."""
@@ -69,7 +70,9 @@ def propose_configuration(
     CapError : no configuration is within the cap.
     TraceError : nothing was recorded.
     """
-    provider = partial(trial, value_bytes=value_bytes, batch=BATCH if in_batches else 1)
+    provider = partial(
+        trial, value_bytes=value_bytes, batch=BATCH if in_batches else 1, most_s=_TRIAL_S
+    )
     profile = _surveyed(trace)
     candidates = _candidates(profile, current, most_bytes_per_key)
     made = plan(
