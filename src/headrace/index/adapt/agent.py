@@ -45,7 +45,7 @@ a smaller index than this one."""
 _RECORD_S = (0.02, 0.25)
 """Least and longest time of a recording."""
 
-_SLICE_S, _BATCHED_SLICE_S = 3e-4, 1e-3
+_SLICE_S, _BATCHED_SLICE_S = 3e-4, 8e-4
 _SHARE = 0.75
 """Aim of a slice of conversion, that where users' calls are batches, which take about as long and
 are waited for in each slice; and the share of the time that slices take."""
