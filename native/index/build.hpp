@@ -51,6 +51,7 @@ class Builder {
   // A whole tree. Its root is a node with two children at least: no leaf has both 0 and the
   // highest code, which mark empty entries.
   Word root(const Entries<Value>& entries) {
+    if (!growing_) tree_.memory.expect(expected_bytes(entries.count));
     if (!one_code(entries)) return inner(entries, Range{});
     const Model halves{0, 1, 63};
     auto* node = make_node(halves, entries.count);
@@ -74,9 +75,9 @@ class Builder {
   Word inner(const Entries<Value>& entries, const Range& range) {
     if (one_code(entries)) return leaf(entries, range);
     const auto group = group_keys(entries.count);
-    const std::size_t most_slots = entries.count <= 2 * most_
-                                       ? tree_.configuration.initial_fragments
-                                       : tree_.configuration.fragments;
+    const auto allowed = entries.count <= 2 * most_ ? tree_.configuration.initial_fragments
+                                                    : tree_.configuration.fragments;
+    const auto most_slots = slots_to_try(entries.count, group, allowed);
     Fit fitted;
     {
       const Scratch histogram(tree_, most_slots * sizeof(std::uint32_t));
@@ -120,7 +121,8 @@ class Builder {
   Word make_hashed(const Entries<Value>& entries, bool high_empty) {
     using Hashed = HashedLeaf<Value, Sharing>;
     auto units = at_least(Kind::hashed, Hashed::units(entries.count, varied_fill(entries)));
-    auto* lines = allocate(units, Hashed::kBucketLines);
+    const auto least = at_least(Kind::hashed, Hashed::units(entries.count, kMostGrownFill));
+    auto* lines = allocate(units, least, Hashed::kBucketLines);
     const Word word(lines, Kind::hashed, units, high_empty);
     Hashed(word).fill(entries);
     return word;
@@ -130,9 +132,16 @@ class Builder {
     using Log = LogLeaf<Value, Sharing>;
     const bool fingerprints = tree_.configuration.fingerprints;
     auto units = at_least(Kind::log, Log::units(entries.count, varied_fill(entries), fingerprints));
-    auto* lines = allocate(units, 1);
+    const auto least = at_least(Kind::log, Log::units(entries.count, kMostGrownFill, fingerprints));
+    auto* lines = allocate(units, least, 1);
     Log::create(lines, units, fingerprints, entries);
     return Word(lines, Kind::log, units, high_empty);
+  }
+
+  // A little more than the leaves and nodes for so many entries take.
+  std::size_t expected_bytes(std::size_t count) const {
+    const auto entry = sizeof(std::uint64_t) + value_bytes<Value>;
+    return static_cast<std::size_t>(static_cast<double>(count * entry) * 1.05 / fill_);
   }
 
   // Neighbours that were filled alike would be full at the same time, and what they leave behind
@@ -140,15 +149,14 @@ class Builder {
   double varied_fill(const Entries<Value>& entries) const {
     if (entries.count == 0) return fill_;
     const auto share = static_cast<double>(scatter(entries.codes[0]) >> 48) / 65536;
-    // In changes a leaf may get a sixteenth less than it asks for.
     return std::min(growing_ ? 0.9 : 0.98, fill_ * (0.9 + 0.2 * share));
   }
 
-  // Lines for a leaf of so many units; in changes, about as many.
-  Line* allocate(std::uint32_t& units, std::size_t unit_lines) {
+  // Lines for a leaf of so many units; in changes, about as many, but not less than `least`.
+  Line* allocate(std::uint32_t& units, std::uint32_t least, std::size_t unit_lines) {
     auto lines = units * unit_lines;
     if (!growing_ || unit_lines != 1 || units < 16) return draft_.allocate(lines);
-    auto* block = draft_.allocate_about(lines);
+    auto* block = draft_.allocate_about(lines, std::min<std::size_t>(least, lines));
     units = static_cast<std::uint32_t>(lines);
     return block;
   }
@@ -230,6 +238,9 @@ class Builder {
     }
     return word;
   }
+
+  // In changes, of leaves that get less memory than they ask for.
+  static constexpr double kMostGrownFill = 0.72;
 
   Map& tree_;
   Draft& draft_;

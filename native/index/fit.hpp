@@ -62,6 +62,12 @@ inline Judged judge(const FitTask& task, std::size_t slots, double keys_of_sampl
 
 }  // namespace detail
 
+// Slots worth trying for so many codes: some for each leaf.
+inline std::size_t slots_to_try(std::size_t count, std::size_t leaf_keys, std::size_t most) {
+  const auto useful = std::bit_ceil(8 * (count / leaf_keys) + 2);
+  return std::min(most, std::max<std::size_t>(useful, 4));
+}
+
 // Models between the codes at some quantiles (codes outside of them go to the first or last slot),
 // with every width of slots that is a power of two. Needs at least two codes.
 inline Fit fit(const FitTask& task) {
@@ -69,8 +75,7 @@ inline Fit fit(const FitTask& task) {
   double best_cost = 0;
   // A sample with some codes for each leaf is enough.
   const auto stride = task.count <= 65'536 ? 1 : std::max<std::size_t>(1, task.leaf_keys / 8);
-  const auto useful = std::bit_ceil(8 * (task.count / task.leaf_keys) + 2);
-  const auto most_slots = std::min(task.most_slots, std::max<std::size_t>(useful, 4));
+  const auto most_slots = slots_to_try(task.count, task.leaf_keys, task.most_slots);
   std::size_t previous_trim = task.count;
   for (const std::size_t share :
        {std::size_t{0}, std::size_t{4096}, std::size_t{256}, std::size_t{32}}) {

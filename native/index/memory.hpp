@@ -2,9 +2,12 @@
 //
 // Leaves grow by small steps, so blocks of many sizes come and go; a free block is joined with its
 // free neighbours at once, which general allocators do only at the price of a header in each block
-// (for aligned lines: of a whole line). Chunks come in slabs whose size grows with the map, up to
-// 32 MB: a small map takes little, and a large one can have huge pages where the allocator or the
-// system gives them. Blocks above 64 kB are the allocator's own.
+// (for aligned lines: of a whole line). Chunks come in slabs, of the size that a build says or else
+// of a quarter of what there is: a small map takes little, and a large one can have huge pages
+// where the allocator or the system gives them. As a huge page is resident as a whole, slabs are
+// few and follow each other without gaps: an allocator leaves one of almost a chunk before each
+// slab whose own header does not fit behind the slab before, where one line is left free for it.
+// Blocks above 64 kB are the allocator's own.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +17,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <new>
+#include <type_traits>
 #include <utility>
 
 namespace headrace::index {
@@ -27,10 +32,37 @@ namespace detail {
 
 constexpr std::size_t kChunkBytes = std::size_t{256} << 10;
 constexpr std::size_t kMostChunksOfSlab = 128;
+constexpr std::size_t kMostChunksOfBuild = 1024;  // of one slab
 constexpr std::uint32_t kChunkLines = kChunkBytes / kLineBytes;
 struct alignas(kChunkBytes) Chunk {
   Line lines[kChunkLines];
 };
+// The last line of a slab is the allocator's; for simplicity, no chunk has its last line in use.
+constexpr std::uint32_t kUsableLines = kChunkLines - 1;
+
+// Slabs of any allocator are arrays of chunks. Those of `std::allocator` come from where it takes
+// its memory, which can be asked for one line less.
+template <class Allocator>
+Chunk* allocate_slab(const Allocator& given, std::size_t count) {
+  if constexpr (std::is_same_v<Allocator, std::allocator<typename Allocator::value_type>>) {
+    const auto bytes = count * kChunkBytes - kLineBytes;
+    return static_cast<Chunk*>(::operator new(bytes, std::align_val_t{kChunkBytes}));
+  } else {
+    using Traits = typename std::allocator_traits<Allocator>::template rebind_traits<Chunk>;
+    typename Traits::allocator_type allocator(given);
+    return std::to_address(Traits::allocate(allocator, count));
+  }
+}
+template <class Allocator>
+void release_slab(const Allocator& given, Chunk* slab, std::size_t count) noexcept {
+  if constexpr (std::is_same_v<Allocator, std::allocator<typename Allocator::value_type>>) {
+    ::operator delete(slab, std::align_val_t{kChunkBytes});
+  } else {
+    using Traits = typename std::allocator_traits<Allocator>::template rebind_traits<Chunk>;
+    typename Traits::allocator_type allocator(given);
+    Traits::deallocate(allocator, slab, count);
+  }
+}
 
 // First lines of a chunk. A bit of `begins` (`ends`) marks the first (last) line of a free block.
 struct ChunkHeader {
@@ -80,8 +112,8 @@ class FreeLists {
     }
   }
 
-  // A block of at least that many lines, removed from the lists, or null.
-  FreeBlock* take(std::uint64_t lines) {
+  // A block of at least `lines` lines and at most `most`, removed from the lists, or null.
+  FreeBlock* take(std::uint64_t lines, std::uint64_t most = kChunkLines) {
     auto index = size_class(lines);
     // Blocks of a class above 64 may be too small for a request of the same class.
     if (lines > 64 && lines % (std::bit_floor(lines) / 8) != 0) ++index;
@@ -90,6 +122,7 @@ class FreeLists {
       const auto bits = filled_[word] >> from << from;
       if (bits == 0) continue;
       auto* block = heads_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
+      if (block->lines > most) return nullptr;
       remove(block);
       return block;
     }
@@ -114,7 +147,6 @@ class FreeLists {
 template <class Allocator>
 class Arena {
   using Traits = std::allocator_traits<Allocator>;
-  using Chunks = typename Traits::template rebind_alloc<detail::Chunk>;
   using Lines = typename Traits::template rebind_alloc<Line>;
 
  public:
@@ -132,7 +164,7 @@ class Arena {
       return std::to_address(block);
     }
     if (auto* block = free_.take(lines)) return cut(block, static_cast<std::uint32_t>(lines));
-    if (newest_ == nullptr || header(newest_)->top + lines > detail::kChunkLines) add_chunk();
+    if (newest_ == nullptr || header(newest_)->top + lines > detail::kUsableLines) add_chunk();
     auto* head = header(newest_);
     auto* block = newest_->lines + head->top;
     head->top += static_cast<std::uint32_t>(lines);
@@ -140,17 +172,19 @@ class Arena {
     return block;
   }
 
-  // The same of a size that may be larger by a fifth: a free block of such size is taken as it
-  // is, without a rest too small for any use. The blocks of leaves that have grown would else be
-  // too small for others that grow.
-  Line* allocate_about(std::size_t& lines) {
-    if (!large(lines + lines / 5)) {
-      if (auto* block = free_.take(lines); block != nullptr) {
-        if (block->lines <= lines + lines / 5) lines = block->lines;
-        return cut(block, static_cast<std::uint32_t>(lines));
-      }
-    }
-    return allocate(lines);
+  // About so many bytes of blocks are allocated next: no more slabs for them than needed.
+  void expect(std::size_t bytes) { expected_chunks_ = bytes / detail::kChunkBytes + 1; }
+
+  // The same of a size that may be larger by a fifth, or smaller down to `least`: a free block of
+  // such size is taken as it is, without a rest too small for any use. The blocks of leaves that
+  // have grown would else be too small for others that grow.
+  Line* allocate_about(std::size_t& lines, std::size_t least) {
+    if (large(lines + lines / 5)) return allocate(lines);
+    auto* block = free_.take(lines, lines + lines / 5);
+    if (block == nullptr) block = free_.take(least, lines);
+    if (block == nullptr) return allocate(lines);
+    lines = block->lines;
+    return cut(block, static_cast<std::uint32_t>(lines));
   }
 
   void release(Line* block, std::size_t lines) noexcept {
@@ -188,12 +222,11 @@ class Arena {
 
   // Forgets every block inside of chunks.
   void release_chunks() noexcept {
-    Chunks allocator(allocator_);
     while (slab_ != nullptr) {
       auto* slab = slab_;
       const auto count = header(slab)->slab_chunks;
       slab_ = header(slab)->previous_slab;
-      std::allocator_traits<Chunks>::deallocate(allocator, slab, count);
+      detail::release_slab(allocator_, slab, count);
     }
     free_.clear();
     newest_ = nullptr;
@@ -211,6 +244,7 @@ class Arena {
     std::swap(newest_, other.newest_);
     std::swap(chunks_left_, other.chunks_left_);
     std::swap(full_chunks_, other.full_chunks_);
+    std::swap(expected_chunks_, other.expected_chunks_);
     std::swap(large_bytes_, other.large_bytes_);
     std::swap(free_, other.free_);
     std::swap(fresh_slab_, other.fresh_slab_);
@@ -234,8 +268,8 @@ class Arena {
       ++full_chunks_;
       auto* head = header(newest_);
       const auto rest = head->top;
-      head->top = detail::kChunkLines;
-      if (rest < detail::kChunkLines) link(newest_, rest, detail::kChunkLines);
+      head->top = detail::kUsableLines;
+      if (rest < detail::kUsableLines) link(newest_, rest, detail::kUsableLines);
     }
     if (!fresh_slab_) new (chunk) detail::ChunkHeader{};
     fresh_slab_ = false;
@@ -243,12 +277,12 @@ class Arena {
     newest_ = chunk;
     --chunks_left_;
   }
-  // An eighth of what there is.
   void add_slab() {
     const auto all = full_chunks_ + (newest_ != nullptr);
-    const auto count = std::clamp<std::size_t>(all / 8, 1, detail::kMostChunksOfSlab);
-    Chunks allocator(allocator_);
-    auto* slab = std::to_address(std::allocator_traits<Chunks>::allocate(allocator, count));
+    const auto grown = std::clamp<std::size_t>(all / 4, 1, detail::kMostChunksOfSlab);
+    const auto count = std::max(grown, std::min(expected_chunks_, detail::kMostChunksOfBuild));
+    auto* slab = detail::allocate_slab(allocator_, count);
+    expected_chunks_ -= std::min(expected_chunks_, count);
     auto* head = new (slab) detail::ChunkHeader{};
     head->previous_slab = std::exchange(slab_, slab);
     head->slab_chunks = chunks_left_ = count;
@@ -290,6 +324,7 @@ class Arena {
   detail::Chunk* newest_ = nullptr;  // the chunk that new blocks are cut from
   std::size_t chunks_left_ = 0;      // of the slab, not yet in use
   std::size_t full_chunks_ = 0;      // all in use but the newest
+  std::size_t expected_chunks_ = 0;  // of blocks to come
   std::size_t large_bytes_ = 0;
   detail::FreeLists free_;
   bool fresh_slab_ = false;  // its first chunk is not yet in use

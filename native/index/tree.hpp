@@ -185,9 +185,9 @@ class Tree {
       blocks_.push_back({tree_.memory.allocate(lines), lines});
       return blocks_.back().lines;
     }
-    Line* allocate_about(std::size_t& lines) {
+    Line* allocate_about(std::size_t& lines, std::size_t least) {
       reserve();
-      auto* block = tree_.memory.allocate_about(lines);
+      auto* block = tree_.memory.allocate_about(lines, least);
       blocks_.push_back({block, lines});
       return block;
     }
