@@ -120,6 +120,12 @@ def test_moved_keys_are_a_change() -> None:
     assert run.until(TuningAction.RECORD, look(0.5, center=0.8)) <= 6  # the pause after the first
 
 
+def test_a_conversion_that_was_kept_delays_no_other() -> None:
+    run = Run()
+    run.follow(look(0.1))
+    assert run.until(TuningAction.RECORD, look(0.9)) == run.state.limits.confirmations
+
+
 def test_a_useless_planning_is_not_repeated_soon() -> None:
     """Keys that move on and on, and the plan remains the best."""
     run = Run()

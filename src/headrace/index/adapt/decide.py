@@ -185,7 +185,8 @@ def _planning(state: TuningState, seen: SeenActivity) -> _Decided:
         case None:
             return state, TuningAction.WAIT
         case TuningOutcome.DONE:
-            return replace(state, phase=TuningPhase.CONVERTING), TuningAction.CONVERT
+            free_s = seen.now_s + state.limits.pause_s
+            return replace(state, phase=TuningPhase.CONVERTING, free_s=free_s), TuningAction.CONVERT
         case _:
             return _end(state, seen, kept=False)
 
@@ -237,6 +238,8 @@ def _end(state: TuningState, seen: SeenActivity, *, kept: bool) -> _Decided:
     limits = state.limits
     longer = min(max(2 * state.pause_s, limits.pause_s), limits.most_pause_s)
     pause_s = limits.pause_s if kept else longer
+    # of a planning that was of use, the pause has run since its end
+    free_s = state.free_s if kept else seen.now_s + pause_s
     ended = replace(
         state,
         phase=TuningPhase.WATCHING,
@@ -244,7 +247,7 @@ def _end(state: TuningState, seen: SeenActivity, *, kept: bool) -> _Decided:
         changed=NONE,
         pending=NONE,
         pause_s=pause_s,
-        free_s=seen.now_s + pause_s,
+        free_s=free_s,
     )
     return ended, TuningAction.ACCEPT
 
