@@ -2,8 +2,8 @@
 //
 // A change first allocates and writes all new blocks, then stores the words that lead to them, then
 // retires the old blocks; so an exception leaves the tree as it was, and a reader sees either
-// state. Each moves the keys of one leaf only. The cases for a full leaf, cheapest first (they
-// include those of MAPLE's Figure 6.3):
+// state. Each moves the keys of one leaf only, or, in a conversion, some thousand. The cases for a
+// full leaf, cheapest first (they include those of MAPLE's Figure 6.3):
 //   regrow   it has fewer keys than a leaf may have: copied into a larger one;
 //   widen    it is at the end of its model's range, and its keys are beyond: slots are added;
 //   split    it covers several slots of its node: split between two of them;
@@ -50,6 +50,11 @@ class Change {
   using Pair = std::pair<std::uint64_t, Value>;
   using Path =
       std::vector<Step, typename std::allocator_traits<Allocator>::template rebind_alloc<Step>>;
+  using Words =
+      std::vector<Word, typename std::allocator_traits<Allocator>::template rebind_alloc<Word>>;
+  using Part = std::pair<std::uint32_t, Word>;
+  using Run =
+      std::vector<Part, typename std::allocator_traits<Allocator>::template rebind_alloc<Part>>;
 
  public:
   explicit Change(Map& tree) : tree_(tree), path_(tree.memory.allocator()) {}
@@ -82,53 +87,104 @@ class Change {
     replace(gather(memory, count), false);
   }
 
-  // Makes the leaf at a code anew, together with those after it in its node that fit into one; sets
-  // the code to the last one of them. Returns how many keys they have.
+  // Makes all leaves below some slots anew, those of the leaf at a code among them, up to some
+  // thousand keys; sets the code to the last one of them. Returns how many keys they have. What is
+  // below a slot is made as by bulk loading, so that the tree becomes no deeper by it.
   std::size_t convert(std::uint64_t& code) {
     start(code);
-    auto count = leaf_.none() ? 0 : keys_of_leaf();
-    if (at().node.kind() == Kind::linear) count = join_run(count);
-    const auto range = at().child_range();
-    code = range.high;
+    while (refine_root()) start(code);
+    const auto count = join_run(ascend());
+    code = at().child_range().high;
     if (count == 0) return 0;
     const Scratch memory(tree_, scratch_bytes(count));
     auto entries = memory.entries(count);
-    std::size_t leaves = 0;
+    Words old(tree_.memory.allocator());
+    std::size_t blocks = 0;
     each_of_run([&](Word word) {
-      ++leaves;
-      with_leaf<Value, Sharing>(word, [&](auto leaf) { leaf.gather(0, entries); });
+      old.push_back(word);
+      blocks += tree_.blocks_below(word);
+      gather_below(word, memory, count, entries);
     });
-    sort(memory, entries, count);
     Draft draft(tree_);
-    Making builder(tree_, draft, tree_.configuration.fill);
-    const auto made = builder.subtree(entries, range);
-    tree_.state.expect(leaves);
+    const auto made = make_run(entries, draft);
+    tree_.state.expect(blocks);
     draft.keep(count);
-    retire_run(made, leaves);
+    auto first = at().first;
+    int children = -static_cast<int>(old.size());
+    for (const auto& [end, word] : made) {
+      Map::point(at().node, first, end, word);
+      children += !word.none();
+      first = end;
+    }
+    count_children(children);
+    for (const auto word : old) tree_.release_all(word);
     return count;
   }
 
  private:
-  // Lengthens the run of slots by leaves after it while all keep to the size of one. The two halves
-  // of a node remain apart, as `plant` says.
+  static constexpr std::size_t kConvertedKeys = 2048;  // at once, or those of one leaf
+
+  // Ends the path at the highest node but the root that has a child with the leaf and not too many
+  // keys; returns how many these are.
+  std::size_t ascend() {
+    auto count = leaf_.none() ? 0 : keys_of_leaf();
+    while (path_.size() > 1) {
+      const auto more = keys_up_to(at().node, kConvertedKeys);
+      if (more > kConvertedKeys) break;
+      count = more;
+      path_.pop_back();
+    }
+    return count;
+  }
+
+  // Keys below a word; if they are more than `most`, some number that is, too.
+  static std::size_t keys_up_to(Word word, std::size_t most) {
+    if (word.none()) return 0;
+    if (!word.inner()) return leaf_count<Value, Sharing>(word);
+    std::size_t keys = 0;
+    const auto* slots = slots_of(word);
+    for (std::size_t slot = 0; slot < slot_count(word) && keys <= most; ++slot) {
+      if (slot == 0 || slots[slot] != slots[slot - 1]) {
+        keys += keys_up_to(Word(slots[slot]), most - keys);
+      }
+    }
+    return keys;
+  }
+
+  // Lengthens the run of slots by what is after it while that is not too much. The two halves of a
+  // node remain apart, as `plant` says.
   std::size_t join_run(std::size_t count) {
-    const auto most = most_keys(tree_.configuration) * 5 / 8;
+    if (at().node.kind() != Kind::linear) return count;
     const auto* slots = slots_of(at().node);
     const auto all = static_cast<std::uint32_t>(slot_count(at().node));
     const auto bound = at().first < all / 2 ? all / 2 : all;
-    while (at().end < bound) {
-      const Word next(slots[at().end]);
-      if (next.inner()) break;
-      const auto more = next.none() ? 0 : leaf_count<Value, Sharing>(next);
-      if (count + more > most) break;
-      count += more;
+    while (at().end < bound && count <= kConvertedKeys) {
       const auto word = slots[at().end];
+      const auto more = keys_up_to(Word(word), kConvertedKeys - count);
+      if (count + more > kConvertedKeys) break;
       auto end = at().end;
       while (end < all && slots[end] == word) ++end;
       if (end > bound) break;
+      count += more;
       at().end = end;
     }
     return count;
+  }
+
+  // Leaves are in order; what is in each of them, is not.
+  void gather_below(Word word, const Scratch& memory, std::size_t most,
+                    EntryBuffer<Value>& entries) const {
+    if (word.inner()) {
+      Map::each_child(word, [&](Word child, std::uint32_t, std::uint32_t) {
+        if (!child.none()) gather_below(child, memory, most, entries);
+      });
+      return;
+    }
+    const auto before = entries.count;
+    with_leaf<Value, Sharing>(word, [&](auto leaf) { leaf.gather(0, entries); });
+    EntryBuffer<Value> added{entries.codes + before, entries.values + before,
+                             entries.count - before};
+    sort(memory, added, most);
   }
 
   template <class Action>
@@ -140,16 +196,43 @@ class Change {
     }
   }
 
-  void retire_run(Word made, std::size_t leaves) {
-    count_children(1 - static_cast<int>(leaves));
-    // Slots lead to the new leaf one after the other; each old leaf goes when its last slot is set.
-    const auto* slots = slots_of(at().node);
-    for (auto slot = at().first; slot < at().end; ++slot) {
-      const Word old(slots[slot]);
-      const bool last = slot + 1 == at().end || slots[slot + 1] != old.bits();
-      Map::point(at().node, slot, slot + 1, made);
-      if (last) tree_.retire(old);
+  // What is to be below the slots of the run, each with the slot after its last one.
+  Run make_run(const Entries<Value>& entries, Draft& draft) {
+    Making builder(tree_, draft, tree_.configuration.fill);
+    Run made(tree_.memory.allocator());
+    std::size_t begin = 0;
+    auto first = at().first;
+    const auto close = [&](std::size_t end, std::uint32_t slot) {
+      const auto range = range_of(at().node, at().range, first, slot);
+      made.emplace_back(slot, builder.subtree(entries.part(begin, end), range));
+      begin = end;
+      first = slot;
+    };
+    if (at().node.kind() == Kind::linear) {
+      const auto& model = at().node.template to<LinearNode>()->model;
+      const auto group = std::max<std::size_t>(1, most_keys(tree_.configuration) * 5 / 8);
+      std::size_t end = 0;
+      for (auto slot = at().first; slot + 1 < at().end; ++slot) {
+        const auto below = gallop(entries.codes, end, entries.count, model.first_code(slot + 1));
+        if (end != begin && below - begin > group) close(end, slot);
+        end = below;
+      }
+      if (end != begin && entries.count - begin > group) close(end, at().end - 1);
     }
+    close(entries.count, at().end);
+    return made;
+  }
+
+  // Halves the slots of the root, and ends the path there, if leaves are to be small for them.
+  bool refine_root() {
+    const auto root = path_[0].node;
+    if (root.kind() != Kind::linear) return false;
+    const auto slots = root.template to<LinearNode>()->model.slots();
+    if (tree_.size() <= slots * (most_keys(tree_.configuration) * 5 / 16)) return false;
+    if (!may_halve(root)) return false;
+    path_.resize(1);
+    halve_slots();
+    return true;
   }
 
   void start(std::uint64_t code) {
@@ -391,21 +474,29 @@ class Change {
 
   // Half of the width for each slot: worthwhile while most slots have leaves of their own.
   bool refine(const Entries<Value>& entries) {
-    const auto& node = *at().node.template to<LinearNode>();
-    const auto slots = node.model.slots();
-    if (2 * slots > tree_.configuration.fragments || slots > std::size_t{2} * node.children ||
-        node.model.shift == 0) {
-      return false;
-    }
+    const auto& model = at().node.template to<LinearNode>()->model;
     const auto median = entries.codes[entries.count / 2];
-    if (median < node.model.base || (median - node.model.base) >> node.model.shift >= slots) {
+    if (median < model.base || (median - model.base) >> model.shift >= model.slots()) {
       return false;  // outside of the model, where slots are as wide as before
     }
+    if (!may_halve(at().node)) return false;
+    halve_slots();
+    return true;
+  }
+
+  bool may_halve(Word word) const {
+    const auto& node = *word.to<LinearNode>();
+    const auto slots = node.model.slots();
+    return 2 * slots <= tree_.configuration.fragments && slots <= std::size_t{2} * node.children &&
+           node.model.shift != 0;
+  }
+
+  void halve_slots() {
+    const auto& node = *at().node.template to<LinearNode>();
     const auto room = (at().range.high - node.model.base) >> (node.model.shift - 1);
     const auto last = std::min<std::uint64_t>(2 * node.model.last + 1, room);
     rebuild_slots({node.model.base, static_cast<std::uint32_t>(last), node.model.shift - 1},
                   [](std::size_t slot) { return slot / 2; });
-    return true;
   }
 
   // The same node with another model, whose slots were the old slots that `origin` names.

@@ -115,6 +115,34 @@ void test_threads_beside_a_conversion() {
   CHECK(map->copy()->size() == map->size());
 }
 
+// Conversions to and fro leave a tree that is hardly deeper than one that is made anew.
+void test_conversions_keep_the_depth() {
+  std::mt19937_64 random(5);
+  Codes keys(100'000);
+  for (auto& key : keys) key = (random() >> random() % 24) & 0xFFF0'FFF0'0FF0'00FF;
+  auto map = make_dynamic_map(8);
+  map->build(column(keys), keys.data(), 1);
+  const std::array<Configuration, 4> configurations{{{.leaf = Leaf::hashed, .fragment_keys = 64},
+                                                     {.leaf = Leaf::log, .fragment_keys = 256},
+                                                     {.leaf = Leaf::gapped, .leaf_keys = 1024},
+                                                     {.leaf = Leaf::hashed, .fragment_keys = 128}}};
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& configuration : configurations) {
+      map->configure(configuration);
+      SlicedConversion conversion({.slice_s = 1e-3, .share = 1.0});
+      while (conversion.run(*map, 1.0)) {
+      }
+      map->verify();
+      const auto converted = map->statistics();
+      auto fresh = make_dynamic_map(8, configuration);
+      fresh->build(column(keys), keys.data(), 1);
+      CHECK(converted.leaves[static_cast<std::size_t>(configuration.leaf)] > 0);
+      CHECK(converted.keys[static_cast<std::size_t>(configuration.leaf)] == converted.size);
+      CHECK(converted.mean_depth < fresh->statistics().mean_depth + 0.7);
+    }
+  }
+}
+
 // Of leaves of all types the selected keys are read in slices, ascending.
 void test_selections() {
   std::mt19937_64 random(4);
@@ -226,6 +254,7 @@ int main() {
   test_keys_of_all_types();
   test_ranges();
   test_threads_beside_a_conversion();
+  test_conversions_keep_the_depth();
   test_selections();
   test_a_full_recording_halves_its_share();
   test_replays();

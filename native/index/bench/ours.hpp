@@ -143,8 +143,20 @@ class Locked {
 
  private:
   template <class Action>
-  auto counted([[maybe_unused]] Operation operation, [[maybe_unused]] const std::uint64_t* codes,
-               std::size_t count, Action action) {
+  auto counted(Operation operation, const std::uint64_t* codes, std::size_t count,
+               const Action& action) {
+    std::lock_guard lock(mutex_);
+    if constexpr (kCounting) {
+      if (count > 1 || !activity_.passes(operation)) {
+        return watched(operation, codes, count, action);
+      }
+    }
+    return action();
+  }
+
+  template <class Action>
+  [[gnu::noinline]] auto watched(Operation operation, const std::uint64_t* codes, std::size_t count,
+                                 const Action& action) {
     Activity::Batch batch(activity_, operation, count);
     activity_.sample(operation, codes, count);
     auto effective = action();
