@@ -2,7 +2,7 @@
 //
 // A change first allocates and writes all new blocks, then stores the words that lead to them, then
 // retires the old blocks; so an exception leaves the tree as it was, and a reader sees either
-// state. Each moves the keys of one leaf only, or, in a conversion, some thousand. The cases for a
+// state. Each moves the keys of one leaf only. The cases for a
 // full leaf, cheapest first (they include those of MAPLE's Figure 6.3):
 //   regrow   it has fewer keys than a leaf may have: copied into a larger one;
 //   widen    it is at the end of its model's range, and its keys are beyond: slots are added;
@@ -20,44 +20,36 @@
 
 #include "index/balance.hpp"
 #include "index/build.hpp"
-#include "index/tree.hpp"
-#include "index/unordered.hpp"
+#include "index/path_change.hpp"
 
 namespace headrace::index {
 
-// Sorts entries by code, by way of pairs in working memory of `count` pairs.
-template <class Value>
-void sort_entries(EntryBuffer<Value>& entries, std::pair<std::uint64_t, Value>* pairs) {
-  if (std::is_sorted(entries.codes, entries.codes + entries.count)) return;
-  if constexpr (value_bytes<Value> == 0) {
-    std::sort(entries.codes, entries.codes + entries.count);
-  } else {
-    sort_lowest(
-        entries.count, entries.count,
-        [&](std::size_t i) { return std::pair(entries.codes[i], entries.values[i]); }, pairs);
-    for (std::size_t i = 0; i < entries.count; ++i) {
-      std::tie(entries.codes[i], entries.values[i]) = pairs[i];
-    }
-  }
-}
-
 template <class Value, class Sharing, class Allocator>
-class Change {
-  using Map = Tree<Value, Sharing, Allocator>;
-  using Draft = typename Map::Draft;
-  using Scratch = typename Map::Scratch;
-  using Making = Builder<Value, Sharing, Allocator>;
-  using Pair = std::pair<std::uint64_t, Value>;
-  using Path =
-      std::vector<Step, typename std::allocator_traits<Allocator>::template rebind_alloc<Step>>;
-  using Words =
-      std::vector<Word, typename std::allocator_traits<Allocator>::template rebind_alloc<Word>>;
-  using Part = std::pair<std::uint32_t, Word>;
-  using Run =
-      std::vector<Part, typename std::allocator_traits<Allocator>::template rebind_alloc<Part>>;
+class Change : PathChange<Value, Sharing, Allocator> {
+  using Base = PathChange<Value, Sharing, Allocator>;
+  using Base::at;
+  using Base::code_;
+  using Base::count_children;
+  using Base::gather;
+  using Base::halve_slots;
+  using Base::keys_of_leaf;
+  using Base::leaf_;
+  using Base::may_halve;
+  using Base::path_;
+  using Base::place_node;
+  using Base::rebuild_slots;
+  using Base::replace_node;
+  using Base::scratch_bytes;
+  using Base::sort;
+  using Base::start;
+  using Base::tree_;
+  using typename Base::Draft;
+  using typename Base::Making;
+  using typename Base::Map;
+  using typename Base::Scratch;
 
  public:
-  explicit Change(Map& tree) : tree_(tree), path_(tree.memory.allocator()) {}
+  explicit Change(Map& tree) : Base(tree) {}
 
   // Makes room for a code whose leaf is full or `none`; perhaps to be called again.
   void make_room(std::uint64_t code) {
@@ -87,183 +79,12 @@ class Change {
     replace(gather(memory, count), false);
   }
 
-  // Makes all leaves below some slots anew, those of the leaf at a code among them, up to some
-  // thousand keys; sets the code to the last one of them. Returns how many keys they have. What is
-  // below a slot is made as by bulk loading, so that the tree becomes no deeper by it.
-  std::size_t convert(std::uint64_t& code) {
-    start(code);
-    while (refine_root()) start(code);
-    const auto count = join_run(ascend());
-    code = at().child_range().high;
-    if (count == 0) return 0;
-    const Scratch memory(tree_, scratch_bytes(count));
-    auto entries = memory.entries(count);
-    Words old(tree_.memory.allocator());
-    std::size_t blocks = 0;
-    each_of_run([&](Word word) {
-      old.push_back(word);
-      blocks += tree_.blocks_below(word);
-      gather_below(word, memory, count, entries);
-    });
-    Draft draft(tree_);
-    const auto made = make_run(entries, draft);
-    tree_.state.expect(blocks);
-    draft.keep(count);
-    auto first = at().first;
-    int children = -static_cast<int>(old.size());
-    for (const auto& [end, word] : made) {
-      Map::point(at().node, first, end, word);
-      children += !word.none();
-      first = end;
-    }
-    count_children(children);
-    for (const auto word : old) tree_.release_all(word);
-    return count;
-  }
-
  private:
-  static constexpr std::size_t kConvertedKeys = 2048;  // at once, or those of one leaf
-
-  // Ends the path at the highest node but the root that has a child with the leaf and not too many
-  // keys; returns how many these are.
-  std::size_t ascend() {
-    auto count = leaf_.none() ? 0 : keys_of_leaf();
-    while (path_.size() > 1) {
-      const auto more = keys_up_to(at().node, kConvertedKeys);
-      if (more > kConvertedKeys) break;
-      count = more;
-      path_.pop_back();
-    }
-    return count;
-  }
-
-  // Keys below a word; if they are more than `most`, some number that is, too.
-  static std::size_t keys_up_to(Word word, std::size_t most) {
-    if (word.none()) return 0;
-    if (!word.inner()) return leaf_count<Value, Sharing>(word);
-    std::size_t keys = 0;
-    const auto* slots = slots_of(word);
-    for (std::size_t slot = 0; slot < slot_count(word) && keys <= most; ++slot) {
-      if (slot == 0 || slots[slot] != slots[slot - 1]) {
-        keys += keys_up_to(Word(slots[slot]), most - keys);
-      }
-    }
-    return keys;
-  }
-
-  // Lengthens the run of slots by what is after it while that is not too much. The two halves of a
-  // node remain apart, as `plant` says.
-  std::size_t join_run(std::size_t count) {
-    if (at().node.kind() != Kind::linear) return count;
-    const auto* slots = slots_of(at().node);
-    const auto all = static_cast<std::uint32_t>(slot_count(at().node));
-    const auto bound = at().first < all / 2 ? all / 2 : all;
-    while (at().end < bound && count <= kConvertedKeys) {
-      const auto word = slots[at().end];
-      const auto more = keys_up_to(Word(word), kConvertedKeys - count);
-      if (count + more > kConvertedKeys) break;
-      auto end = at().end;
-      while (end < all && slots[end] == word) ++end;
-      if (end > bound) break;
-      count += more;
-      at().end = end;
-    }
-    return count;
-  }
-
-  // Leaves are in order; what is in each of them, is not.
-  void gather_below(Word word, const Scratch& memory, std::size_t most,
-                    EntryBuffer<Value>& entries) const {
-    if (word.inner()) {
-      Map::each_child(word, [&](Word child, std::uint32_t, std::uint32_t) {
-        if (!child.none()) gather_below(child, memory, most, entries);
-      });
-      return;
-    }
-    const auto before = entries.count;
-    with_leaf<Value, Sharing>(word, [&](auto leaf) { leaf.gather(0, entries); });
-    EntryBuffer<Value> added{entries.codes + before, entries.values + before,
-                             entries.count - before};
-    sort(memory, added, most);
-  }
-
-  template <class Action>
-  void each_of_run(const Action& action) {
-    const auto* slots = slots_of(at().node);
-    for (auto slot = at().first; slot < at().end; ++slot) {
-      const bool again = slot > at().first && slots[slot] == slots[slot - 1];
-      if (!again && slots[slot] != 0) action(Word(slots[slot]));
-    }
-  }
-
-  // What is to be below the slots of the run, each with the slot after its last one.
-  Run make_run(const Entries<Value>& entries, Draft& draft) {
-    Making builder(tree_, draft, tree_.configuration.fill);
-    Run made(tree_.memory.allocator());
-    std::size_t begin = 0;
-    auto first = at().first;
-    const auto close = [&](std::size_t end, std::uint32_t slot) {
-      const auto range = range_of(at().node, at().range, first, slot);
-      made.emplace_back(slot, builder.subtree(entries.part(begin, end), range));
-      begin = end;
-      first = slot;
-    };
-    if (at().node.kind() == Kind::linear) {
-      const auto& model = at().node.template to<LinearNode>()->model;
-      const auto group = std::max<std::size_t>(1, most_keys(tree_.configuration) * 5 / 8);
-      std::size_t end = 0;
-      for (auto slot = at().first; slot + 1 < at().end; ++slot) {
-        const auto below = gallop(entries.codes, end, entries.count, model.first_code(slot + 1));
-        if (end != begin && below - begin > group) close(end, slot);
-        end = below;
-      }
-      if (end != begin && entries.count - begin > group) close(end, at().end - 1);
-    }
-    close(entries.count, at().end);
-    return made;
-  }
-
-  // Halves the slots of the root, and ends the path there, if leaves are to be small for them.
-  bool refine_root() {
-    const auto root = path_[0].node;
-    if (root.kind() != Kind::linear) return false;
-    const auto slots = root.template to<LinearNode>()->model.slots();
-    if (tree_.size() <= slots * (most_keys(tree_.configuration) * 5 / 16)) return false;
-    if (!may_halve(root)) return false;
-    path_.resize(1);
-    halve_slots();
-    return true;
-  }
-
-  void start(std::uint64_t code) {
-    tree_.state.reclaim(tree_.memory);
-    tree_.trace(code, path_);
-    code_ = code;
-    leaf_ = Map::child_of(at());
-  }
-  Step& at() { return path_.back(); }
-  std::size_t keys_of_leaf() const { return leaf_count<Value, Sharing>(leaf_); }
   // A gapped leaf of some size whose model is worse than expected is split before it is full.
   bool slow() const {
     if (leaf_.kind() != Kind::gapped) return false;
     const GappedLeaf<Value, Sharing> leaf(leaf_);
     return leaf.count() >= 256 && leaf.too_slow();
-  }
-
-  // Entries of the leaf, then as many pairs to sort them by.
-  static std::size_t scratch_bytes(std::size_t count) {
-    const auto pairs = value_bytes<Value> == 0 ? 0 : count * sizeof(Pair);
-    return Scratch::bytes(count) + 64 + pairs;
-  }
-  EntryBuffer<Value> gather(const Scratch& memory, std::size_t count) const {
-    auto entries = memory.entries(count);
-    with_leaf<Value, Sharing>(leaf_, [&](auto leaf) { leaf.gather(0, entries); });
-    sort(memory, entries, count);
-    return entries;
-  }
-  static void sort(const Scratch& memory, EntryBuffer<Value>& entries, std::size_t count) {
-    const auto pairs = (Scratch::bytes(count) + 63) / 64 * 64;
-    sort_entries(entries, reinterpret_cast<Pair*>(memory.template as<char>() + pairs));
   }
 
   // Leaves made by changes have room for the inserts to come. Of gapped and hashed ones operations
@@ -484,37 +305,6 @@ class Change {
     return true;
   }
 
-  bool may_halve(Word word) const {
-    const auto& node = *word.to<LinearNode>();
-    const auto slots = node.model.slots();
-    return 2 * slots <= tree_.configuration.fragments && slots <= std::size_t{2} * node.children &&
-           node.model.shift != 0;
-  }
-
-  void halve_slots() {
-    const auto& node = *at().node.template to<LinearNode>();
-    const auto room = (at().range.high - node.model.base) >> (node.model.shift - 1);
-    const auto last = std::min<std::uint64_t>(2 * node.model.last + 1, room);
-    rebuild_slots({node.model.base, static_cast<std::uint32_t>(last), node.model.shift - 1},
-                  [](std::size_t slot) { return slot / 2; });
-  }
-
-  // The same node with another model, whose slots were the old slots that `origin` names.
-  template <class Origin>
-  void rebuild_slots(const Model& model, Origin&& origin) {
-    const auto& old = *at().node.template to<LinearNode>();
-    const auto* slots = slots_of(at().node);
-    Draft draft(tree_);
-    auto* node = new (draft.allocate(LinearNode::lines(model.slots())))
-        LinearNode{model, old.children, old.built_keys, old.deepened};
-    for (std::size_t slot = 0; slot < model.slots(); ++slot) {
-      node->slots()[slot] = slots[origin(slot)];
-    }
-    tree_.state.expect(1);
-    draft.keep(0);
-    replace_node(Word(reinterpret_cast<Line*>(node), Kind::linear));
-  }
-
   void deepen(const Entries<Value>& entries) {
     if (refit()) return;
     Draft draft(tree_);
@@ -609,32 +399,6 @@ class Change {
     place_node(word);
     tree_.release_all(old);
   }
-
-  // Puts another node in the place of the one above the leaf.
-  void replace_node(Word word) {
-    const auto old = at().node;
-    place_node(word);
-    tree_.retire(old);
-  }
-
-  void place_node(Word word) {
-    if (path_.size() == 1) {
-      tree_.set_root(word);
-    } else {
-      const auto& above = path_[path_.size() - 2];
-      Map::point(above.node, above.first, above.end, word);
-    }
-  }
-
-  void count_children(int more) {
-    if (at().node.kind() != Kind::linear) return;
-    at().node.template to<LinearNode>()->children += static_cast<std::uint32_t>(more);
-  }
-
-  Map& tree_;
-  Path path_;
-  std::uint64_t code_ = 0;
-  Word leaf_;
 };
 
 }  // namespace headrace::index

@@ -18,6 +18,7 @@
 #include "index/build.hpp"
 #include "index/change.hpp"
 #include "index/configuration.hpp"
+#include "index/conversion.hpp"
 #include "index/cursor.hpp"
 #include "index/inspect.hpp"
 #include "index/sort.hpp"
@@ -189,7 +190,7 @@ class CodeMap {
     std::size_t keys = 0;
     while (keys < most_keys) {
       if (tree_.root().none()) return false;
-      keys += 1 + Change<Value, Sharing, Allocator>(tree_).convert(cursor);
+      keys += 1 + Conversion<Value, Sharing, Allocator>(tree_).convert(cursor);
       if (cursor == ~std::uint64_t{0}) return false;
       ++cursor;
     }
