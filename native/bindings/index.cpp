@@ -615,8 +615,9 @@ void bind_index(nb::module_& module) {
       .def(
           "verify", [](IndexMap& self) { self.map().verify(); }, Released())
       .def("activity", &IndexMap::activity, "since"_a = 0,
-           "Return for each operation (operations, effective, timed, timed_ns); the number of "
-           "operations sampled so far; and operations and codes of the sample from number `since` "
+           "Return for each operation (operations, effective, timed, timed_ns), `effective` of the "
+           "timed ones; the number of operations sampled so far; and operations and codes of the "
+           "sample from number `since` "
            "on.")
       .def(
           "begin_recording",

@@ -2,8 +2,8 @@
 //
 // A change first allocates and writes all new blocks, then stores the words that lead to them, then
 // retires the old blocks; so an exception leaves the tree as it was, and a reader sees either
-// state. Each moves the keys of one leaf only. The cases for a
-// full leaf, cheapest first (they include those of MAPLE's Figure 6.3):
+// state. Each moves the keys of one leaf only. The cases for a full leaf, cheapest first (they
+// include those of MAPLE's Figure 6.3):
 //   regrow   it has fewer keys than a leaf may have: copied into a larger one;
 //   widen    it is at the end of its model's range, and its keys are beyond: slots are added;
 //   split    it covers several slots of its node: split between two of them;
