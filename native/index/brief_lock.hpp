@@ -1,4 +1,4 @@
-// A lock that is held for about a lookup's time: a waiting thread looks again for some microseconds
+// A lock that is held for about a lookup's time: a waiting thread tries again for some microseconds
 // before it sleeps, which alone would take longer.
 #pragma once
 
@@ -15,7 +15,7 @@ class BriefLock {
   void lock() {
     std::uint32_t found = kFree;
     if (state_.compare_exchange_strong(found, kTaken, std::memory_order_acquire)) return;
-    for (int looks = 0; looks < kLooks; ++looks) {
+    for (int tries = 0; tries < kTries; ++tries) {
       pause();
       if (state_.load(std::memory_order_relaxed) != kFree) continue;
       found = kFree;
@@ -29,7 +29,7 @@ class BriefLock {
   }
 
  private:
-  static constexpr int kLooks = 200;  // about ten changes of a leaf
+  static constexpr int kTries = 200;  // about ten changes of a leaf
   static constexpr std::uint32_t kFree = 0;
   static constexpr std::uint32_t kTaken = 1;
   static constexpr std::uint32_t kAwaited = 2;

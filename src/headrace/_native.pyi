@@ -367,7 +367,7 @@ class IndexMap:
 
     def activity(self, since: int = 0) -> tuple:
         """
-        Return for each operation (operations, effective, timed, timed_ns); the number of operations sampled so far; and operations and codes of the sample from number `since` on.
+        Return for each operation (operations, effective, timed, timed_ns), `effective` of the timed ones; the number of operations sampled so far; and operations and codes of the sample from number `since` on.
         """
 
     def begin_recording(self, halvings: int, most: int) -> None:

@@ -3,8 +3,8 @@
     PYTHONPATH=. .venv/bin/python -m benchmarks.index.training.collect --minutes 25
 
 One file a trace is written to the folder, by the trace's seed. A trace that has its file is not run
-again, so the command goes on where it was interrupted, and more minutes add more traces. What is
-counted is processor time: other work on the machine prolongs the elapsed time many times over.
+again, so the command goes on where it was interrupted, and more minutes add more traces. Trials
+count processor time; on a busy machine they are noisy still, as caches and memory are shared.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main() -> int:
         file = options.folder / f"{seed:06d}.npz"
         if not file.exists():
             begun = time.monotonic()
-            paused = pausing(in_processor_time(trial), options.wait_while)
+            paused = pausing(trial, options.wait_while)
             description = collect(seed, options.least, options.most, paused, file)
             print(f"{seed} {time.monotonic() - begun:.1f} s: {description}", flush=True)
         seed += 1
@@ -87,24 +87,6 @@ def collect(seed: int, least: int, most: int, trial: TrialProvider, file: Path) 
     return f"{drawn.family} {drawn.arrival} {len(trace.loaded)}+{len(trace)}: " + (
         f"{configurations[best].name} {results[best].operations_per_s / 1e6:.3g} M/s"
     )
-
-
-def in_processor_time(trial: TrialProvider) -> TrialProvider:
-    """Return the provider with rates scaled by the share of the time that the process ran."""
-
-    def timed(configuration: Configuration, trace: Trace) -> ConfigurationTrial:
-        elapsed, processor = time.perf_counter(), time.process_time()
-        found = trial(configuration, trace)
-        elapsed, processor = time.perf_counter() - elapsed, time.process_time() - processor
-        share = min(processor / elapsed, 1.0)
-        return ConfigurationTrial(
-            operations_per_s=found.operations_per_s / share,
-            bytes=found.bytes,
-            seconds=found.seconds,
-            leaves=found.leaves,
-        )
-
-    return timed
 
 
 if __name__ == "__main__":

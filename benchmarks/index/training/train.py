@@ -26,13 +26,13 @@ from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.index.configuration import Configuration
 from headrace.index.plan import model as plan_model
+from headrace.index.plan.choose import TOP
 from headrace.index.plan.forest import PARTS
 from headrace.index.plan.inputs import configuration_input, image_input, vector_input
 from headrace.index.plan.model import CENTRES, FOREST_SHARE, save_model
 from headrace.index.profile import KIND, TraceEncoding
 
 MODEL = Path(plan_model.__file__).with_name("model.npz")
-TOP = 6
 Normal = Mapping[str, np.ndarray]
 """By name: least and greatest value, mean and scale of each input."""
 

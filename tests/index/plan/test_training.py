@@ -53,7 +53,7 @@ def test_a_model_is_trained_on_what_is_collected(
     arguments = ["train", "--folder", str(tmp_path), "--output", str(output), "--folds", "2"]
     monkeypatch.setattr("sys.argv", [*arguments, "--epochs", "30", "--seeds", "1"])
     assert training.main() == 0
-    assert "both_best_of_6_mean_loss" in capsys.readouterr().out
+    assert "both_best_of_12_mean_loss" in capsys.readouterr().out
     model = load_model(output)
     found = model.predict(profile().encoding, grid()).operations_per_s
     assert grid()[int(np.argmax(found))].fragment_keys == 512

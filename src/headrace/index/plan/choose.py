@@ -18,9 +18,9 @@ from headrace.index.plan.trial import ConfigurationTrial, TrialProvider
 from headrace.index.profile import IndexProfile
 
 TOP = 12
-"""Candidates that are tried. On keys of unseen families the best of the first six by prediction is
-some percent behind the best of all (the model's provenance says how many), and most of a dozen fall
-out after one trial."""
+"""Candidates that are tried. On keys of unseen families the best of the first dozen by prediction
+is 1% behind the best of all, on average (see the model's provenance); most fall out after one
+trial."""
 
 ROUNDS = 6
 """Most trials of one candidate, of which the fastest counts: other work of the machine slows some,

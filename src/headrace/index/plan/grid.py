@@ -4,11 +4,11 @@ from headrace.index.configuration import Configuration
 
 
 def grid() -> tuple[Configuration, ...]:
-    """Return the configurations: 38, of all types of leaves.
+    """Return the configurations: 46, of all types of leaves.
 
-    Fragments of a few lines to some pages, tight and loose, below nodes of many slots and of few;
-    leaves of gapped arrays by their size, density and limits (Msi, Msh), with ALEX's knob in the
-    middle and at its ends; two perfect ones.
+    Hashed leaves of a page to some tens, loose and tight; fragments of log leaves of a few lines to
+    some pages, below nodes of many slots and of few; leaves of gapped arrays by their size, density
+    and limits (Msi, Msh), with ALEX's knob in the middle and at its ends; two perfect ones.
     """
     return (*_hashed(), *_log(), *_gapped(), *_perfect())
 
@@ -16,8 +16,8 @@ def grid() -> tuple[Configuration, ...]:
 def _hashed() -> list[Configuration]:
     found = [
         Configuration(leaf="hashed", fragment_keys=keys, fill=fill)
-        for keys in (64, 128, 256, 512)
-        for fill in (0.6, 0.75, 0.95)
+        for keys in (128, 256, 512, 1024, 2048)
+        for fill in (0.5, 0.6, 0.75, 0.95)
     ]
     return [*found, Configuration(leaf="hashed", fragments=1024, initial_fragments=2)]
 
@@ -25,12 +25,13 @@ def _hashed() -> list[Configuration]:
 def _log() -> list[Configuration]:
     found = [
         Configuration(leaf="log", fragment_keys=keys, fingerprints=fingerprints)
-        for keys in (32, 64, 128, 256)
-        for fingerprints in (True, False)
+        for fingerprints, most in ((True, 512), (False, 256))
+        for keys in (32, 64, 128, 256, 512)
+        if keys <= most
     ]
     tight = [Configuration(leaf="log", fragment_keys=keys, fill=0.95) for keys in (64, 128)]
     few = Configuration(leaf="log", fragment_keys=128, fragments=1024, initial_fragments=2)
-    return [*found, *tight, few, Configuration(leaf="log", fragment_keys=512)]
+    return [*found, *tight, few]
 
 
 def _gapped() -> list[Configuration]:
