@@ -3,8 +3,8 @@
 // Leaves grow by small steps, so blocks of many sizes come and go; a free block is joined with its
 // free neighbours at once, which general allocators do only at the price of a header in each block
 // (for aligned lines: of a whole line). Chunks come in slabs, of the size that a build says or else
-// of a quarter of what there is: a small map takes little, and a large one can have huge pages
-// where the allocator or the system gives them. As a huge page is resident as a whole, slabs are
+// of a quarter of what there is: a small map takes little, and a large one asks for huge pages, for
+// lookups in no order touch a page each. As a huge page is resident as a whole, slabs are
 // few and follow each other without gaps: an allocator leaves one of almost a chunk before each
 // slab whose own header does not fit behind the slab before, where one line is left free for it.
 // Blocks above 64 kB are the allocator's own.
@@ -20,6 +20,10 @@
 #include <new>
 #include <type_traits>
 #include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace headrace::index {
 
@@ -40,13 +44,28 @@ struct alignas(kChunkBytes) Chunk {
 // The last line of a slab is the allocator's; for simplicity, no chunk has its last line in use.
 constexpr std::uint32_t kUsableLines = kChunkLines - 1;
 
+// Lets the kernel use huge pages for those that are inside of the range as a whole.
+inline void advise_huge_pages([[maybe_unused]] void* begin, [[maybe_unused]] std::size_t bytes) {
+#if defined(MADV_HUGEPAGE)
+  constexpr std::uintptr_t kHugeBytes = std::uintptr_t{2} << 20;
+  const auto at = reinterpret_cast<std::uintptr_t>(begin);
+  const auto first = (at + kHugeBytes - 1) / kHugeBytes * kHugeBytes;
+  const auto end = (at + bytes) / kHugeBytes * kHugeBytes;
+  // Without effect where the kernel has none: an error is none here.
+  if (first < end)
+    static_cast<void>(madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE));
+#endif
+}
+
 // Slabs of any allocator are arrays of chunks. Those of `std::allocator` come from where it takes
 // its memory, which can be asked for one line less.
 template <class Allocator>
 Chunk* allocate_slab(const Allocator& given, std::size_t count) {
   if constexpr (std::is_same_v<Allocator, std::allocator<typename Allocator::value_type>>) {
     const auto bytes = count * kChunkBytes - kLineBytes;
-    return static_cast<Chunk*>(::operator new(bytes, std::align_val_t{kChunkBytes}));
+    auto* slab = ::operator new(bytes, std::align_val_t{kChunkBytes});
+    advise_huge_pages(slab, bytes);
+    return static_cast<Chunk*>(slab);
   } else {
     using Traits = typename std::allocator_traits<Allocator>::template rebind_traits<Chunk>;
     typename Traits::allocator_type allocator(given);
@@ -156,6 +175,9 @@ class Arena {
   // Large blocks are to be released by their user; the chunks and all in them go here.
   ~Arena() { release_chunks(); }
 
+  // About so many bytes of blocks are allocated next: no more slabs for them than needed.
+  void expect(std::size_t bytes) { expected_chunks_ = bytes / detail::kChunkBytes + 1; }
+
   Line* allocate(std::size_t lines) {
     if (large(lines)) {
       Lines allocator(allocator_);
@@ -171,9 +193,6 @@ class Arena {
     head->highest_top = std::max(head->highest_top, head->top);
     return block;
   }
-
-  // About so many bytes of blocks are allocated next: no more slabs for them than needed.
-  void expect(std::size_t bytes) { expected_chunks_ = bytes / detail::kChunkBytes + 1; }
 
   // The same of a size that may be larger by a fifth, or smaller down to `least`: a free block of
   // such size is taken as it is, without a rest too small for any use. The blocks of leaves that

@@ -56,5 +56,5 @@ def test_a_model_is_trained_on_what_is_collected(
     assert "both_best_of_12_mean_loss" in capsys.readouterr().out
     model = load_model(output)
     found = model.predict(profile().encoding, grid()).operations_per_s
-    assert grid()[int(np.argmax(found))].fragment_keys == 512
+    assert grid()[int(np.argmax(found))].fragment_keys == 2048
     assert model.provenance["held_out"]["traces"] == 20
