@@ -8,7 +8,7 @@ those of the rivals then take turns, and these rates are compared.
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from benchmarks.index.workload import MISS, Workload
 from benchmarks.kept import KeptRows
 
 _FULL = Sizes(loaded=4_000_000, operations=4_000_000, slices=8, rounds=1)
-_QUICK = Sizes(loaded=400_000, operations=400_000, slices=4, rounds=1)
+_QUICK = Sizes(loaded=400_000, operations=400_000, slices=4, rounds=5)
 _QUICK_CELLS = (("osm", "read-only"), ("fb", "85"), ("gaps", "50"), ("zipf", "scans"))
 _FINALISTS = 4
 _RIVALS = ("always gapped", "simple rule", "trials only")
@@ -77,7 +77,7 @@ def _cell(name: str, mix: str, size: Sizes) -> dict[str, Any]:
         "simple rule": _simple_rule(made),
         "trials only": _by_trials_only(made, choice.seconds),
     }
-    final, more_wrong = _final_rates(made, {**finalists, **rivals}, size.slices)
+    final, more_wrong = _final_rates(made, {**finalists, **rivals}, size)
     chosen = final["chosen"]
     return {
         "chosen": choice.name,
@@ -105,20 +105,27 @@ def _grid_rates(made: Workload, grid: list[dict[str, Any]]) -> tuple[list[float]
 
 
 def _final_rates(
-    made: Workload, settings: Mapping[str, Mapping[str, Any]], slices: int
+    made: Workload, settings: Mapping[str, Mapping[str, Any]], size: Sizes
 ) -> tuple[dict[str, float], int]:
-    """Return rates by name, from turns; equal configurations have one rate."""
+    """Return rates by name, medians of rounds of turns; equal configurations have one rate."""
     distinct: dict[str, str] = {}
     for name, each in settings.items():
         distinct.setdefault(repr(sorted(each.items())), name)
     maps = [headrace(settings[name], f"headrace {name}") for name in distinct.values()]
-    with on_disk(made) as path, running(maps, path) as started:
-        sums = turns(started, len(made.codes), slices=slices)
-    rates = {
-        name: per_s(sums[f"headrace {distinct[repr(sorted(each.items()))]}"])
+    rates: dict[str, list[float]] = {each.label: [] for each in maps}
+    wrong = 0
+    with on_disk(made) as path:
+        for _ in range(size.rounds):
+            with running(maps, path) as started:
+                sums = turns(started, len(made.codes), slices=size.slices)
+            for label, each in sums.items():
+                rates[label].append(per_s(each))
+                wrong += each["wrong"]
+    found = {
+        name: median(rates[f"headrace {distinct[repr(sorted(each.items()))]}"])
         for name, each in settings.items()
     }
-    return rates, sum(each["wrong"] for each in sums.values())
+    return found, wrong
 
 
 def _simple_rule(made: Workload) -> Mapping[str, Any]:
