@@ -7,12 +7,10 @@ second run, as the highest of several rates is one that was measured too high.
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -45,32 +43,13 @@ _WARM_S = 0.3
 _WINDOW_S = 0.5
 
 
-@cache
-def _scheduling() -> int | None:
-    """Open the account of this thread, the only one that measures."""
-    try:
-        return os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-    except OSError:
-        return None
-
-
-def _waited_s() -> float:
-    """Return how long this thread was ready and waited for a processor; 0 if it is not counted."""
-    account = _scheduling()
-    return 0.0 if account is None else int(os.pread(account, 80, 0).split()[1]) / 1e9
-
-
 def _value(keys: np.ndarray) -> np.ndarray:
     return keys * np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(slots=True)
 class Stream:
-    """Operations on an index that holds `size` of the `pool`, from place `first` on, cyclically.
-
-    The time of a call is all but what it waits for a processor that others use: waiting for the
-    index's lock counts.
-    """
+    """Operations on an index that holds `size` of the `pool`, from place `first` on, cyclically."""
 
     pool: np.ndarray
     size: int
@@ -112,9 +91,9 @@ class Stream:
         return finds + scans + 2 * changes
 
     def _timed(self, call: Callable[..., Any], *given: Any) -> Any:
-        waited_s, began = _waited_s(), time.perf_counter()
+        began = time.perf_counter()
         result = call(*given)
-        self.spent_s += time.perf_counter() - began - (_waited_s() - waited_s)
+        self.spent_s += time.perf_counter() - began
         return result
 
     def _present(self, count: int) -> np.ndarray:

@@ -43,7 +43,7 @@ NOOP, FULL = "one implementation", "all implementations"
 _SECONDS = {NOOP: (30.0, 180.0), FULL: (100.0, 600.0)}
 """Times after which a search ends: one within 5% of the bound, and any."""
 _QUICK_SECONDS = (4.0, 4.0)
-_CHECKMATE_S, _QUICK_CHECKMATE_S = 100.0, 4.0
+_CHECKMATE_S, _QUICK_CHECKMATE_S = 180.0, 4.0
 _MOST_OPERATORS, _QUICK_OPERATORS = 300, 120
 """Largest step that Checkmate's program is made for: its variables are by the square."""
 _BISECTIONS, _QUICK_BISECTIONS = 7, 5

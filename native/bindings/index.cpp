@@ -617,8 +617,7 @@ void bind_index(nb::module_& module) {
       .def("activity", &IndexMap::activity, "since"_a = 0,
            "Return for each operation (operations, effective, timed, timed_ns), `effective` of the "
            "timed ones; the number of operations sampled so far; and operations and codes of the "
-           "sample from number `since` "
-           "on.")
+           "sample from number `since` on.")
       .def(
           "begin_recording",
           [](IndexMap& self, unsigned halvings, std::size_t most) {

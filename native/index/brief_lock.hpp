@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "index/epochs.hpp"
+#include "index/pause.hpp"
 
 namespace headrace::index::detail {
 

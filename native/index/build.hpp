@@ -24,6 +24,28 @@ inline std::size_t gallop(const std::uint64_t* codes, std::size_t from, std::siz
       std::lower_bound(codes + low, codes + std::min(low + step, count), code) - codes);
 }
 
+// Joins neighbours of a model's slots `first` to `end` - 1 until they have entries for one leaf,
+// about `group`, and calls `close(from, to, part)` for each run of slots with its part of the
+// entries.
+template <class Value, class Close>
+void join_slots(const Model& model, std::uint32_t first, std::uint32_t end,
+                const Entries<Value>& entries, std::size_t group, const Close& close) {
+  std::size_t part_begin = 0;
+  std::size_t part_end = 0;
+  for (auto slot = first; slot < end; ++slot) {
+    const auto slot_end = slot + 1 == end ? entries.count
+                                          : gallop(entries.codes, part_end, entries.count,
+                                                   model.first_code(slot + 1));
+    if (part_end != part_begin && slot_end - part_begin > group) {
+      close(first, slot, entries.part(part_begin, part_end));
+      first = slot;
+      part_begin = part_end;
+    }
+    part_end = slot_end;
+  }
+  close(first, end, entries.part(part_begin, part_end));
+}
+
 // Only of multimaps: entries that no node can separate. They stay in one leaf of any size.
 template <class Value>
 bool one_code(const Entries<Value>& entries) {
@@ -195,26 +217,12 @@ class Builder {
   Word linear(const Entries<Value>& entries, const Range& range, const Model& model) {
     auto* node = make_node(model, entries.count);
     const auto word = Word(reinterpret_cast<Line*>(node), Kind::linear);
-    const auto group = group_keys(entries.count);
-    const auto slots = static_cast<std::uint32_t>(model.slots());
-    std::uint32_t first = 0;
-    std::size_t begin = 0;
-    std::size_t end = 0;
-    const auto close = [&](std::uint32_t slot) {
-      const auto part = entries.part(begin, end);
-      Map::point(word, first, slot, subtree(part, range_of(word, range, first, slot)));
-      node->children += part.count != 0;
-      first = slot;
-      begin = end;
-    };
-    for (std::uint32_t slot = 0; slot < slots; ++slot) {
-      const auto slot_end =
-          slot + 1 == slots ? entries.count
-                            : gallop(entries.codes, end, entries.count, model.first_code(slot + 1));
-      if (end != begin && slot_end - begin > group) close(slot);
-      end = slot_end;
-    }
-    close(slots);
+    join_slots(model, 0, static_cast<std::uint32_t>(model.slots()), entries,
+               group_keys(entries.count),
+               [&](std::uint32_t first, std::uint32_t end, const Entries<Value>& part) {
+                 Map::point(word, first, end, subtree(part, range_of(word, range, first, end)));
+                 node->children += part.count != 0;
+               });
     return word;
   }
 

@@ -14,9 +14,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <utility>
-#include <vector>
 
 #include "index/balance.hpp"
 #include "index/build.hpp"

@@ -26,6 +26,7 @@
 
 #include "index/epochs.hpp"
 #include "index/memory.hpp"
+#include "index/pause.hpp"
 #include "index/sharing.hpp"
 
 namespace headrace::index {

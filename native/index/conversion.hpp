@@ -143,26 +143,16 @@ class Conversion : PathChange<Value, Sharing, Allocator> {
   Run make_run(const Entries<Value>& entries, Draft& draft) {
     Making builder(tree_, draft, tree_.configuration.fill);
     Run made(tree_.memory.allocator());
-    std::size_t begin = 0;
-    auto first = at().first;
-    const auto close = [&](std::size_t end, std::uint32_t slot) {
-      const auto range = range_of(at().node, at().range, first, slot);
-      made.emplace_back(slot, builder.subtree(entries.part(begin, end), range));
-      begin = end;
-      first = slot;
+    const auto close = [&](std::uint32_t first, std::uint32_t end, const Entries<Value>& part) {
+      made.emplace_back(end, builder.subtree(part, range_of(at().node, at().range, first, end)));
     };
     if (at().node.kind() == Kind::linear) {
       const auto& model = at().node.template to<LinearNode>()->model;
       const auto group = std::max<std::size_t>(1, most_keys(tree_.configuration) * 5 / 8);
-      std::size_t end = 0;
-      for (auto slot = at().first; slot + 1 < at().end; ++slot) {
-        const auto below = gallop(entries.codes, end, entries.count, model.first_code(slot + 1));
-        if (end != begin && below - begin > group) close(end, slot);
-        end = below;
-      }
-      if (end != begin && entries.count - begin > group) close(end, at().end - 1);
+      join_slots(model, at().first, at().end, entries, group, close);
+    } else {
+      close(at().first, at().end, entries);
     }
-    close(entries.count, at().end);
     return made;
   }
 

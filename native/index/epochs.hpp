@@ -2,9 +2,8 @@
 //
 // A reader announces the epoch in which it began, in an entry of its thread's own; the writer
 // counts epochs, and releases what was retired before the oldest one announced. Between announcing
-// and reading a barrier is needed, which costs a reader more than a lookup whose memory is in a
-// cache. So, where Linux has `membarrier`, the writer makes all threads pass one, once for many
-// blocks.
+// and reading a barrier is needed, which keeps a reader's lookups from overlapping. So, where Linux
+// has `membarrier`, the writer makes all threads pass one, once for many blocks.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "index/memory.hpp"
+#include "index/pause.hpp"
 
 #if defined(__linux__) && __has_include(<linux/membarrier.h>)
 #include <linux/membarrier.h>
@@ -25,12 +25,6 @@
 #endif
 
 namespace headrace::index::detail {
-
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 // Barriers of all threads of the process, made by one of them.
 class ProcessBarrier {

@@ -31,6 +31,7 @@ _MARGIN_OF_ONE = 0.2
 n trials it is the n-th part."""
 
 _EARLY = 3
+"""Candidates that are tried before the best of each type that is not among them."""
 
 MOST_S = 7.0
 """Time of all trials after which no more begin, by the provider's clock."""
