@@ -13,6 +13,9 @@ from headrace.units import duration, rate
 _LINKS = 60
 """Most links, and rows of any other table, that are printed without --all."""
 
+_NAME = 24
+"""Width, in characters, that a column of names has at least, if its names are as long."""
+
 _CHARACTERS = 2000
 """Most characters of a text that are printed without --all."""
 
@@ -87,11 +90,19 @@ def rows(
 ) -> Iterator[RenderableType]:
     """Return a table, and a line on the rows that it leaves out."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
-    for column in columns:
+    shown = cells if everything else cells[:_LINKS]
+    texts = [[_cut(str(cell), everything) for cell in row] for row in shown]
+    for place, column in enumerate(columns):
         is_text = column in ("collective", "generator", "note", "name", "links")
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
-    for row in cells if everything else cells[:_LINKS]:
-        table.add_row(*(_cut(str(cell), everything) for cell in row))
+        longest = max((len(row[place]) for row in texts), default=0)
+        table.add_column(
+            column,
+            justify="left" if is_text else "right",
+            overflow="fold",
+            min_width=min(longest, _NAME) if column == "name" else None,
+        )
+    for row in texts:
+        table.add_row(*row)
     yield table
     if len(cells) > _LINKS and not everything:
         yield f" ... {len(cells) - _LINKS} more {title}: --all shows them"

@@ -36,8 +36,9 @@ def measure_trace_command(
     trace: TraceFile,
     output: Annotated[Path, output_option("File for the index profile.")],
     sample: Annotated[
-        str, typer.Option(help="Limit of keys and operations of the sample together, such as 2M.")
-    ] = "2M",
+        str | None,
+        typer.Option(help="Limit of keys and operations of the sample together; default: 4M."),
+    ] = None,
     loaded: Loaded = 0.5,
     inserts: Inserts = 0.5,
     erases: Erases = 0.0,
@@ -48,9 +49,9 @@ def measure_trace_command(
 ) -> None:
     """Encode a trace: its image, how its keys deviate from lines, and a sample to run."""
     from headrace.index.measure.files import read_trace
-    from headrace.index.measure.survey import survey_trace
+    from headrace.index.measure.survey import SAMPLE, survey_trace
 
-    most = parse_size(sample)
+    most = SAMPLE if sample is None else parse_size(sample)
     if most < 1000:
         raise InputError(f"sample is {sample!r}, needs at least 1000")
     with Console(stderr=True).status("reading") as status:
