@@ -155,7 +155,7 @@ class Builder {
     const bool fingerprints = tree_.configuration.fingerprints;
     auto units = at_least(Kind::log, Log::units(entries.count, varied_fill(entries), fingerprints));
     const auto least = at_least(Kind::log, Log::units(entries.count, kMostGrownFill, fingerprints));
-    auto* lines = allocate(units, least, 1);
+    auto* lines = allocate(units, least, Log::kUnitLines);
     Log::create(lines, units, fingerprints, entries);
     return Word(lines, Kind::log, units, high_empty);
   }

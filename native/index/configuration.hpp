@@ -25,6 +25,8 @@ constexpr const char* kLeafNames[kLeafTypes] = {"gapped", "log", "hashed", "perf
 // Most keys that one change of structure may move.
 constexpr std::uint32_t kMostMovedKeys = 65'536;
 constexpr std::uint32_t kMostSlots = 1U << 20;
+constexpr std::uint32_t kMostFragmentKeys = 32'768;
+constexpr double kLeastFill = 0.3;
 
 struct Configuration {
   Leaf leaf = Leaf::hashed;
@@ -83,12 +85,12 @@ inline void Configuration::validate() const {
   if (static_cast<std::size_t>(leaf) >= kLeafTypes) {
     detail::refuse("leaf", static_cast<int>(leaf), "0 (gapped) to 3 (perfect)");
   }
-  check_between("fragment_keys", fragment_keys, 8U, 32'768U);
+  check_between("fragment_keys", fragment_keys, 8U, kMostFragmentKeys);
   check_between("fragments", fragments, 2U, kMostSlots);
   check_between("initial_fragments", initial_fragments, 2U, fragments);
   check_between("leaf_keys", leaf_keys, 16U, kMostMovedKeys);
   if (!std::has_single_bit(leaf_keys)) detail::refuse("leaf_keys", leaf_keys, "a power of two");
-  check_between("fill", fill, 0.3, 0.98);
+  check_between("fill", fill, kLeastFill, 0.98);
   check_between("max_search", max_search, 0.0, 1e9);
   check_between("max_shifts", max_shifts, 0.0, 1e9);
   check_between("insert_fraction", insert_fraction, 0.0, 1.0);

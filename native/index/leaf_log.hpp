@@ -16,6 +16,7 @@
 #include <cstring>
 #include <utility>
 
+#include "index/configuration.hpp"
 #include "index/leaf_hashed.hpp"
 #include "index/memory.hpp"
 #include "index/search.hpp"
@@ -38,17 +39,23 @@ class LogLeaf {
 
   explicit LogLeaf(Word word) : header_(word.to<LogHeader>()) {}
 
-  static std::size_t lines(Word word) { return word.units(); }
+  // Lines of a unit: one, or, of large values, what makes the largest leaf fit a word's units.
+  static constexpr std::size_t kUnitLines = [] {
+    constexpr auto kBytes = kMostFragmentKeys / kLeastFill * (9.0 + value_bytes<Value>);
+    return static_cast<std::size_t>(kBytes / (kLineBytes * Word::kMostUnits)) + 1;
+  }();
+
+  static std::size_t lines(Word word) { return word.units() * kUnitLines; }
   static std::uint32_t units(std::size_t count, double fill, bool fingerprints) {
     const auto entries = std::ceil(static_cast<double>(count) / fill);
     const auto bytes = sizeof(LogHeader) + 8 + std::fmax(1, entries) * entry_bytes(fingerprints);
-    return static_cast<std::uint32_t>(std::ceil(bytes / kLineBytes));
+    return static_cast<std::uint32_t>(std::ceil(bytes / (kUnitLines * kLineBytes)));
   }
 
   // Writes the leaf for the first time; entries in any order.
   static void create(Line* lines, std::uint32_t units, bool fingerprints,
                      const Entries<Value>& entries) {
-    const auto bytes = static_cast<double>(units * kLineBytes - sizeof(LogHeader) - 8);
+    const auto bytes = static_cast<double>(units * kUnitLines * kLineBytes - sizeof(LogHeader) - 8);
     const auto capacity = static_cast<std::uint32_t>(bytes / entry_bytes(fingerprints));
     auto* header = new (lines) LogHeader{0, capacity, fingerprints ? (capacity + 7) / 8 * 8 : 0};
     const LogLeaf leaf{Word(lines, Kind::log, units)};

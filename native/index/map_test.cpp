@@ -11,6 +11,7 @@
 #include <random>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "check.hpp"
@@ -79,6 +80,25 @@ void test_interface() {
   CHECK(copy->first == 1.0 && first->first == 2.0);
   map = Map<double, int>{};
   CHECK(map.empty() && map.begin() == map.end());
+}
+
+// A leaf of such values takes more lines than the word that leads to it could count.
+void test_large_values() {
+  struct Large {
+    std::uint64_t words[8];
+  };
+  const Configuration configuration{
+      .leaf = Leaf::log, .fragment_keys = kMostFragmentKeys, .fill = kLeastFill};
+  constexpr std::uint64_t kKeys = 60'000;
+  std::vector<std::pair<std::uint64_t, Large>> entries;
+  for (std::uint64_t key = 0; key < kKeys; ++key) entries.push_back({key, {{key}}});
+  Map<std::uint64_t, Large> map(entries.begin(), entries.end(), configuration);
+  const auto bytes = map.codes().statistics().leaf_bytes;
+  CHECK(static_cast<double>(bytes) >= kKeys * sizeof(entries[0]) / 0.35);
+  for (std::uint64_t key = kKeys; key < kKeys + 1'000; ++key) map.insert({key, {{key}}});
+  map.codes().verify();
+  CHECK(map.size() == kKeys + 1'000);
+  for (std::uint64_t key = 0; key < map.size(); ++key) CHECK(map.at(key).words[0] == key);
 }
 
 // Counts down allocations of all copies; the one at zero fails.
@@ -173,6 +193,7 @@ void test_fuzz() {
 
 int main() {
   test_interface();
+  test_large_values();
   for (const auto leaf : {Leaf::hashed, Leaf::log, Leaf::gapped, Leaf::perfect}) {
     test_countdown(leaf);
   }

@@ -176,7 +176,7 @@ class Multimap {
   static constexpr auto kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kAtOnce = 32;
   // Entries of a full leaf that is sealed: as leaves are built with room, one of fewer has at most
-  // 65,536 when it is full. Or as many units (lines) as leave room in the word.
+  // 65,536 when it is full. Or as many units as leave room in the word.
   static constexpr std::size_t kSealedEntries = kMostMovedKeys / 5 * 2;
   static constexpr std::uint32_t kSealedUnits = Word::kMostUnits / 5 * 2;
   // Entries of one code that are loaded into a leaf of the tree, which may be filled to 0.3 only.
@@ -317,7 +317,7 @@ void Multimap<Key, Value, Sharing, Allocator>::seal_copy(const Entries<Value>& e
   const bool fingerprints = configuration().fingerprints;
   const auto units = Log::units(entries.count, 1, fingerprints);
   typename Map::Draft draft(tree_);
-  auto* lines = draft.allocate(units);
+  auto* lines = draft.allocate(units * Log::kUnitLines);
   Log::create(lines, units, fingerprints, entries);
   sealed_.add(entries.codes[0], Word(lines, Kind::log, units));
   draft.keep(0);

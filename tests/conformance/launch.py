@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty
+from typing import Any
 
 from headrace.launch.roles import LINES, Role, Roles
 
@@ -123,7 +124,7 @@ def outputs(processes: Sequence[Rank], deadline_s: float) -> list[str]:
     return texts
 
 
-def results(texts: Sequence[str]) -> list[dict[str, str]]:
+def results(texts: Sequence[str]) -> list[dict[str, Any]]:
     """Return what each rank's checks found, by their names, from its output ("" for nothing)."""
     found = []
     for rank, text in enumerate(texts):

@@ -51,7 +51,7 @@ def main() -> None:
         "schedule": _scheduled(clock),
         "differ": _differ(),
     }
-    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.write(f"RESULTS {json.dumps(result)}\n")
     sys.stdout.flush()
     dist.barrier()
     dist.destroy_process_group()

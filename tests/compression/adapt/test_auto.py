@@ -1,6 +1,5 @@
 """The choice of a level: a pure decision over simulated networks, and a job of two ranks."""
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from headrace.compression import Auto, CompressionError
 from headrace.compression.adapt.auto import SWITCH_STEPS, SeenWindow, decide, start
 from tests.compression.adapt import auto_job
-from tests.conformance.launch import outputs, ranks
+from tests.conformance.launch import outputs, ranks, results
 
 DEADLINE_S = 120
 pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
@@ -174,8 +173,7 @@ def test_bad_levels_fail() -> None:
 
 def test_two_ranks_choose_alike_and_follow_a_change() -> None:
     with ranks(2, Path(auto_job.__file__), GLOO_SOCKET_IFNAME="lo") as processes:
-        found: list[Any] = [json.loads(text) for text in outputs(processes, DEADLINE_S)]
-    first, second = found
+        first, second = results(outputs(processes, DEADLINE_S))
     assert first["levels"] == second["levels"]
     assert first["equal"]
     assert second["equal"]

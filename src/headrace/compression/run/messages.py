@@ -31,7 +31,8 @@ class MessageWork:
     """An exchange under way; waited for as a `torch.distributed.Work`."""
 
     def __init__(self, group: dist.ProcessGroup, rounds: list[_Round], tag: int) -> None:
-        self._group, self._rounds, self._tag = group, rounds, tag
+        self._group: dist.ProcessGroup | None = group
+        self._rounds, self._tag = rounds, tag
         self._done: Future[None] = Future()
         self._received = deque(
             _work(dist.irecv(into, group=group, group_src=source, tag=tag + index))
@@ -59,8 +60,9 @@ class MessageWork:
     def carry_out(self) -> None:
         """Wait for each round's message, and send the next; on the thread for that.
 
-        torch's handles are dropped before this is known to have ended: their destructors must not
-        run on a daemon thread while the process exits.
+        What torch owns is dropped before this is known to have ended: its destructors release the
+        interpreter, and a daemon thread that takes it again while the process exits ends with
+        `std::terminate`.
         """
         error: RuntimeError | None = None
         try:
@@ -73,6 +75,8 @@ class MessageWork:
             error = failure.with_traceback(None)
         self._received.clear()
         self._sent.clear()
+        self._rounds.clear()
+        self._group = None
         if error is None:
             self._done.set_result(None)
         else:
