@@ -4,16 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from statistics import mean, median
-from typing import Any
+from statistics import median
 
 from benchmarks.harness import ROOT, Report
 from benchmarks.index import answers
 from benchmarks.index.cells import BATCH, FULL, describe_machine, on_disk, per_s, workload
 from benchmarks.index.choices import DEFAULT, headrace
-from benchmarks.index.maps import ABSL, HUGE_PAGES, OrderedMap, Running, running
+from benchmarks.index.maps import ABSL, HUGE_PAGES, OrderedMap, running
 from benchmarks.index.workload import Mix
 
 _PHASES = {
@@ -22,7 +19,8 @@ _PHASES = {
     "write-only": Mix(inserts=1.0),
 }
 _SLICES = 3
-_KINDS = ("locked", "monitored")
+_PARTS = 24
+_MONITORED = OrderedMap(label="headrace monitored", kind="monitored")
 _FIXED = (
     ABSL,
     headrace({"leaf": "gapped"}, "headrace gapped"),
@@ -45,45 +43,22 @@ def measure(report: Report, *, quick: bool) -> None:
 def _monitoring(report: Report, *, quick: bool) -> float:
     """Return the share of the rate that counting costs, one by one or in batches: the larger.
 
-    Two processes of one kind differ by some percent, as their memory does, and more often than not
-    the one that started first is faster. So there are several pairs, each begun in both orders.
+    Finds with counting and without it take turns of a third of a millisecond and more on one map.
     """
-    pairs, loaded, parts = (9, 1_000_000, 16) if quick else (5, FULL.loaded, 40)
-    made = workload("osm", loaded, [(parts * BATCH, Mix())])
-    with on_disk(made) as path:
-        found = [
-            [_counting(path, parts, kinds) for kinds in (_KINDS, _KINDS[::-1])]
-            for _ in range(pairs)
-        ]
-    costs = {
-        verb: median(mean(each[verb] for each in pair) for pair in found) for verb in found[0][0]
-    }
+    loaded = 1_000_000 if quick else FULL.loaded
+    count = 2 * _PARTS * BATCH
+    made = workload("osm", loaded, [(count, Mix())])
+    costs: dict[str, float] = {}
+    with on_disk(made) as path, running([_MONITORED], path) as (each,):
+        for name, size in (("one by one", 1), ("batches of 512", 512), ("of 65,536", BATCH)):
+            found = [
+                each.ask(f"counting {count * at // _PARTS} {count * (at + 1) // _PARTS} {size}")
+                for at in range(_PARTS)
+            ]
+            answers.count(sum(part["wrong"] for part in found))
+            costs[name] = 1.0 - median(part["plain_ns"] / part["counting_ns"] for part in found)
     report.row("cost of counting, share of the rate of finds", loaded=loaded, **costs)
     return max(costs.values())
-
-
-def _counting(path: Path, parts: int, kinds: Sequence[str]) -> dict[str, float]:
-    """Return the share of the rate that counting costs, by processes started in an order."""
-    maps = [OrderedMap(label=f"headrace {kind}", kind=kind) for kind in kinds]
-    costs: dict[str, float] = {}
-    with running(maps, path) as started:
-        for name, verb, after in (("one_by_one", "run", ""), ("batches", "batches", BATCH)):
-            rates = [
-                _pair(started, f"{verb} {at * BATCH} {(at + 1) * BATCH} {after}", at)
-                for at in range(parts)
-            ]
-            costs[name] = 1.0 - median(rates)
-    return costs
-
-
-def _pair(maps: list[Running], command: str, at: int) -> float:
-    """Return the rate with counting over the one without; which is the first to run alternates."""
-    found: dict[str, Any] = {}
-    for each in maps if at % 2 else reversed(maps):
-        found[each.label] = each.ask(command)
-    answers.count(sum(each["wrong"] for each in found.values()))
-    locked, monitored = (found[f"headrace {kind}"]["cpu_ns"] for kind in _KINDS)
-    return locked / monitored
 
 
 def _adapted(report: Report, *, quick: bool) -> float:

@@ -80,11 +80,13 @@ class DynamicMap {
 
 namespace detail {
 
-template <class Value>
+// `Observer`: Activity, or a class of it that observes nothing, to measure what that costs.
+template <class Value, class Observer = Activity>
 class DynamicMapOf final : public DynamicMap {
  public:
   explicit DynamicMapOf(const Configuration& configuration) : map_(configuration) {}
-  explicit DynamicMapOf(const CodeMap<Value>& map) : map_(map) {}
+  explicit DynamicMapOf(CodeMap<Value> map) : map_(std::move(map)) {}
+  CodeMap<Value> release() && { return std::move(map_); }
 
   std::size_t value_bytes() const override { return kBytes; }
 
@@ -301,7 +303,7 @@ class DynamicMapOf final : public DynamicMap {
     std::lock_guard lock(mutex_);
     const bool counted = keys.count == 1 && activity_.passes(operation);
     if (counted) return each_block(operation, keys, false, run);
-    Activity::Batch batch(activity_, operation, keys.count);
+    typename Observer::Batch batch(activity_, operation, keys.count);
     const auto effective = each_block(operation, keys, true, run);
     batch.done(effective);
     return effective;
@@ -355,7 +357,7 @@ class DynamicMapOf final : public DynamicMap {
 
   mutable std::mutex mutex_;
   CodeMap<Value> map_;
-  Activity activity_;
+  Observer activity_;
   std::optional<Recording> recording_;
 };
 

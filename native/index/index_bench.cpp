@@ -4,9 +4,9 @@
 //
 //   index_bench MAP WORKLOAD [--value-bytes 4|8] [--set FIELD=VALUE]... [--folder F --sync 0|1]
 //
-// MAP: standard, vector, absl, judy, headrace; locked and monitored, the same behind a lock,
-// without counters and with; append, headrace's multimap; durable and lmdb, which are kept in a
-// folder. FIELD: of headrace's configuration. Commands:
+// MAP: standard, vector, absl, judy, headrace; monitored, the map of other languages;
+// append, headrace's multimap; durable and lmdb, which are kept in a folder. FIELD: of headrace's
+// configuration. Commands:
 //   build                    load the workload's codes
 //   run BEGIN END            operations BEGIN to END, one after the other
 //   chained BEGIN END        finds, each of which begins when the one before has ended
@@ -15,9 +15,11 @@
 //   latencies BEGIN END      with a clock around each operation
 //   memory                   bytes since before the map was made: malloc's and resident
 //   statistics               headrace's own, after verify()
+//   counting BEGIN END SIZE  monitored: finds, by turns with counters and without
 //   beside BEGIN END         shared: inserts beside a reader
 //   writers BEGIN END        sharded: inserts by one thread, then by two
 //   open                     close a folder's map, open it, and look up a code
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <iostream>
@@ -148,6 +150,13 @@ void execute(Map& map, const Workload& workload, const Memory& before, const std
   if constexpr (requires { map.read_beside_writer(workload, range); }) {
     if (verb == "beside") return map.read_beside_writer(workload, range);
   }
+  if constexpr (requires { map.count_in_turns(workload.codes(), size, size); }) {
+    constexpr std::size_t kTurn = 8'192;  // a third of a millisecond, and more
+    const auto codes = workload.codes().subspan(range.begin, range.end - range.begin);
+    if (verb == "counting" && size > 0) {
+      return map.count_in_turns(codes, std::max(kTurn, size), size);
+    }
+  }
   if constexpr (requires { map.write_by_two(workload, range); }) {
     if (verb == "writers") return map.write_by_two(workload, range);
   }
@@ -179,8 +188,7 @@ void serve_map(const Options& options, const Workload& workload) {
   headrace::index::Configuration configuration;
   for (const auto& setting : options.settings) set_field(configuration, setting);
   if (options.map == "headrace") return serve<Ours<Value>>(workload, configuration);
-  if (options.map == "locked") return serve<Locked<Value, false>>(workload, configuration);
-  if (options.map == "monitored") return serve<Locked<Value, true>>(workload, configuration);
+  if (options.map == "monitored") return serve<Monitored<Value>>(workload, configuration);
 #if defined(HEADRACE_BENCH_THREADS)
   if (options.map == "shared") return serve<SharedOurs<Value>>(workload, configuration);
   if (options.map == "sharded") return serve<Sharded<Value>>(workload, configuration);

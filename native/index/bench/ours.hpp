@@ -2,19 +2,22 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <mutex>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "index/activity.hpp"
 #include "index/bench/meter.hpp"
 #include "index/bench/workload.hpp"
 #include "index/code_map.hpp"
+#include "index/dynamic_map.hpp"
 
 namespace headrace::index::bench {
 
@@ -60,8 +63,7 @@ class Ours {
   explicit Ours(const Configuration& configuration) : map_(configuration) {}
 
   void build(std::span<const std::uint64_t> ascending) {
-    std::vector<Value> values(ascending.size());
-    std::transform(ascending.begin(), ascending.end(), values.begin(), value_of<Value>);
+    const auto values = values_of<Value>(ascending);
     map_.build(ascending.data(), values.data(), ascending.size());
   }
   bool find(std::uint64_t code, Value& out) const { return map_.get(code, out); }
@@ -100,73 +102,64 @@ class Ours {
         .print();
   }
 
- private:
+ protected:
   CodeMap<Value, Sharing> map_;
 };
 
-// The same behind a lock, as the map that other languages use; with or without the counters that
-// adaptation reads.
-template <class ValueType, bool kCounting>
-class Locked {
+// Observes nothing.
+struct Unobserved : Activity {
+  struct Batch {
+    Batch(Unobserved&, Operation, std::size_t) {}
+    void done(std::uint64_t) {}
+  };
+  static bool passes(Operation) { return true; }
+  void sample(Operation, const std::uint64_t*, std::size_t) {}
+};
+
+// The map of other languages, behind its lock, with the counters that adaptation reads and without
+// them: both take turns on one map, so that memory and what else the machine does are the same.
+template <class ValueType>
+class Monitored : public Ours<ValueType> {
  public:
   using Value = ValueType;
+  using Ours<Value>::Ours;
 
-  explicit Locked(const Configuration& configuration) : map_(configuration) {}
-
-  void build(std::span<const std::uint64_t> ascending) { map_.build(ascending); }
-  bool find(std::uint64_t code, Value& out) {
-    return counted(Operation::find, &code, 1, [&] { return map_.find(code, out); });
+  // Finds the codes in batches of `size`, by turns of `turn` codes.
+  void count_in_turns(std::span<const std::uint64_t> codes, std::size_t turn, std::size_t size) {
+    std::array<std::uint64_t, 2> taken_ns{};
+    std::uint64_t wrong = 0;
+    for (std::size_t begin = 0; begin + 2 * turn <= codes.size(); begin += 2 * turn) {
+      find_all<Unobserved>(codes.subspan(begin, turn), size, taken_ns[0], wrong);
+      find_all<Activity>(codes.subspan(begin + turn, turn), size, taken_ns[1], wrong);
+    }
+    Line("counting")
+        .add("plain_ns", taken_ns[0])
+        .add("counting_ns", taken_ns[1])
+        .add("wrong", wrong)
+        .print();
   }
-  bool insert(std::uint64_t code, Value value) {
-    return counted(Operation::insert, &code, 1, [&] { return map_.insert(code, value); });
-  }
-  bool erase(std::uint64_t code) {
-    return counted(Operation::erase, &code, 1, [&] { return map_.erase(code); });
-  }
-  std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes, Value* values) {
-    return counted(Operation::scan, &from, 1, [&] { return map_.scan(from, most, codes, values); });
-  }
-  std::size_t size() const { return map_.size(); }
-
-  std::size_t find(const std::uint64_t* codes, std::size_t count, Value* out, bool* found) {
-    return counted(Operation::find, codes, count,
-                   [&] { return map_.find(codes, count, out, found); });
-  }
-  std::size_t insert(const std::uint64_t* codes, const Value* values, std::size_t count) {
-    return counted(Operation::insert, codes, count,
-                   [&] { return map_.insert(codes, values, count); });
-  }
-  std::size_t erase(const std::uint64_t* codes, std::size_t count) {
-    return counted(Operation::erase, codes, count, [&] { return map_.erase(codes, count); });
-  }
-  void describe() const { map_.describe(); }
 
  private:
-  template <class Action>
-  auto counted(Operation operation, const std::uint64_t* codes, std::size_t count,
-               const Action& action) {
-    std::lock_guard lock(mutex_);
-    if constexpr (kCounting) {
-      if (count > 1 || !activity_.passes(operation)) {
-        return watched(operation, codes, count, action);
+  template <class Observer>
+  void find_all(std::span<const std::uint64_t> codes, std::size_t size, std::uint64_t& taken_ns,
+                std::uint64_t& wrong) {
+    using Map = detail::DynamicMapOf<Value, Observer>;
+    auto made = std::make_unique<Map>(std::move(this->map_));
+    DynamicMap& map = *made;
+    std::vector<Value> values(size);
+    const auto found = std::make_unique<bool[]>(size);
+    const Value missing{};
+    Stopwatch watch;
+    for (std::size_t at = 0; at < codes.size(); at += size) {
+      const auto count = std::min(size, codes.size() - at);
+      map.find({codes.data() + at, count, KeyType::uint64}, values.data(), found.get(), &missing);
+      for (std::size_t i = 0; i < count; ++i) {
+        wrong += !found[i] || values[i] != value_of<Value>(codes[at + i]);
       }
     }
-    return action();
+    taken_ns += watch.processor();
+    this->map_ = std::move(*made).release();
   }
-
-  template <class Action>
-  [[gnu::noinline]] auto watched(Operation operation, const std::uint64_t* codes, std::size_t count,
-                                 const Action& action) {
-    Activity::Batch batch(activity_, operation, count);
-    activity_.sample(operation, codes, count);
-    auto effective = action();
-    batch.done(effective);
-    return effective;
-  }
-
-  std::mutex mutex_;
-  Ours<Value> map_;
-  Activity activity_;
 };
 
 }  // namespace headrace::index::bench

@@ -1,4 +1,5 @@
-// Two threads on one map: a reader beside the writer of a shared map, and writers of shards.
+// Two threads on one map: a reader beside the writer of a shared map, and writers of shards; and on
+// maps of their own, which is as fast as the two cores and their memory allow.
 #pragma once
 
 #include <atomic>
@@ -6,22 +7,92 @@
 #include <cstdint>
 #include <span>
 #include <thread>
-#include <vector>
 
 #include "index/bench/meter.hpp"
-#include "index/bench/ours.hpp"
 #include "index/bench/replay.hpp"
 #include "index/bench/workload.hpp"
+#include "index/code_map.hpp"
 #include "index/concurrent.hpp"
 #include "index/sharded.hpp"
 
 namespace headrace::index::bench {
 
+// Looks up loaded codes, in an order without locality, until `stopped` or `most` are done.
+struct Reader {
+  std::uint64_t lookups = 0;
+  std::uint64_t wrong = 0;
+  std::uint64_t elapsed = 0;
+
+  template <class Value>
+  void run(const CodeMap<Value, Shared>& map, std::span<const std::uint64_t> codes,
+           const std::atomic<bool>& stopped, std::uint64_t most) {
+    constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15;
+    Stopwatch watch;
+    for (std::uint64_t at = 1; lookups < most && !stopped.load(std::memory_order_relaxed);) {
+      for (int i = 0; i < 256; ++i, ++lookups) {
+        at += kStep;
+        auto place = (at >> 32) * codes.size() >> 32;
+        Value value{};
+        wrong += !(map.get(codes[place], value) && value == value_of<Value>(codes[place]));
+      }
+    }
+    elapsed = watch.elapsed();
+  }
+
+  double per_s() const { return 1e9 * static_cast<double>(lookups) / static_cast<double>(elapsed); }
+};
+
+// Inserts a range; returns how many of its codes were there already.
+template <class Value, class Map>
+std::uint64_t write(Map& map, const Workload& workload, Range range) {
+  std::uint64_t wrong = 0;
+  for (auto i = range.begin; i < range.end; ++i) {
+    auto code = workload.codes()[i];
+    wrong += !map.insert_or_assign(code, value_of<Value>(code));
+  }
+  return wrong;
+}
+
+inline double rate(std::size_t operations, std::uint64_t nanoseconds) {
+  return 1e9 * static_cast<double>(operations) / static_cast<double>(nanoseconds);
+}
+
 template <class ValueType>
-class SharedOurs : public Ours<ValueType, Shared> {
+class SharedOurs {
  public:
-  using Ours<ValueType, Shared>::Ours;
+  using Value = ValueType;
+
+  explicit SharedOurs(const Configuration& configuration)
+      : map_(configuration), other_(configuration) {}
+
+  void build(std::span<const std::uint64_t> ascending) {
+    const auto values = values_of<Value>(ascending);
+    for (auto* each : {&map_, &other_}) {
+      each->build(ascending.data(), values.data(), ascending.size());
+    }
+  }
+  bool find(std::uint64_t code, Value& out) const { return map_.get(code, out); }
+  bool insert(std::uint64_t code, Value value) { return map_.insert_or_assign(code, value); }
+  bool erase(std::uint64_t code) { return map_.erase(code); }
+  std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes,
+                   Value* values) const {
+    return map_.scan(from, most, codes, values);
+  }
+  std::size_t size() const { return map_.size(); }
   void read_beside_writer(const Workload& workload, Range range);
+
+ private:
+  using Map = CodeMap<Value, Shared>;
+  struct Beside {
+    Reader reader;
+    double writer_per_s;
+    std::uint64_t wrong;
+  };
+  // Inserts the range into a map in this thread while another reads `map_`.
+  Beside beside(Map& written, const Workload& workload, Range range) const;
+
+  Map map_;
+  Map other_;  // that the reader does not read
 };
 
 // Two writers and kShards shards: with more shards than writers, few wait for each other.
@@ -31,12 +102,16 @@ class Sharded {
   using Value = ValueType;
   static constexpr std::size_t kShards = 16;
 
-  explicit Sharded(const Configuration& configuration) : map_(kShards, configuration) {}
+  explicit Sharded(const Configuration& configuration)
+      : map_(kShards, configuration),
+        left_(kShards, configuration),
+        right_(kShards, configuration) {}
 
   void build(std::span<const std::uint64_t> ascending) {
-    std::vector<Value> values(ascending.size());
-    std::transform(ascending.begin(), ascending.end(), values.begin(), value_of<Value>);
-    map_.build(ascending.data(), values.data(), ascending.size());
+    const auto values = values_of<Value>(ascending);
+    for (auto* each : {&map_, &left_, &right_}) {
+      each->build(ascending.data(), values.data(), ascending.size());
+    }
   }
   bool find(std::uint64_t code, Value& out) const { return map_.get(code, out); }
   bool insert(std::uint64_t code, Value value) { return map_.insert_or_assign(code, value); }
@@ -50,95 +125,70 @@ class Sharded {
 
  private:
   ShardedMap<Value> map_;
+  ShardedMap<Value> left_;  // that one thread each writes
+  ShardedMap<Value> right_;
 };
 
-// Looks up loaded codes, in an order without locality, until `stopped` or `most` are done.
-struct Reader {
-  std::uint64_t lookups = 0;
-  std::uint64_t wrong = 0;
-  std::uint64_t elapsed = 0;
-
-  template <class Map>
-  void run(const Map& map, std::span<const std::uint64_t> codes, const std::atomic<bool>& stopped,
-           std::uint64_t most) {
-    using Value = typename Map::Value;
-    constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15;
-    Stopwatch watch;
-    for (std::uint64_t at = 1; lookups < most && !stopped.load(std::memory_order_relaxed);) {
-      for (int i = 0; i < 256; ++i, ++lookups) {
-        at += kStep;
-        auto place = (at >> 32) * codes.size() >> 32;
-        Value value{};
-        wrong += !(map.find(codes[place], value) && value == value_of<Value>(codes[place]));
-      }
-    }
-    elapsed = watch.elapsed();
-  }
-
-  double per_s() const { return 1e9 * static_cast<double>(lookups) / static_cast<double>(elapsed); }
-};
-
-// Inserts a range; returns how many of its codes were there already.
-template <class Map>
-std::uint64_t write(Map& map, const Workload& workload, Range range) {
-  std::uint64_t wrong = 0;
-  for (auto i = range.begin; i < range.end; ++i) {
-    auto code = workload.codes()[i];
-    wrong += !map.insert(code, value_of<typename Map::Value>(code));
-  }
-  return wrong;
+template <class Value>
+auto SharedOurs<Value>::beside(Map& written, const Workload& workload, Range range) const
+    -> Beside {
+  std::atomic<bool> stopped{false};
+  Reader reader;
+  Stopwatch watch;
+  std::thread other([&] { reader.run(map_, workload.loaded(), stopped, ~std::uint64_t{0}); });
+  const auto wrong = write<Value>(written, workload, range);
+  const auto elapsed = watch.elapsed();
+  stopped = true;
+  other.join();
+  return {reader, rate(range.end - range.begin, elapsed), wrong + reader.wrong};
 }
 
-inline double rate(std::size_t operations, std::uint64_t nanoseconds) {
-  return 1e9 * static_cast<double>(operations) / static_cast<double>(nanoseconds);
-}
-
-// Inserts the range in this thread while another reads; the reader alone, before and after.
+// Inserts the range beside a reader, of a map of its own first; the reader alone, before and after.
 template <class Value>
 void SharedOurs<Value>::read_beside_writer(const Workload& workload, Range range) {
   constexpr std::uint64_t kAlone = 2'000'000;
-  auto codes = workload.loaded();
-  std::atomic<bool> stopped{false};
+  const std::atomic<bool> stopped{false};
+  const auto codes = workload.loaded();
   Reader before;
-  Reader beside;
   Reader after;
-  before.run(*this, codes, stopped, kAlone);
-  Stopwatch watch;
-  std::thread reader([&] { beside.run(*this, codes, stopped, ~std::uint64_t{0}); });
-  auto wrong = write(*this, workload, range);
-  auto elapsed = watch.elapsed();
-  stopped = true;
-  reader.join();
-  stopped = false;
-  after.run(*this, codes, stopped, kAlone);
+  const auto apart = beside(other_, workload, range);
+  before.run(map_, codes, stopped, kAlone);
+  const auto found = beside(map_, workload, range);
+  after.run(map_, codes, stopped, kAlone);
   Line("beside")
       .add("reader_alone_per_s", (before.per_s() + after.per_s()) / 2)
-      .add("reader_beside_per_s", beside.per_s())
-      .add("writer_per_s", rate(range.end - range.begin, elapsed))
-      .add("wrong", wrong + before.wrong + beside.wrong + after.wrong)
+      .add("reader_beside_per_s", found.reader.per_s())
+      .add("writer_per_s", found.writer_per_s)
+      .add("reader_of_another_map_per_s", apart.reader.per_s())
+      .add("wrong", found.wrong + apart.wrong + before.wrong + after.wrong)
       .print();
 }
 
-// Inserts half of the range in this thread, then the rest in this and another.
+// Inserts half of the range in this thread, then the rest in this and another: into this map, and
+// again into one map each.
 template <class Value>
 void Sharded<Value>::write_by_two(const Workload& workload, Range range) {
-  auto count = range.end - range.begin;
-  Range first{range.begin, range.begin + count / 2};
-  Range second{first.end, first.end + count / 4};
-  Range third{second.end, range.end};
+  const auto count = range.end - range.begin;
+  const Range first{range.begin, range.begin + count / 2};
+  const Range second{first.end, first.end + count / 4};
+  const Range third{second.end, range.end};
   Stopwatch alone;
-  auto wrong = write(*this, workload, first);
-  auto one = alone.elapsed();
-  std::uint64_t others = 0;
-  Stopwatch together;
-  std::thread other([&] { others = write(*this, workload, second); });
-  wrong += write(*this, workload, third);
-  other.join();
-  auto two = together.elapsed();
+  auto wrong = write<Value>(map_, workload, first);
+  const auto one = alone.elapsed();
+  const auto two = [&](auto& mine, auto& others) {
+    std::uint64_t others_wrong = 0;
+    Stopwatch together;
+    std::thread other([&] { others_wrong = write<Value>(others, workload, second); });
+    wrong += write<Value>(mine, workload, third);
+    other.join();
+    wrong += others_wrong;
+    return rate(third.end - second.begin, together.elapsed());
+  };
   Line("writers")
       .add("one_per_s", rate(first.end - first.begin, one))
-      .add("two_per_s", rate(third.end - second.begin, two))
-      .add("wrong", wrong + others)
+      .add("two_per_s", two(map_, map_))
+      .add("two_of_a_map_each_per_s", two(left_, right_))
+      .add("wrong", wrong)
       .print();
 }
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <vector>
 
 namespace headrace::index::bench {
 
@@ -27,6 +29,13 @@ constexpr std::size_t kScanLength = 100;
 template <class Value>
 Value value_of(std::uint64_t code) {
   return static_cast<Value>((code ^ (code >> 32)) * 0x9E3779B97F4A7C15 | 1);
+}
+
+template <class Value>
+std::vector<Value> values_of(std::span<const std::uint64_t> codes) {
+  std::vector<Value> values(codes.size());
+  std::transform(codes.begin(), codes.end(), values.begin(), value_of<Value>);
+  return values;
 }
 
 // The file: 3 words of 8 bytes (kMagic, count of loaded codes, count of operations), the loaded
