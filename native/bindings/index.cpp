@@ -409,11 +409,11 @@ class IndexMap {
         array_of<Code>(count, [&](auto i) { return found.sampled(first + i).code; }));
   }
 
-  std::optional<nb::tuple> end_recording() {
+  std::optional<nb::tuple> end_recording(std::uint64_t number) {
     std::optional<index::Recording> ended;
     {
       nb::gil_scoped_release release;
-      ended = map_->end_recording();
+      ended = map_->end_recording(number);
     }
     if (!ended) return std::nullopt;
     const auto& rows = ended->operations();
@@ -620,13 +620,14 @@ void bind_index(nb::module_& module) {
            "sample from number `since` on.")
       .def(
           "begin_recording",
-          [](IndexMap& self, unsigned halvings, std::size_t most) {
-            self.map().begin_recording(halvings, most);
+          [](IndexMap& self, unsigned halvings, std::size_t most, bool yields) {
+            return self.map().begin_recording(halvings, most, yields);
           },
-          "halvings"_a, "most"_a, Released(),
-          "Record operations on one key in 2^halvings, at most so many.")
-      .def("end_recording", &IndexMap::end_recording,
-           "Return (halvings, operations, codes, present), or None if none was begun.");
+          "halvings"_a, "most"_a, "yields"_a, Released(),
+          "Record operations on one key in 2^halvings, at most so many. Return the recording's "
+          "number, or 0 if one is under way that does not yield its place.")
+      .def("end_recording", &IndexMap::end_recording, "number"_a,
+           "Return (halvings, operations, codes, present), or None if that one is not under way.");
   nb::class_<index::SlicedConversion>(module, "IndexConversion",
                                       "Conversion of a map's leaves, in slices.")
       .def(

@@ -70,8 +70,10 @@ class DynamicMap {
   virtual void verify() const = 0;
 
   virtual Activity activity() const = 0;
-  virtual void begin_recording(unsigned halvings, std::size_t most) = 0;
-  virtual std::optional<Recording> end_recording() = 0;
+  // Returns the recording's number, or 0 if one is under way that does not yield its place.
+  virtual std::uint64_t begin_recording(unsigned halvings, std::size_t most, bool yields) = 0;
+  // Nothing if the recording of that number is not under way.
+  virtual std::optional<Recording> end_recording(std::uint64_t number) = 0;
   // Visits about `most` keys from the code `cursor` on, and appends those that a recording of so
   // many halvings selects, ascending. Moves the cursor; false: the end is reached.
   virtual bool select(std::uint64_t& cursor, std::size_t most, unsigned halvings,
@@ -234,14 +236,18 @@ class DynamicMapOf final : public DynamicMap {
     return activity_;
   }
 
-  void begin_recording(unsigned halvings, std::size_t most) override {
+  std::uint64_t begin_recording(unsigned halvings, std::size_t most, bool yields) override {
     Recording begun(halvings, most);  // memory is allocated without the lock
     std::lock_guard lock(mutex_);
+    if (recording_ && !yields_) return 0;
     recording_ = std::move(begun);
+    yields_ = yields;
+    return ++recordings_;
   }
 
-  std::optional<Recording> end_recording() override {
+  std::optional<Recording> end_recording(std::uint64_t number) override {
     std::lock_guard lock(mutex_);
+    if (number != recordings_) return std::nullopt;
     return std::exchange(recording_, std::nullopt);
   }
 
@@ -359,6 +365,8 @@ class DynamicMapOf final : public DynamicMap {
   CodeMap<Value> map_;
   Observer activity_;
   std::optional<Recording> recording_;
+  std::uint64_t recordings_ = 0;  // that were begun: the number of the last
+  bool yields_ = false;
 };
 
 }  // namespace detail

@@ -97,7 +97,8 @@ void test_threads_beside_a_conversion() {
     Configuration configuration;
     configuration.leaf = leaf;
     map->configure(configuration);
-    map->begin_recording(0, 10'000);
+    const auto number = map->begin_recording(0, 10'000, false);
+    CHECK(number != 0 && map->begin_recording(0, 10, true) == 0);
     SlicedConversion conversion({1e-4, 0.5});
     while (conversion.run(*map, 1e-3)) {
     }
@@ -106,7 +107,7 @@ void test_threads_beside_a_conversion() {
     while (selection.run(*map, 1e-3)) {
     }
     CHECK(std::is_sorted(selection.codes().begin(), selection.codes().end()));
-    CHECK(map->end_recording()->operations().size() <= 10'000);
+    CHECK(map->end_recording(number)->operations().size() <= 10'000);
   }
   for (auto& thread : threads) thread.join();
   CHECK(!wrong);

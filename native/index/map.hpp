@@ -1,16 +1,18 @@
 // The map with the interface of std::map, for integer and floating-point keys.
 //
-// Differences: values are trivially copyable; iterators are read-only and give copies of entries
-// (`std::pair<Key, Value>` by value), as leaves keep codes in place of keys and move their entries;
-// there is no node handle, and no comparison function (keys are in ascending order).
+// Differences: values are trivially copyable and have a default; iterators are read-only and give
+// copies of entries (`std::pair<Key, Value>` by value), as leaves keep codes in place of keys and
+// move their entries; so there is no operator[] (`at` and `insert_or_assign` stand for it) and no
+// node handle; there is no comparison function (keys are in ascending order).
 //
 // Invalidation: an iterator stands at a key, not at memory. It remains usable after any insert or
 // erase, also of its own key: it then gives the entry as it was when its leaf was read, and goes on
 // to the next higher key. To see changes, look the key up again. Pointers of `get_if` are invalid
 // after any change of the map.
 //
-// Exceptions: what throws (only allocation does, and keys that are NaN: std::domain_error) leaves
-// the map as it was. Threads: as CodeMap; `Shared` makes one writer and many readers safe.
+// Exceptions: what throws leaves the map as it was: allocation; keys that are NaN
+// (std::domain_error); `at` without the key (std::out_of_range); a configuration that is out of
+// range (std::invalid_argument). Threads: as CodeMap; `Shared` makes one writer and many readers safe.
 #pragma once
 
 #include <cstddef>

@@ -6,8 +6,8 @@
 // is and kept beside it, so that no change moves more entries than a change of a map.
 //
 // One thread at a time, or several that only read (after a scan: a scan puts leaves in order). An
-// operation that throws leaves the map as it was; only allocation throws, and NaN as a key
-// (std::domain_error). Every change invalidates iterators and ranges. The order of the entries of
+// operation that throws leaves the map as it was: allocation, NaN as a key (std::domain_error), a
+// configuration that is out of range (std::invalid_argument). Every change invalidates iterators and ranges. The order of the entries of
 // one key is not defined.
 #pragma once
 

@@ -370,12 +370,14 @@ class IndexMap:
         Return for each operation (operations, effective, timed, timed_ns), `effective` of the timed ones; the number of operations sampled so far; and operations and codes of the sample from number `since` on.
         """
 
-    def begin_recording(self, halvings: int, most: int) -> None:
-        """Record operations on one key in 2^halvings, at most so many."""
-
-    def end_recording(self) -> tuple | None:
+    def begin_recording(self, halvings: int, most: int, yields: bool) -> int:
         """
-        Return (halvings, operations, codes, present), or None if none was begun.
+        Record operations on one key in 2^halvings, at most so many. Return the recording's number, or 0 if one is under way that does not yield its place.
+        """
+
+    def end_recording(self, number: int) -> tuple | None:
+        """
+        Return (halvings, operations, codes, present), or None if that one is not under way.
         """
 
 class IndexConversion:

@@ -6,8 +6,8 @@ imported when it is used: the help of the others needs none of it.
 
 import pkgutil
 import runpy
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,16 +33,32 @@ class DeferredCommand(TyperCommand):
         found = pkgutil.resolve_name(self._source)
         if isinstance(found, typer.Typer):
             found.info.help = self.help
+            for each in found.registered_commands:
+                assert each.callback is not None
+                each.callback = keeping_inputs(each.callback)
             group = typer.main.get_group(found)
             _add_commands(group, self._path)
             return group
         alone = typer.Typer(add_completion=False)
-        alone.command(self.name)(found)
+        alone.command(self.name)(keeping_inputs(found))
         return typer.main.get_command(alone)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Begin with the imported command, which is the context's."""
         return self.loaded.make_context(*arguments, **options)
+
+
+def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command that refuses to write to a file that another parameter names."""
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        from headrace.cli.options import check_outputs
+
+        check_outputs(given)
+        return command(**given)
+
+    return run
 
 
 class _Root(TyperGroup):

@@ -8,7 +8,6 @@ from rich.console import Console
 
 import headrace.artifact as artifact_io
 from headrace.cli.options import output_option
-from headrace.errors import ArtifactError
 from headrace.units import size
 
 
@@ -28,8 +27,6 @@ def report_command(
     """
     from headrace.report.pages import page_of
 
-    if output.resolve() == file.resolve():
-        raise ArtifactError(f"{output}: is the file to draw, needs another name")
     text = page_of(file).html().encode()
     artifact_io.write_file(output, text)
     Console().print(f"Wrote [bold]{output}[/] ({size(len(text))}).", soft_wrap=True)

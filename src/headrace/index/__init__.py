@@ -37,7 +37,8 @@ __all__ = [
 def include() -> Path:
     """Return the folder for a compiler's ``-I``: of the C++ headers ``headrace/index/*.hpp``.
 
-    CMake's ``find_package(headrace)`` finds them with ``CMAKE_PREFIX_PATH`` set to its parent.
+    CMake's ``find_package(headrace)`` finds them with ``CMAKE_PREFIX_PATH`` set to its parent, or
+    in a checkout to ``build/stage/headrace``.
 
     Raises
     ------

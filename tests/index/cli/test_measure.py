@@ -75,3 +75,33 @@ def test_wrong_input_gets_one_line(
     assert run(monkeypatch, "index", "measure", tmp_path / name, "-o", output, *options) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not output.exists()
+
+
+def test_options_for_keys_alone_are_refused_for_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.npz"
+    write_trace(trace, workload_trace(KEYS, Workload()))
+    measure = ("index", "measure", trace, "-o", tmp_path / "out")
+    assert run(monkeypatch, *measure, "--inserts", "0.9") == 2
+    assert "has operations: those of a workload are for keys" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert run(monkeypatch, *measure, "--seed", "3") == 0
+
+
+def test_no_command_writes_to_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.npz"
+    write_trace(trace, workload_trace(KEYS, Workload()))
+    content = trace.read_bytes()
+    same = tmp_path / "folder" / ".." / "trace.npz"
+    (tmp_path / "folder").mkdir()
+    for command in (("measure", trace, "-o", same), ("adapt", trace, "--log", same)):
+        assert run(monkeypatch, "index", *command) == 2
+        assert "is read by this command, too" in " ".join(capsys.readouterr().err.split())
+    assert run(monkeypatch, "report", trace, "-o", same) == 2
+    assert trace.read_bytes() == content
+    assert run(monkeypatch, "index", "adapt", trace, "--log", tmp_path / "none" / "log") == 2
+    assert "there is no folder" in " ".join(capsys.readouterr().err.split())

@@ -125,6 +125,8 @@ def test_the_cap_holds_by_predictions() -> None:
     assert found.chosen.predicted_bytes_per_key <= cap
     within = [each for each in free.candidates if each.predicted_bytes_per_key <= cap]
     assert found.chosen == max(within, key=lambda each: each.predicted_per_s)
+    with pytest.raises(CapError, match="inf bytes per key, needs a finite number"):
+        plan(profile(), most_bytes_per_key=float("inf"))
     with pytest.raises(CapError, match="no configuration is within it"):
         plan(profile(), model=MODEL, most_bytes_per_key=sizes[0] / 2)
 

@@ -224,6 +224,46 @@ def test_copies_and_pickles_hold_the_same_and_live_apart() -> None:
         assert len(index) == 3000
 
 
+class Named(Index):
+    """A user's own."""
+
+
+def test_copies_of_a_subclass_are_of_it() -> None:
+    index = Named([1, 2], [3, 4])
+    for copied in (copy.copy(index), pickle.loads(pickle.dumps(index))):
+        assert type(copied) is Named
+        assert dict(copied) == {1: 3, 2: 4}
+
+
+def test_a_range_is_of_one_moment() -> None:
+    """Keys that stay are in every range, though others come and go, in short and long ones."""
+    stay = np.arange(100_000, 300_000)
+    index = Index(stay, stay)
+    ended = threading.Event()
+
+    def change() -> None:
+        keys = np.arange(50_000)
+        while not ended.is_set():
+            index.insert(keys, 1)
+            index.erase(keys)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for turn in range(60):
+            low = 299_900 if turn % 2 else None
+            keys, values = index.range(low)
+            assert values is not None
+            expected = stay[stay >= (low or 0)]
+            assert np.array_equal(keys[len(keys) - len(expected) :], expected)
+            assert len(keys) - len(expected) in (0, 50_000)
+            assert len(values) == len(keys)
+            assert len(index.scan(0, 10**6)[0]) in (200_000, 250_000)
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_leaves_are_converted_to_another_configuration() -> None:
     keys = np.arange(0, 200_000, 3)
     index = Index(keys, keys, configuration=Configuration(leaf="gapped"))

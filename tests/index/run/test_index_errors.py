@@ -55,6 +55,14 @@ WRONG: list[tuple[Callable[[], Index], Callable[[Index], Any], str]] = [
     (unsigned, lambda i: i.find([1], out=np.empty(2, np.uint32)), "values are 2, needs 1, one for"),
     (unsigned, lambda i: i.find([1], out=np.empty((1, 1), np.uint32)), "have 2 dimensions, needs"),
     (unsigned, lambda i: i.find([1, 2], out=np.empty(4, np.uint32)[::2]), "are not contiguous"),
+    (unsigned, lambda i: i.find([1], out=[0]), "out is [0], needs an array that may be written"),
+    (unsigned, lambda i: i.insert(np.ma.array([1, 2], mask=[0, 1]), 1), "are masked, needs those"),
+    (unsigned, lambda i: list(i.blocks(size=0)), "size is 0, needs at least 1"),
+    (unsigned, lambda i: i.convert(0, 0), "most_keys is 0, needs at least 1"),
+    (unsigned, lambda i: i.convert(-1), "convert(): incompatible function arguments"),
+    (unsigned, lambda i: i.configure(3), "the structure is given by 3, needs an index plan"),
+    (unsigned, lambda i: i.insert([1, 2], [-1, 2**63 + 1]), "float64 does not hold exactly"),
+    (unsigned, lambda i: i.contains([2**63 + 1, -1]), "number 0 is 9223372036854775809, which fl"),
     (floats, lambda i: i.insert([0.5, NAN, NAN], 1), "key 1 is NaN (2 of 3 are), needs numbers"),
     (floats, lambda i: i.insert(NAN, 1), "NaN"),
     (floats, lambda i: i.find([NAN]), "key 0 is NaN (1 of 1 are), needs numbers"),
@@ -79,6 +87,8 @@ def test_wrong_arguments_change_nothing() -> None:
 
 MALFORMED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Index([1.0, NAN], [1, 2]), "key 1 is NaN (1 of 2 are)"),
+    (lambda: Index([2**53 + 1, 2**63, -1]), "number 0 is 9007199254740993, which float64 does"),
+    (lambda: Index([1], threads=0), "threads is 0, needs at least 1"),
     (lambda: Index([1, 2], [1]), "values are 1, keys 2: needs one value for each key"),
     (lambda: Index(values=[1]), "values are given without keys"),
     (lambda: Index(["a"]), "keys have type <U1, needs integers or floats of at most 64 bits"),

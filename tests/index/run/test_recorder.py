@@ -85,7 +85,7 @@ def test_one_busy_key_does_not_overflow_a_recording() -> None:
 
 def test_only_a_started_recorder_is_stopped() -> None:
     index = Index([1])
-    with pytest.raises(TraceError, match="no recording of this index is under way"):
+    with pytest.raises(TraceError, match="this recording is not under way"):
         TraceRecorder(index).stop()
     with pytest.raises(TraceError, match="needs 2 of each"):
         TraceRecorder(index, most_operations=1)
@@ -93,6 +93,29 @@ def test_only_a_started_recorder_is_stopped() -> None:
         raise RuntimeError("mine")
     with pytest.raises(TraceError):
         TraceRecorder(index).stop()
+
+
+def test_an_index_has_one_recording_at_a_time() -> None:
+    index = Index([1, 2, 3], [1, 2, 3])
+    with TraceRecorder(index) as first:
+        for yields in (False, True):
+            with pytest.raises(TraceError, match="is being recorded already"):
+                TraceRecorder(index, yields=yields).start()
+        index.find([2])
+    assert first.trace is not None
+    assert first.trace.operations.tolist() == [FIND]
+    yielding = TraceRecorder(index, yields=True)
+    yielding.start()
+    with TraceRecorder(index) as second:
+        index.find([1, 3])
+        with pytest.raises(TraceError, match="not under way"):
+            yielding.stop()
+    assert second.trace is not None
+    assert len(second.trace) == 2
+    abandoned = TraceRecorder(index)
+    abandoned.start()
+    del abandoned
+    TraceRecorder(index).start()
 
 
 def test_activity_counts_and_samples_operations() -> None:

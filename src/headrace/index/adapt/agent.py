@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +28,7 @@ from headrace.index.adapt.planner import PlannerProcess
 from headrace.index.adapt.propose import ConfigurationProposer, Proposal
 from headrace.index.adapt.workload import SeenWorkload, key_distance, mix_distance
 from headrace.index.configuration import Configuration
+from headrace.index.errors import TraceError
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.index import Index
 from headrace.index.run.recorder import SelectedKeys, TraceRecorder, halvings_for
@@ -151,7 +153,8 @@ class IndexAdaptation:
             self._planner.close()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
-        self.index.native.end_recording()
+        if isinstance(self._work, _Recording):
+            self._work.drop()
 
     def __enter__(self) -> Self:
         return self
@@ -219,7 +222,9 @@ class IndexAdaptation:
         assert known is not None
         known.read()  # all of it first: what a recording waits for makes it longer
         self._reading = False
-        recorder = TraceRecorder(self.index, most_operations=2 * _RECORDED, known=known)
+        recorder = TraceRecorder(
+            self.index, most_operations=2 * _RECORDED, known=known, yields=True
+        )
         selected_per_s = self._per_s * 0.5**known.halvings
         seconds = min(max(_RECORDED / max(selected_per_s, 1.0), _RECORD_S[0]), _RECORD_S[1])
         return _Recording(recorder, self._clock, seconds, self._recorded)
@@ -255,7 +260,8 @@ class IndexAdaptation:
             proposer = self._proposer or self._process()
             found = proposer(self._trace, index.configuration, value_bytes, seen.in_batches)
         except HeadraceError as error:
-            self.records.add("failed", error=str(error))
+            if not self._stop.is_set():  # else `close` has ended the planner
+                self.records.add("failed", error=str(error))
             return TuningOutcome.FAILED
         finally:
             self._trace = None
@@ -291,7 +297,7 @@ class IndexAdaptation:
 
 
 class _Recording:
-    """A recording of some time."""
+    """A recording of some time; it fails where a user records the index."""
 
     def __init__(
         self,
@@ -303,15 +309,19 @@ class _Recording:
         self._recorder = recorder
         self._clock = clock
         self._done = done
-        self._recorder.start()
+        with suppress(TraceError):
+            recorder.start()
         self.until_s = clock() + seconds
+
+    def drop(self) -> None:
+        self._recorder.drop()
 
     def __call__(self) -> TuningOutcome | None:
         if self._clock() < self.until_s:
             return None
         try:
             trace = self._recorder.stop()
-        except HeadraceError:  # a user's own recorder took its place
+        except TraceError:
             return TuningOutcome.FAILED
         if not len(trace):
             return TuningOutcome.FAILED

@@ -1,14 +1,25 @@
 """``headrace index adapt``: a trace on an index that follows it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from headrace.cli.options import output_option
 from headrace.cli.tables import facts, rows
-from headrace.index.cli.measure import SeedOption, TraceFile
+from headrace.index.cli.measure import (
+    Erases,
+    Inserts,
+    Loaded,
+    Scans,
+    SeedOption,
+    Shuffle,
+    Skew,
+    TraceFile,
+    workload_of,
+)
 from headrace.units import duration
 
 
@@ -24,19 +35,26 @@ def adapt_trace_command(
         float | None, typer.Option(min=1, help="Cap of memory for the plans that it makes.")
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="File to which the events are appended as lines of JSON.")
+        Path | None,
+        output_option("File to which the events are appended as lines of JSON.", "--log"),
     ] = None,
+    loaded: Loaded = 0.5,
+    inserts: Inserts = 0.5,
+    erases: Erases = 0.0,
+    scans: Scans = 0.0,
+    skew: Skew = 0.0,
+    shuffle: Shuffle = True,
     seed: SeedOption = 0,
 ) -> None:
     """Run a trace on an index that adapts to it, and print what it did and when."""
     from headrace.index.adapt.offline import follow_trace
     from headrace.index.measure.files import read_trace
-    from headrace.index.measure.workload import Workload
     from headrace.index.plan.plan import IndexPlan
 
     begun = None if plan is None else IndexPlan.load(plan)
     with Console(stderr=True).status("running"):
-        found = read_trace(trace, Workload(seed=seed))
+        workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
+        found = read_trace(trace, workload)
         followed = follow_trace(
             found, begun, repeats=repeats, most_bytes_per_key=bytes_per_key, log_path=log
         )
@@ -48,7 +66,7 @@ def adapt_trace_command(
             {
                 "throughput": f"{per_s / 1e6:.3g} M operations/s, {followed.operations:,} in "
                 f"{duration(1e6 * followed.seconds)}",
-                "by tenths": ", ".join(f"{rate / 1e6:.3g}" for rate in followed.rates[-100:]),
+                "by tenths": _by_tenths(followed.rates),
                 "configuration": followed.configuration.name,
             },
         )
@@ -60,6 +78,12 @@ def adapt_trace_command(
     cells = [_event_row(each, start) for each in followed.events]
     for part in rows("events", ("after", "event", "note"), cells, everything=False):
         console.print(part)
+
+
+def _by_tenths(rates: Sequence[float], most: int = 100) -> str:
+    """Return the rates of each run's tenths, of the last ones if they are many, in M/s."""
+    shown = ", ".join(f"{rate / 1e6:.3g}" for rate in rates[-most:])
+    return shown if len(rates) <= most else f"the last {most} of {len(rates)}: {shown}"
 
 
 def _uneventful(seconds: float) -> str:

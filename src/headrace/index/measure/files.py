@@ -10,6 +10,7 @@
 """
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,14 @@ def read_trace(path: str | Path, workload: Workload | None = None) -> Trace:
 
     Raises
     ------
-    TraceError : naming the file, the array, what was found and what is needed.
+    TraceError : naming the file, the array, what was found and what is needed; the file has
+        operations, and a workload other than the default is given.
     """
     path = Path(path)
     try:
         if path.suffix in (".npz", ".parquet"):
+            if workload is not None and replace(workload, seed=0) != Workload():
+                raise TraceError("has operations: those of a workload are for keys alone")
             return _archive(path) if path.suffix == ".npz" else _table(path)
         keys = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _sosd(path)
         return workload_trace(keys, workload or Workload())

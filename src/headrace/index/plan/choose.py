@@ -3,6 +3,7 @@
 Pure but for what is handed in: the provider of trials runs on hardware.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,8 +72,10 @@ def plan(
 
     Raises
     ------
-    CapError : no configuration is within the cap.
+    CapError : no configuration is within the cap, or it is no finite number.
     """
+    if most_bytes_per_key is not None and not math.isfinite(most_bytes_per_key):
+        raise CapError(f"the cap is {most_bytes_per_key} bytes per key, needs a finite number")
     model = model or shipped_model()
     tell = progress or (lambda _what, _share: None)
     known = _predicted(profile, model, configurations or grid())
@@ -86,7 +89,7 @@ def plan(
         least = min(each.bytes_per_key for each in known)
         raise CapError(
             f"the cap is {most_bytes_per_key:g} bytes per key, no configuration is within it: the "
-            f"least is {least:.4g}"
+            f"least is {math.ceil(100 * least) / 100:g}"
         )
     return IndexPlan(
         candidates=tuple(known),

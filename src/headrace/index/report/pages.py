@@ -72,5 +72,6 @@ def _image(page: Page, encoding: TraceEncoding) -> None:
     filled = np.count_nonzero(encoding.image.any(axis=(0, 2)))
     page.note(
         f"Operations by time and key, in {filled} of {encoding.image.shape[1]} columns; extreme "
-        "keys leave the others in one column, and the charts by rank are free of that."
+        "keys leave the others in one column, and the charts by rank, on the profile's page, are "
+        "free of that."
     )

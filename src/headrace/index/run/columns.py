@@ -4,6 +4,7 @@ Nothing is rounded or wraps around: a number that the index's type cannot hold i
 the exact type already is used as it is, without a copy.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,12 +74,23 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
 
     Raises
     ------
-    KeysError : they have more dimensions, or differ in length.
+    KeysError : they have more dimensions, or differ in length; an array has masked elements; an
+        integer of a list has no place in the type of all of them.
     """
+    if isinstance(numbers, np.ma.MaskedArray) and np.ma.is_masked(numbers):
+        raise KeysError(f"{what}: elements of the array are masked, needs those that count alone")
     try:
         found = np.asarray(numbers)
     except ValueError as error:
         raise KeysError(f"{what}: {error}") from error
+    if found.dtype == np.float64 and isinstance(numbers, Sequence):
+        # NumPy makes floats of integers that have no type in common, and of those beside floats
+        for place, number in enumerate(numbers):
+            if isinstance(number, int | np.integer) and abs(int(number)) > _EXACT:
+                raise KeysError(
+                    f"{what}: number {place} is {number}, which float64 does not hold exactly, and "
+                    "no integer type holds all of them"
+                )
     if found.ndim == 0:
         found = found.reshape(1)
     if found.ndim != 1:

@@ -1,6 +1,7 @@
 """`Index`: an ordered map from numbers to numbers, for one key or for arrays of keys."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -75,10 +76,16 @@ class Index:
         configuration: Configuration | None = None,
         threads: int | None = None,
     ) -> None:
+        if threads is not None and threads < 1:
+            raise KeysError(f"threads is {threads}, needs at least 1")
         found = None if keys is None else row_of("keys", keys)
         key_type = _key_type(found, dtype)
         value_type = _value_type(values, value_dtype)
-        self._plan, self._configuration = _planned(plan, configuration)
+        if plan is not None and configuration is not None:
+            raise KeysError("both a plan and a configuration are given, needs one of them")
+        self._plan, self._configuration = _planned(
+            (configuration or Configuration()) if plan is None else plan
+        )
         self._dtype = np.dtype(key_type)
         self._value_dtype = None if value_type is None else np.dtype(value_type)
         self._map = _native.IndexMap(
@@ -179,6 +186,9 @@ class Index:
         if self._value_dtype is None:
             _checked(self._map.contains, column, found)
             return None, found
+        given: Any = out
+        if given is not None and not (isinstance(given, np.ndarray) and given.flags.writeable):
+            raise KeysError(f"out is {out!r}, needs an array that may be written to")
         values = np.empty(len(column), self._value_dtype) if out is None else out
         _checked(self._map.find, column, values, found, default)
         return values, found
@@ -265,10 +275,13 @@ class Index:
         ------
         KeyError : a key is not there; the others of an array are erased.
         """
-        count = 1 if isinstance(keys, _SINGLE) else len(np.unique(row_of("keys", keys)))
-        erased = self.erase(keys)
-        if erased != count:
-            raise KeyError(keys if count == 1 else f"{count - erased} of {count} keys")
+        if isinstance(keys, _SINGLE):
+            if not self.erase(keys):
+                raise KeyError(keys)
+            return
+        count = len(np.unique(row_of("keys", keys)))
+        if (erased := self.erase(keys)) != count:
+            raise KeyError(f"{count - erased} of {count} keys are not there")
 
     def clear(self) -> None:
         """Erase all keys."""
@@ -285,19 +298,17 @@ class Index:
 
         None: without that bound.
         """
-        blocks = list(self.blocks(low, high))
-        if len(blocks) == 1:
-            return blocks[0]
-        keys = [np.empty(0, self._dtype), *(each for each, _ in blocks)]
-        if self._value_dtype is None:
-            return np.concatenate(keys), None
-        values = [np.empty(0, self._value_dtype), *(each for _, each in blocks if each is not None)]
-        return np.concatenate(keys), np.concatenate(values)
+        keys, values = self._scan(low, high, False, BLOCK)
+        if len(keys) == BLOCK:  # a longer range: again, as one call
+            keys, values = self._scan(low, high, False, sys.maxsize)
+        return keys, values
 
     def blocks(
         self, low: Any = None, high: Any = None, size: int = BLOCK
     ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
         """Iterate over a range in blocks of at most `size` keys, ascending, and their values."""
+        if size < 1:
+            raise KeysError(f"size is {size}, needs at least 1")
         after = False
         while True:
             keys, values = self._scan(low, high, after, size)
@@ -351,17 +362,23 @@ class Index:
     ) -> tuple[np.ndarray, np.ndarray | None]:
         if count < 0:
             raise KeysError(f"count is {count}, needs at least 0")
-        count = min(count, len(self))
-        keys = np.empty(count, self._dtype)
-        values = None if self._value_dtype is None else np.empty(count, self._value_dtype)
-        read = _checked(self._map.scan, first, end, after, keys, values)
-        return keys[:read], None if values is None else values[:read]
+        while True:
+            room = min(count, len(self) + 1)
+            keys = np.empty(room, self._dtype)
+            values = None if self._value_dtype is None else np.empty(room, self._value_dtype)
+            read = _checked(self._map.scan, first, end, after, keys, values)
+            if read < room or room == count:
+                break
+            # full although there was room for all: other threads have inserted meanwhile
+        if 2 * read >= room:
+            return keys[:read], None if values is None else values[:read]
+        return keys[:read].copy(), None if values is None else values[:read].copy()
 
     # -- structure and copies ----------------------------------------------------------------------
 
     def configure(self, plan: IndexPlan | Configuration) -> None:
         """Set the configuration of leaves that are made from now on; `convert` changes others."""
-        self._plan, self._configuration = _planned(plan, None)
+        self._plan, self._configuration = _planned(plan)
         self._map.configure(native_configuration(self._configuration))
 
     def convert(self, cursor: int = 0, most_keys: int = BLOCK) -> int | None:
@@ -369,18 +386,20 @@ class Index:
 
         Returns the next call's cursor, or None at the end.
         """
-        return self._map.convert(cursor, most_keys)
+        if most_keys < 1:
+            raise KeysError(f"most_keys is {most_keys}, needs at least 1")
+        return _checked(self._map.convert, cursor, most_keys)
 
-    def copy(self) -> "Index":
+    def copy(self) -> Self:
         """Return a copy, whose leaves are all of the configuration."""
-        copied = Index.__new__(Index)
+        copied = type(self).__new__(type(self))
         copied._take(self)
         copied._map = self._map.copy()
         return copied
 
     __copy__ = copy
 
-    def __deepcopy__(self, _memo: dict[int, Any]) -> "Index":
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
         return self.copy()
 
     def _take(self, other: Self) -> None:
@@ -389,7 +408,7 @@ class Index:
 
     def __reduce__(self) -> tuple[Any, ...]:
         keys, values = self.range()
-        return _restored, (keys, values, self._plan, self._configuration)
+        return _restored, (type(self), keys, values, self._plan, self._configuration)
 
 
 def native_configuration(configuration: Configuration) -> _native.IndexConfiguration:
@@ -398,14 +417,15 @@ def native_configuration(configuration: Configuration) -> _native.IndexConfigura
 
 
 def _restored(
+    made: type[Index],
     keys: np.ndarray,
     values: np.ndarray | None,
     plan: IndexPlan | None,
     configuration: Configuration,
 ) -> Index:
     if plan is not None:
-        return Index(keys, values, plan=plan)
-    return Index(keys, values, configuration=configuration)
+        return made(keys, values, plan=plan)
+    return made(keys, values, configuration=configuration)
 
 
 def _checked(method: Any, *arguments: Any) -> Any:
@@ -428,15 +448,18 @@ def _value_type(values: Any, dtype: Any) -> str | None:
 
 
 def _planned(
-    plan: IndexPlan | Configuration | str | os.PathLike[str] | None,
-    configuration: Configuration | None,
+    given: IndexPlan | Configuration | str | os.PathLike[str],
 ) -> tuple[IndexPlan | None, Configuration]:
-    if plan is None:
-        return None, Configuration() if configuration is None else configuration
-    if configuration is not None:
-        raise KeysError("both a plan and a configuration are given, needs one of them")
-    if isinstance(plan, Configuration):
-        return None, plan
-    if not isinstance(plan, IndexPlan):
-        plan = IndexPlan.load(Path(plan))
-    return plan, plan.configuration
+    if isinstance(given, Configuration):
+        return None, given
+    if isinstance(given, IndexPlan):
+        return given, given.configuration
+    try:
+        path = Path(given)
+    except TypeError:
+        raise KeysError(
+            f"the structure is given by {given!r}, needs an index plan, its file, or a "
+            "Configuration"
+        ) from None
+    loaded = IndexPlan.load(path)
+    return loaded, loaded.configuration

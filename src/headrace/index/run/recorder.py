@@ -61,6 +61,7 @@ class TraceRecorder:
     most_keys : keys before the first operation, about.
     known : keys that were read before, as far as they were. Those that came or went since are right
         in the trace only where it has operations on them.
+    yields : whether another recorder of the index may take this one's place.
     """
 
     def __init__(
@@ -70,7 +71,9 @@ class TraceRecorder:
         most_operations: int = MOST,
         most_keys: int = MOST,
         known: SelectedKeys | None = None,
+        yields: bool = False,
     ) -> None:
+        self._number = 0
         if min(most_operations, most_keys) < 2:
             raise TraceError(
                 f"at most {most_operations} operations and {most_keys} keys are to be recorded, "
@@ -80,6 +83,7 @@ class TraceRecorder:
         self._most_operations = most_operations
         self._most_keys = most_keys
         self._known = known
+        self._yields = yields
         self._halvings = 0
         self.trace: Trace | None = None
         """The recorded operations, once stopped."""
@@ -87,12 +91,21 @@ class TraceRecorder:
         """Share of the keys that the trace has."""
 
     def start(self) -> None:
-        """Begin; a recording of this index that is under way is dropped."""
+        """Begin.
+
+        Raises
+        ------
+        TraceError : the index is being recorded already.
+        """
         if self._known is not None:
             self._halvings = self._known.halvings
         else:
             self._halvings = halvings_for(len(self._index), self._most_keys)
-        self._index.native.begin_recording(self._halvings, self._most_operations)
+        self._number = self._index.native.begin_recording(
+            self._halvings, self._most_operations, self._yields
+        )
+        if not self._number:
+            raise TraceError("this index is being recorded already: stop the other recorder first")
 
     def stop(self) -> Trace:
         """End, and return the trace.
@@ -101,15 +114,15 @@ class TraceRecorder:
 
         Raises
         ------
-        TraceError : no recording of this index is under way.
+        TraceError : this one was not started, is stopped, or another took its place.
         """
         # read before the end: what changes meanwhile is recorded
         known = self._known or SelectedKeys(self._index, self._halvings)
         known.read()
         present = known.codes()
-        ended = self._index.native.end_recording()
+        ended = self._index.native.end_recording(self._number)
         if ended is None:
-            raise TraceError("no recording of this index is under way")
+            raise TraceError("this recording is not under way")
         halvings, operations, codes, were_there = ended
         if halvings > self._halvings:
             present = present[_selected(present, halvings)]
@@ -135,7 +148,15 @@ class TraceRecorder:
         if error is None:
             self.stop()
         else:
-            self._index.native.end_recording()
+            self.drop()
+
+    def __del__(self) -> None:
+        if self._number:
+            self.drop()
+
+    def drop(self) -> None:
+        """End without a trace; without effect if it is not under way."""
+        self._index.native.end_recording(self._number)
 
 
 def _selected(codes: np.ndarray, halvings: int) -> np.ndarray:
