@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,9 +36,14 @@ class Tree {
   using Vector =
       std::vector<T, typename std::allocator_traits<Allocator>::template rebind_alloc<T>>;
 
-  // All that most operations read or write of a tree is at its beginning, in one line.
-  std::uint64_t root_ = 0;
+  // Writers store the size at every insert, beside the lock of a shard if there is one; readers
+  // need the root, in another line, which then stays in their cores' caches.
   std::uint64_t size_ = 0;
+  struct Apart {
+    std::byte bytes[kLineBytes - sizeof(std::uint64_t)];
+  };
+  [[no_unique_address]] std::conditional_t<Sharing::kShared, Apart, std::tuple<>> apart_;
+  std::uint64_t root_ = 0;
 
  public:
   [[no_unique_address]] typename Sharing::State state;
@@ -49,8 +56,8 @@ class Tree {
   Tree(const Configuration& chosen, const Allocator& allocator)
       : configuration(chosen), memory(allocator) {}
   Tree(Tree&& other) noexcept
-      : root_(std::exchange(other.root_, 0)),
-        size_(std::exchange(other.size_, 0)),
+      : size_(std::exchange(other.size_, 0)),
+        root_(std::exchange(other.root_, 0)),
         state(std::move(other.state)),
         configuration(other.configuration),
         memory(std::move(other.memory)),
