@@ -42,6 +42,13 @@ LossyOption = Annotated[
         "--lossy", help="With activations stored as bfloat16 where that helps, as fit(lossy=True)."
     ),
 ]
+ConditionalOption = Annotated[
+    bool,
+    typer.Option(
+        "--conditional",
+        help="With norms differentiated from their outputs, as fit(conditional=True).",
+    ),
+]
 
 
 def measure_step_command(
@@ -52,6 +59,7 @@ def measure_step_command(
     ] = False,
     exact: ExactOption = False,
     lossy: LossyOption = False,
+    conditional: ConditionalOption = False,
     offload: Annotated[
         bool,
         typer.Option(
@@ -65,7 +73,7 @@ def measure_step_command(
     On the device that the model's parameters are on, with all implementations of each operator.
     Costs in the cache folder are not used.
     """
-    exactness = allowed_exactness(exact=exact, lossy=lossy)
+    exactness = allowed_exactness(exact=exact, lossy=lossy, conditional=conditional)
     profile = measured_profile(
         model, accumulates=accumulates, cache=False, exactness=exactness, offload=offload
     )

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.options import output_option
+from headrace.cli.options import check_outputs, output_option
 from headrace.errors import InputError
-from headrace.memory.cli.measure import ExactOption, LossyOption, measured_profile
+from headrace.memory.cli.measure import (
+    ConditionalOption,
+    ExactOption,
+    LossyOption,
+    measured_profile,
+)
 from headrace.memory.exactness import Exactness, allowed_exactness
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.profile import MemoryProfile
@@ -57,6 +62,7 @@ def plan_step_command(
     ] = True,
     exact: ExactOption = False,
     lossy: LossyOption = False,
+    conditional: ConditionalOption = False,
     energy: Annotated[
         Path | None,
         typer.Option(
@@ -79,7 +85,8 @@ def plan_step_command(
     watts = None if energy is None else load_watts(energy)
     texts = [text.strip() for text in budget.split(",")]
     budgets = {parse_budget(text): text for text in texts}
-    exactness = allowed_exactness(exact=exact, lossy=lossy)
+    check_outputs({"output": output, "source": Path(source)})
+    exactness = allowed_exactness(exact=exact, lossy=lossy, conditional=conditional)
     profile = _profile(
         source, list(budgets), largest_batch=largest_batch, cache=cache, exactness=exactness
     )
