@@ -142,8 +142,9 @@ class Builder {
  private:
   Word make_hashed(const Entries<Value>& entries, bool high_empty) {
     using Hashed = HashedLeaf<Value, Sharing>;
-    auto units = at_least(Kind::hashed, Hashed::units(entries.count, varied_fill(entries)));
-    const auto least = at_least(Kind::hashed, Hashed::units(entries.count, kMostGrownFill));
+    const auto most = Hashed::units(kMostMovedKeys, 1);
+    auto units = at_least(Kind::hashed, Hashed::units(entries.count, varied_fill(entries)), most);
+    const auto least = at_least(Kind::hashed, Hashed::units(entries.count, kMostGrownFill), most);
     auto* lines = allocate(units, least, Hashed::kBucketLines);
     const Word word(lines, Kind::hashed, units, high_empty);
     Hashed(word).fill(entries);
@@ -153,8 +154,10 @@ class Builder {
   Word make_log(const Entries<Value>& entries, bool high_empty) {
     using Log = LogLeaf<Value, Sharing>;
     const bool fingerprints = tree_.configuration.fingerprints;
-    auto units = at_least(Kind::log, Log::units(entries.count, varied_fill(entries), fingerprints));
-    const auto least = at_least(Kind::log, Log::units(entries.count, kMostGrownFill, fingerprints));
+    const auto of = [&](double fill) { return Log::units(entries.count, fill, fingerprints); };
+    const auto most = Log::units(kMostMovedKeys, 1, fingerprints);
+    auto units = at_least(Kind::log, of(varied_fill(entries)), most);
+    const auto least = at_least(Kind::log, of(kMostGrownFill), most);
     auto* lines = allocate(units, least, Log::kUnitLines);
     Log::create(lines, units, fingerprints, entries);
     return Word(lines, Kind::log, units, high_empty);
@@ -198,8 +201,10 @@ class Builder {
     return word;
   }
 
-  std::uint32_t at_least(Kind kind, std::uint32_t units) const {
-    return kind == full_.kind() ? std::max(units, full_.units() + full_.units() / 8 + 1) : units;
+  // Units for a leaf; for one in place of a full one more than that has, but at most `most`.
+  std::uint32_t at_least(Kind kind, std::uint32_t units, std::uint32_t most) const {
+    if (kind != full_.kind()) return units;
+    return std::max(units, std::min(full_.units() + full_.units() / 8 + 1, most));
   }
 
   // Entries that share a leaf where several slots are joined; the rest is room to grow.

@@ -342,8 +342,8 @@ class Change : PathChange<Value, Sharing, Allocator> {
       const auto count = keys_below(node);
       if (count <= kMostMovedKeys) {
         refit(level, count);
-      } else {
-        reroute(level);
+      } else if (!reroute(level)) {
+        continue;
       }
       return true;
     }
@@ -364,11 +364,13 @@ class Change : PathChange<Value, Sharing, Allocator> {
     return keys;
   }
 
-  void reroute(std::size_t level) {
+  // False: all keys are in one leaf, which cannot take the node's place.
+  bool reroute(std::size_t level) {
     const auto old = path_[level].node;
     Draft draft(tree_);
     Router<Value, Sharing, Allocator> router(tree_, draft);
     const auto word = router.route(old, path_[level].range);
+    if (!word.inner()) return false;
     tree_.state.expect(tree_.blocks_below(old));
     draft.keep(0);
     path_.resize(level + 1);
@@ -376,6 +378,7 @@ class Change : PathChange<Value, Sharing, Allocator> {
     Map::each_below(old, [&](Word each) {
       if (each.inner()) tree_.retire(each);
     });
+    return true;
   }
 
   void refit(std::size_t level, std::size_t count) {

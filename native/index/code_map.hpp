@@ -57,6 +57,8 @@ class CodeMap {
     tree_.set_root(root);
     tree_.set_size(input.entries().count);
     tree_.release_all(old);
+    tree_.state.reclaim_all(tree_.memory);
+    tree_.memory.expect(0);
   }
 
   bool get(std::uint64_t code, Value& out) const {
@@ -207,6 +209,7 @@ class CodeMap {
     tree_.set_root(Word());
     tree_.set_size(0);
     tree_.release_all(old);
+    tree_.state.reclaim_all(tree_.memory);
   }
 
  private:

@@ -2,14 +2,16 @@
 //
 // The contract: one thread at a time changes the map, also by build, clear, configure and convert;
 // any number of threads may at the same time get, scan, use cursors, and ask for min, max and size.
-// verify and statistics belong to the writer. A map that others use is neither moved nor destroyed.
+// verify and statistics belong to the writer. A map that others use is neither moved nor destroyed;
+// one that was moved from is assigned to or destroyed, and not used otherwise.
 //
 // - Slots of nodes are read with acquire and written with release; what they lead to is complete.
 // - Hashed and log leaves have room for an insert beside the entries that are there, and a value of
 //   one word is replaced at once: readers see either state, and the writer writes nothing else.
 // - Any other change of a leaf in place is made under a version, odd while it is written; a reader
 //   that finds another version after than before reads again. Versions stand apart from leaves,
-//   several leaves to one: a lookup then reads no other line of a leaf than it needs.
+//   several leaves to one: a lookup then reads no other line of a leaf than it needs. Readers take
+//   no lock, but of a leaf that is changed so without a pause they wait for one.
 // - All words of leaves are atomic and have acquire or release themselves, in place of fences: a
 //   reader that saw a word of a change sees the version of that change, too. Vector loads would be
 //   data races, and are not used.

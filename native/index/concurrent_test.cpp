@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -142,6 +143,22 @@ void test_readers_beside_writer(const Configuration& configuration) {
   map.verify();
 }
 
+// Trees that are replaced are released, also if nothing else changes.
+void test_memory_of_builds() {
+  CodeMap<std::uint64_t, Shared> map;
+  std::vector<std::uint64_t> codes(50'000);
+  std::iota(codes.begin(), codes.end(), 7);
+  std::size_t bytes = 0;
+  for (int round = 0; round < 8; ++round) {
+    map.build(codes.data(), codes.data(), codes.size());
+    if (round == 1) bytes = map.statistics().bytes;
+    CHECK(round < 2 || map.statistics().bytes <= bytes + bytes / 50);
+  }
+  map.clear();
+  map.build(codes.data(), codes.data(), codes.size());
+  CHECK(map.statistics().bytes <= bytes + bytes / 50);
+}
+
 template <class Value>
 void test_writers() {
   ShardedMap<Value> map(4);
@@ -277,6 +294,7 @@ void test_sharded() {
 }  // namespace
 
 int main() {
+  test_memory_of_builds();
   test_pins();
   test_sharded();
   for (const auto leaf : {Leaf::hashed, Leaf::log, Leaf::gapped, Leaf::perfect}) {

@@ -22,7 +22,8 @@ enum class Leaf : std::uint8_t {
 constexpr std::size_t kLeafTypes = 4;
 constexpr const char* kLeafNames[kLeafTypes] = {"gapped", "log", "hashed", "perfect"};
 
-// Most keys that one change of structure may move.
+// Most keys that one change of structure may move; of gapped and perfect leaves with this many
+// `leaf_keys`, those that came beyond it, too.
 constexpr std::uint32_t kMostMovedKeys = 65'536;
 constexpr std::uint32_t kMostSlots = 1U << 20;
 constexpr std::uint32_t kMostFragmentKeys = 32'768;

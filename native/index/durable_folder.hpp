@@ -48,7 +48,7 @@ class DurableFolder {
   // file is missing, cut or altered, std::invalid_argument if it holds rows of another format.
   DurableFolder(std::string path, std::uint32_t width, const DurableOptions& options)
       : files_(*options.files),
-        path_(std::move(path)),
+        path_(without_slash(std::move(path))),
         options_(options),
         format_{width, options.keys} {
     files_.make_folder(path_);
@@ -74,7 +74,7 @@ class DurableFolder {
     ChangeLog::End end{0, base_ ? base_->sequence() : 0, 0};
     for (auto generation = base_generation();; ++generation) {
       ChangeLogReader reader(files_, changes_path(generation), format_);
-      check_succession(reader, generation, end);
+      check_succession(reader, generation, end, base_generation());
       auto last = generation == newest_log_;
       auto file_bytes = reader.file_bytes();
       end = changes.add(std::move(reader), last && options_.accept_unsynced_loss);
@@ -142,8 +142,9 @@ class DurableFolder {
     auto lock = std::exchange(lock_, nullptr);  // released last
     if (running_.valid()) collect();
     broken_ = broken();
-    if (log_ && !broken_) log_->close();
-    log_.reset();
+    auto log = std::move(log_);
+    log_.reset();  // nothing is committed after a failure, either
+    if (log && !broken_) log->close();
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
@@ -227,14 +228,14 @@ class DurableFolder {
                       std::to_string(opened->generation()));
   }
 
-  // Throws unless the log continues where what was read before it ended.
+  // Throws unless the log continues where what was read before it, from a base on, ended.
   void check_succession(const ChangeLogReader& reader, std::uint64_t generation,
-                        const ChangeLog::End& before) const {
+                        const ChangeLog::End& before, std::uint64_t base) const {
     if (reader.generation() != generation) {
       throw DamageError(reader.path() + ": is the log of number " +
                         std::to_string(reader.generation()));
     }
-    if (generation > base_generation() && reader.previous_bytes() != before.bytes) {
+    if (generation > base && reader.previous_bytes() != before.bytes) {
       throw DamageError(changes_path(generation - 1) + ": whole groups end at offset " +
                         std::to_string(before.bytes) + "; " + reader.path() + " records offset " +
                         std::to_string(reader.previous_bytes()));
@@ -269,9 +270,14 @@ class DurableFolder {
   void begin_checkpoint() {
     begin_log();
     auto write = [this, base = base_, target = contents(0)] {
+      // What load() would refuse must not be replaced: a group that is damaged since is lost.
       MergedChanges changes;
-      for (auto number = base ? base->generation() : 0; number < target.generation; ++number) {
-        changes.add(ChangeLogReader(files_, changes_path(number), format_));
+      const auto first = base ? base->generation() : 0;
+      ChangeLog::End end{0, base ? base->sequence() : 0, 0};
+      for (auto number = first; number <= target.generation; ++number) {
+        ChangeLogReader reader(files_, changes_path(number), format_);
+        check_succession(reader, number, end, first);
+        if (number < target.generation) end = changes.add(std::move(reader));
       }
       write_merged(files_, snapshot_path(target.generation), base.get(), changes.sorted(), target);
       return open_snapshot(target.generation);

@@ -314,6 +314,47 @@ void test_damage_found_later() {
   CHECK(thrown<DamageError>([&] { Map("f", options_of(files)); }) == text);
 }
 
+// A group that is damaged before a checkpoint is not left out of the snapshot.
+void test_damage_before_a_checkpoint() {
+  SimulatedFiles files;
+  Model model;
+  {
+    Map map("f/", options_of(files));
+    CHECK(map.folder().path() == "f");
+    for (int group = 0; group < 3; ++group) commit(map, model, 5, Sync::yes);
+    files.bytes("f/changes-0").back() ^= std::byte{1};
+    auto text = thrown<DamageError>([&] { map.checkpoint(); });
+    CHECK(text.find("f/changes-0: whole groups end at offset") == 0);
+    CHECK(state_of<std::uint64_t>(map) == model);
+  }
+  CHECK(!thrown<DamageError>([&] { Map("f", options_of(files)); }).empty());
+}
+
+// A map whose closing fails takes no more changes: another may have the folder by then.
+void test_failed_close() {
+  for (std::int64_t operation = 1;; ++operation) {
+    SimulatedFiles files;
+    FileFaults faults;
+    FaultyFiles faulty(files, faults);
+    Model model;
+    Map map("f", options_of(faulty));
+    commit(map, model, 5);
+    faults.error = ENOSPC;
+    faults.operations_left = operation;
+    try {
+      map.close();
+    } catch (const std::system_error&) {
+    }
+    const bool failed = faults.operations_left <= 0;
+    faults.operations_left = 0;
+    auto copy = model;
+    CHECK(!thrown<std::logic_error>([&] { commit(map, copy, 1); }).empty());
+    Map other("f", options_of(files));
+    CHECK(state_of<std::uint64_t>(other) == model);
+    if (!failed) return;
+  }
+}
+
 // Memory ends within a group that is in the log: it is there as a whole at the next opening.
 void test_exhausted_memory() {
   SimulatedFiles files;
@@ -335,6 +376,8 @@ void test_exhausted_memory() {
 }  // namespace
 
 int main() {
+  test_damage_before_a_checkpoint();
+  test_failed_close();
   for (bool background : {false, true}) {
     test_against_model<Durable<StandardMap>>(background);
     test_against_model<Durable<CodeMap>>(background);

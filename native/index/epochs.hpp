@@ -38,9 +38,12 @@ class ProcessBarrier {
     return false;
 #endif
   }
-  static void pass() {
+  // False: the system has refused it.
+  static bool pass() {
 #if defined(HEADRACE_MEMBARRIER)
-    if (available()) call(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    return !available() || call(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+#else
+    return true;
 #endif
   }
 
@@ -134,7 +137,10 @@ class Epochs {
     Entry* entry_;
   };
 
-  void expect(std::size_t blocks) { retired_.reserve(retired_.size() + blocks); }
+  void expect(std::size_t blocks) {
+    const auto needed = retired_.size() + blocks;
+    if (needed > retired_.capacity()) retired_.reserve(std::bit_ceil(needed));
+  }
 
   void retire(Line* block, std::size_t lines) noexcept {
     retired_.push_back({block, lines, epoch_.load(std::memory_order_relaxed)});
@@ -145,7 +151,7 @@ class Epochs {
   void reclaim(Arena& arena, std::size_t least) noexcept {
     if (retired_.empty() || retired_.size() < least) return;
     auto oldest = epoch_.fetch_add(1) + 1;
-    ProcessBarrier::pass();
+    if (!ProcessBarrier::pass()) return;
     for (const auto& entry : entries_) {
       const auto epoch = entry.epoch.load();
       if (epoch != 0) oldest = std::min(oldest, epoch);

@@ -77,6 +77,11 @@ inline std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+inline std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
 // Name of a file under which it is written before it is renamed to its own.
 inline std::string unfinished(const std::string& path) { return path + ".part"; }
 

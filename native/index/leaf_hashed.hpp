@@ -59,9 +59,11 @@ class HashedLeaf {
       : data_(word.to()), empty_(word.empty_code()), buckets_(word.units()) {}
 
   static std::size_t lines(Word word) { return word.units() * kBucketLines; }
+  // For `count` entries, filled so far, but with room for at most kMostMovedKeys.
   static std::uint32_t units(std::size_t count, double fill) {
     const auto needed = std::ceil(static_cast<double>(count) / (kEntries * fill));
-    return static_cast<std::uint32_t>(std::fmax(1, needed));
+    return static_cast<std::uint32_t>(
+        std::clamp(needed, 1.0, static_cast<double>(kMostMovedKeys / kEntries)));
   }
 
   const void* home(std::uint64_t code) const { return keys(bucket_of(code)); }

@@ -41,14 +41,17 @@ class LogLeaf {
 
   // Lines of a unit: one, or, of large values, what makes the largest leaf fit a word's units.
   static constexpr std::size_t kUnitLines = [] {
-    constexpr auto kBytes = kMostFragmentKeys / kLeastFill * (9.0 + value_bytes<Value>);
-    return static_cast<std::size_t>(kBytes / (kLineBytes * Word::kMostUnits)) + 1;
+    constexpr auto kBytes = sizeof(LogHeader) + 8 + kMostMovedKeys * (9 + value_bytes<Value>);
+    constexpr auto kMostBytes = kLineBytes * Word::kMostUnits;
+    return (kBytes + kMostBytes - 1) / kMostBytes;
   }();
 
   static std::size_t lines(Word word) { return word.units() * kUnitLines; }
+  // For `count` entries, filled so far, but with room for at most kMostMovedKeys.
   static std::uint32_t units(std::size_t count, double fill, bool fingerprints) {
-    const auto entries = std::ceil(static_cast<double>(count) / fill);
-    const auto bytes = sizeof(LogHeader) + 8 + std::fmax(1, entries) * entry_bytes(fingerprints);
+    const auto entries = std::clamp(std::ceil(static_cast<double>(count) / fill), 1.0,
+                                    static_cast<double>(kMostMovedKeys));
+    const auto bytes = sizeof(LogHeader) + 8 + entries * entry_bytes(fingerprints);
     return static_cast<std::uint32_t>(std::ceil(bytes / (kUnitLines * kLineBytes)));
   }
 
@@ -56,7 +59,8 @@ class LogLeaf {
   static void create(Line* lines, std::uint32_t units, bool fingerprints,
                      const Entries<Value>& entries) {
     const auto bytes = static_cast<double>(units * kUnitLines * kLineBytes - sizeof(LogHeader) - 8);
-    const auto capacity = static_cast<std::uint32_t>(bytes / entry_bytes(fingerprints));
+    const auto capacity = static_cast<std::uint32_t>(
+        std::fmin(bytes / entry_bytes(fingerprints), static_cast<double>(kMostMovedKeys)));
     auto* header = new (lines) LogHeader{0, capacity, fingerprints ? (capacity + 7) / 8 * 8 : 0};
     const LogLeaf leaf{Word(lines, Kind::log, units)};
     std::memset(leaf.fingerprints(), 0, header->fingerprint_bytes);

@@ -8,17 +8,19 @@
 // Invalidation: an iterator stands at a key, not at memory. It remains usable after any insert or
 // erase, also of its own key: it then gives the entry as it was when its leaf was read, and goes on
 // to the next higher key. To see changes, look the key up again. Pointers of `get_if` are invalid
-// after any change of the map.
+// after any change of the map, and iterators after a move of the map itself.
 //
 // Exceptions: what throws leaves the map as it was: allocation; keys that are NaN
 // (std::domain_error); `at` without the key (std::out_of_range); a configuration that is out of
-// range (std::invalid_argument). Threads: as CodeMap; `Shared` makes one writer and many readers safe.
+// range (std::invalid_argument). Threads: as CodeMap; `Shared` makes one writer and many readers
+// safe.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -58,8 +60,10 @@ class Map {
     reference operator*() const { return {decode<Key>(at_->code()), at_->value()}; }
     pointer operator->() const { return {**this}; }
     const_iterator& operator++() {
-      if (at_.use_count() > 1) {  // another copy stands here
-        *this = const_iterator(codes_, at_->code());
+      if (at_.use_count() > 1) {  // another copy stands here, perhaps at a key that is gone
+        const auto code = at_->code();
+        const bool last = code == std::numeric_limits<std::uint64_t>::max();
+        return *this = last ? const_iterator() : const_iterator(codes_, code + 1);
       }
       at_->next();
       if (!at_->valid()) at_.reset();
@@ -122,6 +126,7 @@ class Map {
   std::pair<const_iterator, bool> insert(const value_type& entry) {
     return emplace(entry.first, entry.second);
   }
+  // One after the other: those before one that throws stay.
   template <std::input_iterator Iterator>
   void insert(Iterator first, Iterator last) {
     for (; first != last; ++first) try_insert(first->first, first->second);
@@ -129,7 +134,12 @@ class Map {
   std::pair<const_iterator, bool> emplace(Key key, const Value& value) {
     const auto code = encode(key);
     const bool fresh = codes_.insert(code, value);
-    return {const_iterator(&codes_, code), fresh};
+    try {
+      return {const_iterator(&codes_, code), fresh};
+    } catch (...) {
+      if (fresh) codes_.erase(code);
+      throw;
+    }
   }
   // The same without an iterator, which costs a copy of the key's leaf.
   bool try_insert(Key key, const Value& value) { return codes_.insert(encode(key), value); }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -82,23 +83,41 @@ void test_interface() {
   CHECK(map.empty() && map.begin() == map.end());
 }
 
-// A leaf of such values takes more lines than the word that leads to it could count.
-void test_large_values() {
-  struct Large {
-    std::uint64_t words[8];
-  };
+// Leaves of the most keys, loaded sparsely, that fill up: what leads to a leaf counts its memory,
+// and no change moves more keys than it may.
+template <class Value>
+void test_largest_leaves(Leaf leaf) {
   const Configuration configuration{
-      .leaf = Leaf::log, .fragment_keys = kMostFragmentKeys, .fill = kLeastFill};
-  constexpr std::uint64_t kKeys = 60'000;
-  std::vector<std::pair<std::uint64_t, Large>> entries;
-  for (std::uint64_t key = 0; key < kKeys; ++key) entries.push_back({key, {{key}}});
-  Map<std::uint64_t, Large> map(entries.begin(), entries.end(), configuration);
-  const auto bytes = map.codes().statistics().leaf_bytes;
-  CHECK(static_cast<double>(bytes) >= kKeys * sizeof(entries[0]) / 0.35);
-  for (std::uint64_t key = kKeys; key < kKeys + 1'000; ++key) map.insert({key, {{key}}});
-  map.codes().verify();
-  CHECK(map.size() == kKeys + 1'000);
-  for (std::uint64_t key = 0; key < map.size(); ++key) CHECK(map.at(key).words[0] == key);
+      .leaf = leaf, .fragment_keys = kMostFragmentKeys, .fill = kLeastFill};
+  for (std::uint64_t base = 0; base < 20; base += leaf == Leaf::log ? 1 : 7) {
+    std::vector<std::pair<std::uint64_t, Value>> entries(kMostMovedKeys);
+    for (std::uint64_t i = 0; i < entries.size(); ++i) entries[i] = {base + (i << 10), Value{i}};
+    Map<std::uint64_t, Value> map(entries.begin(), entries.end(), configuration);
+    CHECK(map.codes().statistics().leaf_bytes >= entries.size() * sizeof(entries[0]));
+    if (base % 7 == 0) {
+      for (std::uint64_t i = 0; i < 200'000; ++i) map.try_insert(i * 64 + 1 + i * i % 61, Value{i});
+      CHECK(map.codes().statistics().largest_change_keys <= kMostMovedKeys);
+      map.codes().verify();
+    }
+    map.clear();
+    CHECK(map.codes().statistics().leaf_bytes == 0);
+  }
+}
+
+void test_iterators_at_erased_keys() {
+  Map<std::uint64_t, int> map;
+  const auto highest = std::numeric_limits<std::uint64_t>::max();
+  for (std::uint64_t key : {1, 2, 3, 4, 5}) map.try_insert(key, 0);
+  map.try_insert(highest, 0);
+  auto at = map.find(3);
+  const auto copy = at;
+  map.erase(3);
+  CHECK((++at)->first == 4 && copy->first == 3);
+  map.erase(4);
+  CHECK((at++)->first == 4 && at->first == 5);
+  auto last = map.find(highest);
+  map.erase(highest);
+  CHECK((last++)->first == highest && last == map.end());
 }
 
 // Counts down allocations of all copies; the one at zero fails.
@@ -116,6 +135,28 @@ struct Failing {
   }
   void deallocate(T* block, std::size_t count) { std::allocator<T>().deallocate(block, count); }
   friend bool operator==(const Failing&, const Failing&) { return true; }
+};
+
+// Has no more than `limit_bytes`.
+std::size_t used_bytes = 0;
+std::size_t limit_bytes = ~std::size_t{0};
+
+template <class T>
+struct Limited {
+  using value_type = T;
+  Limited() = default;
+  template <class U>
+  Limited(const Limited<U>&) {}
+  T* allocate(std::size_t count) {
+    if (used_bytes + count * sizeof(T) > limit_bytes) throw std::bad_alloc();
+    used_bytes += count * sizeof(T);
+    return std::allocator<T>().allocate(count);
+  }
+  void deallocate(T* block, std::size_t count) {
+    used_bytes -= count * sizeof(T);
+    std::allocator<T>().deallocate(block, count);
+  }
+  friend bool operator==(const Limited&, const Limited&) { return true; }
 };
 
 using FailingMap = CodeMap<std::uint64_t, Exclusive, Failing<std::byte>>;
@@ -177,6 +218,43 @@ void test_countdown(Leaf leaf) {
   }
 }
 
+void test_failed_emplace() {
+  Map<int, int, Exclusive, Failing<std::byte>> map;
+  for (int i = 0; i < 1000; ++i) map.try_insert(2 * i, i);
+  allocations_left = 0;
+  CHECK(!thrown<std::bad_alloc>([&] { map.emplace(501, 1); }).empty());
+  allocations_left = -1;
+  CHECK(map.size() == 1000 && !map.contains(501));
+  CHECK(map.emplace(501, 1).second);
+}
+
+// Of a limited amount of memory, as much can be used after a bulk load that failed as before it.
+void test_failed_build() {
+  const auto inserted = [](bool fails) {
+    CodeMap<std::uint64_t, Exclusive, Limited<std::byte>> map;
+    map.insert(1, 1);
+    limit_bytes = used_bytes + (8U << 20);
+    const std::vector<std::uint64_t> codes(1'000'000, 1);
+    std::vector<std::uint64_t> different(codes.size());
+    std::iota(different.begin(), different.end(), 0);
+    if (fails) {
+      CHECK(!thrown<std::bad_alloc>([&] {
+               map.build(different.data(), codes.data(), codes.size());
+             }).empty());
+    }
+    std::size_t count = 0;
+    try {
+      for (; count < codes.size(); ++count) map.insert(count * 7 + 3, count);
+    } catch (const std::bad_alloc&) {
+      map.verify();
+    }
+    limit_bytes = ~std::size_t{0};
+    return count;
+  };
+  const auto whole = inserted(false);
+  CHECK(whole > 200'000 && inserted(true) * 10 > whole * 9);
+}
+
 // A loop in place of libFuzzer, for compilers without it.
 void test_fuzz() {
   std::mt19937_64 engine(7);
@@ -193,7 +271,15 @@ void test_fuzz() {
 
 int main() {
   test_interface();
-  test_large_values();
+  struct Large {
+    std::uint64_t words[8];
+  };
+  test_largest_leaves<Large>(Leaf::log);
+  test_largest_leaves<std::uint64_t>(Leaf::log);
+  test_largest_leaves<std::uint64_t>(Leaf::hashed);
+  test_iterators_at_erased_keys();
+  test_failed_emplace();
+  test_failed_build();
   for (const auto leaf : {Leaf::hashed, Leaf::log, Leaf::gapped, Leaf::perfect}) {
     test_countdown(leaf);
   }

@@ -299,9 +299,17 @@ class Arena {
   void add_slab() {
     const auto all = full_chunks_ + (newest_ != nullptr);
     const auto grown = std::clamp<std::size_t>(all / 4, 1, detail::kMostChunksOfSlab);
-    const auto count = std::max(grown, std::min(expected_chunks_, detail::kMostChunksOfBuild));
-    auto* slab = detail::allocate_slab(allocator_, count);
-    expected_chunks_ -= std::min(expected_chunks_, count);
+    const auto expected = std::exchange(expected_chunks_, 0);  // no more, if that fails
+    auto count = std::max(grown, std::min(expected, detail::kMostChunksOfBuild));
+    detail::Chunk* slab = nullptr;
+    try {
+      slab = detail::allocate_slab(allocator_, count);
+    } catch (const std::bad_alloc&) {
+      if (count == 1) throw;
+      count = 1;
+      slab = detail::allocate_slab(allocator_, count);
+    }
+    expected_chunks_ = expected - std::min(expected, count);
     auto* head = new (slab) detail::ChunkHeader{};
     head->previous_slab = std::exchange(slab_, slab);
     head->slab_chunks = chunks_left_ = count;

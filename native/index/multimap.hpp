@@ -7,8 +7,8 @@
 //
 // One thread at a time, or several that only read (after a scan: a scan puts leaves in order). An
 // operation that throws leaves the map as it was: allocation, NaN as a key (std::domain_error), a
-// configuration that is out of range (std::invalid_argument). Every change invalidates iterators and ranges. The order of the entries of
-// one key is not defined.
+// configuration that is out of range (std::invalid_argument). Every change invalidates iterators
+// and ranges. The order of the entries of one key is not defined.
 #pragma once
 
 #include <algorithm>
@@ -329,12 +329,17 @@ std::size_t Multimap<Key, Value, Sharing, Allocator>::erase_some(Key key, std::s
                                                                  const Matches& matches) {
   const auto code = encode(key);
   std::size_t erased = 0;
+  // `matches` may throw: what was erased before is counted.
+  const auto counting = [&](const Value& value) {
+    const bool found = matches(value);
+    if (found) tree_.set_size(tree_.size() - 1);
+    return found;
+  };
   if (const auto word = tree_.leaf(code); !word.none()) {
-    erased = Log(word).erase_each(code, most, matches);
+    erased = Log(word).erase_each(code, most, counting);
     if (erased > 0 && Log(word).sparse()) compact(code);
   }
-  if (erased < most) erased += sealed_.erase(tree_.memory, code, most - erased, matches);
-  tree_.set_size(tree_.size() - erased);
+  if (erased < most) erased += sealed_.erase(tree_.memory, code, most - erased, counting);
   return erased;
 }
 

@@ -293,9 +293,24 @@ void survives_failed_allocations() {
   CHECK(failures > 50);
 }
 
+void a_condition_that_throws() {
+  Multimap<int, int> map;
+  for (int i = 0; i < 10; ++i) map.append(1, i);
+  const auto erase = [&] {
+    map.erase_if(1, [](int value) {
+      if (value == 5) throw std::runtime_error("five");
+      return true;
+    });
+  };
+  CHECK(!thrown<std::runtime_error>(erase).empty());
+  map.verify();
+  CHECK(map.size() == map.count(1) && map.size() < 10);
+}
+
 }  // namespace
 
 int main() {
+  a_condition_that_throws();
   random_operations();
   many_entries_of_one_key();
   sets_of_keys();

@@ -133,7 +133,7 @@ std::uint32_t equal_fingerprints(const std::uint64_t* words, std::uint8_t byte, 
   for (std::size_t word = 0; word < 2 && word * 8 < bytes; ++word) {
     // Bytes that are equal become 0; the highest bit of each other byte, 1, without carries.
     constexpr std::uint64_t kLow = 0x7f7f'7f7f'7f7f'7f7f;
-    const auto different = Sharing::load(words + word) ^ byte * 0x0101'0101'0101'0101;
+    const auto different = Sharing::load(words + word) ^ byte * 0x0101'0101'0101'0101U;
     const auto zero = ~(((different & kLow) + kLow) | different | kLow);
     found |= static_cast<std::uint32_t>((zero >> 7) * 0x0102'0408'1020'4080 >> 56) << (8 * word);
   }

@@ -77,7 +77,8 @@ class ShardedMap {
     return change(code, [&](Shard& map) { return map.erase(code); });
   }
 
-  // Batches, as of CodeMap; each shard is locked once for all of its codes.
+  // Batches, as of CodeMap; each shard is locked once for all of its codes. One shard after the
+  // other: what is changed before an exception is not of the first codes.
   std::size_t get(const std::uint64_t* codes, std::size_t count, Value* out, bool* found) const {
     std::vector<std::size_t> order;
     std::vector<std::uint64_t> part;

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -53,7 +52,7 @@ void in_threads(std::size_t count, const Action& action) {
   std::size_t i = 1;
   try {
     for (; i < count; ++i) threads.emplace_back(action, i);
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {  // the system's, or that memory has ended
     for (; i < count; ++i) action(i);
   }
   if (count > 0) action(0);
