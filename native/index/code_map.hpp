@@ -156,9 +156,16 @@ class CodeMap {
   std::size_t get(const std::uint64_t* codes, std::size_t count, Value* out, bool* found) const {
     [[maybe_unused]] const auto pin = tree_.state.pin();
     std::size_t hits = 0;
-    in_batches<false>(codes, count, [&](Word word, std::size_t i) {
-      found[i] = get_from(word, codes[i], out[i]);
-      hits += found[i];
+    in_batches<false>(codes, count, [&](Word word, const void* home, std::size_t i) {
+      bool there = false;
+      if (word.kind() == Kind::hashed) {
+        const HashedLeaf<Value, Sharing> leaf(word);
+        tree_.state.read(word.to(), [&] { there = leaf.get(codes[i], home, out[i]); });
+      } else {
+        there = get_from(word, codes[i], out[i]);
+      }
+      found[i] = there;
+      hits += there;
     });
     return hits;
   }
@@ -166,7 +173,7 @@ class CodeMap {
   std::size_t insert_or_assign(const std::uint64_t* codes, const Value* values, std::size_t count) {
     std::size_t fresh = 0;
     const Entries<Value> entries{codes, values, count};
-    in_batches<true>(codes, count, [&](Word word, std::size_t i) {
+    in_batches<true>(codes, count, [&](Word word, const void*, std::size_t i) {
       fresh += put_into(word, codes[i], entries.value(i), true);
     });
     return fresh;
@@ -174,8 +181,9 @@ class CodeMap {
   // Returns how many codes were there.
   std::size_t erase(const std::uint64_t* codes, std::size_t count) {
     std::size_t erased = 0;
-    in_batches<true>(codes, count,
-                     [&](Word word, std::size_t i) { erased += erase_from(word, codes[i]); });
+    in_batches<true>(codes, count, [&](Word word, const void*, std::size_t i) {
+      erased += erase_from(word, codes[i]);
+    });
     return erased;
   }
 
@@ -261,18 +269,19 @@ class CodeMap {
     return true;
   }
 
-  // Calls `action` for each code with its leaf, found in advance. A change of structure, which only
-  // a batch of changes can make, makes the leaves found before invalid.
+  // Calls `action` for each code with its leaf and its home there, found in advance. A change of
+  // structure, which only a batch of changes can make, makes the leaves found before invalid.
   template <bool kChanges, class Action>
   void in_batches(const std::uint64_t* codes, std::size_t count, const Action& action) const {
-    BatchWords words;
+    BatchLeaves leaves;
     for (std::size_t first = 0; first < count; first += kBatch) {
       const auto part = std::min(kBatch, count - first);
-      find_leaves(tree_, codes + first, part, words);
+      find_leaves(tree_, codes + first, part, leaves);
       const auto changes = kChanges ? tree_.statistics.changes : 0;
       for (std::size_t i = 0; i < part; ++i) {
         const bool valid = !kChanges || tree_.statistics.changes == changes;
-        action(valid ? words[i] : tree_.leaf(codes[first + i]), first + i);
+        const auto word = valid ? leaves.words[i] : tree_.leaf(codes[first + i]);
+        action(word, leaves.homes[i], first + i);
       }
     }
   }

@@ -68,21 +68,19 @@ class HashedLeaf {
 
   const void* home(std::uint64_t code) const { return keys(bucket_of(code)); }
 
-  const Value* find(std::uint64_t code) const {
-    auto bucket = bucket_of(code);
-    for (std::uint32_t probe = 0; probe < buckets_; ++probe) {
-      const auto* at = keys(bucket);
-      if (const auto found = matches(at, code); found != 0) {
-        return values(at) + std::countr_zero(found);
-      }
-      if (Sharing::load(at + kEntries - 1) == empty_) return nullptr;
-      bucket = next(bucket);
+  const Value* find(std::uint64_t code) const { return find(code, home(code)); }
+  // `home`: as of the code.
+  const Value* find(std::uint64_t code, const void* home) const {
+    const auto* at = static_cast<const std::uint64_t*>(home);
+    if (const auto found = matches(at, code); found != 0) {
+      return values(at) + std::countr_zero(found);
     }
-    return nullptr;
+    return Sharing::load(at + kEntries - 1) == empty_ ? nullptr : find_further(code);
   }
 
-  bool get(std::uint64_t code, Value& out) const {
-    const auto* value = find(code);
+  bool get(std::uint64_t code, Value& out) const { return get(code, home(code), out); }
+  bool get(std::uint64_t code, const void* home, Value& out) const {
+    const auto* value = find(code, home);
     if (value == nullptr) return false;
     Sharing::load_value(value, out);
     return true;
@@ -191,6 +189,20 @@ class HashedLeaf {
   }
 
  private:
+  // In the buckets after the code's own.
+  const Value* find_further(std::uint64_t code) const {
+    auto bucket = bucket_of(code);
+    for (std::uint32_t probe = 1; probe < buckets_; ++probe) {
+      bucket = next(bucket);
+      const auto* at = keys(bucket);
+      if (const auto found = matches(at, code); found != 0) {
+        return values(at) + std::countr_zero(found);
+      }
+      if (Sharing::load(at + kEntries - 1) == empty_) return nullptr;
+    }
+    return nullptr;
+  }
+
   std::uint32_t bucket_of(std::uint64_t code) const {
     return static_cast<std::uint32_t>((scatter(code) >> 32) * buckets_ >> 32);
   }
