@@ -127,6 +127,21 @@ def test_progress_is_live_and_an_interrupt_returns_the_best_so_far() -> None:
     assert all(step.bound <= step.incumbent for step in seen)
 
 
+def test_an_interrupt_ends_cp_sat() -> None:
+    model = import_cp_model().CpModel()
+    random = np.random.default_rng(0)
+    takes = [model.new_bool_var("") for _ in range(400)]
+    for _ in range(60):
+        weights = random.integers(1, 10**6, len(takes)).tolist()
+        model.add(sum(w * t for w, t in zip(weights, takes, strict=True)) == sum(weights) // 2)
+    model.minimize(sum(takes))
+    began = time.monotonic()
+    parameters = Parameters(limit_s=60.0, interrupt=lambda: time.monotonic() > began + 0.5)
+    found = solve_cpsat(model, takes, parameters)
+    assert found.values is None
+    assert time.monotonic() - began < 30
+
+
 def test_an_error_in_a_callback_reaches_the_caller() -> None:
     def fail(_: SolverProgress) -> None:
         raise RuntimeError("broken watcher")

@@ -3,7 +3,7 @@
 import importlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,8 +43,8 @@ def solve_cpsat(
     Parameters
     ----------
     variables : those whose values are wanted, in the order of `Result.values`.
-    parameters : `deterministic`, `limit_s`, `gap`, `seed` and `threads` are used; equal ones give
-        equal results, with several threads too (they are interleaved).
+    parameters : `deterministic`, `limit_s`, `gap`, `seed`, `threads` and `interrupt` are used;
+        equal ones give equal results, with several threads too (they are interleaved).
 
     Raises
     ------
@@ -63,7 +63,7 @@ def solve_cpsat(
         settings.max_deterministic_time = parameters.deterministic
     settings.catch_sigint_signal = False  # it would take the signal from Python for good
     began = time.monotonic()
-    status = _solved(solver, model)
+    status = _solved(solver, model, parameters.interrupt)
     if status == cp_model.MODEL_INVALID:
         raise ModelError(f"CP-SAT rejects the model: {model.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
@@ -71,7 +71,7 @@ def solve_cpsat(
     return _result(solver, status, values, parameters, time.monotonic() - began)
 
 
-def _solved(solver: Any, model: "cp_model.CpModel") -> Any:
+def _solved(solver: Any, model: "cp_model.CpModel", interrupt: Callable[[], bool] | None) -> Any:
     """Solve in a thread of its own, so that this one receives the user's interrupt."""
     done: list[Any] = []
     failed: list[BaseException] = []
@@ -91,7 +91,8 @@ def _solved(solver: Any, model: "cp_model.CpModel") -> Any:
         # Not `join`: interrupted, it takes the thread for ended. And a signal may wake another
         # thread than this, so poll.
         while not ended.wait(_POLL_S):
-            pass
+            if interrupt is not None and interrupt():
+                solver.stop_search()
     except BaseException:  # an interrupt, or a time limit of the caller's
         solver.stop_search()
         ended.wait()

@@ -10,7 +10,7 @@ from headrace.errors import InputError
 from headrace.memory import BudgetError, CaptureError, fit
 from headrace.memory.adapt.fit import StepPlanner
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.step import StepConditions, capture_step, profile_step
+from headrace.memory.measure.step import StepConditions, capture_step, optimizer_bytes, profile_step
 from headrace.memory.plan.plan import MemoryPlan
 
 CPU = torch.device("cpu")
@@ -92,8 +92,28 @@ def test_state_of_the_optimizer_and_kept_gradients_are_counted() -> None:
     assert resident(StepConditions(optimizer=adam))["optimizer"] == before > 2 * parameters
 
 
+def test_states_of_optimizers_before_their_first_step() -> None:
+    model = network()
+    adam, adamw = (
+        optimizer_bytes(kind(model.parameters())) for kind in (torch.optim.Adam, torch.optim.AdamW)
+    )
+    assert adam == adamw > 0
+    assert not torch.optim.AdamW(model.parameters()).state
+    with pytest.raises(CaptureError, match="the state of LBFGS is not known before its first"):
+        optimizer_bytes(torch.optim.LBFGS(model.parameters()))
+
+
+def test_a_sample_by_name_ends_with_the_target() -> None:
+    model, (x, y) = network(), sample()
+    fitted = fit(model, {"input": x, "target": y}, "10MiB", loss=nn.CrossEntropyLoss(), cache=False)
+    loss = fitted(input=x, target=y)
+    assert torch.allclose(loss, nn.functional.cross_entropy(model(x), y))
+
+
 def test_bad_budgets_and_models_fail_at_once() -> None:
     model, (x, _) = network(), sample()
+    with pytest.raises(BudgetError, match="there is no budget"):
+        fit(model, x, [])
     for budget in (0, -1, "0B", "lots", "50%", True, 1.5, "1e9"):
         with pytest.raises(BudgetError, match="budget"):
             fit(model, x, budget)  # pyright: ignore[reportArgumentType]

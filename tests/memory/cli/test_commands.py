@@ -32,6 +32,9 @@ def sized(batch):
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(4)))
     return model, (torch.randn(batch, 64), torch.randn(batch, 64)), nn.MSELoss()
 
+def fixed(batch):
+    return sized(8)
+
 def swapped():
     return torch.randn(4, 2), nn.Linear(2, 2)
 """
@@ -178,3 +181,8 @@ def test_the_largest_batch_is_found(
     assert run(monkeypatch, *plan, "--budget", "30KiB", "--largest-batch") == 2
     assert "a batch of 1 does not fit" in " ".join(capsys.readouterr().err.split())
     assert run(monkeypatch, *plan, "--budget", "1MiB,2MiB", "--largest-batch") == 2
+    fixed = ("memory", "plan", "planned_here:fixed", "--effort", "quick", "-o", "plan")
+    assert run(monkeypatch, *fixed, "--budget", "300KiB", "--largest-batch") == 2
+    assert "inputs of the same shapes for batches of 1 and 2" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -1,18 +1,30 @@
 """The largest number that fits, by few tries."""
 
-from headrace.memory.plan.largest import largest_that_fits
+from headrace.memory.plan.largest import largest_below, largest_that_fits
 
 
 def test_every_limit_is_found() -> None:
     for limit in (*range(70), 1000, 12345):
-        for most in (None, limit - 1, limit, limit + 1, 3):
+        tried: list[int] = []
+
+        def fits(number: int, limit: int = limit, tried: list[int] = tried) -> bool:
+            tried.append(number)
+            return number <= limit
+
+        assert largest_that_fits(fits) == limit
+        assert len(tried) <= 2 * max(limit, 1).bit_length() + 2
+
+
+def test_a_number_a_little_below_is_found_by_few_tries() -> None:
+    for high in (1, 2, 3, 10, 100, 12345, 114_224):
+        for limit in {0, 1, high // 2, high * 9 // 10, high - 1} & set(range(high)):
             tried: list[int] = []
 
             def fits(number: int, limit: int = limit, tried: list[int] = tried) -> bool:
                 tried.append(number)
                 return number <= limit
 
-            wanted = limit if most is None else max(min(limit, most), 0)
-            assert largest_that_fits(fits, most) == wanted
-            assert len(tried) <= 2 * max(limit, 1).bit_length() + 2
-            assert all(most is None or each <= max(most, 1) for each in tried)
+            found = largest_below(fits, high)
+            assert limit - max(1, limit // 100) < found <= limit or limit == found
+            assert all(0 < number < high for number in tried)
+            assert len(tried) <= 24

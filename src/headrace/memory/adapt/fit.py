@@ -174,6 +174,8 @@ def fit_model(
         raise CaptureError("the model is in evaluation, needs training mode: call model.train()")
     exactness = allowed_exactness(exact=exact, lossy=lossy, conditional=conditional)
     budgets = _listed(budget)
+    if not budgets:
+        raise BudgetError("there is no budget, needs one at least")
     plans = [] if plan is None else _listed(plan)
     if plans and len(plans) != len(budgets):
         raise BudgetError(f"{len(budgets)} budgets and {len(plans)} plans: needs a plan for each")

@@ -53,7 +53,10 @@ class WithLoss(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the loss of the model's output."""
-        *inputs, target = args
+        if args:
+            *inputs, target = args
+        else:
+            inputs, target = (), kwargs.pop(next(reversed(kwargs)))
         return self.loss(self.model(*inputs, **kwargs), target)
 
 

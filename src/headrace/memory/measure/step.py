@@ -1,7 +1,9 @@
 """The profile of a model's training step: captured, its operators timed on the device at hand."""
 
+import copy
 import hashlib
-from collections.abc import Callable, Mapping, MutableMapping
+from collections import defaultdict
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -194,8 +196,19 @@ def _is_tensor(value: Any) -> bool:
 
 
 def optimizer_bytes(optimizer: Optimizer, rounding: int = 1) -> int:
-    """Return the bytes of an optimizer's state: as it is, or as a first step would make it."""
-    state = optimizer.state or _first_state(optimizer)
+    """Return the bytes of an optimizer's state: as it is, or as a first step would make it.
+
+    Raises
+    ------
+    CaptureError : a first step cannot be followed without its values.
+    """
+    try:
+        state = optimizer.state or _first_state(optimizer)
+    except Exception as error:
+        raise CaptureError(
+            f"the state of {type(optimizer).__name__} is not known before its first step: fit "
+            f"after one ({type(error).__name__}: {error})"
+        ) from error
     return sum(
         _rounded(each.nbytes, rounding)
         for each in pytree.tree_leaves(list(state.values()))
@@ -217,8 +230,8 @@ def _first_state(optimizer: Optimizer) -> Mapping[Any, Any]:
             {**group, "params": [fake(each) for each in group["params"]]}
             for group in optimizer.param_groups
         ]
-        make: Callable[..., Optimizer] = type(optimizer)
-        equal = make(groups, **optimizer.defaults)
+        equal = copy.copy(optimizer)  # its class may take other arguments than its defaults
+        equal.state, equal.param_groups = defaultdict(dict), groups
         equal.step()
         return equal.state
 

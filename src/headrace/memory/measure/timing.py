@@ -174,7 +174,13 @@ def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:
         def run() -> object:
             return call.target(*args, **kwargs)
 
-        run()  # compiles, reserves, fills caches
+        try:
+            run()  # compiles, reserves, fills caches
+        except RuntimeError as error:
+            raise CaptureError(
+                f"{target_name(call.target)} does not run on tensors of the types that torch "
+                f"traces for it ({str(error).splitlines()[0]}): keep it outside of autocast"
+            ) from error
         found = allocations_of(run, device)
         step = ROUNDING.get(device.type, 1)
         workspace = max(found.peak_bytes - found.kept_bytes, 0)

@@ -50,7 +50,8 @@ class Draft:
             elif index < schedule.forward_steps:
                 draft.forward[step.operator] = step.implementation
             else:
-                draft.again[stage][step.operator] = step.implementation
+                run = max(stage, min(stages.first_again, stages.count))
+                draft.again[run][step.operator] = step.implementation
         return draft
 
     def copy(self) -> "Draft":

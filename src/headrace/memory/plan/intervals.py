@@ -132,7 +132,7 @@ class _Intervals:
         before = None
         for number in range(count):
             there = known[number] if number < len(known) else None
-            stage = self.model.new_int_var(1, last, "")
+            stage = self.model.new_int_var(self.stages.first_again, last, "")
             self.model.add_hint(stage, there or last)
             chosen = self.start.again[there][operator] if there else None
             ways = self._ways(operator, chosen, again=True)

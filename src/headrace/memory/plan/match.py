@@ -43,7 +43,10 @@ def differences(made_for: MemoryProfile, wanted: MemoryProfile) -> list[str]:
         one, other = (f"{each.model} ({each.model_digest[:_SHORT]})" for each in (made_for, wanted))
         found.insert(0, f"model {one}, here {other}")
     if not found and structure(made_for.graph) != structure(wanted.graph):
-        found.append("its operators have other implementations, as of another version of headrace")
+        found.append(
+            "its operators have other implementations, as of another version of headrace, or of "
+            "other settings of exact, lossy, conditional and offload"
+        )
     return found
 
 

@@ -193,6 +193,8 @@ class _Solve:
         self._refuse_impossible()
         self.look(starts, narrow=True)
         if self.best is None:
+            if self.interrupt is not None and self.interrupt():
+                raise BudgetError("interrupted before a schedule within the budget was found")
             raise self._infeasible()
         return self._solution()
 
@@ -409,6 +411,7 @@ class _Solve:
             gap=self.limits.gap,
             seed=self.seed,
             threads=_THREADS,
+            interrupt=self.interrupt,
         )
         draft = improved(self.stages, self.budget, self.best, parameters)
         if draft is not None:

@@ -21,6 +21,7 @@ class Stages:
     creator : of each other storage of the forward pass the operator that creates it.
     readers : of each of those the forward operators that some implementation reads it by, in order.
     useful : by stage the storages of `creator` that can serve this or a later stage.
+    first_again : the first stage in which operators run again: the loss needs none of them to.
     entering_bytes : by stage what is there beside them: resident, kept, gradients made before.
     """
 
@@ -41,6 +42,8 @@ class Stages:
         for index in self.forward:
             for storage in sorted(self._touched(index) & self.creator.keys()):
                 self.readers[storage].append(index)
+        needed = self.count > 0 and self._touched(self.backward(1)) & self.creator.keys()
+        self.first_again = 1 if needed else 2
         self.useful = self._useful()
         self.entering_bytes = self._entering()
 
@@ -67,7 +70,8 @@ class Stages:
 
     def again(self, stage: int, operator: int) -> bool:
         """Return whether running a forward operator again in a stage can be of use."""
-        return self.graph.operators[operator].again and any(
+        can = stage >= self.first_again and self.graph.operators[operator].again
+        return can and any(
             each in self.useful[stage] for way in self.ways(operator) for each in way.creates
         )
 

@@ -30,11 +30,14 @@ def sweep(
     Parameters
     ----------
     progress : called with the budget and the state of its solve.
-    interrupt : polled; true ends the search of the budget that is solved with its best schedule.
+    interrupt : polled; true ends the search, with the best schedule of the budget that is solved.
     watts : as for `make_plan`; a plan then never needs more energy than that of a smaller budget.
     """
     found: dict[int, MemoryPlan | BudgetError] = {}
     for budget in sorted(set(budgets), reverse=True):
+        if found and interrupt is not None and interrupt():
+            found[budget] = BudgetError("interrupted before this budget's turn")
+            continue
         earlier = tuple(each.schedule for each in found.values() if isinstance(each, MemoryPlan))
         try:
             found[budget] = make_plan(

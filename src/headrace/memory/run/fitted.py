@@ -154,7 +154,8 @@ class FittedModule(nn.Module):
             self._warned = True
             warnings.warn(
                 "a training step has other shapes, types or modes than those that schedules were "
-                "made for, and runs without one: its memory is not bounded",
+                "made for, and runs without one: its memory is not bounded (`captures` of "
+                "headrace.memory.fit is how many kinds of steps have schedules)",
                 stacklevel=4,
             )
 
@@ -199,7 +200,7 @@ def _kind(
         tuple(map(_leaf_kind, leaves)),
         str(spec),
         tuple(each.training for each in modules),
-        tuple(each.requires_grad for each in parameters),
+        tuple((each.requires_grad, each.dtype, each.shape) for each in parameters),
         *((device, _autocast(device)) for device in ("cpu", "cuda")),
     )
 
