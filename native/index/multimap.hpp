@@ -176,9 +176,8 @@ class Multimap {
   static constexpr auto kAll = std::numeric_limits<std::size_t>::max();
   static constexpr std::size_t kAtOnce = 32;
   // Entries of a full leaf that is sealed: as leaves are built with room, one of fewer has at most
-  // 65,536 when it is full. Or as many units as leave room in the word.
+  // 65,536 when it is full.
   static constexpr std::size_t kSealedEntries = kMostMovedKeys / 5 * 2;
-  static constexpr std::uint32_t kSealedUnits = Word::kMostUnits / 5 * 2;
   // Entries of one code that are loaded into a leaf of the tree, which may be filled to 0.3 only.
   static constexpr std::size_t kLoadedEntries =
       std::max<std::size_t>(1, 8'192 / (1 + (9 + value_bytes<Value>) / kLineBytes));
@@ -299,7 +298,7 @@ template <CodedKey Key, class Value, class Sharing, class Allocator>
 bool Multimap<Key, Value, Sharing, Allocator>::seal(std::uint64_t code, Word word) {
   if (word.none()) return false;
   const auto entries = Log(word).entries();
-  if (entries.count < kSealedEntries && word.units() < kSealedUnits) return false;
+  if (entries.count < kSealedEntries) return false;
   const auto only = entries.codes[0];
   const auto* end = entries.codes + entries.count;
   if (!std::all_of(entries.codes, end, [only](auto each) { return each == only; })) return false;

@@ -55,12 +55,14 @@ inline void set_field(Configuration& configuration, const std::string& setting) 
   }
 }
 
-template <class ValueType, class Sharing = Exclusive>
-class Ours {
+// Calls that all of headrace's maps have; `map_` is made of the arguments.
+template <class ValueType, class Map>
+class Calls {
  public:
   using Value = ValueType;
 
-  explicit Ours(const Configuration& configuration) : map_(configuration) {}
+  template <class... Arguments>
+  explicit Calls(const Arguments&... arguments) : map_(arguments...) {}
 
   void build(std::span<const std::uint64_t> ascending) {
     const auto values = values_of<Value>(ascending);
@@ -74,6 +76,25 @@ class Ours {
     return map_.scan(from, most, codes, values);
   }
   std::size_t size() const { return map_.size(); }
+
+ protected:
+  Map map_;
+};
+
+template <class ValueType, class Sharing = Exclusive>
+class Ours : public Calls<ValueType, CodeMap<ValueType, Sharing>> {
+  using Base = Calls<ValueType, CodeMap<ValueType, Sharing>>;
+
+ protected:
+  using Base::map_;
+
+ public:
+  using Value = ValueType;
+  using Base::erase;
+  using Base::find;
+  using Base::insert;
+
+  explicit Ours(const Configuration& configuration) : Base(configuration) {}
 
   // Batches: the count of codes that were found, new or erased.
   std::size_t find(const std::uint64_t* codes, std::size_t count, Value* out, bool* found) const {
@@ -101,9 +122,6 @@ class Ours {
         .add("largest_change_keys", found.largest_change_keys)
         .print();
   }
-
- protected:
-  CodeMap<Value, Sharing> map_;
 };
 
 // Observes nothing.

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "index/bench/meter.hpp"
+#include "index/bench/ours.hpp"
 #include "index/bench/replay.hpp"
 #include "index/bench/workload.hpp"
-#include "index/code_map.hpp"
 #include "index/concurrent.hpp"
 #include "index/sharded.hpp"
 
@@ -23,9 +23,10 @@ struct Reader {
   std::uint64_t wrong = 0;
   std::uint64_t elapsed = 0;
 
-  template <class Value>
-  void run(const CodeMap<Value, Shared>& map, std::span<const std::uint64_t> codes,
-           const std::atomic<bool>& stopped, std::uint64_t most) {
+  template <class Map>
+  void run(const Map& map, std::span<const std::uint64_t> codes, const std::atomic<bool>& stopped,
+           std::uint64_t most) {
+    using Value = typename Map::Value;
     constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15;
     Stopwatch watch;
     for (std::uint64_t at = 1; lookups < most && !stopped.load(std::memory_order_relaxed);) {
@@ -33,7 +34,7 @@ struct Reader {
         at += kStep;
         auto place = (at >> 32) * codes.size() >> 32;
         Value value{};
-        wrong += !(map.get(codes[place], value) && value == value_of<Value>(codes[place]));
+        wrong += !(map.find(codes[place], value) && value == value_of<Value>(codes[place]));
       }
     }
     elapsed = watch.elapsed();
@@ -43,12 +44,12 @@ struct Reader {
 };
 
 // Inserts a range; returns how many of its codes were there already.
-template <class Value, class Map>
+template <class Map>
 std::uint64_t write(Map& map, const Workload& workload, Range range) {
   std::uint64_t wrong = 0;
   for (auto i = range.begin; i < range.end; ++i) {
     auto code = workload.codes()[i];
-    wrong += !map.insert_or_assign(code, value_of<Value>(code));
+    wrong += !map.insert(code, value_of<typename Map::Value>(code));
   }
   return wrong;
 }
@@ -58,75 +59,55 @@ inline double rate(std::size_t operations, std::uint64_t nanoseconds) {
 }
 
 template <class ValueType>
-class SharedOurs {
+class SharedOurs : public Ours<ValueType, Shared> {
  public:
   using Value = ValueType;
+  using Map = Ours<Value, Shared>;
 
   explicit SharedOurs(const Configuration& configuration)
-      : map_(configuration), other_(configuration) {}
+      : Map(configuration), other_(configuration) {}
 
   void build(std::span<const std::uint64_t> ascending) {
-    const auto values = values_of<Value>(ascending);
-    for (auto* each : {&map_, &other_}) {
-      each->build(ascending.data(), values.data(), ascending.size());
-    }
+    Map::build(ascending);
+    other_.build(ascending);
   }
-  bool find(std::uint64_t code, Value& out) const { return map_.get(code, out); }
-  bool insert(std::uint64_t code, Value value) { return map_.insert_or_assign(code, value); }
-  bool erase(std::uint64_t code) { return map_.erase(code); }
-  std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes,
-                   Value* values) const {
-    return map_.scan(from, most, codes, values);
-  }
-  std::size_t size() const { return map_.size(); }
   void read_beside_writer(const Workload& workload, Range range);
 
  private:
-  using Map = CodeMap<Value, Shared>;
   struct Beside {
     Reader reader;
     double writer_per_s;
     std::uint64_t wrong;
   };
-  // Inserts the range into a map in this thread while another reads `map_`.
+  // Inserts the range into a map in this thread while another reads this one.
   Beside beside(Map& written, const Workload& workload, Range range) const;
 
-  Map map_;
   Map other_;  // that the reader does not read
 };
 
 // Two writers and kShards shards: with more shards than writers, few wait for each other.
 template <class ValueType>
-class Sharded {
+class Sharded : public Calls<ValueType, ShardedMap<ValueType>> {
  public:
   using Value = ValueType;
+  using Map = Calls<Value, ShardedMap<Value>>;
   static constexpr std::size_t kShards = 16;
 
   explicit Sharded(const Configuration& configuration)
-      : map_(kShards, configuration),
+      : Map(kShards, configuration),
         left_(kShards, configuration),
         right_(kShards, configuration) {}
 
   void build(std::span<const std::uint64_t> ascending) {
-    const auto values = values_of<Value>(ascending);
-    for (auto* each : {&map_, &left_, &right_}) {
-      each->build(ascending.data(), values.data(), ascending.size());
-    }
+    Map::build(ascending);
+    left_.build(ascending);
+    right_.build(ascending);
   }
-  bool find(std::uint64_t code, Value& out) const { return map_.get(code, out); }
-  bool insert(std::uint64_t code, Value value) { return map_.insert_or_assign(code, value); }
-  bool erase(std::uint64_t code) { return map_.erase(code); }
-  std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes,
-                   Value* values) const {
-    return map_.scan(from, most, codes, values);
-  }
-  std::size_t size() const { return map_.size(); }
   void write_by_two(const Workload& workload, Range range);
 
  private:
-  ShardedMap<Value> map_;
-  ShardedMap<Value> left_;  // that one thread each writes
-  ShardedMap<Value> right_;
+  Map left_;  // that one thread each writes
+  Map right_;
 };
 
 template <class Value>
@@ -135,8 +116,8 @@ auto SharedOurs<Value>::beside(Map& written, const Workload& workload, Range ran
   std::atomic<bool> stopped{false};
   Reader reader;
   Stopwatch watch;
-  std::thread other([&] { reader.run(map_, workload.loaded(), stopped, ~std::uint64_t{0}); });
-  const auto wrong = write<Value>(written, workload, range);
+  std::thread other([&] { reader.run(*this, workload.loaded(), stopped, ~std::uint64_t{0}); });
+  const auto wrong = write(written, workload, range);
   const auto elapsed = watch.elapsed();
   stopped = true;
   other.join();
@@ -152,9 +133,9 @@ void SharedOurs<Value>::read_beside_writer(const Workload& workload, Range range
   Reader before;
   Reader after;
   const auto apart = beside(other_, workload, range);
-  before.run(map_, codes, stopped, kAlone);
-  const auto found = beside(map_, workload, range);
-  after.run(map_, codes, stopped, kAlone);
+  before.run(*this, codes, stopped, kAlone);
+  const auto found = beside(*this, workload, range);
+  after.run(*this, codes, stopped, kAlone);
   Line("beside")
       .add("reader_alone_per_s", (before.per_s() + after.per_s()) / 2)
       .add("reader_beside_per_s", found.reader.per_s())
@@ -173,20 +154,20 @@ void Sharded<Value>::write_by_two(const Workload& workload, Range range) {
   const Range second{first.end, first.end + count / 4};
   const Range third{second.end, range.end};
   Stopwatch alone;
-  auto wrong = write<Value>(map_, workload, first);
+  auto wrong = write(*this, workload, first);
   const auto one = alone.elapsed();
   const auto two = [&](auto& mine, auto& others) {
     std::uint64_t others_wrong = 0;
     Stopwatch together;
-    std::thread other([&] { others_wrong = write<Value>(others, workload, second); });
-    wrong += write<Value>(mine, workload, third);
+    std::thread other([&] { others_wrong = write(others, workload, second); });
+    wrong += write(mine, workload, third);
     other.join();
     wrong += others_wrong;
     return rate(third.end - second.begin, together.elapsed());
   };
   Line("writers")
       .add("one_per_s", rate(first.end - first.begin, one))
-      .add("two_per_s", two(map_, map_))
+      .add("two_per_s", two(*this, *this))
       .add("two_of_a_map_each_per_s", two(left_, right_))
       .add("wrong", wrong)
       .print();

@@ -6,8 +6,8 @@ imported when it is used: the help of the others needs none of it.
 
 import pkgutil
 import runpy
-from collections.abc import Callable, Iterator
-from functools import cached_property, wraps
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +30,8 @@ class DeferredCommand(TyperCommand):
     @cached_property
     def loaded(self) -> Any:
         """The command, imported."""
+        from headrace.cli.options import keeping_inputs
+
         found = pkgutil.resolve_name(self._source)
         if isinstance(found, typer.Typer):
             found.info.help = self.help
@@ -46,19 +48,6 @@ class DeferredCommand(TyperCommand):
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         """Begin with the imported command, which is the context's."""
         return self.loaded.make_context(*arguments, **options)
-
-
-def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command that refuses to write to a file that another parameter names."""
-
-    @wraps(command)
-    def run(**given: Any) -> Any:
-        from headrace.cli.options import check_outputs
-
-        check_outputs(given)
-        return command(**given)
-
-    return run
 
 
 class _Root(TyperGroup):

@@ -1,16 +1,15 @@
 """Options that several commands have."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 import headrace.artifact as artifact_io
 from headrace.errors import InputError
 from headrace.settings import Settings
-
-_OUTPUTS = ("output", "log")
 
 
 def output_option(text: str, *names: str) -> Any:
@@ -29,22 +28,36 @@ def _checked(output: Path | None) -> Path | None:
     return output
 
 
-def check_outputs(given: Mapping[str, Any]) -> None:
-    """Raise InputError if a parameter of `_OUTPUTS` is the same file as another one."""
-    for name in _OUTPUTS:
-        output = given.get(name)
-        others = [each for other, each in given.items() if other != name]
-        if isinstance(output, Path) and output.resolve() in map(_resolved, _flat(others)):
-            raise InputError(f"{output}: is read by this command, too: needs another name")
+def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command that refuses to write to a file that another parameter names."""
+
+    @wraps(command)
+    def run(**given: Any) -> Any:
+        hints = get_type_hints(command, include_extras=True)
+        outputs = {name for name in given if _is_output(hints.get(name))}
+        inputs = [each for name, each in given.items() if name not in outputs]
+        for name in outputs:
+            check_output(given[name], _flat(inputs))
+        return command(**given)
+
+    return run
+
+
+def check_output(output: Path | None, inputs: Iterable[Any]) -> None:
+    """Raise InputError if `output` is one of the paths in `inputs`."""
+    paths = (each.resolve() for each in inputs if isinstance(each, Path))
+    if output is not None and output.resolve() in paths:
+        raise InputError(f"{output}: is read by this command, too: needs another name")
+
+
+def _is_output(hint: Any) -> bool:
+    """Return whether a parameter's annotation has an `output_option`."""
+    return any(getattr(each, "callback", None) is _checked for each in get_args(hint)[1:])
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
     for value in values:
         yield from value if isinstance(value, list | tuple) else [value]
-
-
-def _resolved(value: Any) -> Path | None:
-    return value.resolve() if isinstance(value, Path) else None
 
 
 Order = Annotated[

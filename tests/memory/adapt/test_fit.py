@@ -11,7 +11,10 @@ from headrace.memory import BudgetError, CaptureError, fit
 from headrace.memory.adapt.fit import StepPlanner
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.step import StepConditions, capture_step, optimizer_bytes, profile_step
+from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.stages import Stages
+from tests.memory.graphs import chain
 
 CPU = torch.device("cpu")
 BATCH, SIDE, CHANNELS, LAYERS = 8, 32, 8, 5
@@ -108,6 +111,34 @@ def test_a_sample_by_name_ends_with_the_target() -> None:
     fitted = fit(model, {"input": x, "target": y}, "10MiB", loss=nn.CrossEntropyLoss(), cache=False)
     loss = fitted(input=x, target=y)
     assert torch.allclose(loss, nn.functional.cross_entropy(model(x), y))
+
+
+def test_norms_under_autocast_on_the_cpu_are_refused() -> None:
+    model, (x, y) = network(), sample()
+    refused = pytest.raises(CaptureError, match="norm.* cannot be timed .* keep norms outside")
+    with torch.autocast("cpu", torch.bfloat16), refused:
+        fit(model, (x, y), "10MiB", loss=nn.CrossEntropyLoss(), cache=False)
+
+
+def test_parameters_of_another_type_are_another_kind_of_step() -> None:
+    model = nn.Sequential(nn.Embedding(8, 16), nn.Linear(16, 4))
+    keys = torch.arange(8)
+    fitted = fit(model, keys, "10MiB", cache=False)
+    assert fitted(keys).dtype is torch.float32
+    assert fitted.bfloat16()(keys).dtype is torch.bfloat16
+
+
+def test_nothing_runs_again_before_the_loss() -> None:
+    """It needs nothing that would have to: its input is the step's output."""
+    captured = capture_step(network(), sample()[0], StepConditions())
+    stages = Stages(captured.graph)
+    assert stages.first_again == 2
+    assert not any(stages.again(1, each) for each in stages.forward)
+    assert any(stages.again(2, each) for each in stages.forward)
+    draft = Draft.plain(stages)
+    draft.again[1][0] = 0
+    assert Draft.of(stages, draft.schedule()).again[:3] == [{}, {}, {0: 0}]
+    assert Stages(chain(4)).first_again == 1
 
 
 def test_bad_budgets_and_models_fail_at_once() -> None:

@@ -119,3 +119,18 @@ def test_kinds_of_operators_are_names_without_numbers(tmp_path: Path) -> None:
         for one, other in zip(found, named.operators, strict=True)
     ]
     assert ratios == [7.0, *[2.0] * (len(ratios) - 1)]
+
+
+def test_an_interrupted_sweep_says_which_budgets_were_not_tried() -> None:
+    graph = chain(6)
+    plain = verify(graph, plain_schedule(graph)).peak_bytes
+    asked = [0]
+
+    def interrupt() -> bool:
+        asked[0] += 1
+        return True
+
+    found = sweep(profile_of(graph), [plain, 1], effort=SolveEffort.QUICK, interrupt=interrupt)
+    assert asked[0] > 0
+    assert isinstance(found[plain], MemoryPlan)
+    assert str(found[1]) == "interrupted before this budget's turn"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from headrace.cli.options import check_outputs, output_option
+from headrace.cli.options import check_output, output_option
 from headrace.errors import InputError
 from headrace.memory.cli.measure import (
     ConditionalOption,
@@ -85,7 +85,7 @@ def plan_step_command(
     watts = None if energy is None else load_watts(energy)
     texts = [text.strip() for text in budget.split(",")]
     budgets = {parse_budget(text): text for text in texts}
-    check_outputs({"output": output, "source": Path(source)})
+    check_output(output, [Path(source)])
     exactness = allowed_exactness(exact=exact, lossy=lossy, conditional=conditional)
     profile = _profile(
         source, list(budgets), largest_batch=largest_batch, cache=cache, exactness=exactness

@@ -176,10 +176,13 @@ def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:
 
         try:
             run()  # compiles, reserves, fills caches
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise CaptureError(
-                f"{target_name(call.target)} does not run on tensors of the types that torch "
-                f"traces for it ({str(error).splitlines()[0]}): keep it outside of autocast"
+                f"{target_name(call.target)} cannot be timed on tensors of the types that torch "
+                f"traces for it: {str(error).splitlines()[0]}; under bfloat16 autocast on the CPU, "
+                "keep norms outside of it"
             ) from error
         found = allocations_of(run, device)
         step = ROUNDING.get(device.type, 1)
