@@ -1,6 +1,7 @@
 """Functions that a user names as ``module:function``."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -21,12 +22,15 @@ def folder_on_path() -> Generator[None]:
         sys.path[:] = before
 
 
-def named_function(text: str, error: type[InputError] = InputError) -> Callable[..., Any]:
+def named_function(
+    text: str, error: type[InputError] = InputError, arguments: tuple[str, ...] = ()
+) -> Callable[..., Any]:
     """Return the function that ``module:function`` names.
 
     Parameters
     ----------
-    error : raised if there is none.
+    error : raised if there is none, or if it takes others than `arguments`.
+    arguments : what it will be called with, such as ``a batch size``.
     """
     module, colon, name = text.partition(":")
     try:
@@ -38,4 +42,11 @@ def named_function(text: str, error: type[InputError] = InputError) -> Callable[
         ) from problem
     if not callable(found):
         raise error(f"model is {text!r}, needs module:function")
+    try:
+        inspect.signature(found).bind(*arguments)
+    except TypeError as problem:
+        given = " and ".join(arguments) or "no argument"
+        raise error(f"{text} is called with {given}, needs a function of that: {problem}") from None
+    except ValueError:  # a builtin that has no signature
+        pass
     return found

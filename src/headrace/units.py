@@ -17,12 +17,16 @@ _UNITS = {"": 1, "B": 1} | {
 GBIT_FROM = 10_000
 """Mbit/s from which rates are shown in Gbit/s."""
 
-_MOST = 1 << 50
-"""Bytes; more are a slip of the keyboard, and beyond what a program's counts hold."""
+MOST_BYTES = 1 << 50
+"""Of a size; more are a slip of the keyboard, and beyond what a program's counts hold."""
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, name: str = "size") -> int:
     """Return the bytes that "512K", "1.5 MiB" (powers of 1024) or "16MB" (of 1000) mean.
+
+    Parameters
+    ----------
+    name : of what is parsed, for the error.
 
     Raises
     ------
@@ -30,10 +34,10 @@ def parse_size(text: str) -> int:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
     if not found or found[2] not in _UNITS:
-        raise InputError(f"size is {text!r}, needs a number and a unit: 512K, 16M, 1G or 16MB")
+        raise InputError(f"{name} is {text!r}, needs a number and a unit: 512K, 16M, 1G or 16MB")
     count = round(float(found[1]) * _UNITS[found[2]])
-    if count > _MOST:
-        raise InputError(f"size is {text!r}, needs at most {size(_MOST)}")
+    if count > MOST_BYTES:
+        raise InputError(f"{name} is {text!r}, needs at most {size(MOST_BYTES)}")
     return count
 
 

@@ -35,6 +35,9 @@ def sized(batch):
 def fixed(batch):
     return sized(8)
 
+def narrow():
+    return nn.Linear(2, 2), torch.randn(4, 3)
+
 def swapped():
     return torch.randn(4, 2), nn.Linear(2, 2)
 """
@@ -86,11 +89,23 @@ def test_a_model_is_measured_planned_shown_and_verified(
         (("measure", "planned_here:swapped"), "returned Tensor first, needs a torch module"),
         (
             ("plan", "planned_here:pair", "--budget", "much"),
-            "budget: size is 'much', needs a number",
+            "budget is 'much', needs a number",
         ),
         (("plan", "step.profile", "--budget", "1MiB"), "there is no file 'step.profile': make a"),
         (("plan", "planned_here:pair", "--budget", "90%"), "the device's memory is not known"),
         (("plan", "planned_here:pair", "--budget", "10B"), "no schedule"),
+        (
+            ("plan", "planned_here:pair", "--budget", "1MiB", "--largest-batch"),
+            "planned_here:pair is called with a batch size, needs a function of that",
+        ),
+        (
+            ("plan", "planned_here:sized", "--budget", "1MiB"),
+            "is called with no argument, needs a function of that: missing",
+        ),
+        (
+            ("measure", "planned_here:narrow"),
+            "check that the model takes the sample (float32 (4, 3))",
+        ),
     ],
 )
 def test_wrong_arguments_get_one_line(
@@ -108,10 +123,12 @@ def test_wrong_arguments_get_one_line(
 def test_a_plan_of_least_energy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "watts.json").write_text('{"mm": 40, "default": 10}')
+    (folder / "watts.json").write_text('{"mm": 40, "konvolution": 5, "default": 10}')
     plan = ("memory", "plan", "planned_here:build", "--effort", "quick", "--budget", "720KiB")
     assert run(monkeypatch, *plan, "--energy", "watts.json", "-o", "plan") == 0
-    assert re.search(r"energy \S+ J, \S+% over a plain step's; peak", capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert re.search(r"energy \S+ J, \S+% over a plain step's; peak", printed.out)
+    assert "no operator of kind konvolution" in " ".join(printed.err.split())
     assert run(monkeypatch, "show", "plan") == 0
     assert re.search(r"energy +\S+ J, ", capsys.readouterr().out)
     (folder / "watts.json").write_text('{"mm": 40}')
@@ -156,7 +173,7 @@ def test_several_budgets_at_once(
 ) -> None:
     assert run(monkeypatch, "memory", "measure", "planned_here:build", "-o", "profile") == 0
     plan = ("memory", "plan", "profile", "--effort", "quick", "-o", "step.plan")
-    assert run(monkeypatch, *plan, "--budget", "10KiB, 720KiB,900KiB,2MiB") == 0
+    assert run(monkeypatch, *plan, "--budget", "10KiB, 720KiB,900KiB,2MiB") == 2
     assert "10KiB: no schedule" in " ".join(capsys.readouterr().err.split())
     plans = [MemoryPlan.load(folder / f"step-{each}.plan") for each in ("720KiB", "900KiB", "2MiB")]
     times = [each.time_us for each in plans]

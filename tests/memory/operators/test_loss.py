@@ -125,10 +125,11 @@ def test_peak_memory_is_divided() -> None:
     step = Step(Language(), *sample(8, 16), rewrite=fused)
     (node,) = step.graph.find_nodes(op="call_function", target=linear_cross_entropy)
     hidden, weight_t = torch.randn(128, 2), torch.randn(2, 400)
-    args = (hidden, weight_t, None, torch.zeros(128, dtype=torch.int64), None, node.args[-1])
+    target = torch.zeros(128, dtype=torch.int64)
+    operands: Any = (hidden, weight_t, None, target, None, node.args[0][-1])
     for run, most in (
-        (lambda: linear_cross_entropy(*args), 128 * 400 * 4),
-        (lambda: linear_cross_entropy_in_chunks(*args, 16), 8 * 400 * 4),
+        (lambda: linear_cross_entropy(operands), 128 * 400 * 4),
+        (lambda: linear_cross_entropy_in_chunks(operands, 16), 8 * 400 * 4),
     ):
         with Peak() as peak:
             run()

@@ -100,7 +100,7 @@ def advise_command(
         found,
         times,
         codecs=wanted,
-        memory_bytes=None if memory is None else parse_size(memory),
+        memory_bytes=None if memory is None else parse_size(memory, "memory"),
         local_steps=local_steps,
         provenance={"profile": found.digest, **origin},
     )

@@ -40,7 +40,7 @@ def largest_batch(
 
     device = Roofline(name="a roofline", flops_per_s=1e12, bytes_per_s=1e11, launch_us=5.0)
     with folder_on_path():
-        function = named_function(model)
+        function = named_function(model, arguments=("a batch size",))
 
     def profile(batch: int, *, modelled: bool) -> MemoryProfile:
         report(f"batch {batch}")

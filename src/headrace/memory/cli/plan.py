@@ -18,6 +18,7 @@ from headrace.memory.cli.measure import (
     LossyOption,
     measured_profile,
 )
+from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness, allowed_exactness
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.profile import MemoryProfile
@@ -77,7 +78,7 @@ def plan_step_command(
     Ctrl-C ends the search with the fastest schedule so far.
     """
     # the solvers take long to import
-    from headrace.memory.plan.energy import load_watts
+    from headrace.memory.plan.energy import load_watts, unknown_kinds
     from headrace.memory.plan.make import parse_budget
     from headrace.memory.plan.plan import MemoryPlan
     from headrace.memory.plan.sweep import sweep
@@ -90,6 +91,10 @@ def plan_step_command(
     profile = _profile(
         source, list(budgets), largest_batch=largest_batch, cache=cache, exactness=exactness
     )
+    if watts is not None and (unknown := unknown_kinds(watts, profile.graph)):
+        Console(stderr=True).print(
+            f"{energy}: the step has no operator of kind {', '.join(unknown)}", soft_wrap=True
+        )
     starts = _starts(start, profile)
     with Console(stderr=True).status("planning") as status, interrupts() as interrupt:
         found = sweep(
@@ -104,8 +109,7 @@ def plan_step_command(
             starts=starts,
             watts=watts,
         )
-    if not any(isinstance(plan, MemoryPlan) for plan in found.values()):
-        raise next(plan for plan in found.values() if not isinstance(plan, MemoryPlan))
+    failed: list[str] = []
     for at, plan in sorted(found.items()):
         if isinstance(plan, MemoryPlan):
             plan.verify()
@@ -113,7 +117,9 @@ def plan_step_command(
             plan.save(path)
             _print(plan, path)
         else:
-            Console(stderr=True).print(f"{budgets[at]}: {plan}", soft_wrap=True)
+            failed.append(str(plan) if len(found) == 1 else f"{budgets[at]}: {plan}")
+    if failed:
+        raise BudgetError("; ".join(failed))
 
 
 def _profile(
@@ -197,7 +203,7 @@ def _print(plan: "MemoryPlan", output: Path) -> None:
     if energy and plain:
         text += f"energy {energy / 1e6:.4g} J, {energy / plain - 1:z.1%} over a plain step's; "
     console.print(
-        f"{text}peak {size(plan.peak_bytes)} of {size(plan.budget_bytes)}; "
+        f"{text}peak {size(plan.peak_bytes, plan.budget_bytes)} of {size(plan.budget_bytes)}; "
         f"within {plan.gap:z.1%} of the bound.",
         soft_wrap=True,
     )

@@ -227,11 +227,19 @@ def _export(
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise CaptureError(
                 f"module {_named(entered[-1] if entered else '')} cannot be captured: "
-                f"{type(error).__name__}: {reason[0]}; leave it outside of the model that is fitted"
+                f"{type(error).__name__}: {reason[0]}; check that the model takes the sample "
+                f"({_shapes(args, kwargs)}), or leave the module outside of what is fitted"
             ) from error
     if not any(isinstance(label, TangentAOTInput) for label in _labels(joint.graph_module.graph)):
         raise CaptureError("no output of the model depends on a parameter that requires gradients")
     return joint
+
+
+def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    tensors = [
+        each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)
+    ]
+    return ", ".join(f"{each.dtype} {tuple(each.shape)}".removeprefix("torch.") for each in tensors)
 
 
 @contextmanager

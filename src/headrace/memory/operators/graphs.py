@@ -1,6 +1,7 @@
 """Edits of a joint graph: calls of our functions in place of ATen's nodes."""
 
 from collections.abc import Callable
+from operator import getitem
 from typing import Any
 
 from torch.fx import Graph as FxGraph
@@ -22,6 +23,25 @@ def insert_call(
     made.meta["val"] = value
     made.meta.pop("tensor_meta", None)
     return made
+
+
+def insert_elements(graph: FxGraph, before: Node, call: Node) -> list[Node]:
+    """Insert the elements of the tuple that a call returns before a node."""
+    return [
+        insert_call(graph, before, getitem, (call, index), value)
+        for index, value in enumerate(call.meta["val"])
+    ]
+
+
+def erase_dependents(graph: FxGraph, node: Node) -> None:
+    """Erase a node and what depends on it: the rest of a pattern that has been fused."""
+    dependents = {node}
+    for each in graph.nodes:
+        if not dependents.isdisjoint(each.all_input_nodes):
+            dependents.add(each)
+    for each in reversed(list(graph.nodes)):
+        if each in dependents:
+            graph.erase_node(each)
 
 
 def replace_element(old: Node, index: int, new: Node, new_index: int | None = None) -> None:

@@ -15,8 +15,8 @@ float32 or wider, the weight's gradient is accumulated chunk by chunk in its own
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from operator import getitem
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -25,7 +25,7 @@ from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
 from headrace.memory.exactness import Exactness
-from headrace.memory.operators.graphs import insert_call
+from headrace.memory.operators.graphs import erase_dependents, insert_call, insert_elements
 from headrace.memory.operators.variant import (
     Intermediate,
     Offers,
@@ -38,7 +38,11 @@ from headrace.memory.operators.variant import (
 
 CHUNKS = (4, 16)
 """Numbers of chunks that are offered, where there are so many rows."""
-_NOTE = "sums over chunks of rows: loss and gradients differ by rounding"
+_rounded = partial(
+    Variant,
+    exactness=Exactness.ROUNDED,
+    note="sums over chunks of rows: loss and gradients differ by rounding",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,22 @@ class Options:
     dtype: torch.dtype | None
 
 
+Operands = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor | None, Options]
+"""Operands of a loss, in the order of the attributes of `_Rows`."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Operands of a chunk, or of all rows."""
+    """Operands of a chunk, or of all rows.
+
+    Attributes
+    ----------
+    hidden : (rows, width).
+    weight_t : (width, vocabulary).
+    bias : (vocabulary), or None.
+    target : (rows), indices in the vocabulary.
+    weights : (vocabulary), of classes in the loss, or None.
+    """
 
     hidden: Tensor
     weight_t: Tensor
@@ -87,17 +104,7 @@ class _Rows:
         step = max(-(-rows // count), 1)
         for begin in range(0, rows, step):
             part = slice(begin, min(begin + step, rows))
-            yield (
-                part,
-                _Rows(
-                    self.hidden[part],
-                    self.weight_t,
-                    self.bias,
-                    self.target[part],
-                    self.weights,
-                    self.options,
-                ),
-            )
+            yield part, replace(self, hidden=self.hidden[part], target=self.target[part])
 
     def row_weights(self, dtype: torch.dtype) -> Tensor:
         """Return each row's weight in the loss; 0 if it is ignored."""
@@ -140,27 +147,11 @@ class _Sums:
         return tuple(each for each in (self.weight, self.hidden, self.bias) if each is not None)
 
 
-def linear_cross_entropy(
-    hidden: Tensor,
-    weight_t: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    weights: Tensor | None,
-    options: Options,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return loss, sum of the rows' weights, and log probabilities.
-
-    Parameters
-    ----------
-    hidden : (rows, width).
-    weight_t : (width, vocabulary).
-    bias : (vocabulary), or None.
-    target : (rows), indices in the vocabulary.
-    weights : (vocabulary), of classes in the loss, or None.
-    """
-    rows = _Rows(hidden, weight_t, bias, target, weights, options)
+def linear_cross_entropy(operands: Operands) -> tuple[Tensor, Tensor, Tensor]:
+    """Return loss, sum of the rows' weights, and log probabilities (rows, vocabulary)."""
+    rows = _Rows(*operands)
     log_probabilities = rows.log_probabilities()
-    loss, total = rows.loss(log_probabilities, options.reduction)
+    loss, total = rows.loss(log_probabilities, rows.options.reduction)
     return loss, total, log_probabilities
 
 
@@ -168,11 +159,7 @@ def linear_cross_entropy_backward(
     grad: Tensor,
     log_probabilities: Tensor,
     total: Tensor,
-    hidden: Tensor,
-    weight_t: Tensor,
-    target: Tensor,
-    weights: Tensor | None,
-    options: Options,
+    operands: Operands,
     wanted: tuple[bool, bool, bool],
 ) -> tuple[Tensor, ...]:
     """Return the gradients of weight (vocabulary, width), hidden and bias (1, vocabulary).
@@ -182,6 +169,7 @@ def linear_cross_entropy_backward(
     grad : of the loss.
     wanted : which of the three.
     """
+    hidden, weight_t, _, target, weights, options = operands
     of_logits = aten.nll_loss_backward.default(
         grad, log_probabilities, target, weights, options.reduction, options.ignored, total
     )
@@ -198,17 +186,9 @@ def linear_cross_entropy_backward(
     return tuple(made)
 
 
-def linear_cross_entropy_in_chunks(
-    hidden: Tensor,
-    weight_t: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    weights: Tensor | None,
-    options: Options,
-    chunks: int,
-) -> tuple[Tensor, Tensor]:
+def linear_cross_entropy_in_chunks(operands: Operands, chunks: int) -> tuple[Tensor, Tensor]:
     """Return loss and sum of the rows' weights."""
-    rows = _Rows(hidden, weight_t, bias, target, weights, options)
+    rows = _Rows(*operands)
     losses: list[Tensor] = []
     for _, chunk in rows.chunks(chunks):
         losses.append(chunk.loss(chunk.log_probabilities(), 2)[0])
@@ -216,37 +196,22 @@ def linear_cross_entropy_in_chunks(
 
 
 def linear_cross_entropy_backward_in_chunks(
-    grad: Tensor,
-    total: Tensor,
-    hidden: Tensor,
-    weight_t: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    weights: Tensor | None,
-    options: Options,
-    wanted: tuple[bool, bool, bool],
-    chunks: int,
+    grad: Tensor, total: Tensor, operands: Operands, wanted: tuple[bool, bool, bool], chunks: int
 ) -> tuple[Tensor, ...]:
     """Return the gradients of weight, hidden and bias; logits are computed again."""
-    rows = _Rows(hidden, weight_t, bias, target, weights, options)
-    return _gradients(rows, grad / total if options.reduction == 1 else grad, wanted, chunks)
+    rows = _Rows(*operands)
+    return _gradients(rows, grad / total if rows.options.reduction == 1 else grad, wanted, chunks)
 
 
 def linear_cross_entropy_with_gradients(
-    hidden: Tensor,
-    weight_t: Tensor,
-    bias: Tensor | None,
-    target: Tensor,
-    weights: Tensor | None,
-    options: Options,
-    wanted: tuple[bool, bool, bool],
-    chunks: int,
+    operands: Operands, wanted: tuple[bool, bool, bool], chunks: int
 ) -> tuple[Tensor, ...]:
     """Return loss, sum of the rows' weights, and gradients for a gradient of the loss of 1."""
-    rows = _Rows(hidden, weight_t, bias, target, weights, options)
-    scale = torch.ones((), dtype=options.dtype or hidden.dtype, device=hidden.device)
-    if options.reduction == 1:
-        scale = scale / rows.row_weights(scale.dtype).sum()
+    rows = _Rows(*operands)
+    dtype = rows.options.dtype or rows.hidden.dtype
+    scale = torch.ones((), dtype=dtype, device=rows.hidden.device)
+    if rows.options.reduction == 1:
+        scale = scale / rows.row_weights(dtype).sum()
     losses: list[Tensor] = []
     gradients = _gradients(rows, scale, wanted, chunks, losses)
     return *_reduced(losses, rows), *gradients
@@ -295,16 +260,14 @@ class _Pattern:
     Attributes
     ----------
     product : ``mm`` or ``addmm``.
-    of_weight, of_hidden, of_bias : gradients, or None.
+    gradients : of weight, hidden and bias, or None.
     """
 
     product: Node
     softmax: Node
     loss: Node
     loss_backward: Node
-    of_weight: Node | None
-    of_hidden: Node | None
-    of_bias: Node | None
+    gradients: tuple[Node | None, Node | None, Node | None]
     options: Options
 
     @property
@@ -348,9 +311,7 @@ def _matched(loss: Node) -> _Pattern | None:
         softmax=softmax,
         loss=loss,
         loss_backward=backward[0],
-        of_weight=gradients[0],
-        of_hidden=gradients[1],
-        of_bias=gradients[2],
+        gradients=gradients,
         options=Options(reduction, argument(loss, "ignore_index"), dtype),
     )
 
@@ -435,52 +396,21 @@ def _gradient(user: Node, of_logits: Node, hidden: Any) -> tuple[str | None, Nod
 
 
 def _fuse(graph: FxGraph, pattern: _Pattern) -> None:
-    hidden, weight_t, bias = pattern.operands
-    target, weights = pattern.loss.args[1], argument(pattern.loss, "weight")
-    values = (*pattern.loss.meta["val"], fake(pattern.softmax))
-    args = (hidden, weight_t, bias, target, weights, pattern.options)
-    forward = insert_call(graph, pattern.loss, linear_cross_entropy, args, values)
-    elements = [
-        insert_call(graph, pattern.loss, getitem, (forward, index), value)
-        for index, value in enumerate(values)
-    ]
-    gradients = (pattern.of_weight, pattern.of_hidden, pattern.of_bias)
-    wanted = tuple(each is not None for each in gradients)
-    made = [each for each in gradients if each is not None]
-    backward = insert_call(
-        graph,
-        pattern.loss_backward,
-        linear_cross_entropy_backward,
-        (
-            pattern.loss_backward.args[0],
-            elements[2],
-            elements[1],
-            hidden,
-            weight_t,
-            target,
-            weights,
-            pattern.options,
-            wanted,
-        ),
-        tuple(fake(each) for each in made),
-    )
-    for index, old in enumerate(made):
-        new = insert_call(graph, old, getitem, (backward, index), fake(old))
+    loss, backward = pattern.loss, pattern.loss_backward
+    operands = (*pattern.operands, loss.args[1], argument(loss, "weight"), pattern.options)
+    values = (*loss.meta["val"], fake(pattern.softmax))
+    forward = insert_call(graph, loss, linear_cross_entropy, (operands,), values)
+    elements = insert_elements(graph, loss, forward)
+    wanted = tuple(each is not None for each in pattern.gradients)
+    made = [each for each in pattern.gradients if each is not None]
+    args = (backward.args[0], elements[2], elements[1], operands, wanted)
+    values = tuple(map(fake, made))
+    fused = insert_call(graph, backward, linear_cross_entropy_backward, args, values)
+    for old, new in zip(made, insert_elements(graph, backward, fused), strict=True):
         old.replace_all_uses_with(new)
-    for use in list(pattern.loss.users):
+    for use in list(loss.users):
         use.replace_all_uses_with(elements[cast(int, use.args[1])])
-    _erase_unread(graph, pattern.product)
-
-
-def _erase_unread(graph: FxGraph, product: Node) -> None:
-    """Erase what depends on the product of a fused loss: the rest of its pattern."""
-    pattern = {product}
-    for node in graph.nodes:
-        if not pattern.isdisjoint(node.all_input_nodes):
-            pattern.add(node)
-    for node in reversed(list(graph.nodes)):
-        if node in pattern:
-            graph.erase_node(node)
+    erase_dependents(graph, pattern.product)
 
 
 def _with_gradients(node: Node, backward: Node, chunks: int) -> tuple[Intermediate, ...]:
@@ -491,30 +421,28 @@ def _with_gradients(node: Node, backward: Node, chunks: int) -> tuple[Intermedia
     )
 
 
+def _hidden(forward: Node) -> Tensor:
+    return fake(cast(Any, forward.args[0])[0])
+
+
+def _counts(forward: Node) -> list[int]:
+    return [each for each in CHUNKS if each <= _hidden(forward).shape[0]]
+
+
 def _forward(node: Node) -> list[Variant]:
     backward = _backward_of(node)
-    rows = fake(cast(Node, node.args[0])).shape[0]
+    (operands,) = node.args
     found: list[Variant] = []
-    for count in (each for each in CHUNKS if each <= rows):
-        found.append(
-            Variant(
-                name=f"in {count} chunks",
-                target=linear_cross_entropy_in_chunks,
-                args=(*node.args, count),
-                creates=(0, 1),
-                exactness=Exactness.ROUNDED,
-                note=_NOTE,
-            )
-        )
+    for count in _counts(node):
+        target, args = linear_cross_entropy_in_chunks, (operands, count)
+        found.append(_rounded(name=f"in {count} chunks", target=target, args=args, creates=(0, 1)))
         if backward is not None:
             found.append(
-                Variant(
+                _rounded(
                     name=f"with gradients in {count} chunks",
                     target=linear_cross_entropy_with_gradients,
-                    args=(*node.args, backward.args[-1], count),
+                    args=(operands, backward.args[-1], count),
                     creates=(0, 1, *_with_gradients(node, backward, count)),
-                    exactness=Exactness.ROUNDED,
-                    note=_NOTE,
                 )
             )
     return found
@@ -522,8 +450,7 @@ def _forward(node: Node) -> list[Variant]:
 
 def _backward_of(node: Node) -> Node | None:
     """Return the backward node, unless gradients are too small for their type unscaled."""
-    hidden = fake(cast(Node, node.args[0]))
-    if hidden.dtype == torch.float16:
+    if _hidden(node).dtype == torch.float16:
         return None
     for element in node.users:
         for user in element.users:
@@ -533,36 +460,29 @@ def _backward_of(node: Node) -> Node | None:
 
 
 def _backward(node: Node) -> list[Variant]:
-    grad, log_probabilities, total, hidden, weight_t, target, weights, options, wanted = node.args
+    grad, log_probabilities, total, operands, wanted = node.args
     forward = cast(Node, source(log_probabilities)).args[0]
     assert isinstance(forward, Node)
-    bias = forward.args[2]
     outputs = tuple(range(len(node.meta["val"])))
-    rows = fake(cast(Node, hidden)).shape[0]
     found: list[Variant] = []
-    for count in (each for each in CHUNKS if each <= rows):
-        args = (grad, total, hidden, weight_t, bias, target, weights, options, wanted, count)
+    for count in _counts(forward):
         found.append(
-            Variant(
+            _rounded(
                 name=f"in {count} chunks",
                 target=linear_cross_entropy_backward_in_chunks,
-                args=args,
+                args=(grad, total, operands, wanted, count),
                 creates=outputs,
-                exactness=Exactness.ROUNDED,
-                note=_NOTE,
             )
         )
         if _backward_of(forward) is node:
             gradients = _with_gradients(forward, node, count)
             found.append(
-                Variant(
+                _rounded(
                     name=f"with gradients in {count} chunks",
                     target=scaled_gradients,
                     args=(grad, *gradients),
                     creates=outputs,
                     overwrites=gradients[0],
-                    exactness=Exactness.ROUNDED,
-                    note=_NOTE,
                 )
             )
     return found

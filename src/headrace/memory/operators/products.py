@@ -10,7 +10,7 @@ probabilities are read elsewhere. On a GPU nothing is fused.
 # pyright: reportPrivateUsage=false
 
 from dataclasses import dataclass
-from operator import getitem
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -19,10 +19,15 @@ from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
 from headrace.memory.exactness import Exactness
-from headrace.memory.operators.graphs import insert_call
+from headrace.memory.operators.graphs import erase_dependents, insert_call, insert_elements
 from headrace.memory.operators.variant import Intermediate, Offers, Variant, aten, fake, source
 
-_NOTE = "probabilities are computed block by block"
+_by_kernel = partial(
+    Variant,
+    name="by kernel",
+    exactness=Exactness.ROUNDED,
+    note="probabilities are computed block by block",
+)
 _RESHAPES = (
     aten.view.default,
     aten._unsafe_view.default,
@@ -388,39 +393,19 @@ def _scale(scores: Chain, mask: Node | None) -> float | None:
 
 
 def _fuse(graph: FxGraph, pattern: _Pattern) -> None:
-    query, key_t = pattern.product.args
-    value, mask, options = pattern.out.args[1], pattern.mask, pattern.options
-    args = (query, key_t, value, mask, options)
+    operands = (*pattern.product.args, pattern.out.args[1])
+    mask, options = pattern.mask, pattern.options
     values = (fake(pattern.out), fake(pattern.softmax))
+    args = (*operands, mask, options)
     forward = insert_call(graph, pattern.out, attention_by_products, args, values)
-    out, probabilities = (
-        insert_call(graph, pattern.out, getitem, (forward, index), each)
-        for index, each in enumerate(values)
-    )
-    made = tuple(fake(each) for each in pattern.gradients)
-    backward = insert_call(
-        graph,
-        pattern.first,
-        attention_backward_by_products,
-        (pattern.grad, query, key_t, value, probabilities, mask, options),
-        made,
-    )
-    for index, old in enumerate(pattern.gradients):
-        new = insert_call(graph, pattern.first, getitem, (backward, index), made[index])
+    out, probabilities = insert_elements(graph, pattern.out, forward)
+    args = (pattern.grad, *operands, probabilities, mask, options)
+    values = tuple(map(fake, pattern.gradients))
+    backward = insert_call(graph, pattern.first, attention_backward_by_products, args, values)
+    made = insert_elements(graph, pattern.first, backward)
+    for old, new in zip((pattern.out, *pattern.gradients), (out, *made), strict=True):
         old.replace_all_uses_with(new)
-    pattern.out.replace_all_uses_with(out)
-    _erase_unread(graph, pattern.product)
-
-
-def _erase_unread(graph: FxGraph, product: Node) -> None:
-    """Erase the rest of a pattern: what depends on its first product."""
-    pattern = {product}
-    for node in graph.nodes:
-        if not pattern.isdisjoint(node.all_input_nodes):
-            pattern.add(node)
-    for node in reversed(list(graph.nodes)):
-        if node in pattern:
-            graph.erase_node(node)
+    erase_dependents(graph, pattern.product)
 
 
 def _sums(node: Node) -> Intermediate:
@@ -438,34 +423,18 @@ def _is_same_width(node: Node) -> bool:
 def _forward(node: Node) -> list[Variant]:
     if not _is_same_width(node):
         return []
-    return [
-        Variant(
-            name="by kernel",
-            target=attention_by_kernel,
-            args=node.args,
-            creates=(0, _sums(node)),
-            exactness=Exactness.ROUNDED,
-            note=_NOTE,
-        )
-    ]
+    creates = (0, _sums(node))
+    return [_by_kernel(target=attention_by_kernel, args=node.args, creates=creates)]
 
 
 def _backward(node: Node) -> list[Variant]:
-    grad, query, key_t, value, probabilities, mask, options = node.args
+    *operands, probabilities, mask, options = node.args
     forward = cast(Node, cast(Node, probabilities).args[0])
     out = next((use for use in forward.users if use.args[1] == 0), None)
     if out is None or not _is_same_width(forward):
         return []
-    return [
-        Variant(
-            name="by kernel",
-            target=attention_backward_by_kernel,
-            args=(grad, query, key_t, value, out, _sums(forward), mask, options),
-            creates=(0, 1, 2),
-            exactness=Exactness.ROUNDED,
-            note=_NOTE,
-        )
-    ]
+    args = (*operands, out, _sums(forward), mask, options)
+    return [_by_kernel(target=attention_backward_by_kernel, args=args, creates=(0, 1, 2))]
 
 
 OFFERS: dict[Any, Offers] = {

@@ -43,7 +43,7 @@ def in_microjoules(graph: Graph, watts: Mapping[str, float]) -> Graph:
         replace(
             each,
             implementations=tuple(
-                replace(way, time_us=way.time_us * _watts_of(each.name, watts))
+                replace(way, time_us=way.time_us * watts.get(_kind(each.name), watts[DEFAULT]))
                 for way in each.implementations
             ),
         )
@@ -52,6 +52,11 @@ def in_microjoules(graph: Graph, watts: Mapping[str, float]) -> Graph:
     return replace(graph, operators=operators)
 
 
-def _watts_of(operator: str, watts: Mapping[str, float]) -> float:
-    """Return the watts of an operator's kind, which is its name without its number."""
-    return watts.get(re.sub(r"(_\d+)+$", "", operator), watts[DEFAULT])
+def unknown_kinds(watts: Mapping[str, float], graph: Graph) -> list[str]:
+    """Return the kinds of a table that no operator of a graph has."""
+    return sorted(watts.keys() - {_kind(each.name) for each in graph.operators} - {DEFAULT})
+
+
+def _kind(operator: str) -> str:
+    """Return an operator's kind, which is its name without its number."""
+    return re.sub(r"(_\d+)+$", "", operator)

@@ -13,7 +13,7 @@ from headrace.memory.plan.solve import SolveLimits, SolveProgress, solve_schedul
 from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
-from headrace.units import parse_size
+from headrace.units import MOST_BYTES, parse_size, size
 
 LIMITS = {
     SolveEffort.QUICK: SolveLimits(seconds=20.0, bound_seconds=10.0, interval_work=4.0, gap=0.02),
@@ -37,8 +37,10 @@ def parse_budget(budget: int | str, whole_bytes: int | None = None) -> int:
     BudgetError : for anything else.
     """
     if isinstance(budget, int) and not isinstance(budget, bool):
-        if budget <= 0:
-            raise BudgetError(f"budget is {budget} bytes, needs more than 0")
+        if not 0 < budget <= MOST_BYTES:
+            raise BudgetError(
+                f"budget is {budget} bytes, needs more than 0 and at most {size(MOST_BYTES)}"
+            )
         return budget
     if not isinstance(budget, str):
         raise BudgetError(f"budget is {budget!r}, needs bytes or a text such as 6GiB")
@@ -50,9 +52,9 @@ def parse_budget(budget: int | str, whole_bytes: int | None = None) -> int:
             raise BudgetError(f"budget is {budget!r}, needs more than 0% and at most 100%")
         return int(float(share[1]) / 100 * whole_bytes)
     try:
-        found = parse_size(budget)
+        found = parse_size(budget, "budget")
     except InputError as error:
-        raise BudgetError(f"budget: {error}") from None
+        raise BudgetError(str(error)) from None
     return parse_budget(found)
 
 

@@ -76,7 +76,7 @@ def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
                 operator.name,
                 "again" if step.operator in seen else "",
                 operator.implementations[step.implementation].name,
-                size(int(found.bytes[index])),
+                size(int(found.bytes[index]), plan.budget_bytes),
             )
         )
         seen.add(step.operator)
@@ -103,7 +103,7 @@ def plan_summary(plan: MemoryPlan) -> list[tuple[str, str]]:
     return [
         ("model", f"{plan.profile.model} on {plan.profile.device}"),
         ("budget", size(plan.budget_bytes)),
-        ("peak", size(plan.peak_bytes)),
+        ("peak", size(plan.peak_bytes, plan.budget_bytes)),
         ("time", f"{duration(plan.time_us)}{over}"),
         *energies,
         ("bound", f"{bound}, gap {plan.gap:z.1%}"),
@@ -122,6 +122,6 @@ def verify_step_plan(artifact: Artifact, source: str) -> Iterator[str]:
     plan = MemoryPlan.from_artifact(artifact, source)
     proof = plan.verify()
     yield (
-        f"ok {artifact.digest[:12]} peak {size(proof.peak_bytes)} of {size(plan.budget_bytes)}, "
-        f"{len(plan.schedule.steps)} steps, {proof.reruns} of them again"
+        f"ok {artifact.digest[:12]} peak {size(proof.peak_bytes, plan.budget_bytes)} of "
+        f"{size(plan.budget_bytes)}, {len(plan.schedule.steps)} steps, {proof.reruns} of them again"
     )
