@@ -22,7 +22,7 @@ from headrace.collectives.custom import demand_from_head
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import TABLES, stacked
 from headrace.collectives.plan.generators.orbits.plan import SEND_COLUMNS
-from headrace.collectives.plan.generators.taccl.sketch import load_sketch
+from headrace.collectives.plan.generators.taccl.sketch.parse import load_sketch
 from headrace.collectives.program import (
     DEPENDENCY_COLUMNS,
     LANE_COLUMNS,

@@ -21,8 +21,8 @@ from headrace.cli.artifacts import show_command, verify_command
 from headrace.collectives.custom import demand_from_json
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json
-from headrace.collectives.plan.generators.taccl.sketch import load_sketch
-from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.generators.taccl.sketch.parse import load_sketch
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.errors import HeadraceError
 from tests import crafted

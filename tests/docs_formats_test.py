@@ -12,12 +12,10 @@ from headrace.collectives.plan import book, plan
 from headrace.collectives.plan.book import build_book
 from headrace.collectives.plan.generators.orbits.plan import _SCHEMA as ORBIT_SCHEMA
 from headrace.collectives.plan.generators.orbits.plan import SEND_COLUMNS
-from headrace.collectives.plan.generators.taccl.sketch import (
-    NAMED,
-    apply_sketch,
-    parse,
-    parse_sketch,
-)
+from headrace.collectives.plan.generators.taccl.sketch import parse
+from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.named import NAMED
+from headrace.collectives.plan.generators.taccl.sketch.parse import parse_sketch
 from headrace.collectives.plan.generators.taccl.sketch.sketch import Policy, Strategy
 from headrace.collectives.program import (
     DEPENDENCY_COLUMNS,

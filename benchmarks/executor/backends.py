@@ -145,7 +145,7 @@ class Native:
 
     def reduce_fp8(self, data: "np.ndarray[Any, Any]") -> Call:
         """Return the call that sums all ranks' fp8 (e4m3) at rank 0, directly from each."""
-        from headrace.collectives.plan.generators.templates import direct
+        from headrace.collectives.plan.generators.templates.direct import direct
         from headrace.collectives.plan.ir.lower import lower
         from headrace.collectives.plan.verify import verify
 

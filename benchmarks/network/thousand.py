@@ -14,7 +14,8 @@ from headrace.collectives.measure.embed.clusters import candidate_groups
 from headrace.collectives.measure.embed.embedding import embed
 from headrace.collectives.measure.racks.partition import Grouping
 from headrace.collectives.plan.cost import simulate
-from headrace.collectives.plan.generators.templates.two_level import fitted_masters, two_level
+from headrace.collectives.plan.generators.templates.two_level.fit import fitted_masters
+from headrace.collectives.plan.generators.templates.two_level.schedule import two_level
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s

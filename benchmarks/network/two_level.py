@@ -22,11 +22,8 @@ from headrace.collectives.measure.embed.distances import pair_distances
 from headrace.collectives.measure.embed.embedding import embed
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.collectives.plan.generators import templates
-from headrace.collectives.plan.generators.templates.two_level import (
-    chunk_count,
-    spread_masters,
-    two_level,
-)
+from headrace.collectives.plan.generators.templates.two_level.masters import spread_masters
+from headrace.collectives.plan.generators.templates.two_level.schedule import chunk_count, two_level
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.portfolio import plan_collective, predict_us

@@ -13,11 +13,13 @@ import numpy as np
 from benchmarks.harness import Report
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators.matching import match
-from headrace.collectives.plan.generators.taccl.sketch import NAMED, Sketch, apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.named import NAMED
 from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     Internode,
     Intranode,
     Policy,
+    Sketch,
     Strategy,
 )
 from headrace.collectives.plan.generators.taccl.synthesize import guided_synthesis

@@ -30,7 +30,7 @@ from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
 from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.generators.table import ALL_GENERATORS
-from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.harness import Report
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.generators.taccl.sketch import NAMED
+from headrace.collectives.plan.generators.taccl.sketch.named import NAMED
 from headrace.collectives.plan.generators.taccl.synthesize import Synthesis, guided_synthesis
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify

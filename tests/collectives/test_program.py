@@ -8,7 +8,7 @@ import pytest
 from headrace.artifact import Artifact
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import races, verify
 from headrace.collectives.program import (

@@ -28,7 +28,7 @@ KINDS = (
         schema=1,
         summary="one rank's sends, and the symmetries that map them to all ranks",
         documentation="plan-format.md",
-        load=deferred("headrace.collectives.plan.generators.orbits:OrbitPlan.from_artifact"),
+        load=deferred("headrace.collectives.plan.generators.orbits.plan:OrbitPlan.from_artifact"),
         verify=deferred("headrace.collectives.cli.show:verify_orbit_plan"),
     ),
     ArtifactKind(

@@ -13,7 +13,7 @@ from benchmarks.instruments.grouping import (
     balanced_random,
 )
 from headrace.collectives.measure.embed.clusters import square_root
-from headrace.collectives.plan.generators.templates.two_level import spread_masters
+from headrace.collectives.plan.generators.templates.two_level.masters import spread_masters
 from headrace.errors import InputError
 from tests.collectives.plan.load import load_bytes
 

@@ -9,7 +9,8 @@ from headrace.collectives.adapt.act.finetune import Finetune
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR
-from headrace.collectives.plan.generators.templates.two_level import Masters, two_level
+from headrace.collectives.plan.generators.templates.two_level.masters import Masters
+from headrace.collectives.plan.generators.templates.two_level.schedule import two_level
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Direction, Program
 from headrace.topology import Topology

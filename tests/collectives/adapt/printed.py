@@ -2,7 +2,10 @@
 
 import numpy as np
 
-from headrace.collectives.plan.generators.templates.two_level import Masters, masters_from_weights
+from headrace.collectives.plan.generators.templates.two_level.masters import (
+    Masters,
+    masters_from_weights,
+)
 
 
 def printed(masters: Masters, bandwidth: np.ndarray) -> Masters:

@@ -13,7 +13,7 @@ from headrace.collectives.adapt.act.finetune import Finetune
 from headrace.collectives.adapt.act.quicktune import quicktune
 from headrace.collectives.adapt.observe.port_changes import bandwidth
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.generators.templates.two_level import (
+from headrace.collectives.plan.generators.templates.two_level.masters import (
     Masters,
     masters_from_weights,
     spread_masters,

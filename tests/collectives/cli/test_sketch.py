@@ -6,7 +6,8 @@ import typer
 from typer.testing import CliRunner
 
 from headrace.collectives.cli.sketch import sketch_command
-from headrace.collectives.plan.generators.taccl.sketch import apply_sketch, load_sketch
+from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.parse import load_sketch
 from headrace.topology.presets import dgx1
 
 

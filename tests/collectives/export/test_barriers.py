@@ -21,7 +21,7 @@ from headrace.collectives.export.mscclpp_json import (
 from headrace.collectives.export.mscclpp_read import verify_text
 from headrace.collectives.export.prove import Verdict
 from headrace.collectives.export.threadblocks import Target
-from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from tests.collectives.export.programs import random_program, template_programs
 

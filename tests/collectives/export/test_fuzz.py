@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import MscclError, MscclppError
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
-from headrace.collectives.plan.generators.templates import direct, ring
+from headrace.collectives.plan.generators.templates.direct import direct
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 
 XML = [

@@ -11,7 +11,7 @@ from headrace.collectives.errors import MscclppError, ProgramError
 from headrace.collectives.export.mscclpp_json import export, write
 from headrace.collectives.export.mscclpp_read import verify_text
 from headrace.collectives.export.threadblocks import Target
-from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from tests.collectives.export.operations import Operations
 from tests.collectives.export.programs import lowered, random_program, template_programs

@@ -11,7 +11,9 @@ from headrace.collectives.errors import MscclError
 from headrace.collectives.export.msccl_xml import export, verify_text
 from headrace.collectives.export.prove import Verdict
 from headrace.collectives.export.threadblocks import Target
-from headrace.collectives.plan.generators.templates import direct, halving_doubling, ring
+from headrace.collectives.plan.generators.templates.direct import direct
+from headrace.collectives.plan.generators.templates.doubling import halving_doubling
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program
 from tests.collectives.export.machine import Machine

@@ -8,7 +8,7 @@ import pytest
 from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
 from headrace.collectives.export.threadblocks import Target
-from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program

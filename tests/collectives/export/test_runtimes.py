@@ -25,7 +25,7 @@ from headrace.collectives.export.runtimes import (
     selection,
 )
 from headrace.collectives.export.threadblocks import Target, renumbered
-from headrace.collectives.plan.generators.templates import ring
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.errors import VerificationError

@@ -9,7 +9,8 @@ from headrace.collectives.export.algorithm import Algorithm, BlockStep, Kind, Wa
 from headrace.collectives.export.buffers import NAMES, Layout, chunks_of, chunks_per_loop
 from headrace.collectives.export.msccl_xml import export
 from headrace.collectives.export.threadblocks import Target, suggested_instances
-from headrace.collectives.plan.generators.templates import direct, ring
+from headrace.collectives.plan.generators.templates.direct import direct
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Schedule, Transfer
 from headrace.errors import VerificationError

@@ -4,7 +4,7 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export import msccl_xml, mscclpp_json
 from headrace.collectives.export.threadblocks import Target
 from headrace.collectives.export.within import chunk_counts, forbidden
-from headrace.collectives.plan.generators.templates import direct
+from headrace.collectives.plan.generators.templates.direct import direct
 from headrace.collectives.plan.ir.lower import lower
 from tests.collectives.export.programs import template_programs
 from tests.collectives.export.test_runtimes import pipeline

@@ -12,7 +12,8 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan import portfolio as portfolio_module
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
-from headrace.collectives.plan.generators.templates import direct, ring
+from headrace.collectives.plan.generators.templates.direct import direct
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.locality import locality
 from headrace.collectives.plan.portfolio import (

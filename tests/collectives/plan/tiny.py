@@ -7,7 +7,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators.taccl.routing import RouteProblem
-from headrace.collectives.plan.generators.taccl.sketch import whole
+from headrace.collectives.plan.generators.taccl.sketch.logical import whole
 from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.topology import Link, SharedCapacity, Topology
 

@@ -18,21 +18,14 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction, Program, Schedule, Transfer
 from headrace.collectives.run.executor import Executor, Recorded
-from headrace.collectives.trace import (
-    Offset,
-    Times,
-    Trace,
-    clock_offset,
-    clocks,
-    gather,
-    gathering,
-    lane_counters,
-    measured,
-    predicted,
-    trace_events,
-)
+from headrace.collectives.trace import clocks, gathering
 from headrace.collectives.trace import job as job_module
+from headrace.collectives.trace.clocks import Offset, clock_offset
+from headrace.collectives.trace.events import trace_events
+from headrace.collectives.trace.gathering import Trace, gather
 from headrace.collectives.trace.job import TraceJob, TraceResult, trace_ranks
+from headrace.collectives.trace.lanes import lane_counters
+from headrace.collectives.trace.times import Times, measured, predicted
 from headrace.errors import CommunicationError, InputError, VerificationError
 from headrace.topology.presets import uniform
 from tests.conformance.groups import each, group

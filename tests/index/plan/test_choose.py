@@ -89,6 +89,20 @@ def test_other_types_than_those_predicted_best_are_tried() -> None:
     assert near <= {each.leaf for each in trials.asked}
 
 
+def test_trials_correct_what_is_expected_of_their_type() -> None:
+    known = plan(profile(), model=MODEL).candidates
+    predicted = {each.configuration: each.predicted_per_s for each in known}
+    slow = known[0].configuration.leaf
+    trials = FakeTrials(lambda each: predicted[each] * (0.01 if each.leaf == slow else 1.0))
+    plan(profile(), model=MODEL, trial=trials)
+    others = [each for each in predicted if each.leaf != slow]
+    assert len(others) >= TOP
+    first = {each.configuration for each in known[:3]}
+    assert {each for each in trials.asked if each.leaf == slow} <= first
+    best = sorted(others, key=lambda each: -predicted[each])
+    assert set(best[: TOP - 3]) <= set(trials.asked)
+
+
 def test_the_cap_holds_by_trials() -> None:
     def bytes_of(configuration: Configuration) -> float:
         return 18.0 if configuration.leaf == "log" else 30.0

@@ -29,7 +29,7 @@ from headrace.collectives.adapt.policy import (
 )
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
-from headrace.collectives.plan.generators.templates.two_level import Masters
+from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 from headrace.errors import HeadraceError
 from headrace.job.records import Records
 from headrace.job.steps import CHANGED, Change, ChangeDetector, StepClock

@@ -8,7 +8,7 @@ from headrace.collectives.adapt.act.rebook import RangeChoice, book_masters, rep
 from headrace.collectives.adapt.observe.port_changes import bandwidth
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.collectives.plan.generators.templates.two_level import Masters
+from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 from headrace.collectives.plan.locality import RankGroups
 from headrace.errors import InputError
 from headrace.topology import Topology

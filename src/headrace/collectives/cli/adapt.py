@@ -17,7 +17,7 @@ from headrace.units import duration, size
 
 if TYPE_CHECKING:
     from headrace.collectives.adapt.act.rebook import RangeChoice
-    from headrace.collectives.plan.generators.templates.two_level import Masters
+    from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 
 
 def adapt_command(

@@ -117,7 +117,8 @@ def verify_program(artifact: Artifact, source: str) -> Iterator[str]:
 
 def verify_orbit_plan(artifact: Artifact, source: str) -> Iterator[str]:
     """Prove an orbit plan at the size of one rank's sends."""
-    from headrace.collectives.plan.generators.orbits import OrbitPlan, verify_orbits
+    from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
+    from headrace.collectives.plan.generators.orbits.verify import verify_orbits
 
     plan = OrbitPlan.from_artifact(artifact, source)
     proof = verify_orbits(plan)

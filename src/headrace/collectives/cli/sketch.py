@@ -39,7 +39,7 @@ def sketch_command(
     """
     from headrace.collectives.plan.cost.model import FULL
     from headrace.collectives.plan.generators.taccl.autosketch import autosketch
-    from headrace.collectives.plan.generators.taccl.sketch import sketch_to_json
+    from headrace.collectives.plan.generators.taccl.sketch.write import sketch_to_json
     from headrace.collectives.plan.request import Method, Request
     from headrace.collectives.run.synthesis import NativeSearch
 

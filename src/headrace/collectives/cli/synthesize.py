@@ -32,7 +32,7 @@ from headrace.units import duration, parse_size, size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.collectives.plan.generators.orbits import OrbitFound
+    from headrace.collectives.plan.generators.orbits.build import OrbitFound
     from headrace.collectives.plan.plan import Plan
     from headrace.collectives.plan.request import Method
     from headrace.topology import Topology
@@ -185,7 +185,7 @@ def _demand(path: Path | None, collective: Collective | None, root: int) -> Dema
 def _synthesize_orbits(
     topology: "Topology", collective: Collective, total_bytes: int, output: Path
 ) -> None:
-    from headrace.collectives.plan.generators.orbits import plan_orbits
+    from headrace.collectives.plan.generators.orbits.build import plan_orbits
 
     console = Console()
     with Console(stderr=True).status(f"{topology.ranks} ranks: planning for one, by symmetry"):

@@ -24,8 +24,8 @@ from headrace.units import duration, parse_size, size
 
 if TYPE_CHECKING:
     from headrace.collectives.run.choose import Choice
-    from headrace.collectives.trace import Times
     from headrace.collectives.trace.job import TraceJob, TraceResult
+    from headrace.collectives.trace.times import Times
     from headrace.topology import Topology
 
 _RANKS = 4
@@ -147,7 +147,8 @@ def _write_trace(
     output: Path, job: "TraceJob", found: "TraceResult", topology: "Topology | None", origin: str
 ) -> None:
     """Write the file, and print a summary of it."""
-    from headrace.collectives.trace import measured, predicted, trace_events
+    from headrace.collectives.trace.events import trace_events
+    from headrace.collectives.trace.times import measured, predicted
 
     times = measured(job.program, found.trace)
     prediction = None
@@ -198,8 +199,8 @@ def _about(
 
 
 def _lanes(job: "TraceJob", times: "Times", prediction: "Times | None") -> Table:
-    from headrace.collectives.trace import lane_counters
     from headrace.collectives.trace.events import lane_name
+    from headrace.collectives.trace.lanes import lane_counters
 
     program = job.program
     rows = lane_counters(program, times)

@@ -6,6 +6,7 @@ Pure but for what is handed in: the provider of trials runs on hardware.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import Any
 
 from headrace.index.configuration import Configuration
@@ -155,18 +156,27 @@ def _tried(
 ) -> list[ConfigurationCandidate]:
     """Return all candidates, of which the first few have been tried, and the fastest of them again.
 
-    The first pass has half of the time. After it candidates take turns, so that a slow moment of
-    the machine affects all alike, and those that have fallen behind are left out.
+    The first pass has half of the time; which candidate comes next depends on the trials before.
+    After it candidates take turns, so that a slow moment of the machine affects all alike, and
+    those that have fallen behind are left out.
     """
     results: dict[int, list[ConfigurationTrial]] = {}
 
     def found(place: int) -> ConfigurationCandidate:
         return _with_trials(known[place], results[place], run.keys)
 
+    def expected(place: int) -> float:
+        """Return the predicted rate, corrected as trials of the same type (else all) differ."""
+        tried = [p for p in results if _leaf(known, p) == _leaf(known, place)] or list(results)
+        ratios = (found(p).per_s / known[p].predicted_per_s for p in tried)
+        return known[place].predicted_per_s * mean(ratios)
+
     fit = 0
-    for place in _order(known, most_bytes_per_key):
-        if fit >= top or (fit and run.spent_s >= run.most_s / 2):
-            break
+    first, others, last = _order(known, most_bytes_per_key)
+    while (first or others or last) and fit < top and not (fit and run.spent_s >= run.most_s / 2):
+        queue = first or others or last
+        place = max(queue, key=expected) if queue is others else queue[0]
+        queue.remove(place)
         results[place] = [run.run(known[place].configuration)]
         fit += within(found(place), most_bytes_per_key)
     for done in range(1, ROUNDS):
@@ -187,11 +197,17 @@ def _tried(
     return [found(place) if place in results else each for place, each in enumerate(known)]
 
 
-def _order(known: Sequence[ConfigurationCandidate], most_bytes_per_key: float | None) -> list[int]:
-    """Return the places of candidates to try, by prediction.
+def _leaf(known: Sequence[ConfigurationCandidate], place: int) -> str:
+    return known[place].configuration.leaf
 
-    The best of a type that is not among the first few comes early: an error of the model about a
-    whole type is found. Those predicted above the cap come last, by their memory.
+
+def _order(
+    known: Sequence[ConfigurationCandidate], most_bytes_per_key: float | None
+) -> tuple[list[int], list[int], list[int]]:
+    """Return the places of candidates to try first, those to try then, and those to try last.
+
+    The first are a few by prediction, and the best of each further type, so that an error of the
+    model about a whole type is found. The last are those predicted above the cap, by their memory.
     """
     cap = float("inf") if most_bytes_per_key is None else most_bytes_per_key * _MARGIN
     fit = [p for p, each in enumerate(known) if each.predicted_bytes_per_key <= cap]
@@ -200,13 +216,13 @@ def _order(known: Sequence[ConfigurationCandidate], most_bytes_per_key: float | 
         key=lambda place: known[place].predicted_bytes_per_key,
     )
     early = fit[:_EARLY]
-    types = {known[place].configuration.leaf for place in early}
+    types = {_leaf(known, place) for place in early}
     for place in fit[len(early) :]:
-        leaf = known[place].configuration.leaf
+        leaf = _leaf(known, place)
         if leaf not in types and known[place].predicted_per_s * 2 > known[fit[0]].predicted_per_s:
             types.add(leaf)
             early.append(place)
-    return [*early, *(place for place in fit if place not in early), *rest]
+    return early, [place for place in fit if place not in early], rest
 
 
 def _with_trials(

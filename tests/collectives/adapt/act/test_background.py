@@ -15,7 +15,7 @@ from headrace.collectives.adapt.act.background import (
     plan_request,
 )
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.generators.templates.two_level import spread_masters
+from headrace.collectives.plan.generators.templates.two_level.masters import spread_masters
 from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import book_for, network
 

@@ -17,7 +17,7 @@ from headrace.collectives.adapt.act.finetune import (
     Account,
     Finetune,
 )
-from headrace.collectives.plan.generators.templates.two_level import (
+from headrace.collectives.plan.generators.templates.two_level.masters import (
     Masters,
     masters_from_weights,
     spread_masters,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.collectives.adapt.act.quicktune import quicktune
 from headrace.collectives.adapt.observe.port_changes import bandwidth
-from headrace.collectives.plan.generators.templates.two_level import Masters, spread_masters
+from headrace.collectives.plan.generators.templates.two_level.masters import Masters, spread_masters
 from headrace.collectives.plan.locality import RankGroups
 from headrace.errors import InputError
 from headrace.topology.presets import racks

@@ -25,11 +25,8 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
-from headrace.collectives.plan.generators.templates.two_level import (
-    Masters,
-    spread_masters,
-    two_level,
-)
+from headrace.collectives.plan.generators.templates.two_level.masters import Masters, spread_masters
+from headrace.collectives.plan.generators.templates.two_level.schedule import two_level
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.portfolio import predict_us

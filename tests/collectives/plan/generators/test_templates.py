@@ -8,7 +8,9 @@ import pytest
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective, Demand
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.generators.templates import direct, exchange, hierarchical, ring
+from headrace.collectives.plan.generators.templates.direct import direct
+from headrace.collectives.plan.generators.templates.hierarchical import exchange, hierarchical
+from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Schedule

@@ -29,7 +29,7 @@ from headrace.collectives.adapt.act.rebook import (
 from headrace.collectives.adapt.observe.port_changes import bandwidth
 from headrace.collectives.demand import ROOTED, Collective
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.collectives.plan.generators.templates.two_level import Masters
+from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 from headrace.errors import HeadraceError
 from headrace.settings import child_environment
 from headrace.topology import Topology

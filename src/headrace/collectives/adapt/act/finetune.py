@@ -27,7 +27,7 @@ from itertools import islice
 import numpy as np
 
 from headrace.collectives.adapt.act.bandwidth import checked_bandwidth
-from headrace.collectives.plan.generators.templates.two_level import Masters
+from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 from headrace.collectives.plan.locality import RankGroups
 
 GAMMA = 1.0

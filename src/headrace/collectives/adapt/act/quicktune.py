@@ -18,11 +18,11 @@ matrix: where a topology has it, `two_level.fitted_masters` makes use of that to
 import numpy as np
 
 from headrace.collectives.adapt.act.bandwidth import checked_bandwidth
-from headrace.collectives.plan.generators.templates.two_level import (
-    Masters,
+from headrace.collectives.plan.generators.templates.two_level.balance import (
     balanced_masters,
     group_shares,
 )
+from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 
 
 def quicktune(masters: Masters, bandwidth: np.ndarray) -> Masters:

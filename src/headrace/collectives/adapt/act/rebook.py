@@ -8,13 +8,12 @@ import numpy as np
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import Entry, PlanBook
 from headrace.collectives.plan.bound import lower_bound
-from headrace.collectives.plan.generators.templates.two_level import (
+from headrace.collectives.plan.generators.templates.two_level.masters import (
     Masters,
-    chunk_count,
     masters_from_weights,
     spread_masters,
-    two_level,
 )
+from headrace.collectives.plan.generators.templates.two_level.schedule import chunk_count, two_level
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.plan import Candidate, Plan

@@ -10,11 +10,8 @@ import numpy as np
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.measure.embed.clusters import candidate_groups
 from headrace.collectives.measure.racks.partition import Grouping
-from headrace.collectives.plan.generators.templates.two_level import (
-    chunk_count,
-    fitted_masters,
-    two_level,
-)
+from headrace.collectives.plan.generators.templates.two_level.fit import fitted_masters
+from headrace.collectives.plan.generators.templates.two_level.schedule import chunk_count, two_level
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import predict_us
 from headrace.topology.profile import Profile

@@ -6,7 +6,7 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from headrace.collectives.plan.generators.orbits import RegularGroup
+from headrace.collectives.plan.generators.orbits.group import RegularGroup
 from headrace.topology import Link, SharedCapacity, Topology
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.collectives.demand import Collective
-from headrace.collectives.plan.generators.orbits import OrbitPlan, plan_orbits
+from headrace.collectives.plan.generators.orbits.build import plan_orbits
+from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
 from headrace.topology import Topology, without_local_alpha
 from headrace.topology.presets import dgx2_taccl_1mb, dgx_a100, ring, torus
 

@@ -10,15 +10,11 @@ from benchmarks.instruments.perturbed import perturbed
 from headrace.artifact import Artifact
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.generators.orbits import (
-    OrbitPlan,
-    expand,
-    group_of,
-    plan_orbits,
-    simulate,
-    simulate_orbits,
-)
-from headrace.collectives.plan.generators.orbits.plan import ORBIT_COLLECTIVES
+from headrace.collectives.plan.generators.orbits import simulate
+from headrace.collectives.plan.generators.orbits.build import plan_orbits
+from headrace.collectives.plan.generators.orbits.group import group_of
+from headrace.collectives.plan.generators.orbits.plan import ORBIT_COLLECTIVES, OrbitPlan
+from headrace.collectives.plan.generators.orbits.simulate import expand, simulate_orbits
 from headrace.errors import InputError, SymmetryError, TopologyError
 from headrace.topology import Topology, subgraph
 from headrace.topology.presets import mesh, ndv2, ring, torus

@@ -9,16 +9,12 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.bound import lower_bound
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
-from headrace.collectives.plan.generators.orbits import (
-    OrbitFound,
-    RegularGroup,
-    expanded_schedule,
-    orbit_bound,
-    plan_orbits,
-    simulate_orbits,
-    verify_orbits,
-)
+from headrace.collectives.plan.generators.orbits.bound import orbit_bound
+from headrace.collectives.plan.generators.orbits.build import OrbitFound, plan_orbits
+from headrace.collectives.plan.generators.orbits.group import RegularGroup
 from headrace.collectives.plan.generators.orbits.plan import ORBIT_COLLECTIVES
+from headrace.collectives.plan.generators.orbits.simulate import expanded_schedule, simulate_orbits
+from headrace.collectives.plan.generators.orbits.verify import verify_orbits
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.topology import Topology

@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.generators.orbits import (
-    OrbitPlan,
-    OrbitProof,
-    RegularGroup,
-    expanded_schedule,
-    plan_orbits,
-    verify_orbits,
-)
-from headrace.collectives.plan.generators.orbits.plan import ORBIT_COLLECTIVES
+from headrace.collectives.plan.generators.orbits.build import plan_orbits
+from headrace.collectives.plan.generators.orbits.group import RegularGroup
+from headrace.collectives.plan.generators.orbits.plan import ORBIT_COLLECTIVES, OrbitPlan
+from headrace.collectives.plan.generators.orbits.simulate import expanded_schedule
+from headrace.collectives.plan.generators.orbits.verify import OrbitProof, verify_orbits
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.errors import VerificationError

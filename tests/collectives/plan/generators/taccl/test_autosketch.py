@@ -10,23 +10,23 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.generators.taccl import autosketch as module
 from headrace.collectives.plan.generators.taccl.autosketch import AutoSketch, autosketch
-from headrace.collectives.plan.generators.taccl.sketch import (
-    NAMED,
+from headrace.collectives.plan.generators.taccl.sketch.enumerate import (
+    connections,
+    policies,
+    symmetries,
+)
+from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.named import NAMED
+from headrace.collectives.plan.generators.taccl.sketch.parse import parse_sketch
+from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     Internode,
     Intranode,
     RelayMap,
     Sketch,
     Strategy,
     Symmetry,
-    apply_sketch,
-    parse_sketch,
-    sketch_to_json,
 )
-from headrace.collectives.plan.generators.taccl.sketch.enumerate import (
-    connections,
-    policies,
-    symmetries,
-)
+from headrace.collectives.plan.generators.taccl.sketch.write import sketch_to_json
 from headrace.collectives.plan.generators.taccl.synthesize import guided_synthesis
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.portfolio import predict_us

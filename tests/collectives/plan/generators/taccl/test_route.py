@@ -19,14 +19,13 @@ from headrace.collectives.plan.generators.taccl.router import (
     priced_trees,
 )
 from headrace.collectives.plan.generators.taccl.routing import RouteProblem
-from headrace.collectives.plan.generators.taccl.sketch import (
-    NAMED,
+from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch, whole
+from headrace.collectives.plan.generators.taccl.sketch.named import NAMED
+from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     Intranode,
     Policy,
     Sketch,
     Strategy,
-    apply_sketch,
-    whole,
 )
 from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.solver import Parameters, Proved

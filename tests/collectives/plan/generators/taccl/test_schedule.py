@@ -21,7 +21,8 @@ from headrace.collectives.plan.generators.taccl.schedule import (
     encode_schedule,
     schedule_exactly,
 )
-from headrace.collectives.plan.generators.taccl.sketch import NAMED, apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.named import NAMED
 from headrace.collectives.plan.generators.taccl.work import (
     Work,
     WorkTimeline,

@@ -11,7 +11,9 @@ from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.engine import Routes, SearchResult
 from headrace.collectives.plan.generators.taccl.effort import EFFORTS
-from headrace.collectives.plan.generators.taccl.sketch import NAMED, Policy, apply_sketch, whole
+from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch, whole
+from headrace.collectives.plan.generators.taccl.sketch.named import NAMED
+from headrace.collectives.plan.generators.taccl.sketch.sketch import Policy
 from headrace.collectives.plan.generators.taccl.synthesize import (
     Synthesis,
     guided_synthesis,

@@ -17,12 +17,13 @@ from headrace.collectives.plan.engine import SearchEngine, SearchSettings
 from headrace.collectives.plan.generators.limits import check_size, chunk_mb_of
 from headrace.collectives.plan.generators.taccl.effort import EFFORTS, GuidedEffort
 from headrace.collectives.plan.generators.taccl.routing import RouteProblem
-from headrace.collectives.plan.generators.taccl.sketch import LogicalTopology, Sketch, apply_sketch
 from headrace.collectives.plan.generators.taccl.sketch.enumerate import (
     connections,
     policies,
     symmetries,
 )
+from headrace.collectives.plan.generators.taccl.sketch.logical import LogicalTopology, apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.sketch import Sketch
 from headrace.collectives.plan.generators.taccl.synthesize import Synthesis, synthesize_demand
 from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.collectives.plan.request import Request

@@ -15,7 +15,7 @@ from headrace.collectives.plan.generators.taccl.router import (
     priced_trees,
 )
 from headrace.collectives.plan.generators.taccl.routing import RouteProblem
-from headrace.collectives.plan.generators.taccl.sketch import Policy
+from headrace.collectives.plan.generators.taccl.sketch.sketch import Policy
 from headrace.solver import Result
 
 _SMALL = 800

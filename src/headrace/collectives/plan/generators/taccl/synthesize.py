@@ -23,13 +23,13 @@ from headrace.collectives.plan.generators.taccl.paths import route_candidates
 from headrace.collectives.plan.generators.taccl.router import least_time
 from headrace.collectives.plan.generators.taccl.routing import ChunkCosts, RouteProblem
 from headrace.collectives.plan.generators.taccl.schedule import batched, schedule_exactly
-from headrace.collectives.plan.generators.taccl.sketch import (
+from headrace.collectives.plan.generators.taccl.sketch.logical import (
     LogicalTopology,
-    Sketch,
     apply_sketch,
-    load_sketch,
     whole,
 )
+from headrace.collectives.plan.generators.taccl.sketch.parse import load_sketch
+from headrace.collectives.plan.generators.taccl.sketch.sketch import Sketch
 from headrace.collectives.plan.generators.taccl.work import (
     Work,
     WorkTimeline,

@@ -6,13 +6,12 @@ from functools import partial
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators import templates
-from headrace.collectives.plan.generators.templates.two_level import (
+from headrace.collectives.plan.generators.templates.two_level.fit import (
     cheapest_groups,
-    chunk_count,
     fitted_masters,
-    two_level,
+    is_plain,
 )
-from headrace.collectives.plan.generators.templates.two_level.fit import is_plain
+from headrace.collectives.plan.generators.templates.two_level.schedule import chunk_count, two_level
 from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.request import Generator, Request
 from headrace.collectives.program import Schedule

@@ -8,8 +8,9 @@ import pytest
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import SketchError
 from headrace.collectives.plan.generators.taccl.routing import RouteProblem
-from headrace.collectives.plan.generators.taccl.sketch import (
-    NAMED,
+from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch
+from headrace.collectives.plan.generators.taccl.sketch.named import NAMED
+from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     Internode,
     Intranode,
     Policy,
@@ -17,7 +18,6 @@ from headrace.collectives.plan.generators.taccl.sketch import (
     Sketch,
     Strategy,
     Symmetry,
-    apply_sketch,
 )
 from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.topology import Link, Topology, presets

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.errors import SketchError
-from headrace.collectives.plan.generators.taccl.sketch import (
+from headrace.collectives.plan.generators.taccl.sketch.parse import load_sketch, parse_sketch
+from headrace.collectives.plan.generators.taccl.sketch.sketch import (
     Policy,
     RelayMap,
     Strategy,
     Symmetry,
-    load_sketch,
-    parse_sketch,
 )
 
 REFERENCE = {

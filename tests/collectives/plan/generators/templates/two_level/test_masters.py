@@ -8,15 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.generators.templates.two_level import (
-    Masters,
+from headrace.collectives.plan.generators.templates.two_level.balance import (
     balanced_masters,
-    fitted_masters,
     group_shares,
-    spread_masters,
+)
+from headrace.collectives.plan.generators.templates.two_level.fit import (
+    fitted_masters,
     topology_rates,
 )
-from headrace.collectives.plan.generators.templates.two_level.masters import turns
+from headrace.collectives.plan.generators.templates.two_level.masters import (
+    Masters,
+    spread_masters,
+    turns,
+)
 from headrace.collectives.plan.locality import RankGroups
 from headrace.topology.presets import racks, torus
 from tests.collectives.plan.load import load_bytes

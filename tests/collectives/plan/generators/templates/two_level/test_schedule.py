@@ -12,14 +12,12 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR, FULL
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
-from headrace.collectives.plan.generators.templates.two_level import (
-    Masters,
+from headrace.collectives.plan.generators.templates.two_level.fit import (
     cheapest_groups,
-    chunk_count,
     fitted_masters,
-    spread_masters,
-    two_level,
 )
+from headrace.collectives.plan.generators.templates.two_level.masters import Masters, spread_masters
+from headrace.collectives.plan.generators.templates.two_level.schedule import chunk_count, two_level
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.locality import RankGroups
 from headrace.collectives.plan.portfolio import plan_collective
