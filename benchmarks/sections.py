@@ -16,8 +16,11 @@ and the claim's ``run.py`` lists them::
         sys.exit(run_sections("executor", __doc__, SECTIONS))
 """
 
+import signal
+import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from benchmarks.harness import Options, Report, options_parser
@@ -59,6 +62,15 @@ def not_in_quick(section: Section) -> frozenset[str]:
     return getattr(section, "NOT_IN_QUICK", frozenset[str]())
 
 
+@contextmanager
+def _sigterm_as_exit() -> Generator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run_sections(
     claim: str,
     description: str | None,
@@ -67,7 +79,8 @@ def run_sections(
 ) -> int:
     """Run a claim's sections by the command line, and return the exit code.
 
-    A section that fails leaves its bars unmeasured and does not affect the others.
+    A section that fails leaves its bars unmeasured and does not affect the others. SIGTERM ends the
+    run as Ctrl-C does: processes are ended, and temporary files removed.
 
     Parameters
     ----------
@@ -77,7 +90,10 @@ def run_sections(
     options, chosen = parse(description, sections, argv)
     bars = {name: bound for section in chosen for name, bound in section.bars().items()}
     left_out = frozenset[str]().union(*map(not_in_quick, chosen))
-    with Report(claim, bars=bars, options=options, not_in_quick=left_out) as report:
+    with (
+        _sigterm_as_exit(),
+        Report(claim, bars=bars, options=options, not_in_quick=left_out) as report,
+    ):
         for section in chosen:
             try:
                 section.measure(report, quick=options.quick)

@@ -3,9 +3,9 @@
 Training has generators of its own (`benchmarks/index/training`), so none of the key sets here was
 seen. Every configuration of the grid replays a cell once; the first few of them, the choice and
 those of the rivals then replay it again in several rounds, and medians of these rates are compared:
-of single runs the best of several is above the choice by their noise. In a full run each replays
-the whole cell at once, as after shorter turns the caches hold another map: that slows some
-configurations by a tenth, and others less.
+of single runs the best of several is above the choice by their noise. In a full run one process at
+a time replays the whole cell: after shorter turns the caches hold another map, which slows some
+configurations by a tenth and others less, and processes beside each other have other pages.
 """
 
 import time
@@ -123,12 +123,14 @@ def _final_rates(
     rates: dict[str, list[float]] = {each.label: [] for each in maps}
     wrong = 0
     with on_disk(made) as path:
-        for _ in range(size.rounds):
-            with running(maps, path) as started:
-                sums = turns(started, len(made.codes), slices=size.slices)
-            for label, each in sums.items():
-                rates[label].append(per_s(each))
-                wrong += each["wrong"]
+        for number in range(size.rounds):
+            turn = [*maps[number % len(maps) :], *maps[: number % len(maps)]]
+            for group in [maps] if size.slices > 1 else [[each] for each in turn]:
+                with running(group, path) as started:
+                    sums = turns(started, len(made.codes), slices=size.slices)
+                for label, each in sums.items():
+                    rates[label].append(per_s(each))
+                    wrong += each["wrong"]
     found = {
         name: median(rates[f"headrace {distinct[repr(sorted(each.items()))]}"])
         for name, each in settings.items()

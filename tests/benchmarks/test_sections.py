@@ -1,6 +1,8 @@
 """Benchmarks of several sections: which are run, and what one that breaks leaves of the others."""
 
 import json
+import os
+import signal
 from pathlib import Path
 from types import ModuleType
 
@@ -8,6 +10,7 @@ import pytest
 
 import benchmarks.compression.run
 import benchmarks.executor.run
+import benchmarks.index.run
 import benchmarks.memory.run
 import benchmarks.network.run
 import benchmarks.synthesis.run
@@ -18,6 +21,7 @@ from benchmarks.sections import not_in_quick, parse, run_sections, section_name
 RUNS = (
     benchmarks.compression.run,
     benchmarks.executor.run,
+    benchmarks.index.run,
     benchmarks.memory.run,
     benchmarks.network.run,
     benchmarks.synthesis.run,
@@ -114,3 +118,17 @@ def test_a_section_that_is_not_asked_for_is_not_run(
     assert run_sections("claim", None, (first, last), ["--only", "last"]) == 0
     assert (first.quick, last.quick) == (None, False)
     assert "first" not in capsys.readouterr().out
+
+
+def test_sigterm_ends_a_run_as_an_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(Fake):
+        def measure(self, report: Report, *, quick: bool) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        run_sections("claim", None, (Ended("only"),), ["--quick"])
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
