@@ -1,5 +1,6 @@
 """A learned index: an ordered map in memory that chooses its structure by its workload."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from headrace.index.trace import Trace
 
 if TYPE_CHECKING:
     from headrace.index.adapt.agent import IndexAdaptation
+    from headrace.index.adapt.metrics import IndexMetrics
     from headrace.index.run.index import Index
     from headrace.index.run.recorder import TraceRecorder
 
@@ -25,6 +27,7 @@ __all__ = [
     "ConfigurationError",
     "Index",
     "IndexAdaptation",
+    "IndexMetrics",
     "InvariantError",
     "KeysError",
     "Trace",
@@ -32,6 +35,13 @@ __all__ = [
     "TraceRecorder",
     "include",
 ]
+
+_LATER = {
+    "Index": "run.index",
+    "IndexAdaptation": "adapt.agent",
+    "IndexMetrics": "adapt.metrics",
+    "TraceRecorder": "run.recorder",
+}
 
 
 def include() -> Path:
@@ -51,17 +61,7 @@ def include() -> Path:
 
 
 def __getattr__(name: str) -> object:
-    """Load the native module when it is needed: planning runs without it."""
-    if name == "IndexAdaptation":
-        from headrace.index.adapt.agent import IndexAdaptation
-
-        return IndexAdaptation
-    if name == "Index":
-        from headrace.index.run.index import Index
-
-        return Index
-    if name == "TraceRecorder":
-        from headrace.index.run.recorder import TraceRecorder
-
-        return TraceRecorder
+    """Load what needs the native module, or an extra, when it is used: planning runs without."""
+    if name in _LATER:
+        return getattr(import_module(f"headrace.index.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -194,10 +194,12 @@ def test_a_thread_follows_a_change_while_calls_go_on() -> None:
 
 def test_metrics_are_those_of_the_index() -> None:
     pytest.importorskip("prometheus_client")
+    from headrace.index import IndexMetrics
+
     workload = SeenWorkload(1000)
     workload.run(0.5)
     adaptation = IndexAdaptation(workload.index, proposer=by_mix, start=False)
-    found = {each.name: each.samples[0].value for each in adaptation.metrics().collect()}
+    found = {each.name: each.samples[0].value for each in IndexMetrics(0, adaptation).collect()}
     assert found["headrace_index_finds"] == 1000
     assert found["headrace_index_inserts"] == 1000
     assert found["headrace_index_keys"] == len(workload.index)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from headrace import _native
 from headrace.errors import HeadraceError
@@ -34,9 +34,6 @@ from headrace.index.run.index import Index
 from headrace.index.run.recorder import SelectedKeys, TraceRecorder, halvings_for
 from headrace.index.trace import OPERATIONS, Trace
 from headrace.job.records import Records
-
-if TYPE_CHECKING:
-    from headrace.index.adapt.metrics import IndexMetrics
 
 log = logging.getLogger(__name__)
 
@@ -158,12 +155,6 @@ class IndexAdaptation:
             self._thread.join(_CLOSE_S)
         if isinstance(self._work, _Recording):
             self._work.drop()
-
-    def metrics(self, rank: int = 0) -> "IndexMetrics":
-        """Return a collector for Prometheus, to be registered; needs the extra `metrics`."""
-        from headrace.index.adapt.metrics import IndexMetrics
-
-        return IndexMetrics(rank, self)
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from headrace.job.metrics import RankMetrics
 
 
 class IndexMetrics(RankMetrics):
-    """Collector of one rank's index."""
+    """Collector of one rank's index, for Prometheus; needs the extra `metrics`."""
 
     def __init__(self, rank: int, adaptation: IndexAdaptation) -> None:
         super().__init__(rank)
