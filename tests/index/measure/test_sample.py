@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace.index.measure.sample import sample_trace
+from headrace.index.measure.sample import fewer_finds, sample_trace
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.trace import INSERT, Trace
 
@@ -38,6 +38,20 @@ def test_mix_growth_and_hits_stay() -> None:
         assert sample.shares[name] == pytest.approx(share, abs=0.02)
     growth = [each.final_size() / len(each.loaded) for each in (trace, sample)]
     assert growth[1] == pytest.approx(growth[0], rel=0.03)
+
+
+def test_more_keys_are_sampled_where_none_changes() -> None:
+    keys = np.arange(400_000, dtype=np.uint64) * np.uint64(5)
+    trace, sample = sampled(keys, 100_000, inserts=0.0)
+    more = sample_trace(fewer_finds(trace, 100_000), 100_000)
+    assert len(sample.loaded) * 1.5 < len(more.loaded)
+    assert 90_000 < len(more.loaded) + len(more) < 110_000
+    assert 15_000 < len(more) < 25_000
+    assert np.isin(more.keys, more.loaded).all()
+    changing, _ = sampled(keys, 100_000, inserts=0.01)
+    assert fewer_finds(changing, 100_000) is changing
+    short, _ = sampled(keys[:1000], 100_000, inserts=0.0)
+    assert fewer_finds(short, 100_000) is short
 
 
 def test_outliers_stay() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from headrace.index.errors import TraceError
 from headrace.index.measure.mix import operation_features, rank_operations, skew_tables
 from headrace.index.measure.raster import loaded_image, trace_image
-from headrace.index.measure.sample import sample_trace
+from headrace.index.measure.sample import fewer_finds, sample_trace
 from headrace.index.measure.structure import key_structure
 from headrace.index.profile import IndexProfile, TraceEncoding
 from headrace.index.trace import Trace
@@ -30,7 +30,8 @@ def survey_trace(
 
     Parameters
     ----------
-    most : limit of loaded keys and operations of the sample, together.
+    most : limit of loaded keys and operations of the sample, together. Of a trace of finds and
+        scans alone few operations are taken, and so more keys.
 
     Raises
     ------
@@ -38,16 +39,21 @@ def survey_trace(
     """
     if not len(trace.loaded) and not len(trace):
         raise TraceError("the trace has no keys and no operations, needs some")
-    sample = sample_trace(trace, most, seed)
-    sample = replace(sample, loaded=np.sort(sample.loaded))  # once, in place of in every trial
+    sample = _sorted_sample(trace, most, seed)
+    thinned = fewer_finds(trace, most)
     return IndexProfile(
         encoding=encode_trace(sample, trace),
-        sample=sample,
+        sample=sample if thinned is trace else _sorted_sample(thinned, most, seed),
         loaded=len(trace.loaded),
         operations=len(trace),
         kind=trace.kind,
         provenance={"sample_limit": most, "seed": seed, **(provenance or {})},
     )
+
+
+def _sorted_sample(trace: Trace, most: int, seed: int) -> Trace:
+    sample = sample_trace(trace, most, seed)
+    return replace(sample, loaded=np.sort(sample.loaded))  # once, in place of in every trial
 
 
 def encode_trace(sample: Trace, whole: Trace) -> TraceEncoding:
