@@ -88,7 +88,7 @@ def ratio(rounds: list[Mapping[str, Mapping[str, Any]]], ours: str, rival: str) 
 
 
 def describe_machine(report: Report) -> None:
-    """Note caches and huge pages, which figures depend on, and touch memory; once in a report."""
+    """Note caches and huge pages, which figures depend on; once in a report."""
     caches: list[str] = []
     for cache in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = (
@@ -103,16 +103,3 @@ def describe_machine(report: Report) -> None:
     )
     if text not in report.notes:
         report.note(text)
-        touch_memory(2_000_000_000 if report.options.quick else 8_000_000_000)
-
-
-def touch_memory(most_bytes: int) -> None:
-    """Write to so much memory, or half of what is free, and free it.
-
-    The host of a virtual machine finds memory for a page when it is first written to. There, 13 GB
-    took 16 seconds of processor time, and 1.2 when written to again: a map that happened to get
-    such pages was slower by a fifth.
-    """
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    memory = np.empty(min(most_bytes, free // 2), np.uint8)
-    memory[:: os.sysconf("SC_PAGE_SIZE")] = 1
