@@ -164,7 +164,7 @@ def test_wrong_arguments_name_what_would_do(tmp_path: Path) -> None:
         ((*RESNET, "--bandwidth", "1Gbit/s", "--network", "star"), "network is 'star', needs one"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "zip"), "codec is 'zip', needs one of"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "topk:3%"), "not in the profile"),
-        ((*RESNET, "--bandwidth", "1Gbit/s", "--memory", "much"), "size is 'much', needs"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--memory", "much"), "memory is 'much', needs"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--local-steps", 0), "local steps is 0, needs 1"),
         (("--model", "resnet50", "--book", tmp_path / "profile"), "needs plan-book, topology"),
         (
