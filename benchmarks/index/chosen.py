@@ -4,8 +4,8 @@ Training has generators of its own (`benchmarks/index/training`), so none of the
 seen. Every configuration of the grid replays a cell once; the first few of them, the choice and
 those of the rivals then replay it again in several rounds, and medians of these rates are compared:
 of single runs the best of several is above the choice by their noise. In a full run one process at
-a time replays the whole cell, as after shorter turns the caches hold another map, which slows some
-configurations by a tenth and others less. Maps take memory that has been written to (`--touched`).
+a time replays the whole cell, as after shorter turns the caches hold another map, which slows
+configurations unequally. Maps take memory that has been written to (`--touched`).
 """
 
 import time

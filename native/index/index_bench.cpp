@@ -85,8 +85,8 @@ Options parse(int count, char** arguments) {
   return options;
 }
 
-// Writes to memory and leaves it with malloc: maps that take it have no page faults, which in a
-// virtual machine are a third of the time of inserts in some runs, and nothing in others.
+// Writes to memory and leaves it with malloc: maps that take it have no page faults, whose time in
+// a virtual machine differs from run to run.
 void touch(std::size_t bytes) {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);

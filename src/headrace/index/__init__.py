@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace.extras import require
 from headrace.index.configuration import Configuration
 from headrace.index.errors import (
     CapError,
@@ -62,6 +63,8 @@ def include() -> Path:
 
 def __getattr__(name: str) -> object:
     """Load what needs the native module, or an extra, when it is used: planning runs without."""
+    if name == "IndexMetrics":
+        require("prometheus_client", "metrics", name)
     if name in _LATER:
         return getattr(import_module(f"headrace.index.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
 """Adaptation of a live index: phases are followed, users' calls go on, nothing is lost."""
 
 import json
+import sys
 import threading
 import time
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace.index
+from headrace.errors import InputError
 from headrace.index.adapt.agent import IndexAdaptation
 from headrace.index.adapt.decide import TuningAction, TuningLimits, TuningPhase
 from headrace.index.adapt.propose import Proposal
@@ -205,3 +208,11 @@ def test_metrics_are_those_of_the_index() -> None:
     assert found["headrace_index_keys"] == len(workload.index)
     assert found["headrace_index_conversions"] == 0
     adaptation.close()
+
+
+def test_metrics_without_their_package_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(
+        InputError, match=r"IndexMetrics needs .* pip install 'headrace\[metrics\]'"
+    ):
+        headrace.index.IndexMetrics  # noqa: B018
