@@ -1,16 +1,17 @@
 """The planner's choice against the best of its grid, simple rules, and trials without a model.
 
 Training has generators of its own (`benchmarks/index/training`), so none of the key sets here was
-seen. Every configuration of the grid replays a cell once; the first few of them, the choice and
+seen. Every configuration of the grid replays a cell once; the fastest of them, the choice and
 those of the rivals then replay it again in several rounds, and medians of these rates are compared:
-of single runs the best of several is above the choice by their noise. In a full run one process at
-a time replays the whole cell, as after shorter turns the caches hold another map, which slows
-configurations unequally. Maps take memory that has been written to (`--touched`).
+of single runs the best of several is above the choice by their noise. One process at a time replays
+the whole cell, as after shorter turns the caches hold another map, which slows configurations
+unequally. Maps take memory that has been written to (`--touched`).
 """
 
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
@@ -21,12 +22,12 @@ from benchmarks.index import answers
 from benchmarks.index.cells import MIXES, Sizes, describe_machine, on_disk, per_s, workload
 from benchmarks.index.choices import choose, headrace, told
 from benchmarks.index.datasets import NAMES
-from benchmarks.index.maps import running, turns
+from benchmarks.index.maps import OrderedMap, running
 from benchmarks.index.workload import MISS, Workload
 from benchmarks.kept import KeptRows
 
 _FULL = Sizes(loaded=4_000_000, operations=4_000_000, slices=1, rounds=3)
-_QUICK = Sizes(loaded=400_000, operations=400_000, slices=4, rounds=5)
+_QUICK = Sizes(loaded=400_000, operations=1_000_000, slices=1, rounds=5)
 _QUICK_CELLS = (("osm", "read-only"), ("fb", "85"), ("gaps", "50"), ("zipf", "scans"))
 _FINALISTS = 4
 _RIVALS = ("always gapped", "simple rule", "trials only")
@@ -105,11 +106,15 @@ def _grid_rates(made: Workload, grid: list[dict[str, Any]]) -> tuple[list[float]
     wrong = 0
     with on_disk(made) as path:
         for settings in grid:
-            with running([headrace(settings, touched_bytes=_touched(made))], path) as (each,):
-                found = each.ask(f"run 0 {len(made.codes)}")
+            found = _replayed(headrace(settings, touched_bytes=_touched(made)), path, made)
             rates.append(per_s(found))
             wrong += found["wrong"]
     return rates, wrong
+
+
+def _replayed(map_: OrderedMap, path: Path, made: Workload) -> dict[str, Any]:
+    with running([map_], path) as (started,):
+        return started.ask(f"run 0 {len(made.codes)}")
 
 
 def _touched(made: Workload) -> int:
@@ -120,7 +125,7 @@ def _touched(made: Workload) -> int:
 def _final_rates(
     made: Workload, settings: Mapping[str, Mapping[str, Any]], size: Sizes
 ) -> tuple[dict[str, float], int]:
-    """Return rates by name, medians of rounds of turns; equal configurations have one rate."""
+    """Return rates by name, medians of rounds; equal configurations have one rate."""
     distinct: dict[str, str] = {}
     for name, each in settings.items():
         distinct.setdefault(repr(sorted(each.items())), name)
@@ -133,12 +138,10 @@ def _final_rates(
     with on_disk(made) as path:
         for number in range(size.rounds):
             turn = [*maps[number % len(maps) :], *maps[: number % len(maps)]]
-            for group in [maps] if size.slices > 1 else [[each] for each in turn]:
-                with running(group, path) as started:
-                    sums = turns(started, len(made.codes), slices=size.slices)
-                for label, each in sums.items():
-                    rates[label].append(per_s(each))
-                    wrong += each["wrong"]
+            for each in turn:
+                result = _replayed(each, path, made)
+                rates[each.label].append(per_s(result))
+                wrong += result["wrong"]
     found = {
         name: median(rates[f"headrace {distinct[repr(sorted(each.items()))]}"])
         for name, each in settings.items()

@@ -26,7 +26,6 @@ from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.index.configuration import Configuration
 from headrace.index.plan import model as plan_model
-from headrace.index.plan.choose import TOP
 from headrace.index.plan.forest import PARTS
 from headrace.index.plan.inputs import configuration_input, image_input, vector_input
 from headrace.index.plan.model import CENTRES, FOREST_SHARE, save_model
@@ -36,6 +35,7 @@ MODEL = Path(plan_model.__file__).with_name("model.npz")
 Normal = Mapping[str, np.ndarray]
 """By name: least and greatest value, mean and scale of each input."""
 
+_FEW = 12  # trials, for which seconds are enough
 _WIDTH = 1.2
 """Standard deviation of a target over the classes: a rate near a border belongs to both."""
 
@@ -228,7 +228,7 @@ def cross_validate(data: Data, folds: int, seeds: int, epochs: int) -> dict[str,
     for name, ranking in rankings.items():
         found[f"{name}_error_log2"] = float(np.abs(ranking - truth).mean())
         found |= describe(f"{name}_first", losses(ranking, data.per_s, 1))
-        found |= describe(f"{name}_best_of_{TOP}", losses(ranking, data.per_s, TOP))
+        found |= describe(f"{name}_best_of_{_FEW}", losses(ranking, data.per_s, _FEW))
     found["error_bytes_log2"] = float(np.abs(sizes - np.log2(data.bytes_per_key)).mean())
     for name, value in found.items():
         print(f"{name} {value:.4g}")

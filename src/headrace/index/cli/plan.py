@@ -23,7 +23,8 @@ def plan_index_command(
         bool, typer.Option(help="Run the candidates that are predicted to be best on the sample.")
     ] = True,
     top: Annotated[
-        int | None, typer.Option(min=1, help="How many candidates are run; default: a dozen.")
+        int | None,
+        typer.Option(min=1, help="Most candidates that are run; default: as many as 4 s allow."),
     ] = None,
     bytes_per_key: Annotated[
         float | None, typer.Option(min=1, help="Cap of memory, at the end of the workload.")
@@ -36,8 +37,7 @@ def plan_index_command(
         ),
     ] = False,
 ) -> None:
-    """Choose the structure: all are predicted, the best few are run on this machine."""
-    from headrace.index.plan.choose import TOP
+    """Choose the structure: all are predicted, the best are run on this machine."""
     from headrace.index.plan.choose import plan as choose
     from headrace.index.profile import IndexProfile
     from headrace.index.run.trial import trial as run_trial
@@ -47,7 +47,7 @@ def plan_index_command(
         made = choose(
             loaded,
             trial=run_trial if trial and len(loaded.sample) else None,
-            top=top or TOP,
+            top=top,
             most_bytes_per_key=bytes_per_key,
             frontier=frontier,
             provenance={"profile": dict(loaded.provenance)},

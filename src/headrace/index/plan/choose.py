@@ -1,4 +1,4 @@
-"""Choosing a configuration: all are ranked by the model, the first few race on the sample.
+"""Choosing a configuration: the model ranks all, trials of the sample decide among the best.
 
 Pure but for what is handed in: the provider of trials runs on hardware.
 """
@@ -9,33 +9,41 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
+import numpy as np
+
 from headrace.index.configuration import Configuration
 from headrace.index.errors import CapError
 from headrace.index.plan.frontier import inserts_of, reads_of
 from headrace.index.plan.grid import grid
-from headrace.index.plan.inputs import of_inserts, of_reads
+from headrace.index.plan.inputs import configuration_input, of_inserts, of_reads
 from headrace.index.plan.model import ThroughputModel, shipped_model
 from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan, rank, within
 from headrace.index.plan.trial import ConfigurationTrial, TrialProvider
 from headrace.index.profile import IndexProfile
 
-TOP = 12
-"""Candidates that are tried. On keys of unseen families the best of the first dozen by prediction
-is 1% behind the best of all, on average (see the model's provenance); most fall out after one
-trial."""
-
-ROUNDS = 6
-"""Most trials of one candidate, of which the fastest counts: other work of the machine slows some,
-and makes none faster."""
+ROUNDS = 24
+"""Most trials of one candidate. Of a small sample each takes some hundredths of a second, and its
+time depends on where its pages are in the caches."""
 
 _MARGIN_OF_ONE = 0.2
 """Share by which a candidate may be behind the best after one trial each, to be tried again; after
-n trials it is the n-th part."""
+n trials it is smaller by the square root of n, as the error of their mean is."""
 
 _EARLY = 3
 """Candidates that are tried before the best of each type that is not among them."""
 
-MOST_S = 7.0
+_NEAR = 0.5
+"""Share of the fastest trial that a candidate must be expected to reach to be tried: predictions
+for keys of unseen families err by a factor of 1.2 on average, and rarely by two."""
+
+_RIDGE = 0.25
+"""Of corrections: the variance of a trial, by 5%, over that of a slope, by 10% for each bucket."""
+
+_FIRST_PASS = 2 / 3
+"""Share of the time after which no further candidate is tried: one that is left out may lose much,
+near ones that are mistaken for each other lose little."""
+
+MOST_S = 6.0
 """Time of all trials after which no more begin, by the provider's clock."""
 
 _MARGIN = 1.15
@@ -49,7 +57,7 @@ def plan(
     profile: IndexProfile,
     *,
     trial: TrialProvider | None = None,
-    top: int = TOP,
+    top: int | None = None,
     most_bytes_per_key: float | None = None,
     most_s: float = MOST_S,
     frontier: bool = False,
@@ -63,7 +71,7 @@ def plan(
     Parameters
     ----------
     trial : runs the sample; None: the model alone decides.
-    top : how many candidates are tried.
+    top : how many candidates are tried at most; default: as many as the time allows.
     most_bytes_per_key : cap of memory at the end of the workload.
     most_s : time of the trials after which no more begin, in seconds.
     frontier : whether each configuration's finds and inserts are run by themselves, for the
@@ -80,6 +88,7 @@ def plan(
     model = model or shipped_model()
     tell = progress or (lambda _what, _share: None)
     known = _predicted(profile, model, configurations or grid())
+    top = len(known) if top is None else top
     if trial is not None:
         run = _Trials(profile, trial, most_s, tell)
         known = _tried(known, run, top, most_bytes_per_key)
@@ -154,9 +163,9 @@ class _Trials:
 def _tried(
     known: list[ConfigurationCandidate], run: _Trials, top: int, most_bytes_per_key: float | None
 ) -> list[ConfigurationCandidate]:
-    """Return all candidates, of which the first few have been tried, and the fastest of them again.
+    """Return all candidates, of which the near ones have been tried, and the fastest of them again.
 
-    The first pass has half of the time; which candidate comes next depends on the trials before.
+    Which candidate comes next depends on the trials before.
     After it candidates take turns, so that a slow moment of the machine affects all alike, and
     those that have fallen behind are left out.
     """
@@ -165,23 +174,36 @@ def _tried(
     def found(place: int) -> ConfigurationCandidate:
         return _with_trials(known[place], results[place], run.keys)
 
+    buckets = configuration_input([each.configuration for each in known])
+
     def expected(place: int) -> float:
-        """Return the predicted rate, corrected as trials of the same type (else all) differ."""
-        tried = [p for p in results if _leaf(known, p) == _leaf(known, place)] or list(results)
-        ratios = (found(p).per_s / known[p].predicted_per_s for p in tried)
-        return known[place].predicted_per_s * mean(ratios)
+        """Return the predicted rate, corrected as trials of its type (else of all) differ."""
+        tried = [p for p in results if _leaf(known, p) == _leaf(known, place)]
+        ratios = {p: found(p).per_s / known[p].predicted_per_s for p in tried or results}
+        apart = buckets[list(ratios)] - buckets[place] if tried else np.zeros((len(ratios), 0))
+        return known[place].predicted_per_s * _correction(apart, list(ratios.values()))
+
+    def next_place() -> int | None:
+        if first:
+            return first.pop(0)
+        if others:
+            place = max(others, key=expected)
+            if expected(place) >= _NEAR * max(found(each).per_s for each in results):
+                others.remove(place)
+                return place
+        return last.pop(0) if last and not fit else None
 
     fit = 0
     first, others, last = _order(known, most_bytes_per_key)
-    while (first or others or last) and fit < top and not (fit and run.spent_s >= run.most_s / 2):
-        queue = first or others or last
-        place = max(queue, key=expected) if queue is others else queue[0]
-        queue.remove(place)
+    while fit < top and not (fit and run.spent_s >= _FIRST_PASS * run.most_s):
+        place = next_place()
+        if place is None:
+            break
         results[place] = [run.run(known[place].configuration)]
         fit += within(found(place), most_bytes_per_key)
     for done in range(1, ROUNDS):
         leader = min(map(found, results), key=lambda each: rank(each, most_bytes_per_key))
-        least = leader.per_s * (1 - _MARGIN_OF_ONE / done)
+        least = leader.per_s * (1 - _MARGIN_OF_ONE / math.sqrt(done))
         again = [
             place
             for place, each in results.items()
@@ -191,10 +213,20 @@ def _tried(
         ]
         if len(again) < 2:
             break
-        for place in again:
+        for place in sorted(again, key=lambda each: -found(each).per_s):
             if not run.over:
                 results[place].append(run.run(known[place].configuration))
     return [found(place) if place in results else each for place, each in enumerate(known)]
+
+
+def _correction(apart: np.ndarray, ratios: Sequence[float]) -> float:
+    """Return the ratio of measured to predicted rates where `apart` (trials, parameters) is 0.
+
+    It is by ridge regression of the logarithms, so that a trend along a parameter goes on.
+    """
+    inputs = np.column_stack([np.ones(len(apart)), apart])
+    penalty = np.diag([0.0] + [_RIDGE] * apart.shape[1])
+    return math.exp(np.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ np.log(ratios))[0])
 
 
 def _leaf(known: Sequence[ConfigurationCandidate], place: int) -> str:
@@ -207,7 +239,8 @@ def _order(
     """Return the places of candidates to try first, those to try then, and those to try last.
 
     The first are a few by prediction, and the best of each further type, so that an error of the
-    model about a whole type is found. The last are those predicted above the cap, by their memory.
+    model about a whole type is found. The last are those predicted above the cap, by their memory:
+    they are tried while none that was tried is within it.
     """
     cap = float("inf") if most_bytes_per_key is None else most_bytes_per_key * _MARGIN
     fit = [p for p, each in enumerate(known) if each.predicted_bytes_per_key <= cap]
@@ -231,10 +264,16 @@ def _with_trials(
     return replace(
         candidate,
         trials=len(results),
-        trial_per_s=max(each.operations_per_s for each in results),
+        trial_per_s=_rate(results),
         trial_bytes_per_key=results[-1].bytes / keys,
         leaves=tuple(results[-1].leaves),
     )
+
+
+def _rate(results: Sequence[ConfigurationTrial]) -> float:
+    """Return the mean of the faster half: other work slows some trials, and makes none faster."""
+    rates = sorted((each.operations_per_s for each in results), reverse=True)
+    return mean(rates[: (len(rates) + 1) // 2])
 
 
 def _measured_frontier(
