@@ -1,6 +1,7 @@
 """A fitted module in ordinary training loops."""
 
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.memory.errors import BudgetError
+from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.measure.capture import Capture
 from headrace.memory.plan.baselines import keep_schedule
 from headrace.memory.run.fitted import FittedModule
@@ -101,6 +102,36 @@ def test_another_batch_size_is_captured_too() -> None:
     for batch in (x, x[:3], x):
         assert_trains_alike(partial(fitted, batch), fitted, partial(eager, batch), eager, steps=1)
     assert len(planned) == 2
+
+
+def doubling(module: nn.Module) -> None:
+    module.register_forward_hook(lambda _module, _inputs, output: output * 2)
+
+
+def test_changed_modules_are_captured_again() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
+    eager, x = deepcopy(model), torch.randn(16, 4)
+    fitted = FittedModule(model, sparing, captures=3)
+
+    def changed(change: Callable[[nn.Sequential], None]) -> None:
+        change(model)
+        change(eager)
+        assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager, steps=1)
+
+    changed(lambda _: None)
+    changed(lambda each: setattr(each[1], "p", 0.1))
+    changed(lambda each: each.__setitem__(2, nn.GELU()))
+    with pytest.warns(UserWarning, match="types, modes or modules"):  # there are three already
+        changed(lambda each: doubling(each[3]))
+
+
+def test_a_new_hook_is_refused() -> None:
+    model, (x,) = CASES["perceptron"]()
+    fitted = FittedModule(model, sparing, captures=2)
+    fitted(x).sum().backward()
+    doubling(model[0])
+    with pytest.raises(CaptureError, match="module '0' has forward hooks"):
+        fitted(x)
 
 
 def test_the_loss_is_part_of_the_step() -> None:

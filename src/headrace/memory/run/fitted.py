@@ -4,6 +4,7 @@
 
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,8 +27,9 @@ class FittedModule(nn.Module):
 
     Parameters, buffers and submodules are those of `model` itself, under the same names; so are
     the `state_dict` and everything else that is not defined here. Only calls in training differ:
-    with gradients enabled, the first call, and any of equal arguments, runs a schedule. Without
-    gradients and in evaluation the model runs as it is.
+    with gradients enabled, the first call, and any of equal arguments and modules, runs a schedule.
+    Modules are equal by their types, modes, hooks and, if torch's own, constants. Without gradients
+    and in evaluation the model runs as it is.
 
     Parameters
     ----------
@@ -153,9 +155,9 @@ class FittedModule(nn.Module):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                "a training step has other shapes, types or modes than those that schedules were "
-                "made for, and runs without one: its memory is not bounded (`captures` of "
-                "headrace.memory.fit is how many kinds of steps have schedules)",
+                "a training step has other shapes, types, modes or modules than those that "
+                "schedules were made for, and runs without one: its memory is not bounded "
+                "(`captures` of headrace.memory.fit is how many kinds of steps have schedules)",
                 stacklevel=4,
             )
 
@@ -199,10 +201,24 @@ def _kind(
     return (
         tuple(map(_leaf_kind, leaves)),
         str(spec),
-        tuple(each.training for each in modules),
+        tuple(map(_module_kind, modules)),
         tuple((each.requires_grad, each.dtype, each.shape) for each in parameters),
         *((device, _autocast(device)) for device in ("cpu", "cuda")),
     )
+
+
+def _module_kind(module: nn.Module) -> Hashable:
+    """Return what a trace has of a module: its type, mode, hooks and, of torch's own, constants."""
+    found = module.__dict__
+    hooks = found["_forward_pre_hooks"] or found["_forward_hooks"] or found["_backward_hooks"]
+    return (type(module), module.training, bool(hooks), *map(found.get, _constants(type(module))))
+
+
+@cache
+def _constants(kind: type[nn.Module]) -> tuple[str, ...]:
+    """Return names such as that of a dropout's share; other modules may change theirs in a step."""
+    own = kind.__module__.startswith("torch.nn.")
+    return tuple(getattr(kind, "__constants__", ())) if own else ()
 
 
 def _leaf_kind(leaf: Any) -> Hashable:
