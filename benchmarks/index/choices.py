@@ -35,7 +35,7 @@ def told(mix: Mix) -> Mapping[str, Any]:
 
 
 def choose(workload: Workload) -> Choice:
-    """Return what measuring and planning choose for a workload, trials included.
+    """Return what measuring and planning choose for a workload, as `headrace index` does.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def choose(workload: Workload) -> Choice:
     """
     from headrace.index.measure.survey import survey_trace
     from headrace.index.plan.choose import plan
-    from headrace.index.run.trial import trial
+    from headrace.index.run.trial import keep_memory, trial
     from headrace.index.trace import Trace
 
     kept = workload.operations != MISS
@@ -52,7 +52,9 @@ def choose(workload: Workload) -> Choice:
         loaded=workload.loaded, operations=workload.operations[kept], keys=workload.codes[kept]
     )
     begun = time.perf_counter()
-    found = plan(survey_trace(trace), trial=trial).configuration
+    profile = survey_trace(trace)
+    keep_memory(profile.sample)
+    found = plan(profile, trial=trial).configuration
     taken = time.perf_counter() - begun
     return Choice(settings=asdict(found), name=found.name, seconds=taken)
 

@@ -24,7 +24,7 @@ def plan_index_command(
     ] = True,
     top: Annotated[
         int | None,
-        typer.Option(min=1, help="Most candidates that are run; default: as many as 4 s allow."),
+        typer.Option(min=1, help="Most candidates that are run; default: what seconds allow."),
     ] = None,
     bytes_per_key: Annotated[
         float | None, typer.Option(min=1, help="Cap of memory, at the end of the workload.")
@@ -40,9 +40,12 @@ def plan_index_command(
     """Choose the structure: all are predicted, the best are run on this machine."""
     from headrace.index.plan.choose import plan as choose
     from headrace.index.profile import IndexProfile
+    from headrace.index.run.trial import keep_memory
     from headrace.index.run.trial import trial as run_trial
 
     loaded = IndexProfile.load(profile)
+    if trial:
+        keep_memory(loaded.sample)
     with progress(Console(stderr=True), visible=True) as report:
         made = choose(
             loaded,

@@ -43,7 +43,7 @@ _FIRST_PASS = 2 / 3
 """Share of the time after which no further candidate is tried: one that is left out may lose much,
 near ones that are mistaken for each other lose little."""
 
-MOST_S = 6.0
+MOST_S = 5.5
 """Time of all trials after which no more begin, by the provider's clock."""
 
 _MARGIN = 1.15

@@ -1,5 +1,6 @@
 """Trials: a trace is run natively by one configuration, and timed."""
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,11 @@ from headrace.index.errors import InvariantError, TraceError
 from headrace.index.plan.trial import ConfigurationTrial
 from headrace.index.run.index import native_configuration
 from headrace.index.trace import Trace
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt
+_NO_TRIM = (1 << 31) - 1
+_BYTES_PER_KEY = 50
+"""Of most configurations what they need, and a half more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,20 @@ def replay(
             f"{configuration.name}: {wrong} of {found['checked']} keys had a wrong value or order"
         )
     return ReplayResult(load_s=found.pop("load_seconds"), **found)
+
+
+def keep_memory(trace: Trace) -> None:
+    """Let this process keep the memory that it frees, and have enough for trials of a trace.
+
+    For processes that end after their trials. Without it each trial gets its memory from the
+    system: in virtual machines the first write to a page can take longer than the inserts into it,
+    and not equally long in each trial. Without effect where libc has no ``mallopt``.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, _NO_TRIM)
+        np.ones(_BYTES_PER_KEY * trace.final_size(), dtype=np.uint8)  # written to, and freed
 
 
 def trial(
