@@ -54,7 +54,7 @@ def test_the_best_in_trials_is_chosen() -> None:
 
 
 def test_candidates_that_fall_behind_are_not_tried_again() -> None:
-    rates = iter([1.0] * 3 + [0.95, 0.85, 0.7])
+    rates = iter([1.0] * 3 + [0.96, 0.86, 0.7])
     steady: dict[Configuration, float] = {}
 
     def rate(configuration: Configuration) -> float:
@@ -62,10 +62,26 @@ def test_candidates_that_fall_behind_are_not_tried_again() -> None:
             steady[configuration] = 1e6 * next(rates)
         return steady[configuration]
 
-    found = plan(profile(), model=MODEL, trial=FakeTrials(rate, seconds=1e-3), top=6)
+    hashed = [each for each in grid() if each.leaf == "hashed"]
+    trials = FakeTrials(rate, seconds=1e-3)
+    found = plan(profile(), model=MODEL, trial=trials, configurations=hashed, top=6)
     counts = Counter(each.trials for each in found.candidates)
-    # (0.2 / 0.05) ** 2 and (0.2 / 0.15) ** 2 trials
-    assert counts == {ROUNDS: 3, 17: 1, 2: 1, 1: 1, 0: len(grid()) - 6}
+    # (0.15 / 0.04) ** 2 and (0.15 / 0.14) ** 2 trials, and one more
+    assert counts == {ROUNDS: 3, 15: 1, 2: 1, 1: 1, 0: len(hashed) - 6}
+
+
+def test_the_best_of_each_type_is_tried_twice() -> None:
+    known = [Configuration(leaf=leaf) for leaf in LEAVES]
+    calls: Counter[Configuration] = Counter()
+
+    def slow_at_first(configuration: Configuration) -> float:
+        calls[configuration] += 1
+        return 1e6 if configuration.leaf == "log" else 3e5 * min(calls[configuration], 4)
+
+    found = plan(profile(), model=MODEL, trial=FakeTrials(slow_at_first), configurations=known)
+    assert {each.configuration.leaf: each.trials for each in found.candidates if each.trials} == {
+        "log": 2
+    } | {each.leaf: 2 for each in calls if each.leaf != "log"}
 
 
 def test_slow_moments_do_not_decide() -> None:
@@ -100,7 +116,9 @@ def test_trials_correct_what_is_expected_of_their_type() -> None:
     known = plan(profile(), model=MODEL).candidates
     predicted = {each.configuration: each.predicted_per_s for each in known}
     slow = known[0].configuration.leaf
-    trials = FakeTrials(lambda each: predicted[each] * (0.01 if each.leaf == slow else 1.0))
+    trials = FakeTrials(
+        lambda each: predicted[each] * (0.01 if each.leaf == slow else 1.0), seconds=1e-3
+    )
     plan(profile(), model=MODEL, trial=trials)
     others = [each for each in predicted if each.leaf != slow]
     first = {each.configuration for each in known[:3]}

@@ -1,9 +1,12 @@
 import pytest
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
+from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.operators.convolution import input_gradient, split_convolutions
 from tests.memory.operators.conformance import Step
+from tests.memory.operators.conformance import check as check_variants
 
 CONVOLUTIONS = (
     nn.Conv2d(6, 4, 3, padding=1),
@@ -13,6 +16,10 @@ CONVOLUTIONS = (
     nn.ConvTranspose2d(6, 4, 3, stride=2, output_padding=1),
     nn.Conv2d(6, 32, 7, stride=2, padding=3),
 )
+
+
+def split(module: GraphModule) -> None:
+    split_convolutions(module.graph)
 
 
 def check(model: nn.Module, x: torch.Tensor, splits: int = 1) -> Step:
@@ -61,3 +68,33 @@ def test_frozen_parameters_leave_the_input_gradient_alone() -> None:
     model = nn.Conv2d(6, 4, 3).requires_grad_(False)
     step = check(model, torch.randn(2, 6, 9, 8, requires_grad=True))
     assert "convolution_backward" not in " ".join(str(each.target) for each in step.graph.nodes)
+
+
+@pytest.mark.parametrize("convolution", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_parts_of_the_batch(
+    convolution: nn.Module, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.memory.operators.convolution._LEAST_BYTES", 0)
+    torch.manual_seed(3)
+    for batch in (2, 5, 9):
+        x = torch.randn(batch, 6, 9, 8).to(memory_format=layout).requires_grad_()
+        assert check_variants(convolution, x, rewrite=split)["in 4 parts"] == 3
+    one = torch.randn(1, 6, 9, 8, requires_grad=True)
+    assert not check_variants(convolution, one, rewrite=split)
+
+
+def test_parts_have_small_workspaces() -> None:
+    x, convolution = torch.randn(8, 16, 64, 64), nn.Conv2d(16, 16, 3, padding=1)
+    step = Step(convolution, x.requires_grad_(), rewrite=split)
+    cpu = torch.device("cpu")
+    chosen = {node: ways[0] for node, ways in step.variants.items()}
+    assert len(chosen) == 3
+    for node, variant in chosen.items():
+        plain, parts = (
+            allocations_of(lambda by=by: step.run(by), cpu).peak_bytes
+            for by in ({each: way for each, way in chosen.items() if each is not node}, chosen)
+        )
+        assert parts <= plain, variant.name
+    everything = allocations_of(lambda: step.run({}), cpu).peak_bytes
+    assert allocations_of(lambda: step.run(chosen), cpu).peak_bytes < everything - x.nbytes

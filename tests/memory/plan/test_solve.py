@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.memory.errors import BudgetError
-from headrace.memory.graph import Storage
+from headrace.memory.graph import Operator, Storage
 from headrace.memory.plan import solve
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.draft import Draft
@@ -18,7 +18,7 @@ from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.solve import SolveLimits, SolveProgress, least_bytes, solve_schedule
 from headrace.memory.plan.stages import Stages
 from headrace.memory.plan.verify import verify
-from headrace.memory.schedule import plain_schedule
+from headrace.memory.schedule import Step, plain_schedule
 from headrace.solver import Stop
 from tests.memory.graphs import chain, random_graph
 from tests.memory.networks import resnet
@@ -62,6 +62,27 @@ def test_the_search_alone_gives_schedules_that_verify(random: Random) -> None:
     assert (proof.peak_bytes <= budget) == (trial.excess == 0)
     assert least_bytes(stages)[0] <= proof.peak_bytes
     assert Draft.of(stages, trial.draft.schedule()) == trial.draft
+
+
+@settings(max_examples=20)
+@given(st.randoms(use_true_random=False))
+def test_implementations_that_only_cost_more_are_not_chosen(random: Random) -> None:
+    graph = random_graph(random, 6)
+    budget = verify(graph, plain_schedule(graph)).peak_bytes
+    more = replace(graph, operators=tuple(map(with_a_worse_one, graph.operators)))
+    last = [len(each.implementations) - 1 for each in more.operators]
+    steps = tuple(Step(each.operator, last[each.operator]) for each in plain_schedule(graph).steps)
+    start = replace(plain_schedule(graph), steps=steps)
+    found = solve_schedule(more, budget, limits=EXACT, starts=(start,))
+    assert all(step.implementation != last[step.operator] for step in found.schedule.steps)
+    assert found.time_us == pytest.approx(solve_schedule(graph, budget, limits=EXACT).time_us)
+    assert verify(more, found.schedule, budget).time_us == found.time_us
+
+
+def with_a_worse_one(operator: Operator) -> Operator:
+    first = operator.implementations[0]
+    worse = replace(first, name="worse", workspace_bytes=first.workspace_bytes + 1, reorders=True)
+    return replace(operator, implementations=(*operator.implementations, worse))
 
 
 def test_a_budget_that_needs_nothing_gives_a_plain_run() -> None:

@@ -17,6 +17,7 @@ from torch.fx import Node
 
 from headrace.memory.operators import bits
 from headrace.memory.operators.variant import (
+    Creation,
     Intermediate,
     Offers,
     Variant,
@@ -24,35 +25,24 @@ from headrace.memory.operators.variant import (
     aten,
     dense_strides,
     fake,
+    laid_out,
     source,
 )
 
 
-def relu_with_signs(x: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return ReLU, and bits of elements at or below 0, in a layout."""
-    out = torch.relu(x)
-    return out, _zeroed(out, strides, 0.0, None)
-
-
-def relu_in_place_with_signs(x: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Overwrite a tensor with its ReLU; return it, and bits of elements at or below 0."""
-    out = torch.relu_(x)
-    return out, _zeroed(out, strides, 0.0, None)
-
-
-def hardtanh_with_signs(
-    x: Tensor, low: float, high: float, strides: tuple[int, ...]
+def with_signs(
+    x: Tensor, strides: tuple[int, ...], low: float = 0.0, high: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return ``clamp(x, low, high)``, and bits of elements that are not between the two."""
-    out = aten.hardtanh.default(x, low, high)
+    """Return ReLU or ``clamp(x, low, high)``, and bits of elements of no gradient, in a layout."""
+    out = torch.relu(x) if high is None else aten.hardtanh.default(x, low, high)
     return out, _zeroed(out, strides, low, high)
 
 
-def hardtanh_in_place_with_signs(
-    x: Tensor, low: float, high: float, strides: tuple[int, ...]
+def in_place_with_signs(
+    x: Tensor, strides: tuple[int, ...], low: float = 0.0, high: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Overwrite a tensor with ``clamp(x, low, high)``; bits as `hardtanh_with_signs`."""
-    out = aten.hardtanh_.default(x, low, high)
+    """Overwrite a tensor with what `with_signs` returns; return it, and the bits."""
+    out = torch.relu_(x) if high is None else aten.hardtanh_.default(x, low, high)
     return out, _zeroed(out, strides, low, high)
 
 
@@ -77,12 +67,12 @@ def zero_where_flagged(
     strides : of the layout in whose order the bits are.
     out_strides : of the result.
     """
-    out = bits.empty_as(grad.shape, strides, grad)
+    out = grad.new_empty_strided(grad.shape, strides)
     read, write = bits.in_memory_order(grad, strides), out.as_strided((out.numel(),), (1,))
     zero = grad.new_zeros(())
     for block in bits.aligned_slices(write.numel(), grad.device):
         torch.where(bits.unpack(packed, block), zero, read[block], out=write[block])
-    return out if strides == out_strides else bits.empty_as(out.shape, out_strides, out).copy_(out)
+    return laid_out(out, out_strides)
 
 
 def zero_where_flagged_in_place(grad: Tensor, packed: Tensor) -> Tensor:
@@ -147,36 +137,20 @@ def overwritable(operand: Any, result: Node) -> bool:
     )
 
 
-def _forward(
-    plain: Callable[..., Any], in_place: Callable[..., Any], marked: Callable[..., Any], *names: str
-) -> Offers:
-    """Return offers of an activation: in place, with signs, and both."""
+def _forward(in_place: Callable[..., Any], *names: str) -> Offers:
+    """Return offers of an activation with limits: in place, with signs, and both."""
 
     def offers(node: Node) -> list[Variant]:
         x = cast(Node, node.args[0])
         limits = tuple(argument(node, name) for name in names)
-        signs = _signs(node)
-        strides = dense_strides(fake(node))
-        args = (x, *limits, strides)
-        found = [Variant(name="with signs", target=plain, args=args, creates=(0, signs))]
-        if overwritable(x, node):
-            found += [
-                Variant(
-                    name="in place",
-                    target=in_place,
-                    args=(x, *limits),
-                    creates=(0,),
-                    overwrites=x,
-                ),
-                Variant(
-                    name="in place with signs",
-                    target=marked,
-                    args=args,
-                    creates=(0, signs),
-                    overwrites=x,
-                ),
-            ]
-        return found
+        creates = (0, _signs(node))
+        args = (x, dense_strides(fake(node)), *limits)
+        plain = Variant(name="with signs", target=with_signs, args=args, creates=creates)
+        return [
+            plain,
+            *_only_in_place(node, "in place", (x, *limits), in_place),
+            *_only_in_place(node, "in place with signs", args, in_place_with_signs, creates),
+        ]
 
     return offers
 
@@ -186,24 +160,11 @@ def _from_signs(node: Node, forward: Node) -> list[Variant]:
     strides = dense_strides(fake(forward))
     signs = _signs(forward)
     out_strides = fake(node).stride()
-    found = [
-        Variant(
-            name="from signs",
-            target=zero_where_flagged,
-            args=(grad, signs, strides, out_strides),
-            creates=(0,),
-        )
-    ]
-    if overwritable(grad, node) and strides == out_strides:
-        found.append(
-            Variant(
-                name="from signs in place",
-                target=zero_where_flagged_in_place,
-                args=(grad, signs),
-                creates=(0,),
-                overwrites=grad,
-            )
-        )
+    args = (grad, signs, strides, out_strides)
+    found = [Variant(name="from signs", target=zero_where_flagged, args=args, creates=(0,))]
+    if strides == out_strides:
+        name, target = "from signs in place", zero_where_flagged_in_place
+        found += _only_in_place(node, name, (grad, signs), target)
     return found
 
 
@@ -217,12 +178,17 @@ def _two_ways(
 
 
 def _only_in_place(
-    node: Node, name: str, args: tuple[Any, ...], in_place: Callable[..., Any]
+    node: Node,
+    name: str,
+    args: tuple[Any, ...],
+    in_place: Callable[..., Any],
+    creates: tuple[Creation, ...] = (0,),
 ) -> list[Variant]:
-    grad = args[0]
-    if not overwritable(grad, node):
+    """Return an implementation that overwrites its first argument, where that has the layout."""
+    over = args[0]
+    if not overwritable(over, node):
         return []
-    return [Variant(name=name, target=in_place, args=args, creates=(0,), overwrites=grad)]
+    return [Variant(name=name, target=in_place, args=args, creates=creates, overwrites=over)]
 
 
 def _threshold_backward(node: Node) -> list[Variant]:
@@ -310,14 +276,8 @@ def _uses(x: Any, target: Any) -> list[Node]:
 
 
 OFFERS: dict[Any, Offers] = {
-    aten.relu.default: _forward(relu_with_signs, aten.relu_.default, relu_in_place_with_signs),
-    aten.hardtanh.default: _forward(
-        hardtanh_with_signs,
-        aten.hardtanh_.default,
-        hardtanh_in_place_with_signs,
-        "min_val",
-        "max_val",
-    ),
+    aten.relu.default: _forward(aten.relu_.default),
+    aten.hardtanh.default: _forward(aten.hardtanh_.default, "min_val", "max_val"),
     aten.leaky_relu.default: _leaky_relu,
     aten.threshold_backward.default: _threshold_backward,
     aten.hardtanh_backward.default: _hardtanh_backward,

@@ -17,7 +17,15 @@ from torch._ops import OpOverload
 from torch.fx import Node
 
 from headrace.memory.exactness import Exactness
-from headrace.memory.operators.variant import Intermediate, Offers, Variant, argument, aten, fake
+from headrace.memory.operators.variant import (
+    Intermediate,
+    Offers,
+    Variant,
+    argument,
+    aten,
+    fake,
+    laid_out,
+)
 
 _NOTE = "products and sums are in another order than in the kernel"
 
@@ -60,7 +68,7 @@ def attention_with_probabilities(
     elif mask is not None:
         scores.add_(mask)
     probabilities = aten._safe_softmax.default(scores, -1)
-    return _laid_out(probabilities @ value, strides), probabilities
+    return laid_out(probabilities @ value, strides), probabilities
 
 
 def attention_backward_from_probabilities(
@@ -73,20 +81,13 @@ def attention_backward_from_probabilities(
     strides: tuple[tuple[int, ...], ...],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of query, key and value, each in a layout."""
-    of_value = _laid_out(probabilities.transpose(-2, -1) @ grad, strides[2])
+    of_value = laid_out(probabilities.transpose(-2, -1) @ grad, strides[2])
     scores = grad @ value.transpose(-2, -1)
     scores = aten._softmax_backward_data.default(scores, probabilities, -1, scores.dtype)
     scores.mul_(options.scale)
-    of_query = _laid_out(scores @ key, strides[0])
-    of_key = _laid_out(scores.transpose(-2, -1) @ query, strides[1])
+    of_query = laid_out(scores @ key, strides[0])
+    of_key = laid_out(scores.transpose(-2, -1) @ query, strides[1])
     return of_query, of_key, of_value
-
-
-def _laid_out(made: Tensor, strides: tuple[int, ...]) -> Tensor:
-    if made.stride() == strides:
-        return made
-    laid = torch.empty_strided(made.shape, strides, dtype=made.dtype, device=made.device)
-    return laid.copy_(made)
 
 
 _FORWARD = {

@@ -5,10 +5,11 @@ blocks, so that the workspace is constant. The same code runs on CPUs and GPUs.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from headrace.memory.operators.variant import laid_out
 
 BLOCK = {"cpu": 1 << 17, "cuda": 1 << 24}
 """Elements of a block, a multiple of 8: on a CPU its flags stay in the second level of cache."""
@@ -40,11 +41,7 @@ def in_memory_order(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
 
     It is a view if the tensor has the layout, else a copy.
     """
-    if tensor.stride() != strides:
-        tensor = torch.empty_strided(
-            tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
-        ).copy_(tensor)
-    return tensor.as_strided((tensor.numel(),), (1,))
+    return laid_out(tensor, strides).as_strided((tensor.numel(),), (1,))
 
 
 def pack_flags(flags: Flags, elements: Tensor) -> Tensor:
@@ -73,8 +70,3 @@ def unpack(packed: Tensor, block: slice, *, raised: bool = True) -> Tensor:
     words = read.to(torch.int64).mul_(_SPREAD).bitwise_and_(_EACH).view(torch.uint8)
     flags = words != 0 if raised else words == 0
     return flags[: block.stop - block.start]
-
-
-def empty_as(shape: Any, strides: Any, like: Tensor) -> Tensor:
-    """Return a tensor of this geometry, of the type and device of another one."""
-    return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device)

@@ -1,19 +1,26 @@
-"""Convolution's backward as two operators: gradients of parameters, then that of the input.
+"""Convolutions: the backward as two operators, and each of them in parts of the batch.
 
-The second does not depend on the convolution's input, whose memory is free after the first (4.4).
-ATen's kernels compute the two apart, so the results are the same bits.
+Gradients of parameters come first, then that of the input, which does not depend on the
+convolution's input, whose memory is free after the first (4.4). ATen's kernels compute the two
+apart, so the results are the same bits. Workspaces (tensors in the kernels' layout on the CPU,
+those of its algorithm on a GPU) have a part's size if the parts of a batch run one by one (4.5.2).
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
+from headrace.memory.exactness import Exactness
 from headrace.memory.operators.graphs import insert_call, replace_element
-from headrace.memory.operators.variant import aten
+from headrace.memory.operators.variant import Creation, Offers, Variant, aten, fake, laid_out
 
+PARTS = 4
+"""Most parts of a batch."""
+_LEAST_BYTES = 1 << 20
+"""Of what is divided; below, workspaces are mostly of weights."""
 _MASK = 10
 """Position of the choice of gradients: of the input, the weight and the bias."""
 
@@ -29,53 +36,16 @@ def input_gradient(
     options : of ``convolution_backward``, from ``bias_sizes`` to ``groups``.
     """
     # of an input only its shape counts; on the CPU strides select the kernel, and values are copied
-    if grad.device.type != "cpu":
+    if grad.device.type == "cpu":
+        stand_in = grad.new_empty_strided(shape, strides)
+    else:
         stand_in = grad.new_empty(1).expand(shape)
         if _channels_last(strides):
             weight = _as_channels_last(weight)
-    elif _is_plain(grad, weight, shape, strides, options):
-        return _as_transposed(grad, weight, shape, *options[1:4])
-    else:
-        stand_in = torch.empty_strided(shape, strides, dtype=grad.dtype)
     made, _, _ = aten.convolution_backward.default(
         grad, stand_in, weight, *options, [True, False, False]
     )
-    if made.stride() == strides:
-        return made
-    return torch.empty_strided(shape, strides, dtype=made.dtype, device=made.device).copy_(made)
-
-
-def _is_plain(
-    grad: Tensor,
-    weight: Tensor,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    options: tuple[Any, ...],
-) -> bool:
-    """Return whether a transposed convolution has the same bits, by trials on CPUs.
-
-    It needs no stand-in. Kernels for a batch of one, groups and other layouts add in another order.
-    """
-    _, _, _, _, transposed, _, groups = options
-    kernel = weight.shape[2:].numel()
-    if transposed or groups != 1 or shape[0] == 1 or kernel == 1:
-        return False
-    return grad.is_contiguous() and weight.is_contiguous() and not _channels_last(strides)
-
-
-def _as_transposed(
-    grad: Tensor,
-    weight: Tensor,
-    shape: tuple[int, ...],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-) -> Tensor:
-    extra: list[int] = []
-    for axis, size in enumerate(grad.shape[2:]):
-        span = dilation[axis] * (weight.shape[2 + axis] - 1) + 1
-        extra.append(shape[2 + axis] - ((size - 1) * stride[axis] - 2 * padding[axis] + span))
-    return aten.convolution.default(grad, weight, None, stride, padding, dilation, True, extra, 1)
+    return laid_out(made, strides)
 
 
 def _channels_last(strides: tuple[int, ...]) -> bool:
@@ -90,10 +60,51 @@ def _as_channels_last(weight: Tensor) -> Tensor:
     for axis in reversed(range(2, weight.dim())):
         strides[axis], step = step, step * weight.shape[axis]
     strides[0] = step
-    if list(weight.stride()) == strides:
-        return weight
-    made = torch.empty_strided(weight.shape, strides, dtype=weight.dtype, device=weight.device)
-    return made.copy_(weight)
+    return laid_out(weight, tuple(strides))
+
+
+def convolution_in_parts(
+    x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], *rest: Any
+) -> Tensor:
+    """Return a convolution, part by part of the batch; `shape` and `strides` are the result's."""
+    out = x.new_empty_strided(shape, strides)
+    for part in _parts(x):
+        out[part] = aten.convolution.default(x[part], *rest)
+    return out
+
+
+def input_gradient_in_parts(
+    grad: Tensor, weight: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], *options: Any
+) -> Tensor:
+    """Return `input_gradient`, part by part of the batch."""
+    out = grad.new_empty_strided(shape, strides)
+    for part in _parts(grad):
+        rows = grad[part]
+        out[part] = input_gradient(rows, weight, (len(rows), *shape[1:]), strides, *options)
+    return out
+
+
+def parameter_gradients_in_parts(
+    grad: Tensor, x: Tensor, weight: Tensor, strides: list[tuple[int, ...]], *options: Any
+) -> Tensor | tuple[Tensor, ...]:
+    """Return those of ``convolution_backward`` that its last option wants, summed over parts.
+
+    Parameters
+    ----------
+    strides : of each.
+    """
+    sums: list[Tensor] = []
+    for part in _parts(grad):
+        made = aten.convolution_backward.default(grad[part], x[part], weight, *options)
+        found = [each for each, wanted in zip(made, options[-1], strict=True) if wanted]
+        sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
+    found = tuple(map(laid_out, sums, strides))
+    return found[0] if len(found) == 1 else found
+
+
+def _parts(rows: Tensor) -> list[slice]:
+    step = -(-len(rows) // PARTS)
+    return [slice(begin, begin + step) for begin in range(0, len(rows), step)]
 
 
 def split_convolutions(graph: FxGraph) -> int:
@@ -131,3 +142,50 @@ def _split(graph: FxGraph, node: Node) -> None:
     for use in list(node.users):  # gradients that are not computed
         graph.erase_node(use)
     graph.erase_node(node)
+
+
+def _in_parts(
+    node: Node,
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    creates: tuple[Creation, ...] = (0,),
+) -> list[Variant]:
+    rows = fake(cast(Node, node.args[0]))
+    if len(rows) < 2 or rows.nbytes < _LEAST_BYTES:
+        return []
+    return [
+        Variant(
+            name=f"in {PARTS} parts",
+            target=target,
+            args=args,
+            creates=creates,
+            exactness=Exactness.ROUNDED,
+            note="kernels for a smaller batch, and sums over parts, round otherwise",
+        )
+    ]
+
+
+def _convolution(node: Node) -> list[Variant]:
+    x, *rest = node.args
+    made = fake(node)
+    return _in_parts(node, convolution_in_parts, (x, tuple(made.shape), made.stride(), *rest))
+
+
+def _input_gradient(node: Node) -> list[Variant]:
+    return _in_parts(node, input_gradient_in_parts, node.args)
+
+
+def _parameter_gradients(node: Node) -> list[Variant]:
+    grad, x, weight, *options = node.args
+    mask = cast(list[bool], node.args[_MASK])
+    creates = tuple(index for index, wanted in enumerate(mask) if wanted)
+    strides = [node.meta["val"][index].stride() for index in creates]
+    args = (grad, x, weight, strides, *options)
+    return [] if mask[0] else _in_parts(node, parameter_gradients_in_parts, args, creates)
+
+
+OFFERS: dict[Any, Offers] = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _parameter_gradients,
+    input_gradient: _input_gradient,
+}

@@ -15,6 +15,7 @@ from headrace.memory.operators.variant import (
     aten,
     dense_strides,
     fake,
+    laid_out,
 )
 
 
@@ -45,12 +46,12 @@ def dropout_backward_from_bits(
     strides : of the layout in whose order the bits are.
     out_strides : of the result.
     """
-    out = bits.empty_as(grad.shape, strides, grad)
+    out = grad.new_empty_strided(grad.shape, strides)
     read, write = bits.in_memory_order(grad, strides), bits.in_memory_order(out, strides)
     for block in bits.aligned_slices(write.numel(), grad.device):
         kept = bits.unpack(packed, block)
         write[block] = aten.native_dropout_backward.default(read[block], kept, scale)
-    return out if strides == out_strides else bits.empty_as(out.shape, out_strides, out).copy_(out)
+    return laid_out(out, out_strides)
 
 
 def _mask(node: Node) -> tuple[Intermediate, tuple[int, ...]]:

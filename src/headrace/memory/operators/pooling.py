@@ -33,13 +33,8 @@ class Window:
     @property
     def options(self) -> tuple[Any, ...]:
         """Arguments after the input, as ATen takes them."""
-        return (
-            list(self.size),
-            list(self.stride),
-            list(self.padding),
-            list(self.dilation),
-            self.ceil_mode,
-        )
+        pairs = (self.size, self.stride, self.padding, self.dilation)
+        return (*map(list, pairs), self.ceil_mode)
 
 
 def max_pool_with_bytes(x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
@@ -81,7 +76,7 @@ def _backward(
     grad: Tensor, indices: Callable[[slice], Tensor], window: Window, strides: tuple[int, ...]
 ) -> Tensor:
     """Run ATen's kernel in blocks of samples."""
-    made = torch.empty_strided(window.shape, strides, dtype=grad.dtype, device=grad.device)
+    made = grad.new_empty_strided(window.shape, strides)
     for block in _blocks(made, grad):
         written = made[block]
         aten.max_pool2d_with_indices_backward.grad_input(
@@ -175,24 +170,15 @@ def _max_pool_backward(node: Node) -> list[Variant]:
         return []
     window = _window(forward)
     strides = fake(node).stride()
-    found = [
-        Variant(
-            name="from indices",
-            target=max_pool_backward_from_indices,
-            args=(grad, indices, window, strides),
-            creates=(0,),
-        )
+    ways: list[tuple[str, Callable[..., Any], Any]] = [
+        ("from indices", max_pool_backward_from_indices, indices)
     ]
     if window.size[0] * window.size[1] <= 256:
-        found.append(
-            Variant(
-                name="from bytes",
-                target=max_pool_backward_from_bytes,
-                args=(grad, _positions(forward), window, strides),
-                creates=(0,),
-            )
-        )
-    return found
+        ways.append(("from bytes", max_pool_backward_from_bytes, _positions(forward)))
+    return [
+        Variant(name=name, target=target, args=(grad, read, window, strides), creates=(0,))
+        for name, target, read in ways
+    ]
 
 
 OFFERS: dict[Any, Offers] = {

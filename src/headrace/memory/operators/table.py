@@ -22,6 +22,7 @@ from headrace.memory.operators.variant import Intermediate, Offers, Variant
 OFFERS: Mapping[Any, Offers] = {
     **activations.OFFERS,
     **attention.OFFERS,
+    **convolution.OFFERS,
     **dropout.OFFERS,
     **loss.OFFERS,
     **normalization.OFFERS,

@@ -111,6 +111,12 @@ def target_name(target: Callable[..., Any]) -> str:
     return getattr(target, "__qualname__", None) or str(target)
 
 
+def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Return a tensor in a layout, itself if it has that."""
+    same = made.stride() == strides
+    return made if same else made.new_empty_strided(made.shape, strides).copy_(made)
+
+
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return strides of a dense tensor of the same shape and order of dimensions."""
     return torch.empty_like(tensor).stride()

@@ -156,9 +156,12 @@ def solve_schedule(
     BudgetError : if no schedule is found, with the least budget that one is found for, and the step
         that needs it.
     """
-    return _Solve(graph, budget_bytes, limits or SolveLimits(), seed, progress, interrupt).run(
-        starts
+    useful = _Narrow.useful(graph)
+    solve = _Solve(
+        useful.graph(graph), budget_bytes, limits or SolveLimits(), seed, progress, interrupt
     )
+    found = solve.run(tuple(map(useful.narrowed, starts)))
+    return replace(found, schedule=useful.widened(found.schedule))
 
 
 @dataclass(slots=True)
@@ -516,6 +519,23 @@ class _Narrow:
         return cls(((0,),) * len(graph.operators))
 
     @classmethod
+    def useful(cls, graph: Graph) -> "_Narrow":
+        """Return the first ones and those that are not like it at no less cost."""
+
+        def kept(operator: Operator) -> tuple[int, ...]:
+            first, *others = operator.implementations
+            return 0, *(
+                number
+                for number, way in enumerate(others, 1)
+                if (way.reads, way.creates, way.overwrites)
+                != (first.reads, first.creates, first.overwrites)
+                or way.time_us < first.time_us
+                or way.workspace_bytes < first.workspace_bytes
+            )
+
+        return cls(tuple(map(kept, graph.operators)))
+
+    @classmethod
     def other_reads(cls, graph: Graph) -> "_Narrow":
         """Return the first ones and those that only read something else."""
         made = {storage for each in graph.operators for storage in each.implementations[0].creates}
@@ -541,6 +561,15 @@ class _Narrow:
                 for each, ways in zip(whole.operators, self.ways, strict=True)
             ),
         )
+
+    def narrowed(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of the whole graph, with first implementations for those left out."""
+        kept = [{way: number for number, way in enumerate(ways)} for ways in self.ways]
+        steps = (
+            Step(each.operator, kept[each.operator].get(each.implementation, 0))
+            for each in schedule.steps
+        )
+        return replace(schedule, steps=tuple(steps))
 
     def widened(self, schedule: Schedule) -> Schedule:
         """Return a schedule of the narrow graph as one of the whole."""
