@@ -16,7 +16,7 @@ MODEL = random_model()
 
 def rate_of(configuration: Configuration) -> float:
     """A rate that differs between all configurations of the grid."""
-    return 1e6 + 1e3 * grid().index(configuration)
+    return 1e6 * 1.01 ** grid().index(configuration)
 
 
 def test_the_grid_has_all_types() -> None:
@@ -65,9 +65,11 @@ def test_candidates_that_fall_behind_are_not_tried_again() -> None:
     hashed = [each for each in grid() if each.leaf == "hashed"]
     trials = FakeTrials(rate, seconds=1e-3)
     found = plan(profile(), model=MODEL, trial=trials, configurations=hashed, top=6)
-    counts = Counter(each.trials for each in found.candidates)
-    # (0.15 / 0.04) ** 2 and (0.15 / 0.14) ** 2 trials, and one more
-    assert counts == {ROUNDS: 3, 15: 1, 2: 1, 1: 1, 0: len(hashed) - 6}
+    *best, near, far, slow = sorted((e.trials for e in found.candidates if e.trials), reverse=True)
+    assert best == [ROUNDS] * 3
+    assert 10 < near < 20  # (0.15 / 0.04) ** 2, and (0.15 / 0.14) ** 2
+    assert far <= 3
+    assert slow == 1
 
 
 def test_the_best_of_each_type_is_tried_twice() -> None:

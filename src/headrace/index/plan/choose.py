@@ -182,6 +182,13 @@ def _tried(
         apart = buckets[list(ratios)] - buckets[place] if tried else np.zeros((len(ratios), 0))
         return known[place].predicted_per_s * _correction(apart, list(ratios.values()))
 
+    def estimated(place: int) -> ConfigurationCandidate:
+        """Return a candidate whose expected rate counts as one more trial, against their noise."""
+        tried = found(place)
+        share = 1 / (tried.trials + 1)
+        rate = tried.per_s ** (1 - share) * expected(place) ** share
+        return replace(tried, trial_per_s=rate)
+
     def best_of_type(place: int) -> bool:
         alike = [p for p in results if _leaf(known, p) == _leaf(known, place)]
         return place == max(alike, key=lambda each: found(each).per_s)
@@ -205,21 +212,21 @@ def _tried(
         results[place] = [run.run(known[place].configuration)]
         fit += within(found(place), most_bytes_per_key)
     for done in range(1, ROUNDS):
-        leader = min(map(found, results), key=lambda each: rank(each, most_bytes_per_key))
+        leader = min(map(estimated, results), key=lambda each: rank(each, most_bytes_per_key))
         least = leader.per_s * (1 - _MARGIN_OF_ONE / math.sqrt(done))
         again = [
             place
             for place, each in results.items()
             if len(each) == done
-            and (found(place).per_s >= least or (done == 1 and best_of_type(place)))
+            and (estimated(place).per_s >= least or (done == 1 and best_of_type(place)))
             and within(found(place), most_bytes_per_key)
         ]
         if len(again) < 2:
             break
-        for place in sorted(again, key=lambda each: -found(each).per_s):
+        for place in sorted(again, key=lambda each: -estimated(each).per_s):
             if not run.over:
                 results[place].append(run.run(known[place].configuration))
-    return [found(place) if place in results else each for place, each in enumerate(known)]
+    return [estimated(place) if place in results else each for place, each in enumerate(known)]
 
 
 def _correction(apart: np.ndarray, ratios: Sequence[float]) -> float:

@@ -44,7 +44,8 @@ class ConfigurationCandidate:
     predicted_per_s, predicted_bytes_per_key : by the throughput model.
     read_ns, write_ns : time of a find and of an insert, for the frontier.
     trials : how many times the sample was run; without, the next are 0.
-    trial_per_s : operations per second of the fastest trial.
+    trial_per_s : operations per second: the mean of the faster half of the trials, with what those
+        of the same type let expect as one more.
     trial_bytes_per_key : at the end of the sample.
     leaves : at the end of the sample, by type, in the order of `configuration.LEAVES`.
     """
