@@ -42,7 +42,7 @@ _RIDGE = 0.25
 _FIRST_PASS = 0.5
 """Share of the time after which no further candidate is tried."""
 
-MOST_S = 6.5
+MOST_S = 6.0
 """Time of all trials after which no more begin, by the provider's clock."""
 
 _MARGIN = 1.15

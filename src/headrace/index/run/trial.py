@@ -16,7 +16,7 @@ from headrace.index.trace import Trace
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt
 _NO_TRIM = (1 << 31) - 1
-_BYTES_PER_KEY = 50
+_BYTES_PER_KEY = 40
 """Of most configurations what they need, and a half more."""
 
 
