@@ -29,6 +29,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> object:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_trace(tmp_path / "trace.npz", workload_trace(KEYS, Workload(erases=0.1, scans=0.01)))
     monkeypatch.chdir(tmp_path)
+    # it changes malloc for the rest of a process
+    monkeypatch.setattr("headrace.index.run.trial.keep_memory", lambda _trace: None)
     assert run(monkeypatch, "index", "measure", "trace.npz", "-o", "profile") == 0
     return tmp_path
 

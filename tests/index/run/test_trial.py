@@ -1,5 +1,8 @@
 """Trials: what a replay counts is what a dict gives, and what it returns is checked."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -90,3 +93,27 @@ def test_wrong_traces_are_refused() -> None:
         replay(Configuration(), nothing, value_bytes=3)
     with pytest.raises(TraceError, match="batch is 0"):
         replay(Configuration(), nothing, batch=0)
+
+
+KEEPING = """
+import numpy as np
+from headrace.index.run.trial import keep_memory
+from headrace.index.trace import Trace
+
+def faults():
+    return int(open("/proc/self/stat").read().rpartition(")")[2].split()[7])
+
+nothing = np.empty(0, np.uint64)
+loaded = np.arange(1_000_000, dtype=np.uint64)
+keep_memory(Trace(loaded=loaded, operations=nothing.astype(np.uint8), keys=nothing))
+before = faults()
+for _ in range(5):
+    np.ones(30_000_000, dtype=np.uint8)
+print(faults() - before)
+"""
+
+
+def test_memory_that_is_kept_is_taken_without_page_faults() -> None:
+    script = [sys.executable, "-c", KEEPING]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) < 100  # 30 MB are 7,000 pages, five times
