@@ -71,7 +71,8 @@ def plan(
     Parameters
     ----------
     trial : runs the sample; None: the model alone decides.
-    top : how many candidates are tried at most; default: as many as the time allows.
+    top : how many candidates are tried, if the time allows; default: those that are expected to
+        reach half of the fastest.
     most_bytes_per_key : cap of memory at the end of the workload.
     most_s : time of the trials after which no more begin, in seconds.
     frontier : whether each configuration's finds and inserts are run by themselves, for the
@@ -88,7 +89,6 @@ def plan(
     model = model or shipped_model()
     tell = progress or (lambda _what, _share: None)
     known = _predicted(profile, model, configurations or grid())
-    top = len(known) if top is None else top
     if trial is not None:
         run = _Trials(profile, trial, most_s, tell)
         known = _tried(known, run, top, most_bytes_per_key)
@@ -108,7 +108,7 @@ def plan(
         most_bytes_per_key=most_bytes_per_key,
         settings={
             "model": model.digest,
-            "top": top if trial is not None else 0,
+            "top": 0 if trial is None else len(known) if top is None else top,
             "frontier": "measured" if frontier and trial is not None else "predicted",
         },
         provenance={"model": dict(model.provenance), **(provenance or {})},
@@ -161,7 +161,10 @@ class _Trials:
 
 
 def _tried(
-    known: list[ConfigurationCandidate], run: _Trials, top: int, most_bytes_per_key: float | None
+    known: list[ConfigurationCandidate],
+    run: _Trials,
+    top: int | None,
+    most_bytes_per_key: float | None,
 ) -> list[ConfigurationCandidate]:
     """Return all candidates, of which the near ones have been tried, and the fastest of them again.
 
@@ -199,14 +202,17 @@ def _tried(
             return first.pop(0)
         if others:
             place = max(others, key=expected)
-            if expected(place) >= _NEAR * max(found(each).per_s for each in results):
+            near = top is not None or (
+                expected(place) >= _NEAR * max(found(each).per_s for each in results)
+            )
+            if near:
                 others.remove(place)
                 return place
         return last.pop(0) if last and not fit else None
 
     fit = 0
     first, others, last = _order(known, most_bytes_per_key)
-    while fit < top and not (fit and run.spent_s >= _FIRST_PASS * run.most_s):
+    while fit < (top or len(known)) and not (fit and run.spent_s >= _FIRST_PASS * run.most_s):
         place = next_place()
         if place is None:
             break
