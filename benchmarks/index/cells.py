@@ -41,7 +41,7 @@ class Sizes:
 
     loaded: int
     operations: int
-    slices: int
+    slices: int = 1
     rounds: int
 
 

@@ -26,8 +26,8 @@ from benchmarks.index.maps import OrderedMap, running
 from benchmarks.index.workload import MISS, Workload
 from benchmarks.kept import KeptRows
 
-_FULL = Sizes(loaded=4_000_000, operations=4_000_000, slices=1, rounds=3)
-_QUICK = Sizes(loaded=400_000, operations=1_000_000, slices=1, rounds=5)
+_FULL = Sizes(loaded=4_000_000, operations=4_000_000, rounds=3)
+_QUICK = Sizes(loaded=400_000, operations=1_000_000, rounds=5)
 _QUICK_CELLS = (("osm", "read-only"), ("fb", "85"), ("gaps", "50"), ("zipf", "scans"))
 _FINALISTS = 4
 _RIVALS = ("always gapped", "simple rule", "trials only")

@@ -85,7 +85,7 @@ def _cells(*, quick: bool) -> list[tuple[str, str]]:
 
 
 def _paper_sizes() -> Sizes:
-    return Sizes(loaded=FULL.loaded, operations=_LARGE, slices=1, rounds=1)
+    return Sizes(loaded=FULL.loaded, operations=_LARGE, rounds=1)
 
 
 def _rounds(

@@ -44,12 +44,13 @@ def plan_index_command(
     from headrace.index.run.trial import trial as run_trial
 
     loaded = IndexProfile.load(profile)
+    trial = trial and len(loaded.sample) > 0
     if trial:
         keep_memory(loaded.sample)
     with progress(Console(stderr=True), visible=True) as report:
         made = choose(
             loaded,
-            trial=run_trial if trial and len(loaded.sample) else None,
+            trial=run_trial if trial else None,
             top=top,
             most_bytes_per_key=bytes_per_key,
             frontier=frontier,

@@ -16,8 +16,8 @@ from headrace.index.trace import Trace
 
 SAMPLE = 6_000_000
 """Default limit of loaded keys and operations of a sample, together. A dozen candidates run it
-within seconds. It is larger than caches: of random inserts, log leaves take a third more a second
-than hashed ones in samples of two million, and a sixth less in eight."""
+within seconds. It is larger than caches: log leaves lose more than hashed ones do where a tree
+outgrows these, so a small sample would choose them wrongly."""
 
 
 def survey_trace(

@@ -34,7 +34,8 @@ _EARLY = 3
 
 _NEAR = 0.5
 """Share of the fastest trial that a candidate must be expected to reach to be tried: predictions
-for keys of unseen families err by a factor of 1.2 on average, and rarely by two."""
+for keys of unseen families err by a factor of 1.2 on average (`both_error_log2` of the model's
+provenance), before trials correct them."""
 
 _RIDGE = 0.25
 """Of corrections: the variance of a trial, by 5%, over that of a slope, by 10% for each bucket."""

@@ -200,9 +200,13 @@ def _leaf(value: torch.Tensor) -> torch.Tensor:
     return value.detach().requires_grad_(value.requires_grad)
 
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+"""Attributes of modules with hooks that a trace cannot have."""
+
+
 def _refuse_hooks(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
+        for kind in HOOKS:
             if getattr(module, kind):
                 raise CaptureError(
                     f"module {_named(name)} has {kind[1:].replace('_', ' ')}, which would run "

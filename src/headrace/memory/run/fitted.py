@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
-from headrace.memory.measure.capture import Capture, WithLoss, capture
+from headrace.memory.measure.capture import HOOKS, Capture, WithLoss, capture
 from headrace.memory.measure.step import StepConditions, device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
@@ -210,8 +210,8 @@ def _kind(
 def _module_kind(module: nn.Module) -> Hashable:
     """Return what a trace has of a module: its type, mode, hooks and, of torch's own, constants."""
     found = module.__dict__
-    hooks = found["_forward_pre_hooks"] or found["_forward_hooks"] or found["_backward_hooks"]
-    return (type(module), module.training, bool(hooks), *map(found.get, _constants(type(module))))
+    hooked = any(map(found.get, HOOKS))
+    return (type(module), module.training, hooked, *map(found.get, _constants(type(module))))
 
 
 @cache
