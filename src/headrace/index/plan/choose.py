@@ -4,8 +4,8 @@ Pure but for what is handed in: the provider of trials runs on hardware.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any
 
@@ -91,8 +91,8 @@ def plan(
     tell = progress or (lambda _what, _share: None)
     known = _predicted(profile, model, configurations or grid())
     if trial is not None:
-        run = _Trials(profile, trial, most_s, tell)
-        known = _tried(known, run, top, most_bytes_per_key)
+        trials = _Trials(known, profile, trial, most_bytes_per_key, most_s, tell)
+        known = trials.candidates(top)
         if frontier:
             known = _measured_frontier(known, profile, trial, tell)
     known.sort(key=lambda each: rank(each, most_bytes_per_key))
@@ -138,103 +138,119 @@ def _predicted(
 
 @dataclass(slots=True)
 class _Trials:
-    """Trials of candidates on a profile's sample, and the time that they have taken."""
+    """Trials of candidates on a profile's sample.
 
+    After a first pass candidates take turns, so that a slow moment of the machine affects all
+    alike, and those that have fallen behind are left out; but the best of each type is tried twice,
+    as a slow moment can be all of its own.
+
+    known : the candidates, the fastest first by prediction; places are in it.
+    cap : of bytes per key.
+    most_s : time after which no more trials begin, in seconds of `spent_s`.
+    results : of each place that was tried.
+    """
+
+    known: Sequence[ConfigurationCandidate]
     profile: IndexProfile
     provider: TrialProvider
+    cap: float | None
     most_s: float
     progress: TrialsProgress
+    results: dict[int, list[ConfigurationTrial]] = field(default_factory=dict)
     spent_s: float = 0.0
-    keys: int = 0
+    inputs: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        self.keys = max(self.profile.sample.final_size(), 1)
+        self.inputs = configuration_input([each.configuration for each in self.known])
 
-    @property
-    def over(self) -> bool:
-        return self.spent_s >= self.most_s
+    def candidates(self, top: int | None) -> list[ConfigurationCandidate]:
+        """Return all candidates, of which the near ones have been tried."""
+        self._first_pass(top)
+        for done in range(1, ROUNDS):
+            again = self._near(done)
+            if len(again) < 2:
+                break
+            for place in again:
+                if self.spent_s < self.most_s:
+                    self._run(place)
+        return [
+            self._estimated(place) if place in self.results else each
+            for place, each in enumerate(self.known)
+        ]
 
-    def run(self, configuration: Configuration) -> ConfigurationTrial:
+    def _first_pass(self, top: int | None) -> None:
+        for place in self._in_order(stops=top is None):
+            self._run(place)
+            fit = sum(map(self._fits, self.results))
+            if fit and (fit == top or self.spent_s >= _FIRST_PASS * self.most_s):
+                break
+
+    def _in_order(self, *, stops: bool) -> Iterator[int]:
+        """Yield the places to try first; each depends on the trials before.
+
+        stops : whether those that are expected to be far behind are left out.
+        """
+        first, others, above = _order(self.known, self.cap)
+        yield from first
+        while others:
+            place = max(others, key=self._expected_per_s)
+            fastest = max(self._measured(each).per_s for each in self.results)
+            if stops and self._expected_per_s(place) < _NEAR * fastest:
+                break
+            others.remove(place)
+            yield place
+        for place in above:
+            if not any(map(self._fits, self.results)):
+                yield place
+
+    def _near(self, done: int) -> list[int]:
+        """Return the places to try once more after `done` trials, the fastest first."""
+        leader = min(map(self._estimated, self.results), key=lambda each: rank(each, self.cap))
+        least = leader.per_s * (1 - _MARGIN_OF_ONE / math.sqrt(done))
+        near = [
+            place
+            for place, each in self.results.items()
+            if len(each) == done
+            and (self._estimated(place).per_s >= least or (done == 1 and self._best_of_type(place)))
+            and self._fits(place)
+        ]
+        return sorted(near, key=lambda each: -self._estimated(each).per_s)
+
+    def _run(self, place: int) -> None:
+        configuration = self.known[place].configuration
         self.progress(f"running {configuration.name}", min(self.spent_s / self.most_s, 1.0))
         found = self.provider(configuration, self.profile.sample)
         self.spent_s += found.seconds
-        return found
+        self.results.setdefault(place, []).append(found)
 
+    def _measured(self, place: int) -> ConfigurationCandidate:
+        keys = max(self.profile.sample.final_size(), 1)
+        return _with_trials(self.known[place], self.results[place], keys)
 
-def _tried(
-    known: list[ConfigurationCandidate],
-    run: _Trials,
-    top: int | None,
-    most_bytes_per_key: float | None,
-) -> list[ConfigurationCandidate]:
-    """Return all candidates, of which the near ones have been tried, and the fastest of them again.
-
-    Which candidate comes next depends on the trials before. After a first pass candidates take
-    turns, so that a slow moment of the machine affects all alike, and those that have fallen behind
-    are left out; but the best of each type is tried twice, as a slow moment can be all of its own.
-    """
-    results: dict[int, list[ConfigurationTrial]] = {}
-
-    def found(place: int) -> ConfigurationCandidate:
-        return _with_trials(known[place], results[place], run.keys)
-
-    buckets = configuration_input([each.configuration for each in known])
-
-    def expected(place: int) -> float:
+    def _expected_per_s(self, place: int) -> float:
         """Return the predicted rate, corrected as trials of its type (else of all) differ."""
-        tried = [p for p in results if _leaf(known, p) == _leaf(known, place)]
-        ratios = {p: found(p).per_s / known[p].predicted_per_s for p in tried or results}
-        apart = buckets[list(ratios)] - buckets[place] if tried else np.zeros((len(ratios), 0))
-        return known[place].predicted_per_s * _correction(apart, list(ratios.values()))
+        alike = self._tried_of_type(place)
+        tried = alike or list(self.results)
+        ratios = [self._measured(p).per_s / self.known[p].predicted_per_s for p in tried]
+        apart = self.inputs[tried] - self.inputs[place] if alike else np.zeros((len(tried), 0))
+        return self.known[place].predicted_per_s * _correction(apart, ratios)
 
-    def estimated(place: int) -> ConfigurationCandidate:
+    def _estimated(self, place: int) -> ConfigurationCandidate:
         """Return a candidate whose expected rate counts as one more trial, against their noise."""
-        tried = found(place)
+        tried = self._measured(place)
         share = 1 / (tried.trials + 1)
-        rate = tried.per_s ** (1 - share) * expected(place) ** share
+        rate = tried.per_s ** (1 - share) * self._expected_per_s(place) ** share
         return replace(tried, trial_per_s=rate)
 
-    def best_of_type(place: int) -> bool:
-        alike = [p for p in results if _leaf(known, p) == _leaf(known, place)]
-        return place == max(alike, key=lambda each: found(each).per_s)
+    def _best_of_type(self, place: int) -> bool:
+        alike = self._tried_of_type(place)
+        return place == max(alike, key=lambda each: self._measured(each).per_s)
 
-    def next_place() -> int | None:
-        if first:
-            return first.pop(0)
-        if others:
-            place = max(others, key=expected)
-            near = top is not None or (
-                expected(place) >= _NEAR * max(found(each).per_s for each in results)
-            )
-            if near:
-                others.remove(place)
-                return place
-        return last.pop(0) if last and not fit else None
+    def _tried_of_type(self, place: int) -> list[int]:
+        return [p for p in self.results if _leaf(self.known, p) == _leaf(self.known, place)]
 
-    fit = 0
-    first, others, last = _order(known, most_bytes_per_key)
-    while fit < (top or len(known)) and not (fit and run.spent_s >= _FIRST_PASS * run.most_s):
-        place = next_place()
-        if place is None:
-            break
-        results[place] = [run.run(known[place].configuration)]
-        fit += within(found(place), most_bytes_per_key)
-    for done in range(1, ROUNDS):
-        leader = min(map(estimated, results), key=lambda each: rank(each, most_bytes_per_key))
-        least = leader.per_s * (1 - _MARGIN_OF_ONE / math.sqrt(done))
-        again = [
-            place
-            for place, each in results.items()
-            if len(each) == done
-            and (estimated(place).per_s >= least or (done == 1 and best_of_type(place)))
-            and within(found(place), most_bytes_per_key)
-        ]
-        if len(again) < 2:
-            break
-        for place in sorted(again, key=lambda each: -estimated(each).per_s):
-            if not run.over:
-                results[place].append(run.run(known[place].configuration))
-    return [estimated(place) if place in results else each for place, each in enumerate(known)]
+    def _fits(self, place: int) -> bool:
+        return within(self._measured(place), self.cap)
 
 
 def _correction(apart: np.ndarray, ratios: Sequence[float]) -> float:
