@@ -111,15 +111,21 @@ void test_kills(const std::string& folder) {
 
 // The lock is the system's: a second process is refused, and one that was killed holds none.
 void test_lock(const std::string& folder) {
-  Map map(folder, options());
-  auto other = ::fork();
+  int ends[2];
+  CHECK(::pipe(ends) == 0);
+  auto other = ::fork();  // before the map starts its loading thread, which a child would lack
   CHECK(other >= 0);
   if (other == 0) {
+    char is_open = 0;
+    CHECK(::read(ends[0], &is_open, 1) == 1);
     auto text = thrown<std::runtime_error>([&] { Map(folder, options()); });
     ::_exit(text.find("is open already") == std::string::npos);
   }
+  Map map(folder, options());
+  CHECK(::write(ends[1], "", 1) == 1);
   int status = 0;
   CHECK(::waitpid(other, &status, 0) == other && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  for (int end : ends) CHECK(::close(end) == 0);
 }
 
 void test_errors_name_the_path() {
