@@ -158,9 +158,11 @@ class _Trials:
     progress: TrialsProgress
     results: dict[int, list[ConfigurationTrial]] = field(default_factory=dict)
     spent_s: float = 0.0
+    keys: int = field(init=False)
     inputs: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
+        self.keys = max(self.profile.sample.final_size(), 1)
         self.inputs = configuration_input([each.configuration for each in self.known])
 
     def candidates(self, top: int | None) -> list[ConfigurationCandidate]:
@@ -224,8 +226,7 @@ class _Trials:
         self.results.setdefault(place, []).append(found)
 
     def _measured(self, place: int) -> ConfigurationCandidate:
-        keys = max(self.profile.sample.final_size(), 1)
-        return _with_trials(self.known[place], self.results[place], keys)
+        return _with_trials(self.known[place], self.results[place], self.keys)
 
     def _expected_per_s(self, place: int) -> float:
         """Return the predicted rate, corrected as trials of its type (else of all) differ."""
