@@ -24,7 +24,7 @@ _WORDS: Mapping[str, Collection[str]] = {
     IN_PLACE: ("place",),
     FROM_OUTPUT: ("output", "input"),
     ENCODED: ("signs", "bytes", "bits", "indices"),
-    SPLIT: ("chunks",),
+    SPLIT: ("chunks", "parts"),
 }
 KINDS: Mapping[str, Collection[str]] = {
     "none": (),
@@ -76,7 +76,7 @@ def measure(report: Report, *, quick: bool) -> None:
                 if key not in kept.rows:
                     kept.add(key, {"table": "kinds", **_kinds_row(steps, share, seconds)})
             if f"{workload.name} gist" not in kept.rows:
-                kept.add(f"{workload.name} gist", {"table": "gist", **_gist_row(steps, seconds)})
+                kept.add(f"{workload.name} gist", {"table": "gist", **gist_row(steps, seconds)})
         if counted and f"{workload.name} programs" not in kept.rows:
             kept.add(f"{workload.name} programs", {"table": "programs", **_program_row(steps)})
     _report(report, list(kept.rows.values()))
@@ -155,7 +155,7 @@ def _kinds_row(steps: Steps, share: float, seconds: float) -> dict[str, Any]:
     }
 
 
-def _gist_row(steps: Steps, seconds: float) -> dict[str, Any]:
+def gist_row(steps: Steps, seconds: float) -> dict[str, Any]:
     """Return the least memory without recomputation, and what headrace needs in it."""
     graph = allowed(steps.graphs[FULL], _GIST)
     once = tuple(replace(each, again=False) for each in graph.operators)

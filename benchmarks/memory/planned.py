@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
@@ -34,18 +35,20 @@ class PlannedCells:
 
     Parameters
     ----------
-    settings : of the cells that are taken, and of those that are added.
+    settings : key of a cell -> settings of those that are taken, and of those that are added.
     path : the file; without it there are none.
     """
 
-    def __init__(self, settings: str, path: Path = PLANNED) -> None:
+    def __init__(self, settings: Callable[[str], str], path: Path = PLANNED) -> None:
         self._path, self._settings = path, settings
         text = path.read_text() if path.is_file() else ""
         whole = text[: text.rfind("\n") + 1]
         if whole != text:  # a kill while a row was written
             path.write_text(whole)
         self.cells = [
-            cell for cell in map(json.loads, whole.splitlines()) if cell["settings"] == settings
+            cell
+            for cell in map(json.loads, whole.splitlines())
+            if cell["settings"] == settings(cell["key"])
         ]
         self.earlier = len(self.cells)
 
@@ -59,7 +62,7 @@ class PlannedCells:
         here = machine()
         cell = {
             "key": key,
-            "settings": self._settings,
+            "settings": self._settings(key),
             "commit": _commit(),
             "date": date.today().isoformat(),
             "machine": f"{here['cores']} x {here['processor']}",

@@ -2,7 +2,9 @@
 
 import sys
 
-from benchmarks.memory import ablations, correct, gpt, models, planning, resnet
+import torch
+
+from benchmarks.memory import ablations, correct, gpt, gpu, models, planning, resnet
 from benchmarks.sections import Section, run_sections
 
 SECTIONS: tuple[Section, ...] = (
@@ -12,6 +14,7 @@ SECTIONS: tuple[Section, ...] = (
     ablations,
     models,
     correct,
+    *((gpu,) if torch.cuda.is_available() else ()),
 )
 
 if __name__ == "__main__":

@@ -1,17 +1,24 @@
 """The benchmark of memory: its networks are the papers', and its instruments count exactly."""
 
+import io
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
-from benchmarks.memory import planning
+from benchmarks.harness import Report
+from benchmarks.memory import gpu, planning
+from benchmarks.memory.ablations import KINDS, kinds_of
 from benchmarks.memory.models import covered_share
 from benchmarks.memory.networks import GPT, MobileNetV2
 from benchmarks.memory.planned import PlannedCells
-from benchmarks.memory.planning import FULL, NOOP, Steps, plan_left
+from benchmarks.memory.planning import FULL, NOOP, OVERHEAD, Steps, plan_left
 from benchmarks.memory.reference import Reference
 from benchmarks.memory.rivals import BY_BLOCK, CHECKPOINTS, EAGER, SPLIT_LOSS, Rival, stock
 from benchmarks.memory.step import (
@@ -25,6 +32,7 @@ from benchmarks.memory.step import (
     step_allocations,
 )
 from benchmarks.memory.workloads import RESNET, WORKLOADS, Workload, pixels, text, token_loss
+from headrace.memory.profile import MemoryProfile
 
 PARAMETERS = {
     "resnet50": 25_557_032,
@@ -121,6 +129,66 @@ def test_times_are_paired() -> None:
     assert 0.2 < times["one"].over(times["other"]) < 5
 
 
+def test_each_implementation_has_a_kind() -> None:
+    graph = Steps.of(WORKLOADS["unet"]).graphs[FULL]
+    found = {
+        kind
+        for each in graph.operators
+        for way in each.implementations[1:]
+        for kind in kinds_of(way)
+    }
+    assert found == {*KINDS["all"]}
+
+
+def test_the_section_of_a_gpu_measures_and_judges(tmp_path: Path) -> None:
+    """On the CPU, by its instruments, a network so small that its program is solved exactly."""
+
+    def network() -> nn.Module:
+        layers = [each for _ in range(3) for each in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def peak_bytes(step: Step) -> int:
+        held = (*step.model.parameters(), step.inputs, step.targets)
+        return sum(each.nbytes for each in held) + step_allocations(step).peak_bytes
+
+    def seconds(run: Callable[[], object]) -> float:
+        began = time.perf_counter()
+        run()
+        return time.perf_counter() - began
+
+    caps: list[int] = []
+
+    def capped(most_bytes: int) -> AbstractContextManager[None]:
+        caps.append(most_bytes)
+        return nullcontext()
+
+    tools = gpu.Instruments(peak_bytes=peak_bytes, seconds=seconds, capped=capped)
+    workload = replace(
+        WORKLOADS["vgg16"], network=network, sample=pixels(32, 32, channels=8, classes=8)
+    )
+    cpu = torch.device("cpu")
+    rows = gpu.rows_of(workload, cpu, quick=True, batch=4, tools=tools, profiles=tmp_path)
+    at_tenth, at_third = rows["10%"], rows["a third"]
+    assert at_third["budget_gb"] == pytest.approx(at_third["eager_gb"] / 3, rel=1e-3)
+    assert at_tenth["predicted_overhead"] <= OVERHEAD
+    assert caps == [int(1.1e9 * at_tenth["budget_gb"])]
+    assert at_tenth["peak_of_predicted"] == pytest.approx(1, rel=0.01)
+    assert at_tenth["peak_of_budget"] <= 1
+    assert at_tenth["within_cap"]
+    assert at_third["least_gb"] > at_third["budget_gb"]  # one convolution needs that
+    (profile,) = map(MemoryProfile.load, tmp_path.iterdir())
+    assert profile.provenance["kind"] == "measured"
+    out = io.StringIO()
+    report = Report(
+        "memory", bars=gpu.bars(), folder=tmp_path / "results", console=Console(file=out)
+    )
+    with report:
+        gpu.judge(report, list(rows.values()))
+    assert f"BAR {gpu.CAPPED} 0 required <=0 ok" in out.getvalue()
+    assert f"BAR {gpu.THIRD} unmeasured" in out.getvalue()
+    assert out.getvalue().count("unmeasured") == 1
+
+
 @pytest.mark.slow
 def test_the_memory_of_resnet50_is_that_of_the_issue() -> None:
     """270.5 MiB above parameters and inputs, of which 89.8 are gradients; 179.5 by checkpoints."""
@@ -183,17 +251,17 @@ def test_planned_cells_stand_in_for_those_left(
     monkeypatch.setattr(planning, "_cell", row)
     monkeypatch.setattr(planning, "_memory", row)
     monkeypatch.setattr(planning.Steps, "of", lambda workload: workload)
-    first = PlannedCells("limits", path)
+    first = PlannedCells(lambda _: "limits", path)
     stops = iter([False] * 5 + [True] * 1000)
     whole = 5 * (2 * 6 + 1)
     assert plan_left(first, quick=False, until=lambda: next(stops)) == whole - 5
     with path.open("a") as file:
         file.write('{"key": "half a ro')  # a kill
-    second = PlannedCells("limits", path)
+    second = PlannedCells(lambda _: "limits", path)
     assert second.rows == first.rows
     assert plan_left(second, quick=False) == 0
     assert len(second.rows) == whole
     assert f"{whole - 5} cells planned in this run, 5 kept in git" in second.note
     assert len(path.read_text().splitlines()) == whole
-    assert PlannedCells("limits", path).rows == second.rows
-    assert not PlannedCells("other limits", path).rows
+    assert PlannedCells(lambda _: "limits", path).rows == second.rows
+    assert not PlannedCells(lambda _: "other limits", path).rows

@@ -8,6 +8,7 @@ from torch._decomp.decompositions import (
 from headrace.memory.errors import ImplementationError
 from headrace.memory.exactness import Exactness
 from headrace.memory.operators import normalization
+from headrace.memory.operators.variant import BLOCK_BYTES
 from tests.memory.operators.conformance import check
 
 
@@ -42,6 +43,33 @@ def test_batch_norm_from_output() -> None:
         exactness=Exactness.CONDITIONAL,
     )
     check(nn.BatchNorm2d(4, affine=False), torch.randn(6, 4, 5, 3, requires_grad=True))
+
+
+@pytest.mark.parametrize("block_bytes", [1, 1 << 22])
+def test_batch_norm_in_place_of_the_gradient(
+    block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BLOCK_BYTES, "cpu", block_bytes)
+    name = "in place of the gradient"
+    for shape in ((6, 4, 5, 3), (1, 4, 9, 9), (8, 4, 1, 1)):
+        x = (100 * torch.randn(shape) + 700).requires_grad_()
+        for norm in (batch_norm(), nn.BatchNorm2d(4, affine=False)):
+            found = check(nn.Sequential(norm, nn.ReLU()), x, rounding=1e-4)
+            assert found[name] == 1
+    dense = torch.randn(6, 4, 5, 3).to(memory_format=torch.channels_last).requires_grad_()
+    assert check(nn.Sequential(batch_norm(), nn.ReLU()), dense)[name] == 1
+    flat = nn.Sequential(batch_norm(kind=nn.BatchNorm1d), nn.ReLU())
+    assert check(flat, torch.randn(7, 4, requires_grad=True))[name] == 1
+    found = check(nn.Sequential(batch_norm(), nn.ReLU()), x, exactness=Exactness.CONDITIONAL)
+    assert found[f"from output, {name}"] == 1
+
+
+def test_only_gradients_of_training_in_the_step_are_overwritten() -> None:
+    x = torch.randn(6, 4, 5, 3, requires_grad=True)
+    assert not check(batch_norm(), x)
+    found = check(nn.Sequential(batch_norm().eval(), nn.ReLU()), x)
+    assert "in place" in found
+    assert "in place of the gradient" not in found
 
 
 def test_types() -> None:

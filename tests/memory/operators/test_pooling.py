@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headrace.memory.operators import pooling
+from headrace.memory.operators.variant import BLOCK_BYTES
 from tests.memory.operators.conformance import check
 
 POOLINGS = (
@@ -46,7 +46,7 @@ def test_types(dtype: torch.dtype) -> None:
 
 
 def test_layouts_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pooling.BLOCK_BYTES, "cpu", 1)
+    monkeypatch.setitem(BLOCK_BYTES, "cpu", 1)
     base = sample(3, 4, 9, 8).detach()
     for x in (base.to(memory_format=torch.channels_last), base[:, :, 1:], base.transpose(2, 3)):
         assert check(Pooled(POOLINGS[1]), x.requires_grad_())["from bytes"]

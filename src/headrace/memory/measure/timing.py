@@ -224,28 +224,51 @@ def _example(value: Any, device: torch.device) -> Any:
 
 
 def _time_us(run: Callable[[], object], device: torch.device) -> float:
-    """Return the median time of a run; on an accelerator with its kernels, one run at a time.
+    """Return the median time of a run; on an accelerator that of its kernels.
 
     Before each run the device's cache is filled with other data, as within a step, where most
     operators find little of their operands there. Warm, those of ResNet-50 took a fifth less.
     """
-    synchronize = _synchronizer(device)
+    seconds = _stopwatch(device)
     others = torch.empty(_cache_bytes(device), dtype=torch.uint8, device=device)
-    # of one thread the processor time, which other processes prolong little
-    alone = device.type == "cpu" and torch.get_num_threads() == 1
-    clock = time.thread_time if alone else time.perf_counter
     times: list[float] = []
     begin = time.perf_counter()
     while len(times) < MIN_RUNS or (
         len(times) < MAX_RUNS and time.perf_counter() - begin < MEASURED_S
     ):
         others.zero_()
-        synchronize()
+        times.append(seconds(run))
+    return sorted(times)[len(times) // 2] * 1e6
+
+
+def _stopwatch(device: torch.device) -> Callable[[Callable[[], object]], float]:
+    """Return what runs a function and returns its seconds.
+
+    On an accelerator these are between two events of its stream, on which other work goes before:
+    kernels wait for their launch no longer than within a step.
+    """
+    if device.type != "cpu":
+        runtime = torch.get_device_module(device)
+        stream = runtime.current_stream(device)
+        begin, end = (runtime.Event(enable_timing=True) for _ in range(2))
+
+        def between_events(run: Callable[[], object]) -> float:
+            begin.record(stream)
+            run()
+            end.record(stream)
+            end.synchronize()
+            return begin.elapsed_time(end) * 1e-3
+
+        return between_events
+    # of one thread the processor time, which other processes prolong little
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    def on_cpu(run: Callable[[], object]) -> float:
         before = clock()
         run()
-        synchronize()
-        times.append(clock() - before)
-    return sorted(times)[len(times) // 2] * 1e6
+        return clock() - before
+
+    return on_cpu
 
 
 def _cache_bytes(device: torch.device) -> int:
@@ -256,13 +279,6 @@ def _cache_bytes(device: torch.device) -> int:
     levels = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     sizes = [level.read_text().strip().removesuffix("K") for level in levels]
     return max((int(each) << 10 for each in sizes if each.isdigit()), default=_CACHE_BYTES)
-
-
-def _synchronizer(device: torch.device) -> Callable[[], None]:
-    if device.type == "cpu":
-        return lambda: None
-    memory = torch.get_device_module(device)
-    return lambda: memory.synchronize(device)
 
 
 def _roofline_cost(capture: Capture, call: TracedCall, device: Roofline) -> Cost:

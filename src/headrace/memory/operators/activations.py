@@ -26,6 +26,7 @@ from headrace.memory.operators.variant import (
     dense_strides,
     fake,
     laid_out,
+    overwritable,
     source,
 )
 
@@ -120,23 +121,6 @@ def _signs(node: Node) -> Intermediate:
     return Intermediate(node=node, name="signs", value=made)
 
 
-def overwritable(operand: Any, result: Node) -> bool:
-    """Return whether a node's result fits in the memory of an operand.
-
-    An input of the step is not overwritten, nor a tangent; nor a part of a storage.
-    """
-    if not isinstance(operand, Node) or operand.op != "call_function":
-        return False
-    old, new = fake(operand), fake(result)
-    return (
-        old.shape == new.shape
-        and old.stride() == new.stride()
-        and old.dtype == new.dtype
-        and old.stride() == dense_strides(old)
-        and old.untyped_storage().nbytes() == old.numel() * old.element_size()
-    )
-
-
 def _forward(in_place: Callable[..., Any], *names: str) -> Offers:
     """Return offers of an activation with limits: in place, with signs, and both."""
 
@@ -186,7 +170,7 @@ def _only_in_place(
 ) -> list[Variant]:
     """Return an implementation that overwrites its first argument, where that has the layout."""
     over = args[0]
-    if not overwritable(over, node):
+    if not overwritable(over, fake(node)):
         return []
     return [Variant(name=name, target=in_place, args=args, creates=creates, overwrites=over)]
 
@@ -256,7 +240,7 @@ def _add(node: Node) -> list[Variant]:
             overwrites=cast(Node, over),
         )
         for name, over, other in terms
-        if overwritable(over, node) and not _share(over, other)
+        if overwritable(over, fake(node)) and not _share(over, other)
     ]
 
 

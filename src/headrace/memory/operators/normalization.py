@@ -9,8 +9,8 @@ backward pass that read the input or z read the output in their place.
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -19,7 +19,15 @@ from torch.fx import Node
 
 from headrace.memory.errors import ImplementationError
 from headrace.memory.exactness import Exactness
-from headrace.memory.operators.variant import Offers, Variant, aten, dense_strides, fake
+from headrace.memory.operators.variant import (
+    Offers,
+    Variant,
+    aten,
+    dense_strides,
+    fake,
+    overwritable,
+    sample_blocks,
+)
 
 LEAST_WEIGHT = 1e-3
 """Least magnitude of a weight, relative to that of the bias plus 1, to go back from the output."""
@@ -57,7 +65,54 @@ def batch_norm_backward_from_output(
         0.0,
         wanted,
     )
-    return tuple(each for each, want in zip(gradients, wanted, strict=True) if want)
+    return _wanted(gradients, wanted)
+
+
+def batch_norm_backward_in_place(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    wanted: list[bool],
+) -> tuple[Tensor, ...]:
+    """Overwrite `grad` with the gradient of the input; return it, and those of weight and bias.
+
+    ATen's kernel makes the sums, and the rest is by ``(grad - mean(grad) - z * mean(grad * z)) *
+    weight * invstd``, block by block of the samples.
+    """
+    _, of_weight, of_bias = aten.native_batch_norm_backward.default(
+        grad, x, weight, None, None, mean, invstd, True, 0.0, [False, True, True]
+    )
+    shape, count = (-1, *[1] * (x.dim() - 2)), grad.numel() // x.shape[1]
+    centre, offset = mean.view(shape), of_bias.div(count).view(shape)
+    slope = of_weight.mul(invstd).div_(count).view(shape)
+    scale = (invstd if weight is None else weight * invstd).view(shape)
+    for block in sample_blocks(x, 3 * x.nbytes):
+        # centred first: a mean far above the deviation would cancel
+        change = (x[block] - centre).mul_(slope).add_(offset)
+        grad[block].sub_(change).mul_(scale)
+    return _wanted((grad, of_weight, of_bias), wanted)
+
+
+def batch_norm_backward_from_output_in_place(
+    grad: Tensor,
+    out: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    invstd: Tensor,
+    wanted: list[bool],
+) -> tuple[Tensor, ...]:
+    """Overwrite `grad` as `batch_norm_backward_in_place`, from the output.
+
+    Raises
+    ------
+    ImplementationError
+        If a weight is too small for z to be known from y (`LEAST_WEIGHT`).
+    """
+    _refuse_small(weight, bias, "batch")
+    scale = weight.square().mul_(invstd)
+    return batch_norm_backward_in_place(grad, out, scale, bias, weight.reciprocal(), wanted)
 
 
 def layer_norm_backward_from_output(
@@ -116,6 +171,10 @@ def rms_norm_backward_from_output(
 def _scaled(gradients: Any, rstd: Tensor, wanted: list[bool]) -> tuple[Tensor, ...]:
     if wanted[0]:
         gradients[0].mul_(rstd)
+    return _wanted(gradients, wanted)
+
+
+def _wanted(gradients: Sequence[Tensor], wanted: list[bool]) -> tuple[Tensor, ...]:
     return tuple(each for each, want in zip(gradients, wanted, strict=True) if want)
 
 
@@ -171,22 +230,52 @@ def _is_dense(x: Tensor) -> bool:
 
 def _batch_norm_backward(node: Node) -> list[Variant]:
     grad, x, weight, _, _, mean, invstd, train, _, wanted = node.args
+    if not train or not _is_dense(fake(cast(Node, x))):
+        return []
+    found = _in_place(node, batch_norm_backward_in_place, (grad, x, weight, mean, invstd, wanted))
     forward = mean.args[0] if isinstance(mean, Node) and mean.args else None
     functional = aten._native_batch_norm_legit_functional.default
     if not isinstance(forward, Node) or forward.target is not functional:
-        return []
+        return found
     out = [use for use in forward.users if use.args[1] == 0]
     bias = forward.args[2]
-    if not train or not out or not isinstance(weight, Node) or not isinstance(bias, Node):
-        return []
-    if fake(weight).dtype != fake(cast(Node, invstd)).dtype or not _is_dense(fake(cast(Node, x))):
+    if not out or not isinstance(weight, Node) or not isinstance(bias, Node):
+        return found
+    if fake(weight).dtype != fake(cast(Node, invstd)).dtype:
+        return found
+    args = (grad, out[0], weight, bias, invstd, wanted)
+    creates = tuple(i for i, want in enumerate(cast(list[bool], wanted)) if want)
+    from_output = _from_output(batch_norm_backward_from_output, args, creates, weight)
+    in_place = (
+        replace(
+            from_output,
+            name=f"{from_output.name}, {each.name}",
+            target=batch_norm_backward_from_output_in_place,
+            overwrites=each.overwrites,
+        )
+        for each in found
+    )
+    return [*found, from_output, *in_place]
+
+
+def _in_place(node: Node, target: Callable[..., Any], args: tuple[Any, ...]) -> list[Variant]:
+    """Return the gradient of the input in place of that of the output, of equal types.
+
+    It is a choice, and not named as what always replaces the default: it rounds otherwise.
+    """
+    grad, x, _, _, invstd, wanted = args
+    types = {fake(each).dtype for each in (grad, x, invstd)}
+    if not wanted[0] or len(types) > 1 or not overwritable(grad, node.meta["val"][0]):
         return []
     return [
-        _from_output(
-            batch_norm_backward_from_output,
-            (grad, out[0], weight, bias, invstd, wanted),
-            tuple(i for i, want in enumerate(cast(list[bool], wanted)) if want),
-            weight,
+        Variant(
+            name="in place of the gradient",
+            target=target,
+            args=args,
+            creates=tuple(index for index, want in enumerate(wanted) if want),
+            overwrites=grad,
+            exactness=Exactness.ROUNDED,
+            note="the terms of the gradient are added in another order",
         )
     ]
 

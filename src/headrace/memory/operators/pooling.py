@@ -5,7 +5,7 @@ intermediate-activated). The default backward also reads the pooling's input, of
 shape alone; here a tensor without values stands for it, in blocks of samples.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,10 +13,15 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from headrace.memory.operators.variant import Intermediate, Offers, Variant, argument, aten, fake
-
-BLOCK_BYTES = {"cpu": 1 << 22, "cuda": 1 << 26}
-"""Workspace of a block of samples; one sample is the least."""
+from headrace.memory.operators.variant import (
+    Intermediate,
+    Offers,
+    Variant,
+    argument,
+    aten,
+    fake,
+    sample_blocks,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def _backward(
 ) -> Tensor:
     """Run ATen's kernel in blocks of samples."""
     made = grad.new_empty_strided(window.shape, strides)
-    for block in _blocks(made, grad):
+    for block in sample_blocks(made, made.nbytes + 24 * grad.numel()):
         written = made[block]
         aten.max_pool2d_with_indices_backward.grad_input(
             grad[block],
@@ -87,18 +92,6 @@ def _backward(
             grad_input=written,
         )
     return made
-
-
-def _blocks(x: Tensor, out: Tensor) -> Iterator[slice]:
-    """Yield slices of samples; of an input without a dimension of samples, all of it."""
-    if x.dim() == 3:
-        yield slice(None)
-        return
-    samples = max(x.shape[0], 1)
-    each = (x.nbytes + 24 * out.numel()) // samples
-    step = max(BLOCK_BYTES.get(x.device.type, 1 << 22) // max(each, 1), 1)
-    for begin in range(0, x.shape[0], step):
-        yield slice(begin, min(begin + step, x.shape[0]))
 
 
 def _origins(out: Tensor, window: Window) -> tuple[Tensor, Tensor]:

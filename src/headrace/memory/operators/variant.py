@@ -1,6 +1,6 @@
 """Alternative implementations of a node of the joint graph: values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,3 +120,38 @@ def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return strides of a dense tensor of the same shape and order of dimensions."""
     return torch.empty_like(tensor).stride()
+
+
+def overwritable(operand: Any, made: torch.Tensor) -> bool:
+    """Return whether a result fits in the memory of an operand.
+
+    An input of the step is not overwritten, nor a tangent; nor a part of a storage.
+    """
+    if not isinstance(operand, Node) or operand.op != "call_function":
+        return False
+    old = fake(operand)
+    return (
+        old.shape == made.shape
+        and old.stride() == made.stride()
+        and old.dtype == made.dtype
+        and old.stride() == dense_strides(old)
+        and old.untyped_storage().nbytes() == old.numel() * old.element_size()
+    )
+
+
+BLOCK_BYTES = {"cpu": 1 << 22, "cuda": 1 << 26}
+"""Of samples that functions in several steps go through at once: in the cache, or a few kernels'
+launches."""
+
+
+def sample_blocks(x: torch.Tensor, nbytes: int) -> Iterator[slice]:
+    """Yield slices of samples, the first dimension of x.
+
+    Parameters
+    ----------
+    nbytes : that all samples take; a block takes at most `BLOCK_BYTES`, or is of one sample.
+    """
+    samples = max(x.shape[0], 1)
+    step = max(BLOCK_BYTES.get(x.device.type, 1 << 22) * samples // max(nbytes, 1), 1)
+    for begin in range(0, x.shape[0], step):
+        yield slice(begin, min(begin + step, x.shape[0]))
