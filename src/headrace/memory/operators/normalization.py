@@ -34,12 +34,7 @@ LEAST_WEIGHT = 1e-3
 
 
 def batch_norm_backward_from_output(
-    grad: Tensor,
-    out: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    invstd: Tensor,
-    wanted: list[bool],
+    grad: Tensor, out: Tensor, weight: Tensor, bias: Tensor, invstd: Tensor, wanted: list[bool]
 ) -> tuple[Tensor, ...]:
     """Return the gradients of input, weight and bias, as far as wanted, from the output.
 
@@ -53,28 +48,15 @@ def batch_norm_backward_from_output(
         If a weight is too small for z to be known from y (`LEAST_WEIGHT`).
     """
     _refuse_small(weight, bias, "batch")
+    scale, inverse = weight.square().mul_(invstd), weight.reciprocal()
     gradients = aten.native_batch_norm_backward.default(
-        grad,
-        out,
-        weight.square().mul_(invstd),
-        None,
-        None,
-        bias.to(invstd.dtype),
-        weight.reciprocal().to(invstd.dtype),
-        True,
-        0.0,
-        wanted,
+        grad, out, scale, None, None, bias, inverse, True, 0.0, wanted
     )
     return _wanted(gradients, wanted)
 
 
 def batch_norm_backward_in_place(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    invstd: Tensor,
-    wanted: list[bool],
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor, wanted: list[bool]
 ) -> tuple[Tensor, ...]:
     """Overwrite `grad` with the gradient of the input; return it, and those of weight and bias.
 
@@ -96,12 +78,7 @@ def batch_norm_backward_in_place(
 
 
 def batch_norm_backward_from_output_in_place(
-    grad: Tensor,
-    out: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    invstd: Tensor,
-    wanted: list[bool],
+    grad: Tensor, out: Tensor, weight: Tensor, bias: Tensor, invstd: Tensor, wanted: list[bool]
 ) -> tuple[Tensor, ...]:
     """Overwrite `grad` as `batch_norm_backward_in_place`, from the output.
 

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.memory.graph import Graph
-from headrace.memory.plan.program import Rows
+from headrace.memory.plan.program import Rows, Terms
 from headrace.memory.plan.stages import Stages
 from headrace.solver import LinearModel
-
-Terms = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,24 +153,16 @@ class _Coarse:
                 found.setdefault(storage, []).append((self.ways[operator, number], 1.0))
         return found
 
-    def _operands(self, operator: int) -> set[int]:
-        ways = self.stages.ways(operator)
-        return set.intersection(*(set(self.stages.reads(way)) for way in ways))
-
     def _supplied(self, terms: Terms, part: int, storage: int, again: dict[int, int]) -> None:
         """Require a storage to be there when a part begins, or to be made then."""
-        found = list(terms)
-        if (part, storage) in self.state:
-            found.append((self.state[part, storage], -1.0))
-        if self.stages.creator[storage] in again:
-            found.append((again[self.stages.creator[storage]], -1.0))
-        self.rows.add(found, upper=0.0)
+        there = self.state.get((part, storage))
+        self.rows.supply(terms, there, again.get(self.stages.creator[storage]))
 
     def interval(self, part: int) -> None:
         """Add 4.7 and 4.8 of a part: what is read in it was there before, or is made in it."""
         again = {by: number for (each, by), number in self.again.items() if each == part}
         for operator, number in again.items():
-            for storage in self._operands(operator):
+            for storage in self.stages.operands(operator):
                 self._supplied([(number, 1.0)], part, storage, again)
         for stage in self._stages_of(part):
             for storage, terms in self._reading(stage).items():
@@ -196,7 +186,7 @@ class _Coarse:
                     later[operator] = self._variable()
                     self.rows.add([(later[operator], 1.0), *terms], upper=0.0)
             for operator, number in later.items():
-                for storage in self._operands(operator):
+                for storage in self.stages.operands(operator):
                     self._supplied([(number, 1.0)], part, storage, later)
             for stage in range(self.ends[part] + 1, self.stages.count + 1):
                 for storage, terms in self._reading(stage).items():
@@ -220,7 +210,7 @@ class _Coarse:
         """Add the memory in the forward pass (4.1)."""
         stages, kept = self.stages, self.stages.graph.resident_bytes
         needed = {
-            storage: max((by for by in readers if storage in self._operands(by)), default=-1)
+            storage: max((by for by in readers if storage in self.stages.operands(by)), default=-1)
             for storage, readers in stages.readers.items()
         }
         for operator in stages.forward:

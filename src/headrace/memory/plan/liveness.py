@@ -20,7 +20,7 @@ gradients with readers that depend on implementations as briefly as possible.
 from dataclasses import dataclass, field
 
 from headrace.memory.graph import Graph
-from headrace.memory.plan.program import Rows, Run, Runs, StepProgram
+from headrace.memory.plan.program import Rows, Run, Runs, StepProgram, Terms
 from headrace.memory.plan.stages import Stages
 from headrace.solver import LinearModel
 
@@ -146,10 +146,10 @@ class _Exact:
         for stage in sorted(chosen, reverse=True):
             again = self._indicators(stage, end, after)
             for operator, number in again.items():
-                for storage in self._operands(operator):
+                for storage in self.stages.operands(operator):
                     self._supply(stage, storage, [(number, 1.0)], again)
             for later in range(stage, last + 1):
-                reading: dict[int, list[tuple[int, float]]] = {}
+                reading: dict[int, Terms] = {}
                 for run, number in self.runs.of_operator(later, self.stages.backward(later)):
                     for storage in self.stages.reads(run.way):
                         reading.setdefault(storage, []).append((number, 1.0))
@@ -173,25 +173,10 @@ class _Exact:
                 self.rows.add([(found[operator], 1.0), *terms], upper=0.0)
         return found
 
-    def _operands(self, operator: int) -> set[int]:
-        """Return what every implementation of an operator reads."""
-        ways = self.stages.ways(operator)
-        return set.intersection(*(set(self.stages.reads(way)) for way in ways))
-
-    def _supply(
-        self,
-        stage: int,
-        storage: int,
-        terms: list[tuple[int, float]],
-        again: dict[int, int],
-    ) -> None:
+    def _supply(self, stage: int, storage: int, terms: Terms, again: dict[int, int]) -> None:
         """Require a storage that is read in a stage or later to enter it or to be made then."""
-        supply = list(terms)
-        if (stage, storage) in self.entering:
-            supply.append((self.entering[stage, storage], -1.0))
-        if self.stages.creator[storage] in again:
-            supply.append((again[self.stages.creator[storage]], -1.0))
-        self.rows.add(supply, upper=0.0)
+        there = self.entering.get((stage, storage))
+        self.rows.supply(terms, there, again.get(self.stages.creator[storage]))
 
     def memory(self, budget_bytes: int) -> None:
         """Add the running sums, and that no run needs more than the budget (4.4)."""

@@ -26,6 +26,8 @@ from headrace.memory.plan.stages import Stages
 from headrace.memory.schedule import Schedule, Step
 from headrace.solver import LinearModel
 
+Terms = list[tuple[int, float]]
+"""Variables with their factors."""
 _HALF = 0.5
 
 
@@ -53,6 +55,11 @@ class Rows:
             self._values.append(value)
         self._lower.append(lower)
         self._upper.append(upper)
+
+    def supply(self, terms: Terms, there: int | None, made: int | None) -> None:
+        """Add that the terms' sum is at most that of two variables, as far as there are such."""
+        given = [(number, -1.0) for number in (there, made) if number is not None]
+        self.add([*terms, *given], upper=0.0)
 
     def put(self, model: LinearModel) -> None:
         """Add the rows to a model."""

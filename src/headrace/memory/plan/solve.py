@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.errors import ModelError
 from headrace.memory.errors import BudgetError
-from headrace.memory.graph import Graph, Operator
+from headrace.memory.graph import Graph, Implementation
 from headrace.memory.plan.baselines import block_schedule, keep_schedule, sqrt_schedule
 from headrace.memory.plan.coarse import CoarseProgram, coarse_program
 from headrace.memory.plan.draft import Draft, SimulatedDraft
@@ -40,11 +40,14 @@ _EXACT_SHARE = 0.5
 """Share of the time for it, after which the search takes over."""
 _FIRST_SHARE = 0.25
 """Share of the time for the first schedules, before there is a bound."""
+_EARLY_SHARE = 0.4
+"""Share of the time until whose end schedules are improved at random, before the programs: the
+first rounds gain most."""
 _BOUND_SHARE = 0.7
 """Largest share of the time that is left for one relaxation."""
 _LEAST_SHARE, _LEAST_S = 0.1, 2.0
 """Time for the least budget of an error, beyond the limit: a share of it, and at least seconds."""
-_NARROW_SHARE = 0.25
+_NARROW_SHARE = 0.2
 """Share of the time for a solve with one implementation of each operator."""
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 """Values of the relaxation above which a run is taken into a rounded schedule."""
@@ -222,6 +225,7 @@ class _Solve:
             self._exact(program)
         else:
             self._coarse()
+            self._improve(_EARLY_SHARE)
             if narrow:
                 self._narrow()
         if self.best is None:
@@ -232,8 +236,17 @@ class _Solve:
             self._relax(program)
         if not small:
             self._intervals()
-        if not self._ended():
-            self.search.improve(self.best, self.limits.rounds, self._ended, self._found)
+        self._improve(1.0)
+
+    def _improve(self, share: float) -> None:
+        """Search at random until a share of the time is over, or of the rounds."""
+        until, rounds = share * self.limits.seconds, round(share * self.limits.rounds)
+
+        def over() -> bool:
+            return self._ended() or self._seconds() >= until
+
+        if self.best is not None and not over():
+            self.search.improve(self.best, rounds, over, self._found)
 
     def _seconds(self) -> float:
         return time.monotonic() - self.began
@@ -319,8 +332,11 @@ class _Solve:
         The search is quicker among the first ones alone, then among those that differ from it in
         what they read alone. The result is at least as good as these schedules post-optimised.
         """
-        tried = [_Narrow.all(self.graph).ways]
-        for narrowed in (_Narrow.first(self.graph), _Narrow.other_reads(self.graph)):
+        tried = [_Narrow.to(self.graph).ways]
+        for narrowed in (
+            _Narrow.to(self.graph, lambda *_: False),
+            _Narrow.other_reads(self.graph),
+        ):
             if self._ended() or narrowed.ways in tried:
                 continue
             tried.append(narrowed.ways)
@@ -502,6 +518,10 @@ class _Solve:
         )
 
 
+_KeptWays = Callable[[Implementation, Implementation], bool]
+"""The first implementation of an operator, and another one -> whether that is kept."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Narrow:
     """Some of the implementations of each operator: `ways` has their numbers in the whole graph."""
@@ -509,48 +529,39 @@ class _Narrow:
     ways: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def all(cls, graph: Graph) -> "_Narrow":
-        """Return all of them."""
-        return cls(tuple(tuple(range(len(each.implementations))) for each in graph.operators))
-
-    @classmethod
-    def first(cls, graph: Graph) -> "_Narrow":
-        """Return the first one of each operator."""
-        return cls(((0,),) * len(graph.operators))
+    def to(cls, graph: Graph, kept: _KeptWays = lambda *_: True) -> "_Narrow":
+        """Return the first ones, and the others that are kept beside them."""
+        return cls(
+            tuple(
+                (0, *(n for n, way in enumerate(ways) if n and kept(ways[0], way)))
+                for ways in (each.implementations for each in graph.operators)
+            )
+        )
 
     @classmethod
     def useful(cls, graph: Graph) -> "_Narrow":
         """Return the first ones and those that are not like it at no less cost."""
 
-        def kept(operator: Operator) -> tuple[int, ...]:
-            first, *others = operator.implementations
-            return 0, *(
-                number
-                for number, way in enumerate(others, 1)
-                if (way.reads, way.creates, way.overwrites)
+        def kept(first: Implementation, other: Implementation) -> bool:
+            return (
+                (other.reads, other.creates, other.overwrites)
                 != (first.reads, first.creates, first.overwrites)
-                or way.time_us < first.time_us
-                or way.workspace_bytes < first.workspace_bytes
+                or other.time_us < first.time_us
+                or other.workspace_bytes < first.workspace_bytes
             )
 
-        return cls(tuple(map(kept, graph.operators)))
+        return cls.to(graph, kept)
 
     @classmethod
     def other_reads(cls, graph: Graph) -> "_Narrow":
         """Return the first ones and those that only read something else."""
         made = {storage for each in graph.operators for storage in each.implementations[0].creates}
 
-        def kept(operator: Operator) -> tuple[int, ...]:
-            first, *others = operator.implementations
-            return 0, *(
-                number
-                for number, way in enumerate(others, 1)
-                if way.creates == first.creates
-                and way.overwrites is None
-                and made.issuperset(way.reads)
-            )
+        def kept(first: Implementation, other: Implementation) -> bool:
+            in_place = other.overwrites is not None
+            return other.creates == first.creates and not in_place and made.issuperset(other.reads)
 
-        return cls(tuple(map(kept, graph.operators)))
+        return cls.to(graph, kept)
 
     def graph(self, whole: Graph) -> Graph:
         """Return the graph with these implementations alone."""

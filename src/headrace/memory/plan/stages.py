@@ -63,6 +63,10 @@ class Stages:
         """Return what an implementation reads of the storages of `creator`."""
         return [each for each in way.reads if each in self.creator]
 
+    def operands(self, operator: int) -> set[int]:
+        """Return what every implementation of an operator reads of those."""
+        return set.intersection(*(set(self.reads(way)) for way in self.ways(operator)))
+
     def run_bytes(self, way: Implementation) -> int:
         """Return what a run allocates beside what is there: creations and the workspace."""
         reused = 0 if way.overwrites is None else self.nbytes([way.overwrites])
