@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from headrace.memory.graph import Graph
 from headrace.memory.plan.coarse import coarse_program
 from headrace.memory.plan.liveness import exact_program
-from headrace.memory.plan.program import StepProgram, paper_program
+from headrace.memory.plan.program import StepProgram
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import plain_schedule
 from headrace.solver import Parameters, Proved, Result, solve
 from tests.memory.graphs import chain, random_graph
 from tests.memory.plan.oracle import fastest
+from tests.memory.plan.paper import paper_program
 
 
 def optimum(program: StepProgram) -> Result:

@@ -34,9 +34,17 @@ LEAST_WEIGHT = 1e-3
 
 
 def batch_norm_backward_from_output(
-    grad: Tensor, out: Tensor, weight: Tensor, bias: Tensor, invstd: Tensor, wanted: list[bool]
+    grad: Tensor,
+    out: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    invstd: Tensor,
+    wanted: list[bool],
+    in_place: bool,
 ) -> tuple[Tensor, ...]:
     """Return the gradients of input, weight and bias, as far as wanted, from the output.
+
+    The first one is in place of `grad` if that is `in_place`.
 
     The output y = weight * z + bias of a normalized z has mean `bias` and standard deviation
     `weight`. So ATen's kernel runs on y with these, and with weight^2 * invstd as the weight:
@@ -49,6 +57,8 @@ def batch_norm_backward_from_output(
     """
     _refuse_small(weight, bias, "batch")
     scale, inverse = weight.square().mul_(invstd), weight.reciprocal()
+    if in_place:
+        return batch_norm_backward_in_place(grad, out, scale, bias, inverse, wanted)
     gradients = aten.native_batch_norm_backward.default(
         grad, out, scale, None, None, bias, inverse, True, 0.0, wanted
     )
@@ -75,21 +85,6 @@ def batch_norm_backward_in_place(
         change = (x[block] - centre).mul_(slope).add_(offset)
         grad[block].sub_(change).mul_(scale)
     return _wanted((grad, of_weight, of_bias), wanted)
-
-
-def batch_norm_backward_from_output_in_place(
-    grad: Tensor, out: Tensor, weight: Tensor, bias: Tensor, invstd: Tensor, wanted: list[bool]
-) -> tuple[Tensor, ...]:
-    """Overwrite `grad` as `batch_norm_backward_in_place`, from the output.
-
-    Raises
-    ------
-    ImplementationError
-        If a weight is too small for z to be known from y (`LEAST_WEIGHT`).
-    """
-    _refuse_small(weight, bias, "batch")
-    scale = weight.square().mul_(invstd)
-    return batch_norm_backward_in_place(grad, out, scale, bias, weight.reciprocal(), wanted)
 
 
 def layer_norm_backward_from_output(
@@ -209,47 +204,42 @@ def _batch_norm_backward(node: Node) -> list[Variant]:
     grad, x, weight, _, _, mean, invstd, train, _, wanted = node.args
     if not train or not _is_dense(fake(cast(Node, x))):
         return []
-    found = _in_place(node, batch_norm_backward_in_place, (grad, x, weight, mean, invstd, wanted))
-    forward = mean.args[0] if isinstance(mean, Node) and mean.args else None
-    functional = aten._native_batch_norm_legit_functional.default
-    if not isinstance(forward, Node) or forward.target is not functional:
-        return found
-    out = [use for use in forward.users if use.args[1] == 0]
-    bias = forward.args[2]
-    if not out or not isinstance(weight, Node) or not isinstance(bias, Node):
-        return found
+    in_place = _in_place(node)
+    out = _output_beside(mean, aten._native_batch_norm_legit_functional.default)
+    bias = out and cast(Node, out.args[0]).args[2]
+    if not isinstance(weight, Node) or not isinstance(bias, Node):
+        return in_place
     if fake(weight).dtype != fake(cast(Node, invstd)).dtype:
-        return found
-    args = (grad, out[0], weight, bias, invstd, wanted)
-    creates = tuple(i for i, want in enumerate(cast(list[bool], wanted)) if want)
-    from_output = _from_output(batch_norm_backward_from_output, args, creates, weight)
-    in_place = (
+        return in_place
+    args = (grad, out, weight, bias, invstd, wanted)
+    found = [_from_output(batch_norm_backward_from_output, (*args, False), wanted, weight)]
+    found += (
         replace(
-            from_output,
-            name=f"{from_output.name}, {each.name}",
-            target=batch_norm_backward_from_output_in_place,
+            found[0],
+            name=f"from output, {each.name}",
+            args=(*args, True),
             overwrites=each.overwrites,
         )
-        for each in found
+        for each in in_place
     )
-    return [*found, from_output, *in_place]
+    return in_place + found
 
 
-def _in_place(node: Node, target: Callable[..., Any], args: tuple[Any, ...]) -> list[Variant]:
+def _in_place(node: Node) -> list[Variant]:
     """Return the gradient of the input in place of that of the output, of equal types.
 
     It is a choice, and not named as what always replaces the default: it rounds otherwise.
     """
-    grad, x, _, _, invstd, wanted = args
+    grad, x, weight, _, _, mean, invstd, _, _, wanted = cast(Any, node.args)
     types = {fake(each).dtype for each in (grad, x, invstd)}
     if not wanted[0] or len(types) > 1 or not overwritable(grad, node.meta["val"][0]):
         return []
     return [
         Variant(
             name="in place of the gradient",
-            target=target,
-            args=args,
-            creates=tuple(index for index, want in enumerate(wanted) if want),
+            target=batch_norm_backward_in_place,
+            args=(grad, x, weight, mean, invstd, wanted),
+            creates=_creates(wanted),
             overwrites=grad,
             exactness=Exactness.ROUNDED,
             note="the terms of the gradient are added in another order",
@@ -258,7 +248,7 @@ def _in_place(node: Node, target: Callable[..., Any], args: tuple[Any, ...]) -> 
 
 
 def _from_output(
-    target: Callable[..., Any], args: tuple[Any, ...], creates: tuple[int, ...], weight: object
+    target: Callable[..., Any], args: tuple[Any, ...], wanted: Any, weight: object
 ) -> Variant:
     """Return a variant, which has a condition where there are weights."""
     rounded = "the normalized input is rounded to the output's precision"
@@ -267,30 +257,32 @@ def _from_output(
         name="from output",
         target=target,
         args=args,
-        creates=creates,
+        creates=_creates(wanted),
         exactness=Exactness.ROUNDED if weight is None else Exactness.CONDITIONAL,
         note=rounded if weight is None else condition + rounded,
     )
 
 
-def _layer_norm_backward(node: Node) -> list[Variant]:
-    grad, _, shape, _, rstd, weight, bias, wanted = node.args
-    out = _output_beside(rstd, aten.native_layer_norm.default)
-    if out is None:
-        return []
-    args = (grad, out, shape, rstd, weight, bias, wanted)
-    creates = tuple(i for i, want in enumerate(cast(list[bool], wanted)) if want)
-    return [_from_output(layer_norm_backward_from_output, args, creates, weight)]
+def _creates(wanted: list[bool]) -> tuple[int, ...]:
+    return tuple(index for index, want in enumerate(wanted) if want)
 
 
-def _rms_norm_backward(node: Node) -> list[Variant]:
-    grad, _, shape, rstd, weight, wanted = node.args
-    out = _output_beside(rstd, aten._fused_rms_norm.default)
-    if out is None:
-        return []
-    args = (grad, out, shape, rstd, weight, wanted)
-    creates = tuple(i for i, want in enumerate(cast(list[bool], wanted)) if want)
-    return [_from_output(rms_norm_backward_from_output, args, creates, weight)]
+def _backward(target: Callable[..., Any], forward: Any, rstd: int) -> Offers:
+    """Return the offers of a backward operator from the first output of its forward operator.
+
+    Parameters
+    ----------
+    rstd : index of that argument; it and the later ones are those of `target` behind the shape.
+    """
+
+    def offers(node: Node) -> list[Variant]:
+        grad, _, shape, *_ = node.args
+        rest = node.args[rstd:]
+        out = _output_beside(rest[0], forward)
+        args = (grad, out, shape, *rest)
+        return [] if out is None else [_from_output(target, args, rest[-1], rest[1])]
+
+    return offers
 
 
 def _output_beside(statistic: Any, target: Any) -> Node | None:
@@ -353,7 +345,7 @@ def _product(node: Node) -> list[Variant]:
         args = (factor, norm.out, norm.weight, norm.rstd)
     else:
         return []
-    return [_from_output(product_from_output, args, (0,), norm.weight)]
+    return [_from_output(product_from_output, args, [True], norm.weight)]
 
 
 def _power(node: Node) -> list[Variant]:
@@ -363,13 +355,17 @@ def _power(node: Node) -> list[Variant]:
     if norm is None or exponent != 1:
         return []
     args = (norm.out, norm.weight, norm.rstd)
-    return [_from_output(input_from_output, args, (0,), norm.weight)]
+    return [_from_output(input_from_output, args, [True], norm.weight)]
 
 
 OFFERS: dict[Any, Offers] = {
-    aten._fused_rms_norm_backward.default: _rms_norm_backward,
+    aten._fused_rms_norm_backward.default: _backward(
+        rms_norm_backward_from_output, aten._fused_rms_norm.default, 3
+    ),
     aten.mul.Tensor: _product,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
-    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten.native_layer_norm_backward.default: _backward(
+        layer_norm_backward_from_output, aten.native_layer_norm.default, 4
+    ),
     aten.pow.Tensor_Scalar: _power,
 }

@@ -85,10 +85,7 @@ class _Exact:
         return min(run.operator, self.stages.graph.forward_count)
 
     def _lifetime(
-        self,
-        stage: int,
-        storage: int,
-        reading: dict[tuple[int, int, int], list[tuple[Run, int]]],
+        self, stage: int, storage: int, reading: dict[tuple[int, int, int], list[tuple[Run, int]]]
     ) -> None:
         """Add a storage's variables of one stage, event by event."""
         there = self.entering.get((stage, storage))

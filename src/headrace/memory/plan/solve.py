@@ -354,12 +354,9 @@ class _Solve:
     def _persist(self) -> None:
         """Search with more disturbance until the time is over."""
         for _ in range(self.limits.rounds):
-            if self.best is not None or self._ended() or self._proven_infeasible():
+            if self.best is not None or self._ended() or self.bound == float("inf"):
                 return
             self._start(Draft.plain(self.stages), noise=2.0)
-
-    def _proven_infeasible(self) -> bool:
-        return self.bound == float("inf")
 
     def _program(self) -> StepProgram | None:
         """Return the exact program, unless the work is done or it is too large to be relaxed."""
