@@ -40,14 +40,14 @@ _EXACT_SHARE = 0.5
 """Share of the time for it, after which the search takes over."""
 _FIRST_SHARE = 0.25
 """Share of the time for the first schedules, before there is a bound."""
-_EARLY_SHARE = 0.4
-"""Share of the time until whose end schedules are improved at random, before the programs: the
-first rounds gain most."""
+_EARLY_SHARE = 0.75
+"""Share of the time until whose end schedules are improved at random, before the larger programs:
+that gains more than these from the same time."""
 _BOUND_SHARE = 0.7
 """Largest share of the time that is left for one relaxation."""
 _LEAST_SHARE, _LEAST_S = 0.1, 2.0
 """Time for the least budget of an error, beyond the limit: a share of it, and at least seconds."""
-_NARROW_SHARE = 0.2
+_NARROW_SHARE = 0.25
 """Share of the time for a solve with one implementation of each operator."""
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 """Values of the relaxation above which a run is taken into a rounded schedule."""
@@ -225,9 +225,9 @@ class _Solve:
             self._exact(program)
         else:
             self._coarse()
-            self._improve(_EARLY_SHARE)
             if narrow:
                 self._narrow()
+            self._improve(_EARLY_SHARE)
         if self.best is None:
             self._persist()
         if self.best is None:
