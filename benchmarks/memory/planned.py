@@ -93,14 +93,20 @@ class PlannedCells:
 
 
 def _commit() -> str | None:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        found = subprocess.run(
+    """Return the commit, with ``-dirty`` if another tracked file than the rows' is changed."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(
             command, cwd=PLANNED.parent, capture_output=True, text=True, check=True
-        )
+        ).stdout.strip()
+
+    try:
+        commit = git("rev-parse", "--short=12", "HEAD")
+        changed = git("status", "--porcelain", "-uno", "--", ":/", f":(exclude){PLANNED.name}")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()
+    return f"{commit}-dirty" if changed else commit
 
 
 def main() -> int:
