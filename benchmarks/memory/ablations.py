@@ -19,19 +19,21 @@ from headrace.memory.plan.solve import SolveLimits, solve_schedule
 from headrace.solver import LinearModel
 
 SECTION = "ablations"
-IN_PLACE, FROM_OUTPUT, ENCODED, SPLIT = "in place", "from output", "encoded", "split"
+IN_PLACE, OF_GRADIENT, FROM_OUTPUT = "in place", "in place of the gradient", "from output"
+ENCODED, SPLIT = "encoded", "split"
 _WORDS: Mapping[str, Collection[str]] = {
     IN_PLACE: ("place",),
+    OF_GRADIENT: ("gradient",),  # batch norms; Gist has only activations in place
     FROM_OUTPUT: ("output", "input"),
     ENCODED: ("signs", "bytes", "bits", "indices"),
     SPLIT: ("chunks", "parts"),
 }
 KINDS: Mapping[str, Collection[str]] = {
     "none": (),
-    "in place": (IN_PLACE,),
+    "in place": (IN_PLACE, OF_GRADIENT),
     "output-activated": (FROM_OUTPUT,),
     "intermediate-activated": (ENCODED,),
-    "all": (IN_PLACE, FROM_OUTPUT, ENCODED, SPLIT),
+    "all": (IN_PLACE, OF_GRADIENT, FROM_OUTPUT, ENCODED, SPLIT),
 }
 """Rows of Figure 4.5, without that of convolution algorithms, of which a roofline has one."""
 _GIST = (IN_PLACE, ENCODED)

@@ -1,7 +1,7 @@
 """Measured memory and times on a GPU: Table 4.2's networks at the paper's batches.
 
-There only where torch sees a GPU (its sections' bars are not in other runs). The peak is that of
-CUDA's allocator, parameters and inputs included, as in the paper. Profiles are written to
+The section is in the list only where torch sees a GPU; other runs have no bars of it. The peak is
+that of CUDA's allocator, parameters and inputs included, as in the paper. Profiles are written to
 `profiles/`, to be committed: plans for that GPU can then be made anywhere.
 """
 
@@ -22,6 +22,7 @@ from benchmarks.kept import KeptRows
 from benchmarks.memory.ablations import allowed, gist_row
 from benchmarks.memory.fitted import LossModule
 from benchmarks.memory.planning import FULL, NOOP, Steps, least_peak, papers_share
+from benchmarks.memory.rivals import EAGER
 from benchmarks.memory.step import Step
 from benchmarks.memory.workloads import PAPER, Workload
 from headrace.memory import fit
@@ -107,7 +108,7 @@ def judge(report: Report, rows: list[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
-    """What measures steps on a device.
+    """Functions that measure steps on a device.
 
     Attributes
     ----------
@@ -173,7 +174,7 @@ def rows_of(
     eager_bytes = _peak_bytes(_eager_step(workload, device, batch), tools)
     profile = _profile(workload, device, batch)
     profiles.mkdir(exist_ok=True)
-    profile.save(profiles / f"{workload.name}-{profile.device.replace(' ', '-').lower()}.json")
+    profile.save(profiles / f"{workload.name}-{profile.device.replace(' ', '-').lower()}.profile")
     first = allowed(profile.graph, ())
     steps = Steps(workload=workload, graphs={NOOP: first, FULL: profile.graph})
     least, schedule = least_peak(profile.graph, steps, quick=quick)
@@ -252,13 +253,8 @@ def _outcome(
 def _eager_step(workload: Workload, device: torch.device, batch: int | None) -> Step:
     """Make a step of eager; what an earlier one left in cycles is freed before."""
     gc.collect()
-    model, inputs, targets = workload.make(batch)
-    model = model.to(device)
-
-    def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return workload.loss(model(x), y)
-
-    return Step(model=model, forward=forward, inputs=inputs.to(device), targets=targets.to(device))
+    with device:
+        return EAGER.step(workload, batch)
 
 
 def _profile(workload: Workload, device: torch.device, batch: int | None) -> MemoryProfile:

@@ -144,10 +144,14 @@ class _Trials:
     alike, and those that have fallen behind are left out; but the best of each type is tried twice,
     as a slow moment can be all of its own.
 
+    Attributes
+    ----------
     known : the candidates, the fastest first by prediction; places are in it.
     cap : of bytes per key.
     most_s : time after which no more trials begin, in seconds of `spent_s`.
     results : of each place that was tried.
+    keys : in the sample's map at its end.
+    inputs : parameters of each candidate, in buckets.
     """
 
     known: Sequence[ConfigurationCandidate]
@@ -190,6 +194,8 @@ class _Trials:
     def _in_order(self, *, stops: bool) -> Iterator[int]:
         """Yield the places to try first; each depends on the trials before.
 
+        Parameters
+        ----------
         stops : whether those that are expected to be far behind are left out.
         """
         first, others, above = _order(self.known, self.cap)

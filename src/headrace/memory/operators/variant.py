@@ -152,6 +152,6 @@ def sample_blocks(x: torch.Tensor, nbytes: int) -> Iterator[slice]:
     nbytes : that all samples take; a block takes at most `BLOCK_BYTES`, or is of one sample.
     """
     samples = max(x.shape[0], 1)
-    step = max(BLOCK_BYTES.get(x.device.type, 1 << 22) * samples // max(nbytes, 1), 1)
+    step = max(BLOCK_BYTES.get(x.device.type, BLOCK_BYTES["cpu"]) * samples // max(nbytes, 1), 1)
     for begin in range(0, x.shape[0], step):
         yield slice(begin, min(begin + step, x.shape[0]))
