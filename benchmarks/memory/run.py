@@ -4,7 +4,16 @@ import sys
 
 import torch
 
-from benchmarks.memory import ablations, correct, gpt, gpu, models, planning, resnet
+from benchmarks.memory import (
+    ablations,
+    correct,
+    gpt,
+    gpu,
+    implementations,
+    models,
+    planning,
+    resnet,
+)
 from benchmarks.sections import Section, run_sections
 
 SECTIONS: tuple[Section, ...] = (
@@ -14,6 +23,7 @@ SECTIONS: tuple[Section, ...] = (
     ablations,
     models,
     correct,
+    implementations,
     *((gpu,) if torch.cuda.is_available() else ()),
 )
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from benchmarks.harness import Report
-from benchmarks.memory import gpu, planning
+from benchmarks.memory import gpu, implementations, planning
 from benchmarks.memory.ablations import KINDS, kinds_of
 from benchmarks.memory.models import covered_share
 from benchmarks.memory.networks import GPT, MobileNetV2
@@ -32,6 +32,7 @@ from benchmarks.memory.step import (
     step_allocations,
 )
 from benchmarks.memory.workloads import RESNET, WORKLOADS, Workload, pixels, text, token_loss
+from headrace.memory.graph import Graph, Implementation, Operator, Storage
 from headrace.memory.profile import MemoryProfile
 
 PARAMETERS = {
@@ -138,6 +139,41 @@ def test_each_implementation_has_a_kind() -> None:
         for kind in kinds_of(way)
     }
     assert found == {*KINDS["all"]}
+
+
+def test_implementations_are_beside_the_first_ones() -> None:
+    def relu(number: int, first_us: float) -> Operator:
+        first = Implementation(
+            name="default", time_us=first_us, workspace_bytes=0, reads=(), creates=(0,)
+        )
+        signs = replace(
+            first, name="with signs", time_us=6.0, workspace_bytes=MIB, creates=(0, number)
+        )
+        return Operator(
+            name=f"relu_{number}", module="", again=True, implementations=(first, signs)
+        )
+
+    storages = tuple(Storage(name=f"{n}", nbytes=n * MIB) for n in (4, 1, 2))
+    graph = Graph(
+        storages=storages,
+        operators=(relu(1, 2.0), relu(2, 3.0)),
+        forward_count=2,
+        outputs=frozenset(),
+        results=frozenset(),
+    )
+    (row,) = implementations.rows_of(graph)
+    assert row == {
+        "operators": "relu",
+        "implementation": "with signs",
+        "count": 2,
+        "first_ms": 0.005,
+        "over_first": 2.5,
+        "largest": 3.0,
+        "first_workspace_mib": 0.0,
+        "workspace_mib": 1.0,
+        "first_created_mib": 4.0,
+        "created_mib": 6.0,
+    }
 
 
 def test_the_section_of_a_gpu_measures_and_judges(tmp_path: Path) -> None:

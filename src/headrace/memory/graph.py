@@ -4,6 +4,7 @@ Operators are in the order in which they run once: the forward pass, then the ba
 schedule (`headrace.memory.schedule`) may run those of the forward pass again.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -61,6 +62,11 @@ class Operator:
     module: str
     again: bool
     implementations: tuple[Implementation, ...]
+
+    @property
+    def kind(self) -> str:
+        """The name without its number."""
+        return re.sub(r"(_\d+)+$", "", self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,10 @@ def test_a_model_is_measured_planned_shown_and_verified(
             "budget is 'much', needs a number",
         ),
         (("plan", "step.profile", "--budget", "1MiB"), "there is no file 'step.profile': make a"),
+        (
+            ("plan", "planned_here.py", "--budget", "1MiB"),
+            "planned_here.py is a module: name its function, too, such as planned_here:build",
+        ),
         (("plan", "planned_here:pair", "--budget", "90%"), "the device's memory is not known"),
         (("plan", "planned_here:pair", "--budget", "10B"), "no schedule"),
         (

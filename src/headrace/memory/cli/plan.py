@@ -131,6 +131,10 @@ def _profile(
             f"there is no file {source!r}: make a profile with headrace memory measure, or name a "
             "module:function"
         )
+    if is_file and Path(source).suffix == ".py":
+        raise InputError(
+            f"{source} is a module: name its function, too, such as {Path(source).stem}:build"
+        )
     if is_file and not largest_batch:
         return _loaded(source, exactness)
     if not largest_batch:

@@ -1,7 +1,6 @@
 """Energy as what a plan minimises, by a table of watts (section 8.1 of the MONeT paper)."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +42,7 @@ def in_microjoules(graph: Graph, watts: Mapping[str, float]) -> Graph:
         replace(
             each,
             implementations=tuple(
-                replace(way, time_us=way.time_us * watts.get(_kind(each.name), watts[DEFAULT]))
+                replace(way, time_us=way.time_us * watts.get(each.kind, watts[DEFAULT]))
                 for way in each.implementations
             ),
         )
@@ -54,9 +53,4 @@ def in_microjoules(graph: Graph, watts: Mapping[str, float]) -> Graph:
 
 def unknown_kinds(watts: Mapping[str, float], graph: Graph) -> list[str]:
     """Return the kinds of a table that no operator of a graph has."""
-    return sorted(watts.keys() - {_kind(each.name) for each in graph.operators} - {DEFAULT})
-
-
-def _kind(operator: str) -> str:
-    """Return an operator's kind, which is its name without its number."""
-    return re.sub(r"(_\d+)+$", "", operator)
+    return sorted(watts.keys() - {each.kind for each in graph.operators} - {DEFAULT})
