@@ -5,13 +5,16 @@ namespace nb = nanobind;
 void bind_codec(nb::module_& module);
 void bind_executor(nb::module_& module);
 void bind_index(nb::module_& module);
+void bind_memory(nb::module_& module);
 void bind_synthesis(nb::module_& module);
 
 NB_MODULE(_native, module) {
   module.doc() =
-      "The native core of headrace: transport, executor, reductions, codecs, synthesis, index.";
+      "The native core of headrace: transport, executor, reductions, codecs, synthesis, index, "
+      "search for schedules.";
   bind_executor(module);
   bind_codec(module);
   bind_synthesis(module);
   bind_index(module);
+  bind_memory(module);
 }

@@ -6,33 +6,15 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include "columns.hpp"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace {
 
+using namespace headrace::bindings;
 using namespace headrace::synthesis;
-
-template <class T>
-using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Integers = Column<std::int32_t>;
-using Numbers = Column<double>;
-
-template <class T>
-std::vector<T> vector_of(const Column<T>& column) {
-  return {column.data(), column.data() + column.shape(0)};
-}
-
-Rows rows_of(const Column<std::int64_t>& first, const Integers& item) {
-  return {vector_of(first), vector_of(item)};
-}
-
-template <class T>
-nb::ndarray<nb::numpy, T, nb::ndim<1>> array_of(std::vector<T> values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* held) noexcept { delete static_cast<std::vector<T>*>(held); });
-  return {kept->data(), {kept->size()}, owner};
-}
 
 // Returns true for a pending KeyboardInterrupt, which is left to the caller; throws other
 // exceptions. Signals are those of the main thread. Exceptions that another thread raises in this

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "check.hpp"
-#include "synthesis/random.hpp"
+#include "random.hpp"
 
 using headrace::thrown;
 using namespace headrace::synthesis;

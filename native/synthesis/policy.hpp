@@ -1,7 +1,7 @@
 // Random parameters of one construction.
 #pragma once
 
-#include "synthesis/random.hpp"
+#include "random.hpp"
 
 namespace headrace::synthesis {
 

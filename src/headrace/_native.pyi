@@ -1,5 +1,5 @@
 """
-The native core of headrace: transport, executor, reductions, codecs, synthesis, index.
+The native core of headrace: transport, executor, reductions, codecs, synthesis, index, search for schedules.
 """
 
 from collections.abc import Callable, Sequence
@@ -414,3 +414,30 @@ def replay_index(value_bytes: int, configuration: IndexConfiguration, loaded: An
     """
     Load a map and run a trace on it, one operation after another, or by windows.
     """
+
+class GraphError(ValueError):
+    pass
+
+class ScheduleSearch:
+    """
+    Local search for fast schedules of a training step within a budget. Drafts are flat columns with three numbers for each step: stage, operator and implementation; `stop` is polled, and true ends a move with what it has.
+    """
+
+    def __init__(self, *, forward_count: int, resident_bytes: int, first_way: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], again: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], reads_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], reads: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], creates_first: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], creates: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], overwrites: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], time_us: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)], workspace_bytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], nbytes: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], is_output: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], is_result: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], creator: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], budget: int, seed: int, repeated: Sequence[Sequence[tuple[Sequence[int], Sequence[int]]]]) -> None: ...
+
+    def repair(self, steps: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], noise: float, stop: Callable) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """A draft that fits, or one with less excess."""
+
+    def polish(self, steps: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], stop: Callable) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """A draft without what it can do without."""
+
+    def exchanged(self, steps: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], stop: Callable) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """The best draft with implementations that are faster together."""
+
+    def spread(self, steps: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], stop: Callable) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """The best draft in which equal blocks are like one of them."""
+
+    def improve(self, steps: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], rounds: int, stop: Callable, found: Callable) -> Annotated[NDArray[numpy.int32], dict(shape=(None,))]:
+        """
+        The best draft of some rounds that change, repair and polish; `found` is called with each that is faster than those before.
+        """

@@ -26,7 +26,7 @@ def test_intervals_find_the_optimum(random: Random, ways: bool) -> None:
     best = fastest(graph, budget)
     if best is None:
         return
-    search = Search.of(stages, budget)
+    search = Search(stages, budget)
     start = search.evaluator.try_(Draft.plain(stages))
     assert start is not None
     draft = improved(stages, budget, start, Parameters(limit_s=20.0), spare=3)

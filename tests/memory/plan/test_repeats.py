@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from headrace.memory.graph import Graph
-from headrace.memory.plan.draft import Draft, Evaluator
-from headrace.memory.plan.repeats import repeated_blocks, spread
+from headrace.memory.plan.draft import Draft
+from headrace.memory.plan.repeats import repeated_blocks
+from headrace.memory.plan.search import Search
 from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.solve import SolveLimits, solve_schedule
 from headrace.memory.plan.stages import Stages
@@ -43,19 +44,22 @@ def test_what_one_block_computes_again_others_do_too() -> None:
     graph = layers(4)
     stages = Stages(graph)
     (blocks,) = repeated_blocks(graph)
-    draft = Draft.plain(stages)
-    first = blocks[2].backward[0] - graph.forward_count + 1
-    draft.again[first] = dict.fromkeys(blocks[2].forward[:3], 0)  # as a checkpoint does
-    made = spread(draft, blocks[2], blocks)
-    for block in blocks:
-        stage = block.backward[0] - graph.forward_count + 1
-        assert made.again[stage] == dict.fromkeys(block.forward[:3], 0)
-    trial = Evaluator(stages, 1 << 30).try_(made)
-    assert trial is not None
-    verify(graph, made.schedule())
-    one = Evaluator(stages, 1 << 30).try_(draft)
-    assert one is not None
-    assert trial.found.peak_bytes < one.found.peak_bytes
+
+    def reruns(counts: tuple[int, ...]) -> Draft:
+        """Return the draft in which each block runs its first operators again, as a checkpoint."""
+        draft = Draft.plain(stages)
+        for block, count in zip(blocks, counts, strict=True):
+            stage = block.backward[0] - graph.forward_count + 1
+            draft.again[stage] = dict.fromkeys(block.forward[:count], 0)
+        return draft
+
+    budget = simulate_step(graph, reruns((3, 3, 3, 0)).schedule()).peak_bytes
+    search = Search(stages, budget)
+    start = search.evaluator.try_(reruns((4, 4, 3, 4)))
+    assert start is not None
+    made = search.spread(start)
+    assert made.draft == reruns((3, 3, 3, 0))  # the last one's are needed at once
+    verify(graph, made.draft.schedule(), budget)
 
 
 def test_deep_networks_are_planned_far_below_a_plain_run() -> None:

@@ -54,13 +54,20 @@ class Draft:
                 draft.again[run][step.operator] = step.implementation
         return draft
 
-    def copy(self) -> "Draft":
-        """Return a draft that can be changed apart from this one."""
-        return Draft(
-            forward=list(self.forward),
-            backward=list(self.backward),
-            again=[dict(runs) for runs in self.again],
-        )
+    def way(self, stage: int, operator: int) -> int:
+        """Return the implementation of a run, which there is."""
+        if operator >= len(self.forward):
+            return self.backward[operator - len(self.forward)]
+        return self.forward[operator] if stage == 0 else self.again[stage][operator]
+
+    def set_way(self, stage: int, operator: int, way: int) -> None:
+        """Give a run an implementation; one behind the forward pass is added if there is none."""
+        if operator >= len(self.forward):
+            self.backward[operator - len(self.forward)] = way
+        elif stage == 0:
+            self.forward[operator] = way
+        else:
+            self.again[stage][operator] = way
 
     def steps(self) -> list[tuple[int, int, int]]:
         """Return (stage, operator, implementation) of each step."""
@@ -102,16 +109,10 @@ class SimulatedDraft:
 
 @dataclass(slots=True)
 class Evaluator:
-    """Simulates drafts of one graph.
-
-    Attributes
-    ----------
-    trials : simulations so far, the measure of work.
-    """
+    """Simulates drafts of one graph."""
 
     stages: Stages
     budget: int
-    trials: int = 0
     simulator: Simulator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +120,6 @@ class Evaluator:
 
     def try_(self, draft: Draft) -> SimulatedDraft | None:
         """Return a draft with its simulation; None if it reads what is not there."""
-        self.trials += 1
         steps = np.array(draft.steps(), dtype=np.int64).reshape(-1, 3)
         try:
             found = self.simulator.run_arrays(steps[:, 1], steps[:, 2], len(draft.forward))
@@ -129,27 +129,3 @@ class Evaluator:
         return SimulatedDraft(
             draft=draft, stage=steps[:, 0], operator=steps[:, 1], found=found, excess=excess
         )
-
-
-def way_of(stages: Stages, draft: Draft, stage: int, operator: int) -> int:
-    """Return the implementation of a run."""
-    if operator >= len(stages.forward):
-        return draft.backward[stage - 1]
-    return draft.forward[operator] if stage == 0 else draft.again[stage][operator]
-
-
-def set_way(stages: Stages, draft: Draft, stage: int, operator: int, number: int) -> None:
-    """Set the implementation of a run, in place."""
-    if operator >= len(stages.forward):
-        draft.backward[stage - 1] = number
-    elif stage == 0:
-        draft.forward[operator] = number
-    else:
-        draft.again[stage][operator] = number
-
-
-def with_way(stages: Stages, draft: Draft, stage: int, operator: int, number: int) -> Draft:
-    """Return a draft with another implementation of a run."""
-    copy = draft.copy()
-    set_way(stages, copy, stage, operator, number)
-    return copy

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.memory.plan.draft import Draft, SimulatedDraft, way_of
+from headrace.memory.plan.draft import Draft, SimulatedDraft
 from headrace.memory.plan.stages import Stages
 from headrace.solver import Parameters, import_cp_model, solve_cpsat
 
@@ -261,7 +261,7 @@ class _Intervals:
 
     def _reads_there(self, run: _Run, storage: int) -> bool:
         stage = (run.hinted or 0) // self.span
-        way = way_of(self.stages, self.start, stage, run.operator)
+        way = self.start.way(stage, run.operator)
         return storage in self.stages.ways(run.operator)[way].reads
 
     def _ended(self, run: _Run, literal: Any, serving: list[tuple[Any, Any]]) -> None:

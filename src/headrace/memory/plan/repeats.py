@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.memory.graph import Graph
-from headrace.memory.plan.draft import Draft
 
 _LEAST_OPERATORS = 3
 """Of a block in the forward pass."""
@@ -78,29 +77,3 @@ def _signature(graph: Graph, operators: list[int], skipped: int) -> tuple[object
         )
         for index in operators
     )
-
-
-def spread(draft: Draft, source: Block, blocks: list[Block]) -> Draft:
-    """Return a draft in which blocks are run, stored and computed again like one of them."""
-    made, count = draft.copy(), len(draft.forward)
-    reruns = [
-        (stage, place, runs[operator])
-        for stage, runs in enumerate(draft.again)
-        for place, operator in enumerate(source.forward)
-        if operator in runs
-    ]
-    for block in blocks:
-        if block is source:
-            continue
-        for runs in made.again:
-            for operator in block.forward:
-                runs.pop(operator, None)
-        for one, other in zip(source.forward, block.forward, strict=True):
-            made.forward[other] = draft.forward[one]
-        for one, other in zip(source.backward, block.backward, strict=True):
-            made.backward[other - count] = draft.backward[one - count]
-        moved = block.backward[0] - source.backward[0]
-        for stage, place, way in reruns:
-            if 1 <= stage + moved < len(made.again):
-                made.again[stage + moved][block.forward[place]] = way
-    return made

@@ -189,7 +189,7 @@ class _Solve:
         self.began = time.monotonic()
         self.deadline = self.limits.seconds
         self.stages = Stages(self.graph)
-        self.search = Search.of(self.stages, self.budget, self.seed, self._stopped)
+        self.search = Search(self.stages, self.budget, self.seed, self._stopped)
         self.bound = sum(
             min(way.time_us for way in operator.implementations)
             for operator in self.graph.operators
@@ -490,7 +490,7 @@ class _Solve:
             if self._stopped():
                 break
             middle = (low + best.found.peak_bytes) // 2
-            search = Search.of(self.stages, middle, self.seed, self._stopped)
+            search = Search(self.stages, middle, self.seed, self._stopped)
             start = search.evaluator.try_(best.draft)
             assert start is not None
             found = search.repair(start)

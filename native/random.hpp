@@ -1,9 +1,10 @@
 // A small random stream, identical on every platform.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
-namespace headrace::synthesis {
+namespace headrace {
 
 class Random {
  public:
@@ -34,4 +35,4 @@ class Random {
   std::uint64_t state_;
 };
 
-}  // namespace headrace::synthesis
+}  // namespace headrace

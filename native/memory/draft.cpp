@@ -1,0 +1,199 @@
+#include "memory/draft.hpp"
+
+#include <algorithm>
+#include <cassert>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace headrace::memory {
+namespace {
+
+void require(bool holds, const char* what) {
+  if (!holds) throw GraphError(what);
+}
+
+template <class T>
+void require_indices(const std::vector<T>& items, int least, int end, const char* what) {
+  for (const auto item : items) require(item >= least && item < end, what);
+}
+
+auto place(std::vector<Run>& runs, int stage, int op) {
+  return std::lower_bound(
+      runs.begin(), runs.end(), std::pair(stage, op),
+      [](const Run& run, const auto& key) { return std::pair(run.stage, run.op) < key; });
+}
+
+bool is_at(const std::vector<Run>& runs, std::vector<Run>::const_iterator at, int stage, int op) {
+  return at != runs.end() && at->stage == stage && at->op == op;
+}
+
+void add_step(const Graph& graph, Trial& trial, int stage, int op, int way) {
+  trial.stage.push_back(stage);
+  trial.op.push_back(op);
+  trial.way.push_back(graph.first_way[op] + way);
+}
+
+void list_steps(const Graph& graph, Trial& trial) {
+  const auto& draft = trial.draft;
+  trial.stage.clear();
+  trial.op.clear();
+  trial.way.clear();
+  for (int op = 0; op < graph.forward_count; ++op) add_step(graph, trial, 0, op, draft.forward[op]);
+  auto run = draft.again.begin();
+  for (int number = 0; number < static_cast<int>(draft.backward.size()); ++number) {
+    const int stage = number + 1;
+    for (; run != draft.again.end() && run->stage == stage; ++run) {
+      add_step(graph, trial, stage, run->op, run->way);
+    }
+    add_step(graph, trial, stage, graph.forward_count + number, draft.backward[number]);
+  }
+}
+
+// Lists instances with their last reads; false if one is read that is not there.
+bool follow(const Graph& graph, Trial& trial, std::vector<std::int32_t>& overwritten) {
+  trial.instances.clear();
+  trial.newest.assign(graph.nbytes.size(), -1);
+  overwritten.clear();
+  const int last = trial.steps() - 1;
+  auto hold = [&](const std::vector<std::uint8_t>& held) {
+    for (std::size_t storage = 0; storage < held.size(); ++storage) {
+      if (!held[storage] || trial.newest[storage] < 0) continue;
+      trial.instances[trial.newest[storage]].last = last;
+    }
+  };
+  for (int step = 0; step <= last; ++step) {
+    const auto way = static_cast<std::size_t>(trial.way[step]);
+    for (const auto storage : graph.reads[way]) {
+      const auto found = trial.newest[storage];
+      if (found < 0 || overwritten[found] >= 0) return false;
+      // an output's is there to the end already
+      trial.instances[found].last = std::max(trial.instances[found].last, step);
+    }
+    if (const auto over = graph.overwrites[way]; over >= 0) overwritten[trial.newest[over]] = step;
+    for (const auto storage : graph.creates[way]) {
+      trial.instances.push_back({storage, step, step, trial.newest[storage]});
+      overwritten.push_back(-1);
+      trial.newest[storage] = static_cast<std::int32_t>(trial.instances.size()) - 1;
+    }
+    if (step + 1 == graph.forward_count) hold(graph.is_output);
+  }
+  hold(graph.is_result);
+  for (std::size_t i = 0; i < overwritten.size(); ++i) {
+    if (overwritten[i] >= 0 && trial.instances[i].last != overwritten[i]) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+void check(const Graph& graph) {
+  const auto operators = graph.again.size(), ways = graph.time_us.size();
+  const auto storages = graph.nbytes.size();
+  require(graph.first_way.size() == operators + 1 && graph.first_way.front() == 0 &&
+              graph.first_way.back() == static_cast<std::int32_t>(ways),
+          "implementations are not those of the operators");
+  for (std::size_t op = 0; op < operators; ++op) {
+    require(graph.first_way[op] < graph.first_way[op + 1], "an operator has no implementation");
+  }
+  require(graph.forward_count >= 0 && graph.forward_count <= graph.operators(),
+          "the forward pass has more operators than the graph");
+  require(graph.overwrites.size() == ways && graph.workspace_bytes.size() == ways,
+          "a table of implementations has another length");
+  require(graph.is_output.size() == storages && graph.is_result.size() == storages &&
+              graph.creator.size() == storages,
+          "a table of storages has another length");
+  for (const auto* rows : {&graph.reads, &graph.creates}) {
+    require(rows->size() == ways && rows->first.front() == 0 &&
+                rows->first.back() == static_cast<std::int64_t>(rows->item.size()) &&
+                std::is_sorted(rows->first.begin(), rows->first.end()),
+            "rows are not those of the implementations");
+    require_indices(rows->item, 0, graph.storages(), "a storage is out of range");
+  }
+  require_indices(graph.overwrites, -1, graph.storages(), "an overwritten storage is out of range");
+  require_indices(graph.creator, -1, graph.forward_count, "a creator is out of range");
+  for (std::size_t way = 0; way < ways; ++way) {
+    const auto over = graph.overwrites[way];
+    const auto read = graph.reads[way];
+    require(over < 0 || std::find(read.begin(), read.end(), over) != read.end(),
+            "a storage is overwritten that is not read");
+  }
+  for (int op = 0; op < graph.operators(); ++op) {
+    for (int way = graph.first_way[op]; way < graph.first_way[op + 1]; ++way) {
+      for (const auto storage : graph.reads[static_cast<std::size_t>(way)]) {
+        require(graph.creator[storage] < op, "a storage is read before its creator");
+      }
+    }
+  }
+}
+
+const Run* Draft::find(int stage, int op) const {
+  auto& runs = const_cast<std::vector<Run>&>(again);
+  const auto at = place(runs, stage, op);
+  return is_at(runs, at, stage, op) ? &*at : nullptr;
+}
+
+void Draft::put(const Run& run) {
+  const auto at = place(again, run.stage, run.op);
+  if (is_at(again, at, run.stage, run.op)) {
+    at->way = run.way;
+  } else {
+    again.insert(at, run);
+  }
+}
+
+void Draft::remove(int stage, int op) {
+  const auto at = place(again, stage, op);
+  if (is_at(again, at, stage, op)) again.erase(at);
+}
+
+int Draft::way(int stage, int op) const {
+  const int count = static_cast<int>(forward.size());
+  if (op >= count) return backward[op - count];
+  if (stage == 0) return forward[op];
+  const auto* run = find(stage, op);
+  assert(run != nullptr);
+  return run->way;
+}
+
+void Draft::set_way(int stage, int op, int way) {
+  const int count = static_cast<int>(forward.size());
+  if (op >= count) {
+    backward[op - count] = way;
+  } else if (stage == 0) {
+    forward[op] = way;
+  } else {
+    put({stage, op, way});
+  }
+}
+
+bool simulate(const Graph& graph, std::int64_t budget, Trial& trial) {
+  thread_local std::vector<std::int32_t> overwritten;  // by instance: the step, or -1
+  list_steps(graph, trial);
+  if (!follow(graph, trial, overwritten)) return false;
+  const auto steps = static_cast<std::size_t>(trial.steps());
+  trial.bytes.assign(steps + 1, 0);
+  for (const auto& instance : trial.instances) {
+    trial.bytes[instance.first] += graph.nbytes[instance.storage];
+    trial.bytes[instance.last + 1] -= graph.nbytes[instance.storage];
+  }
+  trial.bytes.resize(steps);
+  trial.time_us = 0;
+  trial.excess = 0;
+  trial.peak = 0;
+  auto held = graph.resident_bytes;
+  for (std::size_t step = 0; step < steps; ++step) {
+    const auto way = trial.way[step];
+    held += trial.bytes[step];
+    auto needed = held + graph.workspace_bytes[way];
+    // what is overwritten is the memory of what is created
+    if (const auto over = graph.overwrites[way]; over >= 0) needed -= graph.nbytes[over];
+    trial.bytes[step] = needed;
+    trial.time_us += graph.time_us[way];
+    trial.excess += std::max<std::int64_t>(0, needed - budget);
+    if (needed > trial.bytes[trial.peak]) trial.peak = static_cast<int>(step);
+  }
+  return true;
+}
+
+}  // namespace headrace::memory
