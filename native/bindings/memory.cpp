@@ -91,19 +91,19 @@ void bind_memory(nb::module_& module) {
              Column<std::uint8_t> again, Column<std::int64_t> reads_first, Integers reads,
              Column<std::int64_t> creates_first, Integers creates, Integers overwrites,
              Numbers time_us, Column<std::int64_t> workspace_bytes, Column<std::int64_t> nbytes,
-             Column<std::uint8_t> is_output, Column<std::uint8_t> is_result, Integers creator,
-             std::int64_t budget, std::uint64_t seed, const BlockLists& repeated) {
+             Integers creator, Integers outputs, Integers results, std::int64_t budget,
+             std::uint64_t seed, const BlockLists& repeated) {
             new (self)
                 Search(Graph{forward_count, resident_bytes, vector_of(first_way), vector_of(again),
                              rows_of(reads_first, reads), rows_of(creates_first, creates),
                              vector_of(overwrites), vector_of(time_us), vector_of(workspace_bytes),
-                             vector_of(nbytes), vector_of(is_output), vector_of(is_result),
-                             vector_of(creator)},
+                             vector_of(nbytes), vector_of(creator), vector_of(outputs),
+                             vector_of(results)},
                        budget, seed, blocks_of(repeated));
           },
           nb::kw_only(), "forward_count"_a, "resident_bytes"_a, "first_way"_a, "again"_a,
           "reads_first"_a, "reads"_a, "creates_first"_a, "creates"_a, "overwrites"_a, "time_us"_a,
-          "workspace_bytes"_a, "nbytes"_a, "is_output"_a, "is_result"_a, "creator"_a, "budget"_a,
+          "workspace_bytes"_a, "nbytes"_a, "creator"_a, "outputs"_a, "results"_a, "budget"_a,
           "seed"_a, "repeated"_a)
       .def(
           "repair",

@@ -28,61 +28,61 @@ bool is_at(const std::vector<Run>& runs, std::vector<Run>::const_iterator at, in
   return at != runs.end() && at->stage == stage && at->op == op;
 }
 
-void add_step(const Graph& graph, Trial& trial, int stage, int op, int way) {
-  trial.stage.push_back(stage);
-  trial.op.push_back(op);
-  trial.way.push_back(graph.first_way[op] + way);
-}
-
 void list_steps(const Graph& graph, Trial& trial) {
   const auto& draft = trial.draft;
-  trial.stage.clear();
-  trial.op.clear();
-  trial.way.clear();
-  for (int op = 0; op < graph.forward_count; ++op) add_step(graph, trial, 0, op, draft.forward[op]);
+  const auto count = draft.forward.size() + draft.backward.size() + draft.again.size();
+  for (auto* column : {&trial.stage, &trial.op, &trial.way}) column->resize(count);
+  std::size_t step = 0;
+  auto add = [&](int stage, int op, int way) {
+    trial.stage[step] = stage;
+    trial.op[step] = op;
+    trial.way[step] = graph.first_way[op] + way;
+    ++step;
+  };
+  for (int op = 0; op < graph.forward_count; ++op) add(0, op, draft.forward[op]);
   auto run = draft.again.begin();
   for (int number = 0; number < static_cast<int>(draft.backward.size()); ++number) {
     const int stage = number + 1;
-    for (; run != draft.again.end() && run->stage == stage; ++run) {
-      add_step(graph, trial, stage, run->op, run->way);
-    }
-    add_step(graph, trial, stage, graph.forward_count + number, draft.backward[number]);
+    for (; run != draft.again.end() && run->stage == stage; ++run) add(stage, run->op, run->way);
+    add(stage, graph.forward_count + number, draft.backward[number]);
   }
 }
 
 // Lists instances with their last reads; false if one is read that is not there.
-bool follow(const Graph& graph, Trial& trial, std::vector<std::int32_t>& overwritten) {
-  trial.instances.clear();
+bool follow(const Graph& graph, Trial& trial) {
+  auto& instances = trial.instances;
+  instances.clear();
   trial.newest.assign(graph.nbytes.size(), -1);
-  overwritten.clear();
   const int last = trial.steps() - 1;
-  auto hold = [&](const std::vector<std::uint8_t>& held) {
-    for (std::size_t storage = 0; storage < held.size(); ++storage) {
-      if (!held[storage] || trial.newest[storage] < 0) continue;
-      trial.instances[trial.newest[storage]].last = last;
+  auto hold = [&](const std::vector<std::int32_t>& held) {
+    for (const auto storage : held) {
+      if (trial.newest[storage] >= 0) instances[trial.newest[storage]].last = last;
     }
   };
   for (int step = 0; step <= last; ++step) {
     const auto way = static_cast<std::size_t>(trial.way[step]);
     for (const auto storage : graph.reads[way]) {
       const auto found = trial.newest[storage];
-      if (found < 0 || overwritten[found] >= 0) return false;
+      if (found < 0 || instances[found].overwritten >= 0) return false;
       // an output's is there to the end already
-      trial.instances[found].last = std::max(trial.instances[found].last, step);
+      instances[found].last = std::max(instances[found].last, step);
     }
-    if (const auto over = graph.overwrites[way]; over >= 0) overwritten[trial.newest[over]] = step;
+    if (const auto over = graph.overwrites[way]; over >= 0) {
+      auto& instance = instances[trial.newest[over]];
+      if (instance.last != step) return false;  // it is held
+      instance.overwritten = step;
+    }
     for (const auto storage : graph.creates[way]) {
-      trial.instances.push_back({storage, step, step, trial.newest[storage]});
-      overwritten.push_back(-1);
-      trial.newest[storage] = static_cast<std::int32_t>(trial.instances.size()) - 1;
+      instances.push_back({storage, step, step, trial.newest[storage], -1});
+      trial.newest[storage] = static_cast<std::int32_t>(instances.size()) - 1;
     }
-    if (step + 1 == graph.forward_count) hold(graph.is_output);
+    if (step + 1 == graph.forward_count) hold(graph.outputs);
   }
-  hold(graph.is_result);
-  for (std::size_t i = 0; i < overwritten.size(); ++i) {
-    if (overwritten[i] >= 0 && trial.instances[i].last != overwritten[i]) return false;
-  }
-  return true;
+  hold(graph.results);
+  return std::all_of(graph.results.begin(), graph.results.end(), [&](int storage) {
+    const auto found = trial.newest[storage];
+    return found < 0 || instances[found].overwritten < 0 || instances[found].overwritten == last;
+  });
 }
 
 }  // namespace
@@ -100,9 +100,9 @@ void check(const Graph& graph) {
           "the forward pass has more operators than the graph");
   require(graph.overwrites.size() == ways && graph.workspace_bytes.size() == ways,
           "a table of implementations has another length");
-  require(graph.is_output.size() == storages && graph.is_result.size() == storages &&
-              graph.creator.size() == storages,
-          "a table of storages has another length");
+  require(graph.creator.size() == storages, "a table of storages has another length");
+  require_indices(graph.outputs, 0, graph.storages(), "an output is out of range");
+  require_indices(graph.results, 0, graph.storages(), "a result is out of range");
   for (const auto* rows : {&graph.reads, &graph.creates}) {
     require(rows->size() == ways && rows->first.front() == 0 &&
                 rows->first.back() == static_cast<std::int64_t>(rows->item.size()) &&
@@ -168,9 +168,8 @@ void Draft::set_way(int stage, int op, int way) {
 }
 
 bool simulate(const Graph& graph, std::int64_t budget, Trial& trial) {
-  thread_local std::vector<std::int32_t> overwritten;  // by instance: the step, or -1
   list_steps(graph, trial);
-  if (!follow(graph, trial, overwritten)) return false;
+  if (!follow(graph, trial)) return false;
   const auto steps = static_cast<std::size_t>(trial.steps());
   trial.bytes.assign(steps + 1, 0);
   for (const auto& instance : trial.instances) {

@@ -37,7 +37,8 @@ struct Draft {
 // One lifetime of a storage: the step that creates it, and the last at which it is there.
 struct Instance {
   std::int32_t storage, first, last;
-  std::int32_t before;  // the storage's instance before this one, or -1
+  std::int32_t before;       // the storage's instance before this one, or -1
+  std::int32_t overwritten;  // the step that overwrites it, or -1
 };
 
 // A draft and its simulation.

@@ -23,8 +23,8 @@ struct Graph {
   std::vector<std::int64_t> workspace_bytes;
   // by storage
   std::vector<std::int64_t> nbytes;
-  std::vector<std::uint8_t> is_output, is_result;
-  std::vector<std::int32_t> creator;  // forward operator that can create it again, or -1
+  std::vector<std::int32_t> creator;           // forward operator that can create it again, or -1
+  std::vector<std::int32_t> outputs, results;  // storages that are held to the end
 
   int operators() const { return static_cast<int>(again.size()); }
   int storages() const { return static_cast<int>(nbytes.size()); }

@@ -51,6 +51,12 @@ int begin_of(const Trial& trial, int stage) {
                           trial.stage.begin());
 }
 
+int step_of(const Trial& trial, int stage, int op) {
+  const auto ops = trial.op.begin();
+  return static_cast<int>(
+      std::lower_bound(ops + begin_of(trial, stage), ops + begin_of(trial, stage + 1), op) - ops);
+}
+
 // Whether an instance of a storage is there when a step is inserted before `step`.
 bool is_there(const Trial& trial, int storage, int step) {
   for (auto at = trial.newest[storage]; at >= 0; at = trial.instances[at].before) {
@@ -262,7 +268,6 @@ int Search::creating(int op, int storage, const std::int32_t* now) const {
 bool Search::split(const Trial& trial, const Spanning& each, Split& made) const {
   made.stage = trial.stage[each.reader];
   if (made.stage == 0) return false;
-  const int begin = begin_of(trial, made.stage), end = begin_of(trial, made.stage + 1);
   auto made_run = [&](int op) -> const Run* {
     const auto at = std::find_if(made.runs.begin(), made.runs.end(),
                                  [&](const Run& run) { return run.op == op; });
@@ -283,8 +288,7 @@ bool Search::split(const Trial& trial, const Spanning& each, Split& made) const 
     made.runs.push_back({made.stage, op, number});
     const int way = graph_.first_way[op] + number;
     time_us += graph_.time_us[way];
-    const auto at = std::lower_bound(trial.op.begin() + begin, trial.op.begin() + end, op);
-    const int step = static_cast<int>(at - trial.op.begin());
+    const int step = step_of(trial, made.stage, op);
     for (const auto read : graph_.reads[static_cast<std::size_t>(way)]) {
       const int creator = graph_.creator[read];
       if (creator < 0 || !graph_.again[creator] || made_run(creator) != nullptr) continue;
@@ -307,27 +311,97 @@ Trial Search::polish(Trial trial, const Stop& stop) {
   for (const auto& run : runs) {
     if (stopped(stop)) return trial;
     if (trial.draft.find(run.stage, run.op) == nullptr) continue;
+    if (needed(trial, step_of(trial, run.stage, run.op))) continue;
     scratch.draft = trial.draft;
     scratch.draft.remove(run.stage, run.op);
     try_into(trial, scratch);
   }
-  std::vector<std::tuple<double, int, int, int>> faster;
+  std::vector<std::tuple<double, int, int>> faster;
   for (int step = 0; step < trial.steps(); ++step) {
     const int op = trial.op[step], now = trial.way[step] - graph_.first_way[op];
     for (int number = 0; number < graph_.ways(op); ++number) {
       const double change_us = time_of(op, number) - time_of(op, now);
-      if (change_us < 0) faster.emplace_back(change_us, trial.stage[step], op, number);
+      if (change_us < 0) faster.emplace_back(change_us, step, number);
     }
   }
   std::sort(faster.begin(), faster.end());
-  for (const auto& [change_us, stage, op, number] : faster) {
+  for (const auto& [change_us, step, number] : faster) {
     if (stopped(stop)) return trial;
+    const int op = trial.op[step];
+    if (too_large(trial, step, graph_.first_way[op] + number)) continue;
     scratch.draft = trial.draft;
-    scratch.draft.set_way(stage, op, number);
+    scratch.draft.set_way(trial.stage[step], op, number);
     try_into(trial, scratch);
   }
   drop_unread(trial);
   return trial;
+}
+
+// Returns the instance of a storage that a step reads.
+const Instance& Search::read_at(const Trial& trial, int storage, int step) const {
+  auto at = trial.newest[storage];
+  while (trial.instances[at].first >= step) at = trial.instances[at].before;
+  return trial.instances[at];
+}
+
+// Whether a storage is too much for the budget between the last step at which an instance of it is
+// there and a later step, with some bytes freed.
+bool Search::exceeds(const Trial& trial, const Instance& instance, int step,
+                     std::int64_t freed) const {
+  const auto most = budget_ + freed - graph_.nbytes[instance.storage];
+  for (int at = instance.last + 1; at < step; ++at) {
+    if (trial.bytes[at] > most) return true;
+  }
+  return false;
+}
+
+// Whether a draft that fits surely does not fit without a rerun: without a simulation, from what
+// its readers would keep and the most that its own operands free.
+bool Search::needed(const Trial& trial, int step) const {
+  if (trial.excess > 0) return false;
+  const auto way = static_cast<std::size_t>(trial.way[step]);
+  std::int64_t freed = 0;
+  for (const auto storage : graph_.reads[way]) {
+    if (read_at(trial, storage, step).last == step) freed += graph_.nbytes[storage];
+  }
+  for (const auto storage : graph_.creates[way]) {
+    auto at = trial.newest[storage];
+    while (trial.instances[at].first != step) at = trial.instances[at].before;
+    const auto& instance = trial.instances[at];
+    if (instance.last == step) continue;
+    if (instance.before < 0) return true;
+    if (exceeds(trial, trial.instances[instance.before], step, freed)) return true;
+  }
+  return false;
+}
+
+// Whether a draft that fits surely does not fit with another implementation of a step.
+bool Search::too_large(const Trial& trial, int step, int way) const {
+  if (trial.excess > 0) return false;
+  const auto now = static_cast<std::size_t>(trial.way[step]);
+  const auto other = static_cast<std::size_t>(way);
+  auto has = [](std::span<const std::int32_t> list, int storage) {
+    return std::find(list.begin(), list.end(), storage) != list.end();
+  };
+  std::int64_t freed = 0;
+  for (const auto storage : graph_.reads[now]) {
+    if (has(graph_.reads[other], storage)) continue;
+    if (read_at(trial, storage, step).last == step) freed += graph_.nbytes[storage];
+  }
+  auto run_bytes = [&](std::size_t each) {
+    auto bytes = graph_.workspace_bytes[each];
+    for (const auto storage : graph_.creates[each]) bytes += graph_.nbytes[storage];
+    if (const auto over = graph_.overwrites[each]; over >= 0) bytes -= graph_.nbytes[over];
+    return bytes;
+  };
+  if (trial.bytes[step] - freed - run_bytes(now) + run_bytes(other) > budget_) return true;
+  for (const auto storage : graph_.reads[other]) {
+    if (has(graph_.reads[now], storage) || trial.newest[storage] < 0) continue;
+    auto at = trial.newest[storage];
+    while (at >= 0 && trial.instances[at].first >= step) at = trial.instances[at].before;
+    if (at < 0 || exceeds(trial, trial.instances[at], step, freed)) return true;
+  }
+  return false;
 }
 
 // Removes reruns of which nothing is read.

@@ -71,6 +71,10 @@ class Search {
   bool fits_and_is_faster(const Trial& tried, const Trial& trial) const;
   bool try_into(Trial& trial, Trial& scratch);
   void drop_unread(Trial& trial);
+  const Instance& read_at(const Trial& trial, int storage, int step) const;
+  bool exceeds(const Trial& trial, const Instance& instance, int step, std::int64_t freed) const;
+  bool needed(const Trial& trial, int step) const;
+  bool too_large(const Trial& trial, int step, int way) const;
 
   void other_ways(const Trial& trial, std::vector<Draft>& moves) const;
   std::vector<Spanning> spanning(const Trial& trial) const;

@@ -23,8 +23,6 @@ struct Maker {
 
   int storage(int creator) {
     graph.nbytes.push_back(1 + random.below(20));
-    graph.is_output.push_back(0);
-    graph.is_result.push_back(0);
     graph.creator.push_back(creator);
     return graph.storages() - 1;
   }
@@ -72,7 +70,7 @@ Graph any_graph(Random& random) {
     maker.close(op == 0 || random.below(5) > 0);
     made.push_back(storage);
   }
-  graph.is_output[made.back()] = 1;
+  graph.outputs = {made.back()};
   graph.creator[made.back()] = -1;
   int gradient = -1;
   for (int op = count - 1; op >= 0; --op) {
@@ -88,7 +86,7 @@ Graph any_graph(Random& random) {
     maker.close(false);
     gradient = next;
   }
-  graph.is_result[gradient] = 1;
+  graph.results = {gradient};
   return graph;
 }
 
@@ -119,9 +117,9 @@ std::optional<Figures> replayed(const Graph& graph, const Trial& trial) {
   std::vector<Life> lives;
   std::map<int, std::size_t> newest;
   const int steps = trial.steps();
-  auto extend = [&](const std::vector<std::uint8_t>& held) {
-    for (const auto& [storage, life] : newest) {
-      if (held[storage]) lives[life].last = steps - 1;
+  auto extend = [&](const std::vector<std::int32_t>& held) {
+    for (const auto storage : held) {
+      if (newest.contains(storage)) lives[newest[storage]].last = steps - 1;
     }
   };
   Figures figures;
@@ -140,10 +138,10 @@ std::optional<Figures> replayed(const Graph& graph, const Trial& trial) {
       newest[storage] = lives.size();
       lives.push_back({storage, step, step, steps});
     }
-    if (step == graph.forward_count - 1) extend(graph.is_output);
+    if (step == graph.forward_count - 1) extend(graph.outputs);
     figures.time_us += graph.time_us[way];
   }
-  extend(graph.is_result);
+  extend(graph.results);
   for (const auto& life : lives) {
     if (life.last > life.overwritten) return {};
   }

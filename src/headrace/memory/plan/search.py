@@ -11,7 +11,6 @@ from itertools import accumulate
 import numpy as np
 
 from headrace import _native
-from headrace.memory.graph import Graph
 from headrace.memory.plan.draft import Draft, Evaluator, SimulatedDraft
 from headrace.memory.plan.repeats import Block, repeated_blocks
 from headrace.memory.plan.stages import Stages
@@ -119,9 +118,9 @@ def _native_search(
         time_us=np.array([way.time_us for way in ways]),
         workspace_bytes=np.array([way.workspace_bytes for way in ways], dtype=np.int64),
         nbytes=np.array([each.nbytes for each in graph.storages], dtype=np.int64),
-        is_output=_flags(graph, graph.outputs),
-        is_result=_flags(graph, graph.results),
         creator=np.array(creator, dtype=np.int32),
+        outputs=np.array(sorted(graph.outputs), dtype=np.int32),
+        results=np.array(sorted(graph.results), dtype=np.int32),
         budget=budget,
         seed=seed,
         repeated=[[(each.forward, each.backward) for each in blocks] for blocks in repeated],
@@ -132,9 +131,3 @@ def _rows(lists: list[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
     """Return where each list begins, and the items of all."""
     first = np.array([0, *accumulate(map(len, lists))], dtype=np.int64)
     return first, np.array([item for each in lists for item in each], dtype=np.int32)
-
-
-def _flags(graph: Graph, storages: frozenset[int]) -> np.ndarray:
-    flags = np.zeros(len(graph.storages), dtype=np.uint8)
-    flags[list(storages)] = 1
-    return flags
