@@ -39,6 +39,9 @@ class Search {
   const Graph& graph() const { return graph_; }
   bool simulate(Trial& trial);
 
+  // Returns the draft of a plain run. Throws GraphError if there is none.
+  Trial plain();
+
   // Returns a draft that fits, or the one with the least excess that moves lead to. Moves' merits
   // are disturbed by factors whose logarithm has the standard deviation `noise`.
   Trial repair(Trial trial, double noise, const Stop& stop);
@@ -47,8 +50,9 @@ class Search {
   // do without.
   Trial polish(Trial trial, const Stop& stop);
 
-  // Returns the best draft of some rounds that change, repair and polish; `found` is called with
-  // each that is faster than those before.
+  // Returns the best draft of some rounds that change, repair and polish, from this one and, where
+  // these lead nowhere, from the plain run; `found` is called with each that is faster than those
+  // before.
   Trial improve(const Trial& trial, std::int64_t rounds, const Stop& stop,
                 const std::function<void(const Trial&)>& found);
 
