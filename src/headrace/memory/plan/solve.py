@@ -20,7 +20,6 @@ from headrace.memory.plan.coarse import CoarseProgram, coarse_program
 from headrace.memory.plan.draft import Draft, SimulatedDraft
 from headrace.memory.plan.intervals import improved
 from headrace.memory.plan.liveness import exact_program
-from headrace.memory.plan.optimize import post_optimized
 from headrace.memory.plan.program import StepProgram
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.stages import Stages
@@ -47,8 +46,6 @@ _BOUND_SHARE = 0.7
 """Largest share of the time that is left for one relaxation."""
 _LEAST_SHARE, _LEAST_S = 0.1, 2.0
 """Time for the least budget of an error, beyond the limit: a share of it, and at least seconds."""
-_NARROW_SHARE = 0.25
-"""Share of the time for a solve with one implementation of each operator."""
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 """Values of the relaxation above which a run is taken into a rounded schedule."""
 _NOISES = (0.0, 0.3, 0.3, 1.0, 1.0)
@@ -159,7 +156,7 @@ def solve_schedule(
     BudgetError : if no schedule is found, with the least budget that one is found for, and the step
         that needs it.
     """
-    useful = _Narrow.useful(graph)
+    useful = _Useful.of(graph)
     solve = _Solve(
         useful.graph(graph), budget_bytes, limits or SolveLimits(), seed, progress, interrupt
     )
@@ -197,20 +194,15 @@ class _Solve:
 
     def run(self, starts: tuple[Schedule, ...]) -> Solution:
         self._refuse_impossible()
-        self.look(starts, narrow=True)
+        self._look(starts)
         if self.best is None:
             if self.interrupt is not None and self.interrupt():
                 raise BudgetError("interrupted before a schedule within the budget was found")
             raise self._infeasible()
         return self._solution()
 
-    def look(self, starts: tuple[Schedule, ...] = (), *, narrow: bool) -> None:
-        """Look for schedules and bounds until a limit ends it.
-
-        Parameters
-        ----------
-        narrow : whether to look with some of the implementations before, too.
-        """
+    def _look(self, starts: tuple[Schedule, ...]) -> None:
+        """Look for schedules and bounds until a limit ends it."""
         for schedule in starts:
             self._start(Draft.of(self.stages, schedule))
         self.deadline = self.limits.seconds * _FIRST_SHARE
@@ -225,8 +217,6 @@ class _Solve:
             self._exact(program)
         else:
             self._coarse()
-            if narrow:
-                self._narrow()
             self._improve(_EARLY_SHARE)
         if self.best is None:
             self._persist()
@@ -325,31 +315,6 @@ class _Solve:
             if self._ended():
                 return
             yield sqrt_schedule(self.graph, segments)
-
-    def _narrow(self) -> None:
-        """Start from the fastest schedules found with some implementations of each operator.
-
-        The search is quicker among the first ones alone, then among those that differ from it in
-        what they read alone. The result is at least as good as these schedules post-optimised.
-        """
-        tried = [_Narrow.to(self.graph).ways]
-        for narrowed in (
-            _Narrow.to(self.graph, lambda *_: False),
-            _Narrow.other_reads(self.graph),
-        ):
-            if self._ended() or narrowed.ways in tried:
-                continue
-            tried.append(narrowed.ways)
-            seconds = min(self._left(), self.limits.seconds * _NARROW_SHARE)
-            limits = replace(self.limits, seconds=seconds)
-            graph = narrowed.graph(self.graph)
-            narrow = _Solve(graph, self.budget, limits, self.seed, None, self.interrupt)
-            narrow.look(narrow=False)
-            if narrow.best is not None:
-                wide = narrowed.widened(narrow.best.draft.schedule())
-                self._start(Draft.of(self.stages, wide))
-                made = post_optimized(self.graph, wide, self.budget)
-                self._start(Draft.of(self.stages, made))
 
     def _persist(self) -> None:
         """Search with more disturbance until the time is over."""
@@ -515,28 +480,14 @@ class _Solve:
         )
 
 
-_KeptWays = Callable[[Implementation, Implementation], bool]
-"""The first implementation of an operator, and another one -> whether that is kept."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Narrow:
+class _Useful:
     """Some of the implementations of each operator: `ways` has their numbers in the whole graph."""
 
     ways: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def to(cls, graph: Graph, kept: _KeptWays = lambda *_: True) -> "_Narrow":
-        """Return the first ones, and the others that are kept beside them."""
-        return cls(
-            tuple(
-                (0, *(n for n, way in enumerate(ways) if n and kept(ways[0], way)))
-                for ways in (each.implementations for each in graph.operators)
-            )
-        )
-
-    @classmethod
-    def useful(cls, graph: Graph) -> "_Narrow":
+    def of(cls, graph: Graph) -> "_Useful":
         """Return the first ones and those that are not like it at no less cost."""
 
         def kept(first: Implementation, other: Implementation) -> bool:
@@ -547,18 +498,12 @@ class _Narrow:
                 or other.workspace_bytes < first.workspace_bytes
             )
 
-        return cls.to(graph, kept)
-
-    @classmethod
-    def other_reads(cls, graph: Graph) -> "_Narrow":
-        """Return the first ones and those that only read something else."""
-        made = {storage for each in graph.operators for storage in each.implementations[0].creates}
-
-        def kept(first: Implementation, other: Implementation) -> bool:
-            in_place = other.overwrites is not None
-            return other.creates == first.creates and not in_place and made.issuperset(other.reads)
-
-        return cls.to(graph, kept)
+        return cls(
+            tuple(
+                (0, *(n for n, way in enumerate(ways) if n and kept(ways[0], way)))
+                for ways in (each.implementations for each in graph.operators)
+            )
+        )
 
     def graph(self, whole: Graph) -> Graph:
         """Return the graph with these implementations alone."""
