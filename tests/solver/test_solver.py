@@ -139,7 +139,10 @@ def test_an_interrupt_ends_cp_sat() -> None:
     parameters = Parameters(limit_s=60.0, interrupt=lambda: time.monotonic() > began + 0.5)
     found = solve_cpsat(model, takes, parameters)
     assert (found.values, found.proved) == (None, Proved.NOTHING)
+    assert found.stop is Stop.INTERRUPT
     assert time.monotonic() - began < 30
+    found = solve_cpsat(model, takes, Parameters(limit_s=0.5))
+    assert (found.stop, found.proved) == (Stop.TIME, Proved.NOTHING)
 
 
 def test_an_error_in_a_callback_reaches_the_caller() -> None:

@@ -1,10 +1,11 @@
 """Training within a memory budget: activations stored, recomputed, or computed in another way."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.memory.errors import BudgetError, CaptureError, MismatchError, ScheduleError
+from headrace.memory.exactness import allowed_exactness
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -45,8 +46,9 @@ def fit(
     offload: bool = False,
     conditional: bool = False,
     progress: "Callable[[SolveProgress], None] | None" = None,
+    watts: Mapping[str, float] | None = None,
 ) -> "FittedModule":
-    """Fit a model's training step into a memory budget, at the least cost in time.
+    """Fit a model's training step into a memory budget, at the least cost in time or energy.
 
     The model returned has the same parameters and `state_dict`, computes the same gradients, and
     allocates no more than the budget from the beginning of its forward to the end of its backward
@@ -83,7 +85,10 @@ def fit(
         bandwidth that is measured.
     conditional : whether normalizations may be differentiated from their outputs. A step in which
         one has a weight near 0 raises an `ImplementationError`.
-    progress : called with the state of the solver; default: a line on a terminal.
+    progress : called with the state of the solver (in microjoules with `watts`); default: a line on
+        a terminal.
+    watts : by kind of operator, such as ``{"convolution": 42, "default": 15}``: plans then have the
+        least energy in place of the least time. Kinds that the step lacks are ignored.
 
     Raises
     ------
@@ -91,29 +96,27 @@ def fit(
         least that one was found for.
     CaptureError : the model cannot be captured, the message names the module; or `offload` of one
         on the CPU.
-    InputError : more than one of `exact`, `lossy` and `conditional`.
+    InputError : more than one of `exact`, `lossy` and `conditional`; or `watts` are malformed.
     MismatchError : `plan` is for another model, shape or device; the message says what differs.
     """
     from headrace.memory.adapt.fit import fit_model
+    from headrace.memory.measure.step import StepConditions
 
     return fit_model(
         model,
         sample,
         budget,
-        loss=loss,
-        optimizer=optimizer,
-        accumulates=accumulates,
-        ddp=ddp,
+        StepConditions(
+            loss=loss, optimizer=optimizer, accumulates=accumulates, ddp=ddp, offload=offload
+        ),
+        allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
         effort=effort,
         seed=seed,
         captures=captures,
         plan=plan,
         cache=cache,
-        exact=exact,
-        lossy=lossy,
-        offload=offload,
-        conditional=conditional,
         progress=progress,
+        watts=watts,
     )
 
 
@@ -123,6 +126,7 @@ def fit_blocks(
     sample: Any,
     budget: int | str,
     *,
+    loss: "Module | None" = None,
     optimizer: "Optimizer | None" = None,
     accumulates: bool = False,
     shards: int = 1,
@@ -131,6 +135,10 @@ def fit_blocks(
     cache: bool = True,
     exact: bool = False,
     lossy: bool = False,
+    offload: bool = False,
+    conditional: bool = False,
+    progress: "Callable[[SolveProgress], None] | None" = None,
+    watts: Mapping[str, float] | None = None,
 ) -> "FittedBlocks":
     """Fit blocks of a model under one budget, before `fully_shard` wraps them.
 
@@ -141,34 +149,39 @@ def fit_blocks(
     ----------
     model : in training mode, not sharded yet.
     blocks : modules inside of it, such as its layers; each is called once in a step.
-    sample : arguments of a call of the model.
+    sample : arguments of a call of the model, and with `loss` the target behind them.
     budget : as for `fit`. The rest of the model counts by what is alive in a step on fake tensors.
+    loss : its memory is counted, as of ``loss(model(sample), target)``, the output not kept.
     optimizer : its state is counted.
     accumulates : whether gradients are kept between steps.
     shards : ranks that share parameters, gradients and the optimizer's state by FSDP2; what it
         gathers of blocks and has not reduced yet is counted then.
-    effort, seed, cache, exact, lossy : as for `fit`, for every budget of every kind of block.
+    effort, seed, cache, exact, lossy, offload, conditional, progress, watts : as for `fit`, for
+        every budget of every kind of block.
 
     Raises
     ------
     BudgetError : the budget is malformed, or less than every choice of plans needs.
-    CaptureError : a block cannot be captured, is not in the model, or is not called once.
+    CaptureError : a block cannot be captured, is not in the model, or is not called once; or
+        `offload` on the CPU.
+    InputError : as for `fit`.
     """
     from headrace.memory.adapt.blocks import fit_chain
+    from headrace.memory.measure.step import StepConditions
 
     return fit_chain(
         model,
         blocks,
         sample,
         budget,
-        optimizer=optimizer,
-        accumulates=accumulates,
+        StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates, offload=offload),
+        allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
         shards=shards,
         effort=effort,
         seed=seed,
         cache=cache,
-        exact=exact,
-        lossy=lossy,
+        progress=progress,
+        watts=watts,
     )
 
 

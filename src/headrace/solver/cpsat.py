@@ -63,17 +63,30 @@ def solve_cpsat(
         settings.max_deterministic_time = parameters.deterministic
     settings.catch_sigint_signal = False  # it would take the signal from Python for good
     began = time.monotonic()
-    status = _solved(solver, model, parameters.interrupt)
+    status, interrupted = _solved(solver, model, parameters.interrupt)
     if status == cp_model.MODEL_INVALID:
         raise ModelError(f"CP-SAT rejects the model: {model.validate()}")
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     values = np.array([solver.value(v) for v in variables], float) if found else None
-    return _result(solver, status, values, parameters, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    if interrupted:
+        limit = Stop.INTERRUPT
+    elif parameters.deterministic is None or seconds >= parameters.limit_s:
+        limit = Stop.TIME
+    else:
+        limit = Stop.DETERMINISTIC
+    return _result(solver, status, values, limit, seconds)
 
 
-def _solved(solver: Any, model: "cp_model.CpModel", interrupt: Callable[[], bool] | None) -> Any:
-    """Solve in a thread of its own, so that this one receives the user's interrupt."""
+def _solved(
+    solver: Any, model: "cp_model.CpModel", interrupt: Callable[[], bool] | None
+) -> tuple[Any, bool]:
+    """Solve in a thread of its own, so that this one receives the user's interrupt.
+
+    Returns the status, and whether `interrupt` stopped the search.
+    """
     done: list[Any] = []
+    interrupted = False
     failed: list[BaseException] = []
     ended = threading.Event()
 
@@ -92,6 +105,7 @@ def _solved(solver: Any, model: "cp_model.CpModel", interrupt: Callable[[], bool
         # thread than this, so poll.
         while not ended.wait(_POLL_S):
             if interrupt is not None and interrupt():
+                interrupted = True
                 solver.stop_search()
     except BaseException:  # an interrupt, or a time limit of the caller's
         solver.stop_search()
@@ -101,12 +115,13 @@ def _solved(solver: Any, model: "cp_model.CpModel", interrupt: Callable[[], bool
         thread.join()
     if failed:
         raise failed[0]
-    return done[0]
+    return done[0], interrupted
 
 
 def _result(
-    solver: Any, status: Any, values: np.ndarray | None, parameters: Parameters, seconds: float
+    solver: Any, status: Any, values: np.ndarray | None, limit: Stop, seconds: float
 ) -> Result:
+    """Return the result of a solve that `limit` ended, unless its status is final."""
     cp_model = import_cp_model()
     proofs = {
         cp_model.OPTIMAL: Proved.OPTIMAL,
@@ -116,14 +131,8 @@ def _result(
     proved = proofs.get(status, Proved.NOTHING)
     objective = float(solver.objective_value) if values is not None else float("inf")
     bound = float(solver.best_objective_bound)
-    if proved in (Proved.OPTIMAL, Proved.INFEASIBLE):
-        stop = Stop.DONE
-    elif seconds >= parameters.limit_s:
-        stop = Stop.TIME
-    else:
-        stop = Stop.DETERMINISTIC
     return Result(
-        stop=stop,
+        stop=Stop.DONE if proved in (Proved.OPTIMAL, Proved.INFEASIBLE) else limit,
         proved=proved,
         values=values,
         objective=objective,

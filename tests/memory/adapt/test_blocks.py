@@ -9,6 +9,7 @@ from torch import nn
 
 from headrace.memory import BudgetError, CaptureError, fit_blocks
 from headrace.memory.measure.allocations import allocations_of
+from headrace.memory.plan.solve import SolveProgress
 from tests.conformance.launch import outputs, ranks
 from tests.memory.training import assert_trains_alike
 
@@ -51,12 +52,17 @@ def sample(rows: int = 512) -> torch.Tensor:
     return torch.randn(rows, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def peak(model: nn.Module) -> int:
-    """Return the bytes of a step, with parameters and input."""
+def peak(model: nn.Module, loss: nn.Module | None = None) -> int:
+    """Return the bytes of a step, with parameters, input and target."""
     model.zero_grad()
-    x = sample()
+    x, y = sample(), torch.zeros(512, dtype=torch.int64)
     there = sum(each.nbytes for each in (*model.parameters(), *model.buffers(), x))
-    found = allocations_of(lambda: model(x).square().mean().backward(), CPU)
+    there += y.nbytes if loss else 0
+
+    def step() -> torch.Tensor:
+        return loss(model(x), y) if loss else model(x).square().mean()
+
+    found = allocations_of(lambda: step().backward(), CPU)
     model.zero_grad()
     return there + found.peak_bytes
 
@@ -110,6 +116,39 @@ def test_a_head_that_needs_more_than_the_blocks_is_counted(chain: Chain) -> None
     predicted = fitted.set_budget("1GiB")
     found = peak(model)
     assert 0.9 * predicted <= found <= predicted
+
+
+def test_a_loss_is_counted(chain: Chain) -> None:
+    model, loss = deepcopy(chain), nn.CrossEntropyLoss()
+    model.head = nn.Linear(WIDTH, 3000)
+    given = sample(), torch.zeros(512, dtype=torch.int64)
+    fitted = fit_blocks(model, list(model.layers), given, "1GiB", loss=loss)
+    predicted = fitted.set_budget("1GiB")
+    found = peak(model, loss)
+    assert 0.9 * predicted <= found <= predicted
+
+
+def test_options_of_fit_are_those_of_blocks(chain: Chain) -> None:
+    model = deepcopy(chain)
+    seen: list[SolveProgress] = []
+    fitted = fit_blocks(
+        model,
+        list(model.layers),
+        sample(),
+        "1GiB",
+        conditional=True,
+        watts={"mm": 40, "default": 10},
+        progress=seen.append,
+        cache=False,
+    )
+    assert seen
+    plans = fitted.blocks[0].plans
+    assert all(plan.energy_uj is not None for plan in plans)
+    ways = {way.name for each in plans[0].profile.graph.operators for way in each.implementations}
+    assert "from output" in ways
+    model(sample()).sum().backward()
+    with pytest.raises(CaptureError, match="offload needs a model on an accelerator"):
+        fit_blocks(chain, list(chain.layers), sample(), "1GiB", offload=True)
 
 
 def test_gradients_and_memory_under_fsdp(cache_folder: Path) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 
 from headrace.artifact import Artifact
 from headrace.artifact import load as load_artifact
+from headrace.errors import InputError
 from headrace.memory import BudgetError, MismatchError, fit
 from headrace.memory.adapt.cache import PlanKey, StepCache, conditions
 from headrace.memory.measure import timing
@@ -103,6 +104,25 @@ def test_only_budgets_without_a_plan_are_planned(work: dict[str, int], cache_fol
     several(sample()).sum().backward()
     with pytest.raises(BudgetError, match="2 budgets and 1 plan"):
         fit(network(), sample(), [BUDGET, "96KiB"], plan=["one.plan"])
+
+
+def test_plans_of_least_energy_are_kept_by_their_watts(
+    work: dict[str, int], cache_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watts = {"mm": 40, "default": 10}
+    fit(network(), sample(), BUDGET)
+    (plan,) = fit(network(), sample(), BUDGET, watts=watts).plans
+    assert plan.settings["watts"] == watts
+    assert plan.energy_uj is not None
+    assert work["planned"] == 2
+    assert fit(network(), sample(), BUDGET, watts=watts).plans == [plan]
+    assert fit(network(), sample(), BUDGET).plans[0].energy_uj is None
+    assert work["planned"] == 2
+    fit(network(), sample(), BUDGET, watts={**watts, "mm": 20})
+    assert work["planned"] == 3
+    assert not warnings_of(caplog)
+    with pytest.raises(InputError, match="watts: .*needs an entry 'default'"):
+        fit(network(), sample(), BUDGET, watts={"mm": 40})
 
 
 def test_without_the_cache_nothing_is_read_or_kept(
@@ -265,8 +285,9 @@ def test_a_key_depends_on_what_changes_the_plan() -> None:
         replace(key, budget_bytes=2),
         replace(key, effort=SolveEffort.NORMAL),
         replace(key, seed=1),
+        replace(key, watts={"default": 1.0}),
         replace(key, step=replace(step, device="another")),
         replace(key, step=replace(step, model_digest="another")),
     ]
-    assert len({key.name, *(each.name for each in others)}) == 7
+    assert len({key.name, *(each.name for each in others)}) == 8
     assert replace(key, step=replace(step, model="another name")).name == key.name

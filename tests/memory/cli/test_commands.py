@@ -1,14 +1,25 @@
 """``headrace memory``: a model is measured, planned, shown and verified."""
 
+import os
 import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
+from random import Random
 
 import pytest
+import torch
 
 from headrace.cli.main import main
+from headrace.memory import MismatchError, fit
 from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile
+from headrace.memory.schedule import plain_schedule
+from tests.memory.graphs import random_graph
+from tests.memory.test_profile import profile_of
 
 MODEL = """
 import torch
@@ -110,6 +121,12 @@ def test_a_model_is_measured_planned_shown_and_verified(
             ("measure", "planned_here:narrow"),
             "check that the model takes the sample (float32 (4, 3))",
         ),
+        (("measure", "planned_here:pair", "--offload"), "offload needs a model on an accelerator"),
+        (
+            ("plan", "planned_here:pair", "--budget", "1MiB", "--offload"),
+            "offload needs a model on an accelerator",
+        ),
+        (("measure", "planned_here:pair", "--device", "none.json"), "none.json: cannot be read"),
     ],
 )
 def test_wrong_arguments_get_one_line(
@@ -207,3 +224,92 @@ def test_the_largest_batch_is_found(
     assert "inputs of the same shapes for batches of 1 and 2" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+@pytest.mark.parametrize("option", ["ddp", "accumulates"])
+def test_plans_for_other_conditions_suit_fit(
+    option: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Plans of the command once were for none of them: `fit(ddp=True)` refused each."""
+    plan = ("memory", "plan", "--effort", "quick", "--budget", "2MiB", "-o", "plan", f"--{option}")
+    assert run(monkeypatch, *plan, "planned_here:pair") == 0
+    assert run(monkeypatch, "memory", "measure", "planned_here:pair", "-o", "profile") == 0
+    assert run(monkeypatch, *plan, "profile") == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"profile is a profile already: --{option} is for headrace memory measure" in message
+    model, sample = torch.nn.Linear(2, 2), torch.randn(4, 2)
+    path = folder / "plan"
+    fitted = fit(model, sample, "2MiB", plan=path, ddp=option == "ddp", accumulates=option != "ddp")
+    assert fitted.plans == [MemoryPlan.load(path)]
+    fitted(sample).sum().backward()
+    with pytest.raises(MismatchError, match=r"bytes of (buckets|gradients) \d+, here 0"):
+        fit(model, sample, "2MiB", plan=path)
+
+
+def test_times_by_a_modelled_device(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "p100.json").write_text(
+        '{"name": "a P100", "flops_per_s": 9.3e12, "bytes_per_s": 732e9, "launch_us": 5}'
+    )
+    device = ("--device", "p100.json")
+    assert run(monkeypatch, "memory", "measure", "planned_here:build", *device, "-o", "step") == 0
+    profile = MemoryProfile.load(folder / "step")
+    assert (profile.device, profile.provenance["kind"]) == ("a P100", "roofline")
+    times = {way.time_us for each in profile.graph.operators for way in each.implementations}
+    assert 5 < min(times - {0}) < max(times) < 10  # the loss between the passes takes none
+    plan = ("memory", "plan", "--effort", "quick", "--budget", "300KiB", "-o", "plan", *device)
+    assert run(monkeypatch, *plan, "planned_here:sized", "--largest-batch") == 0
+    assert MemoryPlan.load(folder / "plan").profile.device == "a P100"
+    assert run(monkeypatch, "show", "plan") == 0
+    assert "on a P100" in capsys.readouterr().out
+    assert run(monkeypatch, *plan, "step") == 2
+    same = ("--device", "p100.json", "-o", "p100.json")
+    assert run(monkeypatch, "memory", "measure", "planned_here:build", *same) == 2
+    assert "is read by this command, too" in " ".join(capsys.readouterr().err.split())
+
+
+INTERRUPTED = """
+import sys
+from headrace.cli.main import main
+from headrace.memory.plan import sweep
+
+def make_plan(*args, progress, make=sweep.make_plan, **options):
+    def show(state):
+        print("a schedule", flush=True)
+        progress(state)
+    return make(*args, progress=show, **options)
+
+sweep.make_plan = make_plan
+sys.argv = ["headrace", *sys.argv[1:]]
+main()
+"""
+"""The command, which prints when the search has a schedule."""
+
+
+def test_an_interrupt_ends_the_search_with_the_best_plan_so_far(folder: Path) -> None:
+    graph = random_graph(Random(1), 60, least=60)
+    profile_of(graph).save(folder / "profile")
+    budget = str(int(0.7 * verify(graph, plain_schedule(graph)).peak_bytes))
+    arguments = ("memory", "plan", "profile", "--budget", budget, "--effort", "thorough")
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, *arguments, "-o", "plan"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "a schedule\n"
+        time.sleep(0.5)
+        assert process.poll() is None
+        os.kill(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert errors == "The search was interrupted: plans are the fastest found until then.\n"
+    assert "Wrote plan" in output
+    plan = MemoryPlan.load(folder / "plan")
+    assert plan.verify().peak_bytes <= int(budget)
+    assert plan.provenance["stop"] == "interrupt"

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from headrace.errors import ArtifactError, InputError
+from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.energy import in_microjoules, load_watts
@@ -83,6 +84,9 @@ def test_a_plan_of_a_malformed_table_is_refused(tmp_path: Path) -> None:
     replace(plan, settings={"watts": {"default": -1}}).save(tmp_path / "plan")
     with pytest.raises(ArtifactError, match=r"settings.watts.default.* more than 0 watts"):
         MemoryPlan.load(tmp_path / "plan")
+    wrong = replace(plan, settings={**plan.settings, "energy_bound_uj": 99.0})
+    with pytest.raises(ScheduleError, match=r"the bound is 99.0, the plan needs 16.0"):
+        wrong.verify()
 
 
 @pytest.mark.parametrize(

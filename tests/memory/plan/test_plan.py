@@ -44,6 +44,7 @@ def test_a_plan_is_saved_loaded_and_proven(tmp_path: Path) -> None:
     assert len(list(plan_tables(found, everything=False))) == 2
     (line,) = verify_step_plan(found.to_artifact(), "a plan")
     assert line.startswith(f"ok {plan.digest[:12]} peak ")
+    assert line.endswith("; the bound is not part of the proof")
 
 
 def test_a_plan_that_is_not_what_it_predicts_is_refused() -> None:
@@ -52,6 +53,7 @@ def test_a_plan_that_is_not_what_it_predicts_is_refused() -> None:
         (replace(plan, budget_bytes=50), "the budget is 50"),
         (replace(plan, peak_bytes=40), "peak_bytes is 40, the replay's peak is"),
         (replace(plan, time_us=1.0), r"time_us is 1.0, the replay's is"),
+        (replace(plan, bound_us=99.0), r"the bound is 99.0, the plan needs \d"),
         (replace(plan, schedule=Schedule(steps=(Step(0),), forward_steps=1)), "does not run"),
     ):
         with pytest.raises(ScheduleError, match=message):
@@ -65,6 +67,7 @@ def test_altered_fields_are_refused_by_name() -> None:
         ("budget_bytes", -1, "field 'budget_bytes' is -1, needs 0 to"),
         ("forward_steps", 99, "field 'forward_steps' is 99, needs 0 to"),
         ("bound_us", -0.5, "field 'bound_us' is -0.5, needs 0 or more"),
+        ("bound_us", 99.0, r"field 'bound_us' is 99.0, needs at most 'time_us', \d"),
     ):
         wrong = replace(artifact, head={**artifact.head, name: value})
         with pytest.raises(ArtifactError, match=f"^a.file: {message}"):

@@ -11,18 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
-from headrace.memory.adapt.cache import StepCache
 from headrace.memory.adapt.fit import StepPlanner
 from headrace.memory.adapt.outside import Outside, traced_outside
 from headrace.memory.errors import BudgetError
-from headrace.memory.exactness import allowed_exactness
+from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.step import StepConditions, device_of, optimizer_bytes
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.blocks import BlockPlan, HeldBytes, chain_peak, divide_budget
-from headrace.memory.plan.effort import parse_effort
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.simulate import simulate_step
@@ -75,7 +72,7 @@ class BlockPlanner(StepPlanner):
     def __init__(
         self, model: nn.Module, *, known: dict[str, dict[int, MemoryPlan]], **options: Any
     ) -> None:
-        super().__init__(model, (), StepConditions(), **options)
+        super().__init__(model, (), **options)
         self._known = known
 
     def _budgets_of(self, step: MemoryProfile) -> Sequence[int]:
@@ -97,39 +94,37 @@ def fit_chain(
     blocks: Sequence[nn.Module],
     sample: Any,
     budget: int | str,
+    job: StepConditions,
+    exactness: Exactness,
     *,
-    optimizer: Optimizer | None = None,
-    accumulates: bool = False,
-    shards: int = 1,
-    effort: str = "quick",
-    seed: int = 0,
-    cache: bool = True,
-    exact: bool = False,
-    lossy: bool = False,
+    shards: int,
+    **options: Any,
 ) -> FittedBlocks:
-    """Fit blocks of a model under one budget; see `headrace.memory.fit_blocks`."""
-    exactness = allowed_exactness(exact=exact, lossy=lossy)
-    outside = traced_outside(model, blocks, sample, accumulates=accumulates and shards == 1)
+    """Fit blocks of a model under one budget; see `headrace.memory.fit_blocks`.
+
+    Parameters
+    ----------
+    options : of `StepPlanner`.
+    """
+    called, accumulates = job.called(model), job.accumulates
+    outside = traced_outside(called, blocks, sample, accumulates=accumulates and shards == 1)
     calls = outside.calls
     known: dict[str, dict[int, MemoryPlan]] = {}
-    options: dict[str, Any] = {
-        "known": known,
-        "effort": parse_effort(effort),
-        "seed": seed,
-        "progress": None,
-        "cache": StepCache.of_user() if cache else None,
-    }
+    own = StepConditions(offload=job.offload)
     fitted: list[FittedModule] = []
     for call in calls:
-        planner = BlockPlanner(call.block, **options)
-        block = FittedModule(call.block, planner, captures=2, exactness=exactness)
+        own.check(device_of(call.block))
+        planner = BlockPlanner(call.block, job=own, known=known, **options)
+        block = FittedModule(
+            call.block, planner, captures=2, exactness=exactness, offload=job.offload
+        )
         block.prepare(*call.args, **call.kwargs)
         fitted.append(block)
-    state = optimizer_bytes(optimizer) if optimizer else 0
+    state = optimizer_bytes(job.optimizer) if job.optimizer else 0
     found = FittedBlocks(
         blocks=tuple(fitted),
         options=tuple(tuple(map(BlockPlan.of, block.plans)) for block in fitted),
-        held=_held(model, outside, state // shards, shards, accumulates=accumulates),
+        held=_held(called, outside, state // shards, shards, accumulates=accumulates),
     )
     found.set_budget(budget)
     for call, block in zip(calls, fitted, strict=True):

@@ -2,7 +2,8 @@
 
 Costs are kept by device and by what else changes them: processor, torch, its choice of algorithms.
 Plans are kept by the step (model, shapes, implementations, what is resident), device, budget,
-effort and seed. Files are replaced as a whole; one that cannot be read is logged and made again.
+effort, seed and watts. Files are replaced as a whole; one that cannot be read is logged and made
+again.
 """
 
 import platform
@@ -55,11 +56,13 @@ class PlanKey:
     budget_bytes: int
     effort: SolveEffort
     seed: int
+    watts: Mapping[str, float] | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Settings of a plan with this key."""
-        return {"effort": str(self.effort), "seed": self.seed}
+        watts = {} if self.watts is None else {"watts": dict(self.watts)}
+        return {"effort": str(self.effort), "seed": self.seed, **watts}
 
     @property
     def name(self) -> str:
@@ -116,8 +119,9 @@ class StepCache:
         def load(path: Path) -> MemoryPlan:
             plan = MemoryPlan.load(path)
             require_match(plan, key.step, str(path))
-            if (plan.budget_bytes, dict(plan.settings)) != (key.budget_bytes, key.settings):
-                raise ArtifactError(f"{path}: is for another budget, effort or seed")
+            made = {name: plan.settings.get(name) for name in ("effort", "seed", "watts")}
+            if (plan.budget_bytes, made) != (key.budget_bytes, {"watts": None, **key.settings}):
+                raise ArtifactError(f"{path}: is for another budget, effort, seed or watts")
             plan.verify()
             return plan
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from rich.console import Console
 from torch import nn
-from torch.optim import Optimizer
 
+from headrace.fields import Field
 from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, conditions
 from headrace.memory.errors import BudgetError, CaptureError
-from headrace.memory.exactness import allowed_exactness
+from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.step import (
     StepConditions,
@@ -20,7 +20,8 @@ from headrace.memory.measure.step import (
     unmeasured_profile,
 )
 from headrace.memory.measure.timing import Cost, memory_bytes
-from headrace.memory.plan.effort import SolveEffort, parse_effort
+from headrace.memory.plan.effort import parse_effort
+from headrace.memory.plan.energy import read_watts
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.match import require_match
 from headrace.memory.plan.plan import MemoryPlan
@@ -38,8 +39,8 @@ class StepPlanner:
     Parameters
     ----------
     budgets : in bytes.
+    effort, seed, progress, cache, watts : as of `headrace.memory.fit`.
     given : plans of the first step, made before, in the order of the budgets.
-    cache : of costs and plans.
 
     Attributes
     ----------
@@ -52,15 +53,17 @@ class StepPlanner:
         budgets: Sequence[int],
         job: StepConditions,
         *,
-        effort: SolveEffort,
+        effort: str,
         seed: int,
         progress: Callable[[SolveProgress], None] | None,
+        cache: bool,
+        watts: Mapping[str, float] | None,
         given: Sequence[MemoryPlan] = (),
-        cache: StepCache | None = None,
     ) -> None:
         self._model, self._budgets, self._job = model, tuple(budgets), job
-        self._effort, self._seed, self._progress = effort, seed, progress
-        self._given, self._cache = tuple(given), cache or StepCache(None)
+        self._effort, self._seed, self._progress = parse_effort(effort), seed, progress
+        self._given, self._cache = tuple(given), StepCache.of_user() if cache else StepCache(None)
+        self._watts = None if watts is None else read_watts(Field(watts, "watts"))
         self._costs: dict[str, Cost] = {}
         self.plans: list[MemoryPlan] = []
 
@@ -97,6 +100,7 @@ class StepPlanner:
                 budget_bytes=budget,
                 effort=self._effort,
                 seed=self._seed,
+                watts=self._watts,
             )
             for budget in self._budgets_of(step)
         }
@@ -119,7 +123,8 @@ class StepPlanner:
         with Console(stderr=True).status("planning") as status:  # on terminals alone
 
             def show(budget: int, state: SolveProgress) -> None:
-                status.update(f"planning for {size(budget)}: {state}")
+                text = state if self._watts is None else f"gap {state.gap:z.1%}"
+                status.update(f"planning for {size(budget)}: {text}")
                 if self._progress is not None:
                     self._progress(state)
 
@@ -130,6 +135,7 @@ class StepPlanner:
                 seed=self._seed,
                 progress=show,
                 starts=tuple(each.schedule for each in kept.values()),
+                watts=self._watts,
             )
         plans: dict[int, MemoryPlan] = {}
         for budget, plan in found.items():
@@ -153,26 +159,21 @@ def fit_model(
     model: nn.Module,
     sample: Any,
     budget: int | str | Sequence[int | str],
+    job: StepConditions,
+    exactness: Exactness,
     *,
-    loss: nn.Module | None = None,
-    optimizer: Optimizer | None = None,
-    accumulates: bool = False,
-    ddp: bool = False,
-    effort: str = "quick",
-    seed: int = 0,
-    captures: int = 2,
-    plan: str | Path | Sequence[str | Path] | None = None,
-    cache: bool = True,
-    exact: bool = False,
-    lossy: bool = False,
-    offload: bool = False,
-    conditional: bool = False,
-    progress: Callable[[SolveProgress], None] | None = None,
+    captures: int,
+    plan: str | Path | Sequence[str | Path] | None,
+    **options: Any,
 ) -> FittedModule:
-    """Return the model, trained within a budget; see `headrace.memory.fit`."""
+    """Return the model, trained within a budget; see `headrace.memory.fit`.
+
+    Parameters
+    ----------
+    options : of `StepPlanner`.
+    """
     if not model.training:
         raise CaptureError("the model is in evaluation, needs training mode: call model.train()")
-    exactness = allowed_exactness(exact=exact, lossy=lossy, conditional=conditional)
     budgets = _listed(budget)
     if not budgets:
         raise BudgetError("there is no budget, needs one at least")
@@ -180,28 +181,22 @@ def fit_model(
     if plans and len(plans) != len(budgets):
         raise BudgetError(f"{len(budgets)} budgets and {len(plans)} plans: needs a plan for each")
     whole = memory_bytes(device_of(model))
-    job = StepConditions(
-        loss=loss, optimizer=optimizer, accumulates=accumulates, ddp=ddp, offload=offload
-    )
     job.check(device_of(model))
     planner = StepPlanner(
         model,
         [parse_budget(each, whole) for each in budgets],
         job,
-        effort=parse_effort(effort),
-        seed=seed,
-        progress=progress,
         given=[MemoryPlan.load(each) for each in plans],
-        cache=StepCache.of_user() if cache else None,
+        **options,
     )
     fitted = FittedModule(
         model,
         planner,
-        loss=loss,
+        loss=job.loss,
         captures=captures,
         exactness=exactness,
-        accumulates=accumulates and not ddp,
-        offload=offload,
+        accumulates=job.accumulates and not job.ddp,
+        offload=job.offload,
     )
     args, kwargs = sample_of(sample)
     fitted.prepare(*args, **kwargs)

@@ -1,24 +1,25 @@
 """``headrace memory plan --largest-batch``: the largest batch with a schedule within a budget."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
-from headrace.memory.cli.measure import profile_of
+from headrace.memory.cli.measure import StepOptions, profile_of
 from headrace.memory.errors import BudgetError, CaptureError
-from headrace.memory.exactness import Exactness
+from headrace.memory.measure.roofline import Roofline
 from headrace.memory.plan.largest import largest_below, largest_that_fits
 from headrace.memory.profile import MemoryProfile
 from headrace.units import size
 
+_DEVICE = Roofline(
+    name="a roofline", flops_per_s=1e12, bytes_per_s=1e11, launch_us=5.0, host_bytes_per_s=1e10
+)
+"""For the search, in which it only matters whether there is a schedule."""
+
 
 def largest_batch(
-    model: str,
-    budget_bytes: int,
-    *,
-    cache: bool,
-    exactness: Exactness,
-    report: Callable[[str], None],
+    model: str, budget_bytes: int, options: StepOptions, report: Callable[[str], None]
 ) -> tuple[int, MemoryProfile]:
     """Return the largest batch whose step has a schedule within a budget, and its measured profile.
 
@@ -28,7 +29,6 @@ def largest_batch(
     Parameters
     ----------
     model : ``module:function`` of a function that takes a batch size.
-    exactness : of the implementations.
     report : called with what is done.
 
     Raises
@@ -36,19 +36,14 @@ def largest_batch(
     BudgetError : not even one sample fits.
     InputError : the function's sample does not grow with the batch.
     """
-    from headrace.memory.measure.timing import Roofline
-
-    device = Roofline(name="a roofline", flops_per_s=1e12, bytes_per_s=1e11, launch_us=5.0)
     with folder_on_path():
         function = named_function(model, arguments=("a batch size",))
 
     def profile(batch: int, *, modelled: bool) -> MemoryProfile:
         report(f"batch {batch}")
         made = function(batch)
-        where = device if modelled else None
-        return profile_of(
-            made, model, accumulates=False, cache=cache, exactness=exactness, device=where
-        )
+        device = _DEVICE if modelled else options.device
+        return profile_of(made, model, replace(options, device=device))
 
     batches: dict[object, int] = {}
 

@@ -1,21 +1,22 @@
 """``headrace memory measure``: the profile of a model's training step on this machine."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.console import Console
 
-from headrace.cli.options import output_option
+from headrace.cli.options import check_output, output_option
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
 from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness, allowed_exactness
+from headrace.memory.measure.roofline import Roofline, load_roofline
 from headrace.units import size
 
 if TYPE_CHECKING:
-    from headrace.memory.measure.timing import Roofline
     from headrace.memory.profile import MemoryProfile
 
 ModelName = Annotated[
@@ -29,68 +30,81 @@ ModelName = Annotated[
 ]
 
 
-ExactOption = Annotated[
-    bool,
-    typer.Option(
-        "--exact",
-        help="Without implementations whose gradients differ by rounding, as fit(exact=True).",
-    ),
-]
-LossyOption = Annotated[
-    bool,
-    typer.Option(
-        "--lossy", help="With activations stored as bfloat16 where that helps, as fit(lossy=True)."
-    ),
-]
+def _flag(name: str, text: str) -> Any:
+    """Return a flag of what is an argument of `headrace.memory.fit`, too."""
+    return typer.Option(f"--{name}", help=f"{text}, as fit({name}=True).")
+
+
+AccumulatesOption = Annotated[bool, _flag("accumulates", "Gradients are kept between steps")]
+DDPOption = Annotated[bool, _flag("ddp", "DistributedDataParallel's buckets are counted")]
+ExactOption = Annotated[bool, _flag("exact", "No implementations that differ by rounding")]
+LossyOption = Annotated[bool, _flag("lossy", "Activations may be stored as bfloat16")]
 ConditionalOption = Annotated[
-    bool,
+    bool, _flag("conditional", "Norms may be differentiated from outputs")
+]
+OffloadOption = Annotated[bool, _flag("offload", "Activations may be stored in the host's memory")]
+DeviceOption = Annotated[
+    Path | None,
     typer.Option(
-        "--conditional",
-        help="With norms differentiated from their outputs, as fit(conditional=True).",
+        metavar="FILE",
+        help="Times by a model of a device: a JSON object of name, flops_per_s, bytes_per_s, "
+        "launch_us and, for --offload, host_bytes_per_s.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions:
+    """Options of a step's profile.
+
+    Attributes
+    ----------
+    exactness : of the implementations.
+    accumulates, ddp, offload : as of `headrace.memory.measure.step.StepConditions`.
+    device : a model of one; None: costs are measured.
+    cache : whether costs are taken from the cache folder, and kept there.
+    """
+
+    exactness: Exactness
+    accumulates: bool
+    ddp: bool
+    offload: bool
+    device: Roofline | None
+    cache: bool
 
 
 def measure_step_command(
     model: ModelName,
     output: Annotated[Path, output_option("File for the memory profile.")],
-    accumulates: Annotated[
-        bool, typer.Option("--accumulates", help="Gradients are kept between steps.")
-    ] = False,
+    accumulates: AccumulatesOption = False,
+    ddp: DDPOption = False,
     exact: ExactOption = False,
     lossy: LossyOption = False,
     conditional: ConditionalOption = False,
-    offload: Annotated[
-        bool,
-        typer.Option(
-            "--offload",
-            help="Activations may be stored in the host's memory, as fit(offload=True).",
-        ),
-    ] = False,
+    offload: OffloadOption = False,
+    device: DeviceOption = None,
 ) -> None:
     """Capture a training step, and measure the time and workspace of its operators.
 
     On the device that the model's parameters are on, with all implementations of each operator.
     Costs in the cache folder are not used.
     """
-    exactness = allowed_exactness(exact=exact, lossy=lossy, conditional=conditional)
-    profile = measured_profile(
-        model, accumulates=accumulates, cache=False, exactness=exactness, offload=offload
+    check_output(output, [device])
+    options = StepOptions(
+        exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
+        accumulates=accumulates,
+        ddp=ddp,
+        offload=offload,
+        device=None if device is None else load_roofline(device),
+        cache=False,
     )
+    profile = measured_profile(model, options)
     profile.save(output)
     Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
 
 
-def measured_profile(
-    model: str, *, accumulates: bool, cache: bool, exactness: Exactness, offload: bool = False
-) -> "MemoryProfile":
+def measured_profile(model: str, options: StepOptions) -> "MemoryProfile":
     """Return the profile of the step of a ``module:function``.
-
-    Parameters
-    ----------
-    cache : whether costs are taken from the cache folder, and kept there.
-    exactness : of the implementations.
-    offload : whether activations may be stored in the host's memory.
 
     Raises
     ------
@@ -99,27 +113,11 @@ def measured_profile(
     """
     with folder_on_path():
         made = named_function(model)()
-    return profile_of(
-        made, model, accumulates=accumulates, cache=cache, exactness=exactness, offload=offload
-    )
+    return profile_of(made, model, options)
 
 
-def profile_of(
-    made: object,
-    name: str,
-    *,
-    accumulates: bool,
-    cache: bool,
-    exactness: Exactness,
-    offload: bool = False,
-    device: "Roofline | None" = None,
-) -> "MemoryProfile":
-    """Return the profile of a step, by what a user's function returned; see `measured_profile`.
-
-    Parameters
-    ----------
-    device : a model of one; None: costs are measured.
-    """
+def profile_of(made: object, name: str, options: StepOptions) -> "MemoryProfile":
+    """Return the profile of a step, by what a user's function returned; see `measured_profile`."""
     parts: tuple[Any, ...] = (
         tuple(cast(Iterable[Any], made)) if isinstance(made, tuple | list) else (made,)
     )
@@ -138,13 +136,21 @@ def profile_of(
     module, sample, loss, optimizer = (*parts, None, None)[:4]
     if not isinstance(module, nn.Module):
         raise CaptureError(f"{name} returned {type(module).__name__} first, needs a torch module")
-    job = StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates, offload=offload)
+    job = StepConditions(
+        loss=loss,
+        optimizer=optimizer,
+        accumulates=options.accumulates,
+        ddp=options.ddp,
+        offload=options.offload,
+    )
     job.check(device_of(module))
     with Console(stderr=True).status("capturing") as status:
-        captured = capture_step(module, sample, job, exactness)
+        captured = capture_step(module, sample, job, options.exactness)
         operators = len(captured.graph.operators)
         status.update(f"measuring {operators} operators")
         costs: dict[str, Cost] = {}
-        store = StepCache.of_user() if cache else StepCache(None)
+        store = StepCache.of_user() if options.cache else StepCache(None)
         with cached_costs(store, conditions(device_of(module)), costs):
-            return profile_step(module, captured, job, name=name, device=device, costs=costs)
+            return profile_step(
+                module, captured, job, name=name, device=options.device, costs=costs
+            )

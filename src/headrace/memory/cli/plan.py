@@ -12,14 +12,10 @@ from rich.console import Console
 
 from headrace.cli.options import check_output, output_option
 from headrace.errors import InputError
-from headrace.memory.cli.measure import (
-    ConditionalOption,
-    ExactOption,
-    LossyOption,
-    measured_profile,
-)
+from headrace.memory.cli import measure
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness, allowed_exactness
+from headrace.memory.measure.roofline import load_roofline
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
@@ -61,9 +57,13 @@ def plan_step_command(
     cache: Annotated[
         bool, typer.Option(help="Take measured costs from the cache folder, and keep them there.")
     ] = True,
-    exact: ExactOption = False,
-    lossy: LossyOption = False,
-    conditional: ConditionalOption = False,
+    accumulates: measure.AccumulatesOption = False,
+    ddp: measure.DDPOption = False,
+    exact: measure.ExactOption = False,
+    lossy: measure.LossyOption = False,
+    conditional: measure.ConditionalOption = False,
+    offload: measure.OffloadOption = False,
+    device: measure.DeviceOption = None,
     energy: Annotated[
         Path | None,
         typer.Option(
@@ -86,11 +86,16 @@ def plan_step_command(
     watts = None if energy is None else load_watts(energy)
     texts = [text.strip() for text in budget.split(",")]
     budgets = {parse_budget(text): text for text in texts}
-    check_output(output, [Path(source)])
-    exactness = allowed_exactness(exact=exact, lossy=lossy, conditional=conditional)
-    profile = _profile(
-        source, list(budgets), largest_batch=largest_batch, cache=cache, exactness=exactness
+    check_output(output, [Path(source), device, energy])
+    options = measure.StepOptions(
+        exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
+        accumulates=accumulates,
+        ddp=ddp,
+        offload=offload,
+        device=None if device is None else load_roofline(device),
+        cache=cache,
     )
+    profile = _profile(source, list(budgets), options, largest_batch=largest_batch)
     if watts is not None and (unknown := unknown_kinds(watts, profile.graph)):
         Console(stderr=True).print(
             f"{energy}: the step has no operator of kind {', '.join(unknown)}", soft_wrap=True
@@ -118,12 +123,15 @@ def plan_step_command(
             _print(plan, path)
         else:
             failed.append(str(plan) if len(found) == 1 else f"{budgets[at]}: {plan}")
+    if interrupt() and len(failed) < len(found):
+        text = "The search was interrupted: plans are the fastest found until then."
+        Console(stderr=True).print(text, soft_wrap=True)
     if failed:
         raise BudgetError("; ".join(failed))
 
 
 def _profile(
-    source: str, budgets: Sequence[int], *, largest_batch: bool, cache: bool, exactness: Exactness
+    source: str, budgets: Sequence[int], options: measure.StepOptions, *, largest_batch: bool
 ) -> MemoryProfile:
     is_file = Path(source).exists()
     if not is_file and ":" not in source:
@@ -136,23 +144,27 @@ def _profile(
             f"{source} is a module: name its function, too, such as {Path(source).stem}:build"
         )
     if is_file and not largest_batch:
-        return _loaded(source, exactness)
+        return _loaded(source, options)
     if not largest_batch:
-        return measured_profile(source, accumulates=False, cache=cache, exactness=exactness)
+        return measure.measured_profile(source, options)
     from headrace.memory.cli.batch import largest_batch as find_largest
 
     if is_file or len(budgets) > 1:
         raise InputError("--largest-batch needs module:function in place of a file, and one budget")
     with Console(stderr=True).status("capturing") as status:
-        batch, profile = find_largest(
-            source, budgets[0], cache=cache, exactness=exactness, report=status.update
-        )
+        batch, profile = find_largest(source, budgets[0], options, status.update)
     Console().print(f"Largest batch: {batch}.")
     return profile
 
 
-def _loaded(source: str, exactness: Exactness) -> MemoryProfile:
-    profile = MemoryProfile.load(source)
+def _loaded(source: str, options: measure.StepOptions) -> MemoryProfile:
+    profile, exactness = MemoryProfile.load(source), options.exactness
+    names = ("accumulates", "ddp", "offload", "device")
+    if given := [f"--{name}" for name in names if getattr(options, name)]:
+        raise InputError(
+            f"{source} is a profile already: {', '.join(given)} is for headrace memory measure, "
+            "or for module:function in its place"
+        )
     ways = [way for each in profile.graph.operators for way in each.implementations]
     if exactness is Exactness.LOSSY and all(way.name != "with bf16" for way in ways):
         raise InputError(

@@ -18,6 +18,7 @@ from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
+from headrace.memory.measure.roofline import Roofline
 from headrace.memory.operators import attention, convolution, copies, loss, products
 from headrace.memory.operators.variant import target_name
 
@@ -41,26 +42,6 @@ class Cost:
 
     time_us: float
     workspace_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline:
-    """A device that is not at hand, by three figures of its data sheet.
-
-    Attributes
-    ----------
-    name : for tables.
-    flops_per_s : of matrix products and convolutions.
-    bytes_per_s : of memory.
-    launch_us : of one operator, at least.
-    host_bytes_per_s : between it and the host's memory, in one direction; 0: not stated.
-    """
-
-    name: str
-    flops_per_s: float
-    bytes_per_s: float
-    launch_us: float
-    host_bytes_per_s: float = 0.0
 
 
 def measured_graph(

@@ -86,7 +86,7 @@ def divide_budget(
     """
     build = _Build(blocks, held)
     build.model.add(build.peak <= budget_bytes // _KIB)
-    build.model.minimize(build.time)
+    build.model.minimize(build.cost)
     chosen = build.solved()
     if chosen is not None:
         return chosen
@@ -112,7 +112,7 @@ def chain_peak(chosen: Sequence[BlockPlan], held: HeldBytes) -> int:
 
 
 class _Build:
-    """The program: one plan of each block, in KiB and microseconds."""
+    """The program: one plan of each block, in KiB and microseconds or microjoules."""
 
     def __init__(self, blocks: Sequence[Sequence[BlockPlan]], held: HeldBytes) -> None:
         cp_model = import_cp_model()
@@ -123,14 +123,14 @@ class _Build:
         most += _kib(max((*held.running_bytes, *held.between_bytes)))
         self.peak = self.model.new_int_var(_kib(held.between_bytes[0]), most, "peak")
         stored: Any = 0
-        self.time: Any = 0
+        self.cost: Any = 0
         for index, (plans, picks) in enumerate(zip(blocks, self.chosen, strict=True)):
             self.model.add_exactly_one(picks)
             own = sum(_kib(each.step_bytes) * pick for each, pick in zip(plans, picks, strict=True))
             self.model.add(_kib(held.running_bytes[index]) + stored + own <= self.peak)
             for each, pick in zip(plans, picks, strict=True):
                 stored += _kib(each.stored_bytes) * pick
-                self.time += round(each.plan.time_us) * pick
+                self.cost += round(each.plan.cost) * pick
             self.model.add(_kib(held.between_bytes[index + 1]) + stored <= self.peak)
 
     def solved(self) -> list[BlockPlan] | None:

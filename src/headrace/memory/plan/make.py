@@ -50,7 +50,9 @@ def parse_budget(budget: int | str, whole_bytes: int | None = None) -> int:
             raise BudgetError(f"budget is {budget!r}, and the device's memory is not known")
         if not 0 < float(share[1]) <= 100:
             raise BudgetError(f"budget is {budget!r}, needs more than 0% and at most 100%")
-        return int(float(share[1]) / 100 * whole_bytes)
+        return parse_budget(int(float(share[1]) / 100 * whole_bytes))
+    if re.fullmatch(r"\s*\d+\.\d*[1-9]\d* ?B?\s*", budget):
+        raise BudgetError(f"budget is {budget!r}, needs whole bytes, or a unit such as GiB")
     try:
         found = parse_size(budget, "budget")
     except InputError as error:

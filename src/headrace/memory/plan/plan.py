@@ -27,6 +27,8 @@ _MOST_STEPS = 1 << 31
 _STEPS = {"operator": np.int32, "implementation": np.int32}
 _CLOSE = 1e-9
 """Relative difference of times that count as equal: sums in another order."""
+_SOLVED = 1e-6
+"""The same of a bound and what it bounds: tolerances of solvers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,8 @@ class MemoryPlan:
             )
         if abs(proof.time_us - self.time_us) > _CLOSE * max(proof.time_us, self.time_us):
             raise ScheduleError(f"time_us is {self.time_us!r}, the replay's is {proof.time_us!r}")
+        if self.bound > self.cost * (1 + _SOLVED):
+            raise ScheduleError(f"the bound is {self.bound!r}, the plan needs {self.cost!r}")
         return proof
 
     def to_artifact(self) -> Artifact:
@@ -166,6 +170,9 @@ class MemoryPlan:
             Step(*(row.at(part).integer(0, _MOST_STEPS) for part in range(2)))
             for row in rows.items()
         )
+        time_us, bound_us = (_time(whole.at(name)) for name in ("time_us", "bound_us"))
+        if bound_us > time_us * (1 + _SOLVED):
+            raise whole.at("bound_us").wrong(f"at most 'time_us', {time_us!r}")
         return cls(
             profile=MemoryProfile.from_artifact(made_for, f"{source}: profile"),
             budget_bytes=whole.at("budget_bytes").integer(0, _MOST_BYTES),
@@ -173,8 +180,8 @@ class MemoryPlan:
                 steps=order, forward_steps=whole.at("forward_steps").integer(0, len(order))
             ),
             peak_bytes=whole.at("peak_bytes").integer(0, _MOST_BYTES),
-            time_us=_time(whole.at("time_us")),
-            bound_us=_time(whole.at("bound_us")),
+            time_us=time_us,
+            bound_us=bound_us,
             settings=_settings(whole.at("settings")),
             provenance=artifact.provenance,
         )

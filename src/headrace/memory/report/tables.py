@@ -123,5 +123,6 @@ def verify_step_plan(artifact: Artifact, source: str) -> Iterator[str]:
     proof = plan.verify()
     yield (
         f"ok {artifact.digest[:12]} peak {size(proof.peak_bytes, plan.budget_bytes)} of "
-        f"{size(plan.budget_bytes)}, {len(plan.schedule.steps)} steps, {proof.reruns} of them again"
+        f"{size(plan.budget_bytes)}, {len(plan.schedule.steps)} steps, {proof.reruns} of them "
+        "again; the bound is not part of the proof"
     )
