@@ -16,8 +16,8 @@ namespace {
 
 const auto kGoOn = [] { return false; };
 
-// Makes graphs of `count` forward operators and as many backward ones.
-struct Maker {
+// A graph in the making.
+struct Builder {
   Random& random;
   Graph graph;
 
@@ -47,8 +47,8 @@ struct Maker {
 };
 
 Graph any_graph(Random& random) {
-  Maker maker{random, {}};
-  auto& graph = maker.graph;
+  Builder builder{random, {}};
+  auto& graph = builder.graph;
   const int count = 2 + random.below(6);
   graph.forward_count = count;
   graph.resident_bytes = random.below(5);
@@ -57,17 +57,17 @@ Graph any_graph(Random& random) {
   for (int op = 0; op < count; ++op) {
     std::vector<std::int32_t> reads;
     if (op > 0) reads = {made.back(), made[random.below(op)]};
-    const int storage = maker.storage(op);
-    maker.way(reads, {storage});
+    const int storage = builder.storage(op);
+    builder.way(reads, {storage});
     if (random.below(2) > 0) {
-      const int extra = maker.storage(op);  // such as signs
-      maker.way(reads, {storage, extra});
+      const int extra = builder.storage(op);  // such as signs
+      builder.way(reads, {storage, extra});
     }
     if (op > 0 && random.below(3) == 0) {
       graph.nbytes[storage] = graph.nbytes[made.back()];
-      maker.way(reads, {storage}, made.back());
+      builder.way(reads, {storage}, made.back());
     }
-    maker.close(op == 0 || random.below(5) > 0);
+    builder.close(op == 0 || random.below(5) > 0);
     made.push_back(storage);
   }
   graph.outputs = {made.back()};
@@ -76,14 +76,14 @@ Graph any_graph(Random& random) {
   for (int op = count - 1; op >= 0; --op) {
     std::vector<std::int32_t> reads{made[op], made[random.below(count)]};
     if (gradient >= 0) reads.push_back(gradient);
-    const int next = maker.storage(-1);
-    maker.way(reads, {next});
+    const int next = builder.storage(-1);
+    builder.way(reads, {next});
     if (random.below(2) > 0) {
       reads = {made[random.below(count)]};
       if (gradient >= 0) reads.push_back(gradient);
-      maker.way(reads, {next});
+      builder.way(reads, {next});
     }
-    maker.close(false);
+    builder.close(false);
     gradient = next;
   }
   graph.results = {gradient};

@@ -1,6 +1,7 @@
 """A model fitted into a budget: the memory of its steps, and what they compute."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.stages import Stages
 from tests.memory.graphs import chain
+from tests.memory.training import assert_trains_alike
 
 CPU = torch.device("cpu")
 BATCH, SIDE, CHANNELS, LAYERS = 8, 32, 8, 5
@@ -50,6 +52,39 @@ def plain_peak() -> int:
     return allocations_of(
         lambda: nn.functional.cross_entropy(model(x), y).backward(), CPU
     ).peak_bytes
+
+
+class UnusedDropout(nn.Module):
+    """A dropout whose result is not read, before one whose result is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.dropout(x)
+        return self.dropout(self.linear(x))
+
+
+def test_a_dropout_that_is_not_used_draws_its_numbers() -> None:
+    """It was left out of steps: the next one drew the numbers that were its."""
+    model, x = UnusedDropout(), torch.randn(4, 8)
+    eager = copy.deepcopy(model)
+    fitted = fit(model, x, "1MiB", exact=True, cache=False)
+    assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager)
+
+
+def test_an_lstm_is_fitted() -> None:
+    """Its backward pass ended the process while it was measured."""
+    model, x = nn.LSTM(4, 4, batch_first=True), torch.randn(2, 2, 4)
+    eager = copy.deepcopy(model)
+    fitted = fit(model, x, "1MiB", cache=False)
+    for module in (fitted, eager):
+        module(x)[0].sum().backward()
+    for a, b in zip(model.parameters(), eager.parameters(), strict=True):
+        assert a.grad is not None
+        assert torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-7)
 
 
 def test_a_step_is_within_the_budget_and_computes_what_a_plain_one_does() -> None:

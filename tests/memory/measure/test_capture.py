@@ -1,5 +1,8 @@
 """Capture of a model: operators, storages, resident memory, and models that are refused."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -116,11 +119,75 @@ def test_control_flow_on_values_is_refused() -> None:
         capture(model, (torch.randn(2, 2),))
 
 
-def test_hooks_are_refused() -> None:
+@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
+def test_hooks_are_refused(kind: str) -> None:
+    """Backward pre-hooks were accepted, and never ran."""
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    model[1].register_forward_hook(lambda *_: None)
-    with pytest.raises(CaptureError, match="module '1' has forward hooks"):
+    getattr(model[1], f"register_{kind}_hook")(lambda *_: None)
+    found = kind.removeprefix("full_").replace("_", " ")
+    with pytest.raises(CaptureError, match=f"module '1' has {found} hooks"):
         capture(model, (torch.randn(2, 2),))
+
+
+class Computing(nn.Module):
+    """A linear layer, and a function of its output."""
+
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        found = self.function(x)
+        return x + found if isinstance(found, torch.Tensor) else x
+
+
+GENERATOR = torch.Generator()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x.register_hook(lambda g: 2 * g), "'1' calls register_hook"),
+        (lambda x: torch.randn(x.shape, generator=GENERATOR), "'1' .*generator of its own"),
+        (lambda x: torch.zeros_like(x).uniform_(generator=GENERATOR), "'1' .*generator of its own"),
+    ],
+)
+def test_what_a_step_could_not_repeat_is_refused(
+    function: Callable[[torch.Tensor], Any], message: str
+) -> None:
+    """Such a hook ran in the trace alone; such a generator was an error without a remedy."""
+    model = nn.Sequential(nn.ReLU(), Computing(function))
+    with pytest.raises(CaptureError, match=f"module {message}"):
+        capture(model, (torch.randn(2, 2),))
+
+
+def test_sparse_tensors_are_refused() -> None:
+    """They have no storage: torch's error named neither the module nor what would do."""
+    model = nn.Sequential(nn.Embedding(5, 2, sparse=True), nn.Linear(2, 2))
+    with pytest.raises(CaptureError, match="module '0' .*sparse=False"):
+        capture(model, (torch.randint(5, (3,)),))
+    with pytest.raises(CaptureError, match="sparse tensor"):
+        capture(nn.Linear(2, 2), (torch.randn(3, 2).to_sparse(),))
+
+
+def test_an_unread_random_operator_is_kept() -> None:
+    """It was dropped, so that later ones drew other numbers than in eager execution."""
+    model = Computing(lambda x: [nn.functional.dropout(x), nn.functional.dropout(x)][1])
+    captured = capture(model, (torch.randn(3, 2),))
+    assert names(captured)[:3] == ["addmm", "native_dropout", "native_dropout_1"]
+    assert list(captured.random) == [1, 2]
+    unread = captured.graph.operators[1].implementations[0].creates
+    assert not any(set(unread) & set(e.implementations[0].reads) for e in captured.graph.operators)
+
+
+def test_an_lstm_is_captured_without_onednn() -> None:
+    """The workspace that oneDNN's operator hands over is empty under fake tensors."""
+    captured = capture(nn.LSTM(4, 8), (torch.randn(3, 2, 4),))
+    assert not any("mkldnn" in each for each in names(captured))
+    assert names(captured).count("tanh") == 1
+    assert torch.backends.mkldnn.enabled
 
 
 def test_nothing_to_differentiate_is_refused() -> None:

@@ -1,5 +1,6 @@
 """A fitted module in ordinary training loops."""
 
+import pickle
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
@@ -132,6 +133,54 @@ def test_a_new_hook_is_refused() -> None:
     doubling(model[0])
     with pytest.raises(CaptureError, match="module '0' has forward hooks"):
         fitted(x)
+
+
+def test_a_new_backward_pre_hook_is_refused() -> None:
+    """It was not noticed, and did not run in fitted steps."""
+    model, (x,) = CASES["perceptron"]()
+    fitted = FittedModule(model, sparing, captures=2)
+    fitted(x).sum().backward()
+    model[1].register_full_backward_pre_hook(lambda _module, gradients: gradients)
+    with pytest.raises(CaptureError, match="module '1' has backward pre hooks"):
+        fitted(x)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.LSTM(4, 8),
+        nn.LSTM(4, 8, 2, bidirectional=True, batch_first=True, dropout=0.5),
+        nn.LSTM(4, 8, 3, bias=False, dropout=0.5),
+        nn.GRU(4, 8, 2, bidirectional=True, dropout=0.5),
+        nn.RNN(4, 8, 2, batch_first=True, dropout=0.5),
+    ],
+    ids=str,
+)
+def test_recurrent_layers_train_as_the_module(model: nn.Module) -> None:
+    """An LSTM's backward pass ended the process; dropout between layers was left out."""
+    torch.manual_seed(3)
+    x, eager = torch.randn(2, 2, 4), deepcopy(model)
+    fitted = FittedModule(model, sparing)
+
+    def run(module: nn.Module) -> torch.Tensor:
+        return module(x)[0]
+
+    runs = partial(run, fitted), fitted, partial(run, eager), eager
+    assert_trains_alike(*runs, steps=2, rounded=True)
+
+
+def test_a_fitted_module_is_copied_and_not_pickled() -> None:
+    model, (x,) = CASES["perceptron"]()
+    fitted = FittedModule(model, sparing)
+    fitted(x).sum().backward()
+    copied = deepcopy(fitted)
+    copied.zero_grad()
+    copied(x).sum().backward()
+    for a, b in zip(copied.parameters(), model.parameters(), strict=True):
+        assert a is not b
+        assert a.grad.equal(b.grad)
+    with pytest.raises(TypeError, match=r"save its state_dict\(\)"):
+        pickle.dumps(fitted)
 
 
 def test_the_loss_is_part_of_the_step() -> None:

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import nn
@@ -28,10 +28,12 @@ from torch._ops import OpOverload
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.fx.traceback import annotate, preserve_node_meta
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
+from headrace.memory.measure.recurrent import RECURRENT, decomposed
 from headrace.memory.operators import is_rewritten, rewrite
 
 aten = torch.ops.aten
@@ -161,8 +163,9 @@ def capture(
     Raises
     ------
     CaptureError
-        If the model has hooks or cannot be traced: control flow on values, side effects, operators
-        without a fake implementation, nothing to differentiate.
+        If the model has hooks or cannot be traced: control flow on values, side effects, sparse
+        tensors, random numbers of other generators than the default one, operators without a fake
+        implementation, nothing to differentiate.
     """
     _refuse_hooks(model)
     leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
@@ -180,7 +183,8 @@ def read_joint(module: GraphModule) -> Capture:
 
     Raises
     ------
-    CaptureError : shapes are dynamic, or an operator is of higher order.
+    CaptureError : shapes are dynamic, tensors are sparse, an operator is of higher order or draws
+        from another generator than the default one.
     """
     for node in module.graph.find_nodes(op="placeholder"):
         if isinstance(node.meta["val"], torch.SymInt):
@@ -200,8 +204,10 @@ def _leaf(value: torch.Tensor) -> torch.Tensor:
     return value.detach().requires_grad_(value.requires_grad)
 
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes of modules with hooks that a trace cannot have."""
+TENSOR_HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+"""Methods that register hooks that a trace cannot have."""
 
 
 def _refuse_hooks(model: nn.Module) -> None:
@@ -225,8 +231,11 @@ def _export(
     with ExitStack() as stack:
         stack.enter_context(preserve_node_meta())
         stack.enter_context(_modules_noted(model, entered))
+        stack.enter_context(_ForwardMode(entered))
         try:
             joint = aot_export_joint_with_descriptors(stack, model, args, kwargs)
+        except CaptureError:
+            raise
         except Exception as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise CaptureError(
@@ -237,6 +246,31 @@ def _export(
     if not any(isinstance(label, TangentAOTInput) for label in _labels(joint.graph_module.graph)):
         raise CaptureError("no output of the model depends on a parameter that requires gradients")
     return joint
+
+
+class _ForwardMode(TorchFunctionMode):
+    """Traces a forward pass: refuses hooks on tensors, and decomposes recurrent layers.
+
+    Parameters
+    ----------
+    entered : names of the modules that run, the innermost last.
+    """
+
+    def __init__(self, entered: list[str]) -> None:
+        super().__init__()
+        self.entered = entered
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch."""
+        if func in TENSOR_HOOKS:
+            raise CaptureError(
+                f"module {_named(self.entered[-1] if self.entered else '')} calls {func.__name__} "
+                "in its forward pass: the hook would run while the model is captured and not in "
+                "training; remove it, or leave the module outside of what is fitted"
+            )
+        if func in RECURRENT:
+            return decomposed(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -313,6 +347,8 @@ class _Reader:
         self.views: set[Node] = set()
 
     def read(self) -> Capture:
+        for node in self.fx.nodes:
+            _refuse_unreadable(node)
         inputs = self.fx.find_nodes(op="placeholder")
         tangents = [n for n in inputs if isinstance(n.meta["desc"], TangentAOTInput)]
         primals = [n for n in inputs if n not in tangents]
@@ -354,9 +390,11 @@ class _Reader:
 
         The forward pass ends where the first node depends on a tangent or was traced while
         autograd ran. Nodes that only the backward pass needs, traced before, are of the forward
-        pass, as in eager execution.
+        pass, as in eager execution. Random ones are kept if nothing reads them: they change what
+        later ones draw.
         """
-        needed = _ancestors(self.fx.output_node(), *self.effects).difference(self.effects)
+        draws = [n for n in self.fx.nodes if n.op == "call_function" and _is_random(n)]
+        needed = _ancestors(self.fx.output_node(), *self.effects, *draws).difference(self.effects)
         forward: list[Node] = []
         backward: list[Node] = []
         differentiated = set(tangents)
@@ -472,17 +510,27 @@ def is_training_batch_norm(node: Node) -> bool:
 
 
 def _is_random(node: Node) -> bool:
-    return not is_rewritten(node) and (
-        torch.Tag.nondeterministic_seeded in cast(OpOverload, node.target).tags
-    )
+    target = node.target
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _refuse_unreadable(node: Node) -> None:
+    if any(each.layout != torch.strided for each in _tensors(node)):
+        _refuse(node, "is a sparse tensor; use dense ones (of nn.Embedding: sparse=False)")
+    if node.kwargs.get("generator") is not None:
+        _refuse(node, "draws from a generator of its own; use the default one")
 
 
 def _refuse_higher_order(node: Node) -> None:
     if not isinstance(node.target, OpOverload) and not is_rewritten(node):
-        raise CaptureError(
-            f"module {_named(_module(node))} cannot be captured: {node.name} is a call of higher "
-            "order and not an operator; leave the module outside of the model that is fitted"
-        )
+        _refuse(node, "is a call of higher order: write it as operators")
+
+
+def _refuse(node: Node, reason: str) -> NoReturn:
+    raise CaptureError(
+        f"module {_named(_module(node))} cannot be captured: {node.name} {reason}, or leave the "
+        "module outside of what is fitted"
+    )
 
 
 def _resident(primals: list[Node], random: int) -> dict[str, int]:

@@ -68,11 +68,11 @@ class FittedModule(nn.Module):
         # not as a submodule: names would get a prefix
         self.__dict__["_original"] = model
         self.__dict__["_called"] = model if loss is None else WithLoss(model, loss)
+        self._steps: dict[Hashable, Mapping[int, Callable[..., Any]]] = {}
         self._plan = plan
         self._captures = captures
         self._exactness = exactness
         self._conditions = StepConditions(accumulates=accumulates, offload=offload)
-        self._steps: dict[Hashable, Mapping[int, Callable[..., Any]]] = {}
         self._budget: int | None = None
         self._warned = False
 

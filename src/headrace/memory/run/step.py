@@ -2,10 +2,10 @@
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, Self
 
 from torch._functorch import config
 from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors
@@ -51,7 +51,27 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> Callable[..., Any]:
     inputs = capture.fx.find_nodes(op="placeholder")
     positions = [each for found in capture.accumulated.values() for each in found]
     names = {each: str(inputs[each].meta["desc"].target) for each in positions}
-    return gradients.called(step, names) if names else step
+    return ScheduledStep(gradients.called(step, names) if names else step)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledStep:
+    """A step that runs by a schedule. Copies are the step itself; it cannot be pickled."""
+
+    run: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the forward pass."""
+        return self.run(*args, **kwargs)
+
+    def __deepcopy__(self, _copied: Mapping[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a fitted module cannot be pickled: save its state_dict(), and fit the model again "
+            "after loading it"
+        )
 
 
 def _compile(gm: GraphModule, example_inputs: Any) -> Callable[[list[Any]], list[Any]]:  # noqa: ARG001
