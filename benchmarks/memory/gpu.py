@@ -70,6 +70,8 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Measure the networks that an interrupted run has not measured."""
+    # blocks are then of the size that is asked for, not up to 1 MiB more
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
     device = torch.device("cuda", torch.cuda.current_device())
     where = torch.cuda.get_device_name(device)
     kept = KeptRows("memory", SECTION, quick=quick)

@@ -40,6 +40,21 @@ def allocations_of(run: Callable[[], object], device: torch.device) -> Allocatio
     return _on_cpu(run) if device.type == "cpu" else _on_accelerator(run, device)
 
 
+def library_bytes(device: torch.device) -> int:
+    """Return what cuBLAS keeps of a device's memory, for the threads of both passes.
+
+    Some versions of torch allocate its workspace for each call instead, where it is measured.
+    """
+    if device.type != "cuda":
+        return 0
+    torch._C._cuda_clearCublasWorkspaces()
+    x, bias = (torch.zeros(each, device=device, requires_grad=True) for each in ((64, 64), (64,)))
+    before = torch.cuda.memory_allocated(device)
+    torch.nn.functional.linear(x @ x, x, bias).sum().backward()
+    x.grad = bias.grad = None
+    return torch.cuda.memory_allocated(device) - before
+
+
 def _on_cpu(run: Callable[[], object]) -> Allocations:
     config = ProfilerConfig(
         ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig()

@@ -35,6 +35,7 @@ from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
 from headrace.memory.measure.recurrent import RECURRENT, decomposed
 from headrace.memory.operators import is_rewritten, rewrite
+from headrace.memory.operators.variant import argument
 
 aten = torch.ops.aten
 ROUNDING = {"cpu": 64, "cuda": 512}
@@ -511,7 +512,10 @@ def is_training_batch_norm(node: Node) -> bool:
 
 def _is_random(node: Node) -> bool:
     target = node.target
-    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    if not isinstance(target, OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    names = [each.name for each in target._schema.arguments]
+    return "dropout_p" not in names or argument(node, "dropout_p") != 0  # attention
 
 
 def _refuse_unreadable(node: Node) -> None:
@@ -547,7 +551,10 @@ def _resident(primals: list[Node], random: int) -> dict[str, int]:
         for tensor in _tensors(node):
             if (handle := _handle(tensor)) not in seen:
                 seen.add(handle)
-                found[kind] += tensor.untyped_storage().nbytes()
+                on_host = tensor.device.type == "cpu"
+                found[kind] += (
+                    tensor.untyped_storage().nbytes() if on_host else rounded_bytes(tensor)
+                )
     return found
 
 

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.accumulate import accumulating
+from headrace.memory.measure.allocations import library_bytes
 from headrace.memory.measure.capture import ROUNDING, Capture, WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Cost, Roofline, device_name, measured_graph, modelled
@@ -144,6 +145,8 @@ def unmeasured_profile(
         resident["gradients"] = gradients
     if job.ddp:
         resident["buckets"] = gradients
+    if kept := library_bytes(where):
+        resident["libraries"] = kept
     return MemoryProfile(
         graph=replace(captured.graph, resident=resident),
         model=name or type(model).__name__,

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import getitem
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
 from headrace.memory.measure.roofline import Roofline
 from headrace.memory.operators import attention, convolution, copies, loss, products
-from headrace.memory.operators.variant import target_name
+from headrace.memory.operators.variant import source, target_name
 
 MIN_RUNS = 3
 MAX_RUNS = 50
@@ -61,7 +62,10 @@ def measured_graph(
     def cost(call: TracedCall) -> Cost:
         key = f"{_signature(capture, call)} on {where}"
         if key not in cache:
-            cache[key] = _measure(capture, call, device)
+            try:
+                cache[key] = _measure(capture, call, device)
+            except torch.OutOfMemoryError:  # so that no plan has it
+                return Cost(0.0, memory_bytes(device) or 0)
         return cache[key]
 
     return _with_costs(capture, cost)
@@ -181,7 +185,22 @@ def _example_of(capture: Capture, argument: Any, device: torch.device) -> Any:
         made = _example(capture.example(argument.storage), device)
         fill = capture.fills.get(argument.storage)
         return made if fill is None else made.fill_(fill)
-    return _example(argument.meta["val"], device) if isinstance(argument, Node) else argument
+    if not isinstance(argument, Node):
+        return argument
+    value = argument.meta["val"]
+    if _is_read_by_the_host(argument):  # nor is it where it is traced
+        return torch.zeros(value.shape, dtype=value.dtype)
+    return _example(value, device)
+
+
+def _is_read_by_the_host(node: Node) -> bool:
+    """Return whether a node is a seed or an offset that attention returns in the host's memory."""
+    made = source(node)
+    if made.target is not getitem:
+        return False
+    forward, index = made.args
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention.default
+    return isinstance(forward, Node) and forward.target is efficient and index in (2, 3)
 
 
 def _example(value: Any, device: torch.device) -> Any:

@@ -189,6 +189,8 @@ def _threshold_backward(node: Node) -> list[Variant]:
 
 def _hardtanh_backward(node: Node) -> list[Variant]:
     grad, x, low, high = node.args
+    if fake(cast(Node, grad)).stride() != fake(node).stride():
+        return []  # torch traces the strides of x where its kernels return those of the gradient
     found = _only_in_place(node, "in place", node.args, hardtanh_backward_in_place)
     for forward in _uses(x, aten.hardtanh.default):
         if (argument(forward, "min_val"), argument(forward, "max_val")) == (low, high):

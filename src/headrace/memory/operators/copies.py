@@ -61,7 +61,7 @@ class CopyStore:
         if not self.on_host:
             return tensor.to(torch.bfloat16)
         pinned = self.device.type != "cpu"
-        made = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=pinned)
+        made = torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu", pin_memory=pinned)
         return made.as_strided(tensor.shape, tensor.stride()).copy_(tensor, non_blocking=True)
 
     def traced(self, tensor: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from headrace.memory.operators.variant import (
     fake,
     overwritable,
     sample_blocks,
+    source,
 )
 
 LEAST_WEIGHT = 1e-3
@@ -287,6 +288,7 @@ def _backward(target: Callable[..., Any], forward: Any, rstd: int) -> Offers:
 
 def _output_beside(statistic: Any, target: Any) -> Node | None:
     """Return the first output of the normalization that a statistic is of."""
+    statistic = source(statistic)
     forward = statistic.args[0] if isinstance(statistic, Node) and statistic.args else None
     if not isinstance(forward, Node) or forward.target is not target:
         return None

@@ -239,7 +239,7 @@ class _Graph:
         made = self.graph.call_function(generator_state, (device,))
         example = next(iter(self.capture.fx.nodes)).meta["val"]
         with example.fake_mode:
-            made.meta["val"] = torch.empty(state_bytes(device), dtype=torch.uint8)
+            made.meta["val"] = torch.empty(state_bytes(device), dtype=torch.uint8, device="cpu")
         return made
 
     def value(self, node: Any) -> Any:
