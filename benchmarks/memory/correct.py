@@ -6,11 +6,11 @@ from functools import partial
 import torch
 
 from benchmarks.harness import Report
-from benchmarks.memory.fitted import Budget, Fitted, LossModule
+from benchmarks.memory.fitted import PEAK_BARS, Budget, Fitted, LossModule, peak_figures
 from benchmarks.memory.networks import GPT, MobileNetV2, ResNet50, VisionTransformer
 from benchmarks.memory.reference import OTHER, ROUNDED, WRONG, Reference
 from benchmarks.memory.rivals import CHECKPOINTS, EAGER, Rival, compiled, stock
-from benchmarks.memory.step import Step, one_thread, step_allocations
+from benchmarks.memory.step import MIB, Allocations, Step, one_thread, step_allocations
 from benchmarks.memory.workloads import Workload, pixels, text, token_loss
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
@@ -67,7 +67,8 @@ def bars() -> dict[str, str]:
     return {
         "gradients-wrong": "<= 0",
         "gradients-rounded-without-reason": "<= 0",
-        "loss-after-200-steps-error": "<= 1e-6",
+        "loss-in-200-steps-error": "<= 1e-6",
+        **{f"correct-{name}": bound for name, bound in PEAK_BARS.items()},
     }
 
 
@@ -76,6 +77,7 @@ def measure(report: Report, *, quick: bool) -> None:
     with one_thread():
         words: list[tuple[str, bool]] = []
         errors: list[float] = []
+        peaks: list[tuple[Fitted, Allocations]] = []
         for case in CASES[:1] if quick else CASES:
             reference = Reference.of(case)
             for rival in (*CHECKPOINTS, *stock((0.5,) if quick else _FRACTIONS)):
@@ -85,13 +87,17 @@ def measure(report: Report, *, quick: bool) -> None:
                     _row(report, case, reference, _WITH_STATISTICS)
                 _decomposed_rows(report, case, reference)
             fitted = _budget(case).fitted(case)
-            words.append((_own_row(report, case, reference, fitted), bool(fitted.reorders)))
+            word, memory = _own_row(report, case, reference, fitted)
+            words.append((word, bool(fitted.reorders)))
+            peaks.append((fitted, memory))
             errors.append(_loss_error(case, fitted.step))
             _lossy_row(report, case, reference)
     report.bar("gradients-wrong", sum(word in (WRONG, OTHER) for word, _ in words))
     unexplained = sum(word == ROUNDED and not reasons for word, reasons in words)
     report.bar("gradients-rounded-without-reason", unexplained)
-    report.bar("loss-after-200-steps-error", max(errors))
+    report.bar("loss-in-200-steps-error", max(errors))
+    for name, figure in peak_figures(peaks).items():
+        report.bar(f"correct-{name}", figure)
 
 
 def _budget(case: Workload) -> Budget:
@@ -103,8 +109,11 @@ def _budget(case: Workload) -> Budget:
     return Budget(name=_OWN, above_bytes=int(found.kept_bytes + _SHARE * beside))
 
 
-def _own_row(report: Report, case: Workload, reference: Reference, fitted: Fitted) -> str:
+def _own_row(
+    report: Report, case: Workload, reference: Reference, fitted: Fitted
+) -> tuple[str, Allocations]:
     verdict = reference.judge(fitted.step)
+    memory = step_allocations(fitted.step)
     report.row(
         _TABLE,
         case=case.name,
@@ -117,8 +126,11 @@ def _own_row(report: Report, case: Workload, reference: Reference, fitted: Fitte
         correct=verdict.word,
         statistics=verdict.statistics,
         reorders="; ".join(fitted.reorders),
+        peak_mib=memory.peak_bytes / MIB,
+        budget_mib=fitted.budget_bytes / MIB,
+        predicted_mib=fitted.predicted_bytes / MIB,
     )
-    return verdict.word
+    return verdict.word, memory
 
 
 def _lossy_row(report: Report, case: Workload, reference: Reference) -> None:
@@ -141,7 +153,7 @@ def _lossy_row(report: Report, case: Workload, reference: Reference) -> None:
         loss_error=verdict.loss_error,
         gradient_error=verdict.gradient_error,
         rounding=reference.rounding,
-        loss_after_200_steps_error=_loss_error(case, step),
+        loss_in_200_steps_error=_loss_error(case, step),
     )
 
 
@@ -160,20 +172,20 @@ def _in_bfloat16(graph: Graph) -> Schedule:
 
 
 def _loss_error(case: Workload, step: Step) -> float:
-    """Return the relative difference from eager's loss after `_STEPS` steps of training."""
-    found, exact = _trained(step), _trained(EAGER.step(case))
-    return abs(found - exact) / abs(exact)
+    """Return the largest relative difference from eager's loss in `_STEPS` steps of training."""
+    pairs = zip(_losses(step), _losses(EAGER.step(case)), strict=True)
+    return max(abs(found - exact) / abs(exact) for found, exact in pairs)
 
 
-def _trained(step: Step) -> float:
-    """Train from the workload's first weights, and return the last loss."""
+def _losses(step: Step) -> list[float]:
+    """Train from the workload's first weights, and return the loss of each step."""
     optimizer = torch.optim.SGD(step.model.parameters(), lr=_RATE)
-    loss = 0.0
+    losses: list[float] = []
     for at in range(_STEPS):
-        loss = float(replace(step, seed=at).run())
+        losses.append(float(replace(step, seed=at).run()))
         optimizer.step()
         step.clear()
-    return loss
+    return losses
 
 
 def _decomposed_rows(report: Report, case: Workload, reference: Reference) -> None:

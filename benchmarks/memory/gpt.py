@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from benchmarks.harness import Report
-from benchmarks.memory.fitted import Budget, Fitted
+from benchmarks.memory.fitted import BARS, Budget, Fitted, Outcome, summary
 from benchmarks.memory.networks import GPT
 from benchmarks.memory.reference import Reference
 from benchmarks.memory.rivals import BY_BLOCK, EAGER, SELECTIVE, SPLIT_LOSS, stock
@@ -29,7 +29,11 @@ QUICK = Workload(
 
 def bars() -> dict[str, str]:
     """Return bar name -> bound; memory at no more than the same rival's time."""
-    return {"gpt-peak-over-checkpoint": "<= 0.5", "gpt-peak-over-split-checkpoint": "<= 0.9"}
+    return {
+        "gpt-peak-over-checkpoint": "<= 0.5",
+        "gpt-peak-over-split-checkpoint": "<= 0.9",
+        **{f"gpt-{name}": bound for name, bound in BARS.items()},
+    }
 
 
 def measure(report: Report, *, quick: bool) -> None:
@@ -60,6 +64,8 @@ def measure(report: Report, *, quick: bool) -> None:
             correct=verdicts[name].word,
             budget_mib=own[name].budget_bytes / MIB if name in own else None,
             predicted_mib=own[name].predicted_bytes / MIB if name in own else None,
+            predicted_ms=1e-3 * own[name].plan.time_us if name in own else None,
+            processor_ms=1e3 * found.typical,
             reorders="; ".join(own[name].reorders) if name in own else None,
         )
     for bar, rival in (
@@ -70,6 +76,12 @@ def measure(report: Report, *, quick: bool) -> None:
             memory[name].peak_bytes for name in own if times[name].over(times[rival.name]) <= 1
         ]
         report.bar(bar, min(peaks) / memory[rival.name].peak_bytes if peaks else None)
+    outcomes = [
+        Outcome(fitted=fitted, memory=memory[name], times=times[name])
+        for name, fitted in own.items()
+    ]
+    for name, figure in (summary(outcomes) if outcomes else {}).items():
+        report.bar(f"gpt-{name}", figure)
 
 
 def _fitted(workload: Workload, memory: Mapping[str, Allocations]) -> dict[str, Fitted]:

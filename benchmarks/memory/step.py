@@ -108,9 +108,19 @@ def resident_growth(call: Callable[[], object]) -> int:
     the system: start it with `RETURN_MEMORY`.
     """
     before = _status_bytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the highest is the present one
+    reset_resident_peak()
     call()
-    return _status_bytes("VmHWM") - before
+    return resident_peak_bytes() - before
+
+
+def reset_resident_peak() -> None:
+    """Make the present resident memory of this process its highest."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def resident_peak_bytes() -> int:
+    """Return the highest resident memory of this process since `reset_resident_peak`."""
+    return _status_bytes("VmHWM")
 
 
 RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from benchmarks.harness import Report
 from benchmarks.memory import gpu, implementations, planning
 from benchmarks.memory.ablations import KINDS, kinds_of
+from benchmarks.memory.knapsack import KNAPSACKS, fastest, knapsack_schedules
 from benchmarks.memory.models import covered_share
 from benchmarks.memory.networks import GPT, MobileNetV2
+from benchmarks.memory.papers import BUDGETS_GB, TO_2_PERCENT, TO_5_PERCENT, solved
 from benchmarks.memory.planned import PlannedCells
 from benchmarks.memory.planning import FULL, NOOP, OVERHEAD, Steps, plan_left
 from benchmarks.memory.reference import Reference
@@ -33,7 +35,9 @@ from benchmarks.memory.step import (
 )
 from benchmarks.memory.workloads import RESNET, WORKLOADS, Workload, pixels, text, token_loss
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
+from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile
+from headrace.memory.schedule import plain_schedule
 
 PARAMETERS = {
     "resnet50": 25_557_032,
@@ -274,6 +278,123 @@ def test_checkpoints_change_running_statistics_twice() -> None:
     reference = Reference.of(small)
     assert reference.judge(EAGER.step(small)).statistics == "same"
     assert reference.judge(BY_BLOCK.step(small)).statistics == "differ"
+
+
+def chain(*layers: tuple[int, float]) -> Graph:
+    """Return layers (size in bytes, time) in a row, and a backward pass that reads each output."""
+
+    def run(name: str, time_us: float, reads: tuple[int, ...], creates: int) -> Operator:
+        way = Implementation(
+            name="default", time_us=time_us, workspace_bytes=0, reads=reads, creates=(creates,)
+        )
+        return Operator(name=name, module="", again=name == "forward", implementations=(way,))
+
+    count = len(layers)
+    forward = [
+        run("forward", time_us, (at - 1,) if at else (), at)
+        for at, (_, time_us) in enumerate(layers)
+    ]
+    backward = [
+        run(
+            "backward",
+            1.0,
+            (at, 2 * count - at - 2) if at < count - 1 else (at,),
+            2 * count - at - 1,
+        )
+        for at in reversed(range(count))
+    ]
+    sizes = [size for size, _ in layers] + [1] * count
+    return Graph(
+        storages=tuple(Storage(name=f"{at}", nbytes=size) for at, size in enumerate(sizes)),
+        operators=(*forward, *backward),
+        forward_count=count,
+        outputs=frozenset(),
+        results=frozenset({2 * count - 1}),
+    )
+
+
+@pytest.mark.parametrize("name", KNAPSACKS)
+def test_stocks_solvers_save_what_is_slow_for_its_size(name: str) -> None:
+    """Of three layers of 100 bytes the middle one is cheap: it alone is computed again."""
+    graph = chain((100, 50.0), (100, 1.0), (100, 50.0))
+    plain = verify(graph, plain_schedule(graph))
+    found = knapsack_schedules(graph, KNAPSACKS[name])
+    assert [each.time_us for each in found] == sorted(each.time_us for each in found)
+    assert found[0].time_us == plain.time_us
+    assert fastest(found, plain.peak_bytes) == found[0].schedule
+    saved = next(each for each in found if each.time_us == plain.time_us + 1.0)
+    assert [each.operator for each in saved.schedule.steps].count(1) == 2
+    assert fastest(found, 0) is None
+
+
+def test_papers_tables_have_the_cells_that_the_issue_counts() -> None:
+    assert (len(solved(NOOP)), len(solved(FULL))) == (27, 29)
+    for table in (TO_5_PERCENT, TO_2_PERCENT):
+        assert {len(times) for times in table.values()} == {len(BUDGETS_GB)}
+
+
+def planned_rows() -> list[dict[str, object]]:
+    """Return rows as of earlier versions, all that Table 4.4 solves, and one network's at 10%."""
+    cells: list[dict[str, object]] = [
+        {
+            "network": network,
+            "plans": plans,
+            "budget_gb": gb,
+            "overhead": 0.1,
+            "gap": 0.01,
+            "sqrt": 0.2,
+            "checkmate_d": None,
+            "beaten": False,
+        }
+        for plans in (NOOP, FULL)
+        for network, gb in sorted(solved(plans))
+    ]
+    return [*cells, {"network": "unet", "ratio": 1.3, "of_plain": 0.3, "papers_of_plain": 0.36}]
+
+
+def judged(folder: Path, rows: list[dict[str, object]], *, quick: bool = False) -> dict[str, str]:
+    """Return the bars' figures by name."""
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    with Report("memory", bars=planning.bars(), folder=folder, console=console) as report:
+        planning.judge(report, rows, quick=quick)
+    lines = [line.split() for line in out.getvalue().splitlines() if line.startswith("BAR")]
+    return {line[1]: line[2] for line in lines}
+
+
+def test_rows_of_earlier_versions_are_judged(tmp_path: Path) -> None:
+    found = judged(tmp_path, planned_rows())
+    assert found[planning.SLOWER] == found[planning.RESIDENT] == "unmeasured"
+    assert found[planning.NOOP_WITHIN] == found[planning.FULL_WITHIN] == "1"
+    assert found[planning.FULL_WORST] == "0.01"
+    counts = planning.rivals_row(planned_rows(), "stock_dp")
+    assert (counts["cells"], counts["not_made"], counts["compared"]) == (56, 56, 0)
+    counts = planning.rivals_row(planned_rows(), "checkmate_d")
+    assert (counts["without_a_schedule"], counts["not_made"], counts["compared"]) == (0, 56, 0)
+    rows = [{**row, "checkmate_by": "none"} for row in planned_rows()]
+    assert planning.rivals_row(rows, "checkmate_d")["without_a_schedule"] == 56
+
+
+def test_a_cell_without_a_plan_is_judged_against_headrace(tmp_path: Path) -> None:
+    """Of two cells without a plan, Table 4.4 solves one; of two rivals, one is faster."""
+    rows = planned_rows()
+    rows[27] |= {"gap": None, "overhead": None, "beaten": True}
+    rows[30] |= {"beaten": True}
+    rows.append({"network": "vgg16", "plans": FULL, "budget_gb": 5, "gap": None, "beaten": False})
+    found = judged(tmp_path, rows)
+    assert found[planning.SLOWER] == "2"
+    assert found[planning.NOOP_WITHIN] == "1"
+    assert found[planning.FULL_WITHIN] == "0.96552"
+    assert found[planning.FULL_WORST] == "1"
+    assert planning.rivals_row(rows, "sqrt")["faster"] == 1
+
+
+def test_a_cell_that_was_not_planned_counts_in_a_full_run_alone(tmp_path: Path) -> None:
+    stock = dict.fromkeys(planning.STOCK, 0.3)
+    rows = [{**row, **stock, "memory_gb": 2.5} for row in planned_rows()[1:]]
+    assert judged(tmp_path / "full", rows)[planning.SLOWER] == "1"
+    found = judged(tmp_path / "quick", rows, quick=True)
+    assert (found[planning.SLOWER], found[planning.RESIDENT]) == ("0", "2.5")
 
 
 def test_planned_cells_stand_in_for_those_left(
