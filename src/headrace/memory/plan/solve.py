@@ -44,6 +44,8 @@ _EARLY_SHARE = 0.75
 that gains more than these from the same time."""
 _BOUND_SHARE = 0.7
 """Largest share of the time that is left for one relaxation."""
+_REFINED_SHARE, _REFINED_ROUNDS = 0.1, 2000
+"""Most of the time, and of rounds, for faster schedules behind the gap at which a search ends."""
 _LEAST_SHARE, _LEAST_S = 0.1, 2.0
 """Time for the least budget of an error, beyond the limit: a share of it, and at least seconds."""
 _THRESHOLDS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
@@ -227,6 +229,7 @@ class _Solve:
         if not small:
             self._intervals()
         self._improve(1.0)
+        self._refine()
 
     def _improve(self, share: float) -> None:
         """Search at random until a share of the time is over, or of the rounds."""
@@ -237,6 +240,18 @@ class _Solve:
 
         if self.best is not None and not over():
             self.search.improve(self.best, rounds, over, self._found)
+
+    def _refine(self) -> None:
+        """Search on for a moment where the gap ended the work: it may be much of the overhead."""
+        if self.best is None or self.stop is not Stop.DONE:
+            return
+        until = self._seconds() + _REFINED_SHARE * self.limits.seconds
+
+        def over() -> bool:
+            interrupted = self.interrupt is not None and self.interrupt()
+            return interrupted or self._gap() <= _TIGHT or self._seconds() >= until
+
+        self.search.improve(self.best, _REFINED_ROUNDS, over, self._found)
 
     def _seconds(self) -> float:
         return time.monotonic() - self.began
