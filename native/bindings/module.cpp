@@ -9,6 +9,8 @@ void bind_memory(nb::module_& module);
 void bind_synthesis(nb::module_& module);
 
 NB_MODULE(_native, module) {
+  // The traceback of an exception that ends the program keeps objects beyond the check for leaks.
+  nb::set_leak_warnings(false);
   module.doc() =
       "The native core of headrace: transport, executor, reductions, codecs, synthesis, index, "
       "search for schedules.";

@@ -148,11 +148,31 @@ def test_a_sample_by_name_ends_with_the_target() -> None:
     assert torch.allclose(loss, nn.functional.cross_entropy(model(x), y))
 
 
-def test_norms_under_autocast_on_the_cpu_are_refused() -> None:
-    model, (x, y) = network(), sample()
-    refused = pytest.raises(CaptureError, match="norm.* cannot be timed .* keep norms outside")
-    with torch.autocast("cpu", torch.bfloat16), refused:
-        fit(model, (x, y), "10MiB", loss=nn.CrossEntropyLoss(), cache=False)
+def test_norms_under_autocast_are_eagers() -> None:
+    """Torch traces statistics of the input's type, which the CPU's kernels return in float32."""
+    norms = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    more = (nn.GroupNorm(2, 8), nn.SiLU(), nn.Flatten(), nn.Linear(8 * 144, 32), nn.LayerNorm(32))
+    model, x = nn.Sequential(*norms, *more, nn.Linear(32, 4)), torch.randn(8, 3, 16, 16)
+
+    def loss(called: nn.Module) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return called(x).float().square().mean()
+
+    equal = copy.deepcopy(model)
+    there = sum(each.nbytes for each in (*model.parameters(), *model.buffers(), x))
+    budget = there + int(0.9 * allocations_of(lambda: loss(equal).backward(), CPU).peak_bytes)
+    equal = copy.deepcopy(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        fitted = fit(model, x, budget, exact=True, cache=False)
+    found = allocations_of(lambda: loss(fitted).backward(), CPU)
+    assert found.peak_bytes + there <= budget
+    loss(equal).backward()
+    for one, other in zip(model.parameters(), equal.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.equal(one.grad, other.grad)
+    for one, other in zip(model.buffers(), equal.buffers(), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_parameters_of_another_type_are_another_kind_of_step() -> None:

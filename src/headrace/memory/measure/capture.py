@@ -35,6 +35,7 @@ from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
 from headrace.memory.measure.recurrent import RECURRENT, decomposed
 from headrace.memory.operators import is_rewritten, rewrite
+from headrace.memory.operators.normalization import correct_statistics
 from headrace.memory.operators.variant import argument
 
 aten = torch.ops.aten
@@ -172,6 +173,7 @@ def capture(
     leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
     joint = _export(model, *leaves)
     _drop_unread_statistics(joint.graph_module.graph)
+    correct_statistics(joint.graph_module.graph)
     rewrite(joint.graph_module.graph)
     joint.graph_module.recompile()  # its code is text alone: constants have no names in it
     return replace(_Reader(joint.graph_module).read(), joint=joint)

@@ -166,8 +166,7 @@ def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:
         except RuntimeError as error:
             raise CaptureError(
                 f"{target_name(call.target)} cannot be timed on tensors of the types that torch "
-                f"traces for it: {str(error).splitlines()[0]}; under bfloat16 autocast on the CPU, "
-                "keep norms outside of it"
+                f"traces for it: {str(error).splitlines()[0]}; leave it outside of what is fitted"
             ) from error
         found = allocations_of(run, device)
         step = ROUNDING.get(device.type, 1)

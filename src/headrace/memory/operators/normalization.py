@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
 from headrace.memory.errors import ImplementationError
@@ -22,6 +23,7 @@ from headrace.memory.exactness import Exactness
 from headrace.memory.operators.variant import (
     Offers,
     Variant,
+    argument,
     aten,
     dense_strides,
     fake,
@@ -30,8 +32,37 @@ from headrace.memory.operators.variant import (
     source,
 )
 
+_STATISTICS = (
+    aten._native_batch_norm_legit_functional.default,
+    aten.native_group_norm.default,
+    aten.native_layer_norm.default,
+)
 LEAST_WEIGHT = 1e-3
 """Least magnitude of a weight, relative to that of the bias plus 1, to go back from the output."""
+
+
+def correct_statistics(graph: FxGraph) -> None:
+    """Give statistics of a traced graph the types that the CPU's kernels return, in place.
+
+    Of half-precision inputs with float32 weights, as under autocast, they are float32; torch traces
+    the input's type.
+    """
+    corrected: dict[Node, Tensor] = {}
+    for node in graph.nodes:
+        if node.target in _STATISTICS:
+            value, weight = node.meta["val"], argument(node, "weight")
+            wide = isinstance(weight, Node) and fake(weight).dtype == torch.float32
+            if value[0].device.type == "cpu" and wide and value[0].dtype != torch.float32:
+                with value[0].fake_mode:
+                    statistics = tuple(each.to(torch.float32) for each in value[1:3])
+                node.meta["val"] = (value[0], *statistics, *value[3:])
+                for use in node.users:
+                    if use.args[1] in (1, 2):
+                        corrected[use] = use.meta["val"] = node.meta["val"][use.args[1]]
+        elif node.target is aten.detach.default and node.args[0] in corrected:
+            alias = corrected[node.args[0]]
+            with alias.fake_mode:
+                corrected[node] = node.meta["val"] = alias.detach()
 
 
 def batch_norm_backward_from_output(
@@ -280,8 +311,9 @@ def _backward(target: Callable[..., Any], forward: Any, rstd: int) -> Offers:
         grad, _, shape, *_ = node.args
         rest = node.args[rstd:]
         out = _output_beside(rest[0], forward)
-        args = (grad, out, shape, *rest)
-        return [] if out is None else [_from_output(target, args, rest[-1], rest[1])]
+        if out is None or (rest[1] and fake(rest[1]).dtype != fake(out).dtype):
+            return []
+        return [_from_output(target, (grad, out, shape, *rest), rest[-1], rest[1])]
 
     return offers
 
