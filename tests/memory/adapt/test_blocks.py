@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from headrace.memory import BudgetError, CaptureError, fit_blocks
 from headrace.memory.measure.allocations import allocations_of
@@ -88,6 +89,28 @@ def test_a_step_is_within_the_budget_with_the_same_gradients(
     assert peak(model) <= budget
     assert fitted.set_budget(2 * plain) > budget
     assert peak(model) > budget
+
+
+def test_blocks_can_store_their_input_alone(cache_folder: Path) -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList(
+        nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True)
+        for _ in range(BLOCKS)
+    )
+    model, x = nn.Sequential(*layers), torch.randn(16, 64, WIDTH)
+    there = sum(each.nbytes for each in (*model.parameters(), x))
+
+    def checkpointed() -> torch.Tensor:
+        out = x
+        for layer in layers:
+            out = checkpoint(layer, out, use_reentrant=False)
+        return out.square().mean()
+
+    rival = there + allocations_of(lambda: checkpointed().backward(), CPU).peak_bytes
+    with pytest.raises(BudgetError, match="the plans found for the blocks need") as least:
+        fit_blocks(model, list(layers), x, 1000)
+    assert least.value.least_bytes is not None
+    assert least.value.least_bytes < 1.25 * rival
 
 
 def test_blocks_outside_of_the_model_or_called_twice_are_refused(chain: Chain) -> None:

@@ -19,6 +19,7 @@ from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.step import StepConditions, device_of, optimizer_bytes
 from headrace.memory.measure.timing import memory_bytes
+from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
 from headrace.memory.plan.blocks import BlockPlan, HeldBytes, chain_peak, divide_budget
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.plan import MemoryPlan
@@ -74,19 +75,37 @@ class BlockPlanner(StepPlanner):
     ) -> None:
         super().__init__(model, (), **options)
         self._known = known
+        self._least: list[int] = []
 
     def _budgets_of(self, step: MemoryProfile) -> Sequence[int]:
         graph = step.graph
         above = simulate_step(graph, plain_schedule(graph)).peak_bytes - graph.resident_bytes
-        return [graph.resident_bytes + int(share * above) for share in SHARES]
+        return self._least[-1:] or [graph.resident_bytes + int(share * above) for share in SHARES]
 
     def _plans(self, captured: Capture, step: MemoryProfile) -> dict[int, MemoryPlan]:
         if step.digest not in self._known:
-            self._known[step.digest] = super()._plans(captured, step)
+            found = super()._plans(captured, step)
+            if not found:  # workspaces alone take more than the shares leave for them
+                found = super()._plans(captured, step)
+            if found:
+                found |= _checkpoints(next(iter(found.values())))
+            self._known[step.digest] = found
         return self._known[step.digest]
 
     def _refused(self, error: BudgetError) -> None:
         """Go without a plan: others have more."""
+        if error.least_bytes is not None:
+            self._least.append(error.least_bytes)
+
+
+def _checkpoints(plan: MemoryPlan) -> dict[int, MemoryPlan]:
+    """Return plans that store little for the backward pass, and need much within it.
+
+    A budget of the block alone does not ask for these: a plain run is as small within it.
+    """
+    graph = plan.profile.graph
+    found = (plan.of_schedule(each) for each in (keep_schedule(graph, ()), sqrt_schedule(graph)))
+    return {each.budget_bytes: each for each in found}
 
 
 def fit_chain(

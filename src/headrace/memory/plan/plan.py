@@ -1,7 +1,7 @@
 """The memory plan: a schedule for a budget, what it was made for, and its certificate."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,25 @@ class MemoryPlan:
     def digest(self) -> str:
         """SHA-256 of the content."""
         return self.to_artifact().digest
+
+    def of_schedule(self, schedule: Schedule, budget_bytes: int | None = None) -> "MemoryPlan":
+        """Return the plan with another schedule, of which no bound is known.
+
+        Parameters
+        ----------
+        budget_bytes : None: the schedule's peak.
+        """
+        proof = verify(self.profile.graph, schedule, budget_bytes)
+        settings = {key: each for key, each in self.settings.items() if key != "energy_bound_uj"}
+        return replace(
+            self,
+            budget_bytes=budget_bytes or proof.peak_bytes,
+            schedule=schedule,
+            peak_bytes=proof.peak_bytes,
+            time_us=proof.time_us,
+            bound_us=0.0,
+            settings=settings,
+        )
 
     def verify(self) -> VerifiedFigures:
         """Prove the schedule on the profile's graph, and the figures predicted.

@@ -72,7 +72,5 @@ def _monotone(
                 own, schedule=other.schedule, peak_bytes=other.peak_bytes, time_us=other.time_us
             )
         else:  # no bound is known
-            settings = {**other.settings}
-            settings.pop("energy_bound_uj", None)
-            best[budget] = replace(other, budget_bytes=budget, bound_us=0.0, settings=settings)
+            best[budget] = other.of_schedule(other.schedule, budget)
     return best
