@@ -71,7 +71,11 @@ class _Exact:
     )
 
     def lifetimes(self) -> None:
-        """Add the variables between events, and the rows on what reads, creates and overwrites."""
+        """Add the variables between events, and the rows on them.
+
+        What runs read is there (4.7, 4.8); it comes by what creates it and goes by what overwrites
+        it (4.7, 4.10, 4.11).
+        """
         reading: dict[tuple[int, int, int], list[tuple[Run, int]]] = {}
         for run, number in self.runs.chosen.items():
             slot = self._slot(run)
@@ -176,7 +180,10 @@ class _Exact:
         self.rows.supply(terms, there, again.get(self.stages.creator[storage]))
 
     def memory(self, budget_bytes: int) -> None:
-        """Add the running sums, and that no run needs more than the budget (4.4)."""
+        """Add the running sums, and that no run needs more than the budget.
+
+        In place of 4.1 to 4.6 and 4.12 to 4.15: there every sum is over all storages.
+        """
         stages, scale = self.stages, float(max(budget_bytes, 1))
         graph, kept = stages.graph, 0
         for stage in range(stages.count + 1):

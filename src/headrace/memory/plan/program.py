@@ -134,7 +134,7 @@ class Runs:
         return self.making.get((stage, storage), [])
 
     def choose(self, rows: Rows) -> None:
-        """Add the rows on how often operators run.
+        """Add the rows on how often operators run (the sums of delta in 4.2.2).
 
         One implementation of each forward operator in the forward pass and of each backward
         operator; of a recomputed one at most one (the sum is r_i^k).
