@@ -8,6 +8,8 @@
 #include "check.hpp"
 #include "random.hpp"
 
+using headrace::Random;
+using headrace::Rows;
 using headrace::thrown;
 using namespace headrace::synthesis;
 
