@@ -91,6 +91,11 @@ class Products(Heads):
         query, key, value = split.unbind(0)
         if self.kind == "scaled first":
             query = query / 2
+        if self.kind == "transposed":
+            query, key, value = (
+                each.transpose(-2, -1).contiguous().transpose(-2, -1)
+                for each in (query, key, value)
+            )
         scores = query @ key.transpose(-2, -1)
         if self.kind != "scaled first":
             scores = scores / 2 if self.kind == "filled" else scores * 0.5
@@ -111,7 +116,9 @@ def fused(count: int) -> Any:
     return rewrite
 
 
-@pytest.mark.parametrize("kind", ["plain", "scaled first", "filled", "added", "heads"])
+@pytest.mark.parametrize(
+    "kind", ["plain", "scaled first", "filled", "added", "heads", "transposed"]
+)
 def test_products_are_fused_to_the_bit_and_run_by_the_kernel(kind: str) -> None:
     model, x = Products(kind), sample()
     plain, step = Step(model, x), Step(model, x, rewrite=fused(1))

@@ -171,6 +171,8 @@ def _kernel_inputs(
     inputs = tuple(
         each.reshape(*shape, *each.shape[1:]) for each in (query, key_t.transpose(1, 2), value)
     )
+    # the kernel reads a query of another stride wrongly (torch 2.15), and some versions a key
+    inputs = tuple(each if each.stride(-1) == 1 else each.contiguous() for each in inputs)
     if mask is None:
         return cast(Any, inputs), None
     if mask.dtype == torch.bool:  # of what does not count
