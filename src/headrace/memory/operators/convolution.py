@@ -15,7 +15,15 @@ from torch.fx import Node
 
 from headrace.memory.exactness import Exactness
 from headrace.memory.operators.graphs import insert_call, replace_element
-from headrace.memory.operators.variant import Creation, Offers, Variant, aten, fake, laid_out
+from headrace.memory.operators.variant import (
+    Creation,
+    Offers,
+    Variant,
+    aten,
+    fake,
+    laid_out,
+    one_or_all,
+)
 
 PARTS = 4
 """Most parts of a batch."""
@@ -98,8 +106,7 @@ def parameter_gradients_in_parts(
         made = aten.convolution_backward.default(grad[part], x[part], weight, *options)
         found = [each for each, wanted in zip(made, options[-1], strict=True) if wanted]
         sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
-    found = tuple(map(laid_out, sums, strides))
-    return found[0] if len(found) == 1 else found
+    return one_or_all(map(laid_out, sums, strides))
 
 
 def _parts(rows: Tensor) -> list[slice]:

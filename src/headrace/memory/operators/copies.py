@@ -20,7 +20,13 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from headrace.memory.exactness import Exactness
-from headrace.memory.operators.variant import Intermediate, Variant, dense_strides, target_name
+from headrace.memory.operators.variant import (
+    Intermediate,
+    Variant,
+    dense_strides,
+    one_or_all,
+    target_name,
+)
 
 LEAST_OFFLOADED = 1 << 20
 """Bytes of the least activation that is copied to the host."""
@@ -151,8 +157,8 @@ class FromCopy:
                 value = view(value, *args)
             values[place] = value
         del originals
-        made = _tensors(self.target(*pytree.tree_unflatten(values, self.spec), **dict(self.kwargs)))
-        return made[0] if len(made) == 1 else made
+        args = pytree.tree_unflatten(values, self.spec)
+        return one_or_all(_tensors(self.target(*args, **dict(self.kwargs))))
 
 
 def _tensors(made: Any) -> tuple[Tensor, ...]:

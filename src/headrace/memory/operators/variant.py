@@ -1,6 +1,6 @@
 """Alternative implementations of a node of the joint graph: values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,12 @@ def argument(node: Node, name: str) -> Any:
 def target_name(target: Callable[..., Any]) -> str:
     """Return the name of an operator or a function, the same in every process."""
     return getattr(target, "__qualname__", None) or str(target)
+
+
+def one_or_all(made: Iterable[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """Return one tensor as itself, several as a tuple: as the target of a `Variant` has to."""
+    first, *others = made
+    return (first, *others) if others else first
 
 
 def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
