@@ -194,3 +194,24 @@ def test_norms_from_their_outputs_on_request() -> None:
     fitted(x).square().mean().backward()
     with pytest.raises(InputError, match="lossy and conditional exclude each other"):
         fit(model, x, "10MiB", lossy=True, conditional=True)
+
+
+def test_results_that_a_kernel_lays_out_otherwise_than_traced_are_within_the_budget() -> None:
+    """Its gradient of the loss is contiguous, and a convolution copied it beside the plan."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.SiLU(), nn.Conv2d(16, 3, 1))
+    model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    y = torch.randn(4, 3, SIDE, SIDE)
+    x = y.contiguous(memory_format=torch.channels_last)
+    loss, equal = nn.MSELoss(), copy.deepcopy(model)
+    resident = sum(each.nbytes for each in (*model.parameters(), x, y))
+    with pytest.raises(BudgetError) as refused:
+        fit(model, (x, y), 1, loss=loss, cache=False)
+    assert refused.value.least_bytes is not None
+    fitted = fit(model, (x, y), refused.value.least_bytes, loss=loss, cache=False)
+    found = allocations_of(lambda: fitted(x, y).backward(), CPU)
+    assert found.peak_bytes + resident <= refused.value.least_bytes
+    loss(equal(x), y).backward()
+    for one, other in zip(model.parameters(), equal.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    assert fitted(x, y).untyped_storage().nbytes() == 4

@@ -19,7 +19,7 @@ from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
 from headrace.memory.operators import attention, convolution, copies, loss, products
-from headrace.memory.operators.variant import target_name
+from headrace.memory.operators.variant import as_traced, target_name
 
 MIN_RUNS = 3
 MAX_RUNS = 50
@@ -171,8 +171,14 @@ def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:
             (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
         )
 
+        traced = [capture.example(each) for each in call.outputs]
+
         def run() -> object:
-            return call.target(*args, **kwargs)
+            made = _tensors(call.target(*args, **kwargs))
+            return [
+                as_traced(one, other.stride(), other.untyped_storage().nbytes())
+                for one, other in zip(made, traced, strict=False)
+            ]
 
         try:
             run()  # compiles, reserves, fills caches

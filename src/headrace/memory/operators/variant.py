@@ -123,6 +123,22 @@ def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return made if same else made.new_empty_strided(made.shape, strides).copy_(made)
 
 
+def as_traced(made: torch.Tensor, strides: tuple[int, ...], nbytes: int) -> torch.Tensor:
+    """Return the result of a kernel as it was traced, itself if it is so.
+
+    ``mse_loss_backward`` always returns the default layout, and the number that ``mse_loss`` returns
+    is in memory of the size of its inputs.
+
+    Parameters
+    ----------
+    strides, nbytes : as traced; the bytes are those of the storage of a single number.
+    """
+    if not made.dim():
+        return made if made.untyped_storage().nbytes() == nbytes else made.clone()
+    layout = zip(made.shape, made.stride(), strides, strict=True)
+    return made if all(n == 1 or a == b for n, a, b in layout) else laid_out(made, strides)
+
+
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return strides of a dense tensor of the same shape and order of dimensions."""
     return torch.empty_like(tensor).stride()
