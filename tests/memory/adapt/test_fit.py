@@ -14,6 +14,7 @@ from headrace.memory.measure.step import StepConditions, capture_step, optimizer
 from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.stages import Stages
+from headrace.memory.run.fitted import FittedModule
 from tests.memory.graphs import chain
 
 CPU = torch.device("cpu")
@@ -141,6 +142,14 @@ def test_nothing_runs_again_before_the_loss() -> None:
     assert Stages(chain(4)).first_again == 1
 
 
+def distributed() -> nn.Module:
+    """Return a wrapped model as far as its type goes: it needs no process group then."""
+    wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    wrapped.module = network()
+    return wrapped
+
+
 def test_bad_budgets_and_models_fail_at_once() -> None:
     model, (x, _) = network(), sample()
     with pytest.raises(BudgetError, match="there is no budget"):
@@ -150,8 +159,17 @@ def test_bad_budgets_and_models_fail_at_once() -> None:
             fit(model, x, budget)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="effort is 'hard', needs one of quick"):
         fit(model, x, "1GiB", effort="hard")
-    with pytest.raises(CaptureError, match="training mode"):
-        fit(network().eval(), x, "1GiB")
+    with pytest.raises(InputError, match="captures is 0, needs 1"):
+        fit(model, x, "1GiB", captures=0)
+    for bad, reason in (
+        (network().eval(), "training mode"),
+        (network().to("meta"), "on the meta device, needs values"),
+        (nn.functional.relu, "the model is a function, needs a torch module"),
+        (nn.Sequential(FittedModule(model, lambda _: {})), "fitted already"),
+        (distributed(), r"DistributedDataParallel, .*: DDP\(fit\(model, ddp=True\)\)"),
+    ):
+        with pytest.raises(CaptureError, match=reason):
+            fit(bad, x, "1GiB")  # pyright: ignore[reportArgumentType]
     with pytest.raises(BudgetError) as refused:
         fit(model, x, "100K")
     least = refused.value.least_bytes

@@ -9,13 +9,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, conditions
-from headrace.memory.errors import BudgetError, CaptureError
+from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import allowed_exactness
 from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.step import (
     StepConditions,
     device_of,
     profile_step,
+    require_trainable,
     sample_of,
     unmeasured_profile,
 )
@@ -170,8 +171,7 @@ def fit_model(
     progress: Callable[[SolveProgress], None] | None = None,
 ) -> FittedModule:
     """Return the model, trained within a budget; see `headrace.memory.fit`."""
-    if not model.training:
-        raise CaptureError("the model is in evaluation, needs training mode: call model.train()")
+    require_trainable(model)
     exactness = allowed_exactness(exact=exact, lossy=lossy, conditional=conditional)
     budgets = _listed(budget)
     if not budgets:

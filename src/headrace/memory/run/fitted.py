@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from headrace.memory.errors import BudgetError
+from headrace.errors import InputError
+from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import HOOKS, Capture, WithLoss, capture
 from headrace.memory.measure.step import StepConditions, device_of
@@ -47,7 +48,9 @@ class FittedModule(nn.Module):
     Raises
     ------
     CaptureError
-        At a call, if the model cannot be captured.
+        If the model is fitted already; at a call, if it cannot be captured.
+    InputError
+        If there is nothing to capture.
     """
 
     def __init__(
@@ -62,6 +65,10 @@ class FittedModule(nn.Module):
         offload: bool = False,
     ) -> None:
         super().__init__()
+        if any(isinstance(each, FittedModule) for each in model.modules()):
+            raise CaptureError("the model is fitted already, or a module in it: fit the original")
+        if captures < 1:
+            raise InputError(f"captures is {captures}, needs 1 or more kinds of arguments")
         for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
             self.__dict__[shared] = getattr(model, shared)
         self.training = model.training
