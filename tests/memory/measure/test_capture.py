@@ -131,3 +131,37 @@ def test_nothing_to_differentiate_is_refused() -> None:
 def test_wrong_inputs_are_refused() -> None:
     with pytest.raises(CaptureError, match="module itself"):
         capture(nn.Linear(2, 2), (torch.randn(2, 3),))
+
+
+class Averaging(nn.Module):
+    """A running mean, assigned or updated in place, and other attributes that a call changes."""
+
+    def __init__(self, attribute: str) -> None:
+        super().__init__()
+        self.linear, self.attribute, self.calls = nn.Linear(2, 2), attribute, 0
+        self.register_buffer("mean", torch.zeros(2))
+        self.last = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        self.calls += 1
+        self.mean.add_(x.detach().mean(0))
+        if self.attribute:
+            setattr(self, self.attribute, 0.9 * x.detach().mean(0))
+        return x - self.mean
+
+
+def test_tensors_that_a_call_assigns_are_refused() -> None:
+    """Captured steps went on with the old ones, and the module was left with fake tensors."""
+    for attribute in ("mean", "last"):
+        model = nn.Sequential(Averaging(attribute))
+        match = f"module '0' assigns the tensor '{attribute}' .*self.{attribute}.copy_"
+        with pytest.raises(CaptureError, match=match):
+            capture(model, (torch.randn(3, 2),))
+        assert type(model[0].mean) is torch.Tensor
+        assert model[0].last is None
+    model = Averaging("")
+    capture(model, (torch.randn(3, 2),))
+    assert model.calls == 0
+    assert model.mean.equal(torch.zeros(2))
+    assert list(model.state_dict()) == ["mean", "linear.weight", "linear.bias"]

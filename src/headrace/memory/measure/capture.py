@@ -224,9 +224,12 @@ def _export(
     entered: list[str] = []
     with ExitStack() as stack:
         stack.enter_context(preserve_node_meta())
+        stack.enter_context(_attributes_kept(model))
         stack.enter_context(_modules_noted(model, entered))
         try:
             joint = aot_export_joint_with_descriptors(stack, model, args, kwargs)
+        except CaptureError:
+            raise
         except Exception as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise CaptureError(
@@ -276,6 +279,44 @@ def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
         finally:
             while open_notes:
                 open_notes.pop().__exit__(None, None, None)
+
+
+@contextmanager
+def _attributes_kept(model: nn.Module) -> Generator[None]:
+    """Restore the attributes of all modules after a trace, in which none may assign a tensor."""
+    modules = dict(model.named_modules())
+    kept = [(each, dict(vars(each)), dict(each._buffers)) for each in modules.values()]
+    before: dict[tuple[str, str], torch.Tensor] = {}
+
+    def tensors() -> dict[tuple[str, str], torch.Tensor]:
+        return {
+            (name, attribute): value
+            for name, each in modules.items()
+            for attribute, value in (*vars(each).items(), *each._buffers.items())
+            if isinstance(value, torch.Tensor)
+        }
+
+    def check(*_: Any) -> None:
+        for (name, attribute), value in tensors().items():
+            if before.get((name, attribute)) is not value:
+                raise CaptureError(
+                    f"module {_named(name)} assigns the tensor {attribute!r} in its forward pass, "
+                    "which captured steps would not; register it as a buffer and update it in "
+                    f"place: self.{attribute}.copy_(...)"
+                )
+
+    with ExitStack() as hooks:
+        begin = model.register_forward_pre_hook(lambda *_: before.update(tensors()))
+        hooks.callback(begin.remove)
+        hooks.callback(model.register_forward_hook(check).remove)
+        try:
+            yield
+        finally:
+            for each, attributes, buffers in kept:
+                vars(each).clear()
+                vars(each).update(attributes)
+                each._buffers.clear()
+                each._buffers.update(buffers)
 
 
 def _drop_unread_statistics(graph: FxGraph) -> None:
