@@ -67,6 +67,26 @@ def test_evaluation_and_no_grad_run_the_module() -> None:
         fitted(*inputs)
 
 
+def test_the_mode_is_that_of_the_model() -> None:
+    """After `model.train()` steps ran without a schedule, after `model.eval()` with one."""
+    model, inputs = CASES["perceptron"]()
+    planned: list[Capture] = []
+
+    def plan(captured: Capture) -> dict[int, Schedule]:
+        planned.append(captured)
+        return sparing(captured)
+
+    fitted = FittedModule(model, plan)
+    model.eval()
+    fitted(*inputs)
+    assert not planned
+    assert not fitted.training
+    fitted.eval()
+    model.train()
+    fitted(*inputs)
+    assert len(planned) == 1
+
+
 def test_gradients_accumulate() -> None:
     model, (x,) = CASES["residual"]()
     eager = deepcopy(model)

@@ -30,7 +30,7 @@ class FittedModule(nn.Module):
     the `state_dict` and everything else that is not defined here. Only calls in training differ:
     with gradients enabled, the first call, and any of equal arguments and modules, runs a schedule.
     Modules are equal by their types, modes, hooks and, if torch's own, constants. Without gradients
-    and in evaluation the model runs as it is.
+    and in evaluation, which is `model`'s own mode, the model runs as it is.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class FittedModule(nn.Module):
             raise InputError(f"captures is {captures}, needs 1 or more kinds of arguments")
         for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
             self.__dict__[shared] = getattr(model, shared)
-        self.training = model.training
+        del self.__dict__["training"]  # the model's own is found in its place
         # not as a submodule: names would get a prefix
         self.__dict__["_original"] = model
         self.__dict__["_called"] = model if loss is None else WithLoss(model, loss)
@@ -85,7 +85,7 @@ class FittedModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, in training by its schedule."""
-        if not (self.training and torch.is_grad_enabled()):
+        if not (self._original.training and torch.is_grad_enabled()):
             return self._called(*args, **kwargs)
         step, held = self._step(args, kwargs)
         if step is None:
@@ -171,7 +171,6 @@ class FittedModule(nn.Module):
     def train(self, mode: bool = True) -> "FittedModule":
         """Set training or evaluation, of the model too."""
         self._original.train(mode)
-        self.training = mode
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
