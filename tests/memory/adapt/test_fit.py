@@ -175,7 +175,10 @@ def test_bad_budgets_and_models_fail_at_once() -> None:
     least = refused.value.least_bytes
     assert least is not None
     assert 100 << 10 < least < plain_peak() + (1 << 20)
-    assert plans_of(fit(model, x, least))[0].peak_bytes <= least
+    fitted = fit(model, x, least)
+    assert plans_of(fitted)[0].peak_bytes <= least
+    with pytest.raises(BudgetError, match=r"a later step, of \[16, 3, 32, 32\] float32: no sch"):
+        fitted(torch.cat([x, x]))
 
 
 def test_a_budget_below_the_logits_splits_the_loss() -> None:

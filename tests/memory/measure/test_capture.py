@@ -1,5 +1,8 @@
 """Capture of a model: operators, storages, resident memory, and models that are refused."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -109,11 +112,33 @@ class Branching(nn.Module):
 
 def test_control_flow_on_values_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), Branching())
-    with pytest.raises(CaptureError, match="module '1' cannot be captured"):
+    with pytest.raises(CaptureError, match="module '1' cannot be captured: it reads values"):
         capture(model, (torch.randn(2, 2),))
     assert not any(vars(each)["_forward_hooks"] for each in model.modules())
     with pytest.raises(CaptureError, match="module '1' cannot be captured"):
         capture(model, (torch.randn(2, 2),))
+
+
+class Returning(nn.Module):
+    def __init__(self, made: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.linear, self.made = nn.Linear(2, 2), made
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.made(self.linear(x))
+
+
+def test_reasons_have_remedies() -> None:
+    constant = torch.ones(2)
+    for made, reason in (
+        (lambda x: x / x.sum().item(), "it reads values .* compute with tensors alone"),
+        (lambda x: x[x > 0], "a shape depends on values.* keep shapes fixed"),
+        (lambda x: x * constant, r"neither an argument .* register it \(register_buffer\)"),
+        (SimpleNamespace, "class of its own; return a tuple or dict"),
+    ):
+        made = made if made is not SimpleNamespace else lambda x: SimpleNamespace(x=x)
+        with pytest.raises(CaptureError, match=f"cannot be captured: .*{reason}"):
+            capture(nn.Sequential(Returning(made)), (torch.randn(2, 2),))
 
 
 def test_hooks_are_refused() -> None:

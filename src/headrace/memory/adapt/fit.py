@@ -23,7 +23,7 @@ from headrace.memory.measure.step import (
 from headrace.memory.measure.timing import Cost, memory_bytes
 from headrace.memory.plan.effort import SolveEffort, parse_effort
 from headrace.memory.plan.make import parse_budget
-from headrace.memory.plan.match import require_match
+from headrace.memory.plan.match import require_match, shapes_of
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.solve import SolveProgress
 from headrace.memory.plan.sweep import sweep
@@ -73,7 +73,14 @@ class StepPlanner:
         BudgetError : no schedule is found within a budget, or the plan given needs more.
         MismatchError : a plan given is for another step.
         """
-        plans = self._plans(captured, unmeasured_profile(self._model, captured, self._job))
+        step = unmeasured_profile(self._model, captured, self._job)
+        try:
+            plans = self._plans(captured, step)
+        except BudgetError as error:
+            if not self.plans:
+                raise
+            text = f"a later step, of {shapes_of(step)}: {error}"
+            raise BudgetError(text, least_bytes=error.least_bytes) from None
         for plan in plans.values():
             plan.verify()
         self.plans += plans.values()

@@ -218,6 +218,19 @@ def _named(name: str) -> str:
     return repr(name) if name else "itself (the model)"
 
 
+_REASONS = {
+    "DataDependentOutputException": "it reads values (.item(), `if x.sum() > 0`), and control flow "
+    "on values cannot be captured; compute with tensors alone (torch.where)",
+    "DynamicOutputShapeException": "a shape depends on values, as that of x[x > 0] does; keep "
+    "shapes fixed (torch.where, products with a mask)",
+    "Please convert all Tensors to FakeTensors": "it reads a tensor that is neither an argument "
+    "nor a parameter or buffer; register it (register_buffer)",
+    "need to register a pytree": "it returns an object of a class of its own; return a tuple or "
+    "dict, or register the class as a pytree (torch.export.register_dataclass)",
+}
+"""Reasons and remedies by what torch's errors have in them."""
+
+
 def _export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> JointWithDescriptors:
@@ -231,11 +244,13 @@ def _export(
         except CaptureError:
             raise
         except Exception as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
+            text = f"{type(error).__name__}: {str(error).strip()}"
+            sample = f"check that the model takes the sample ({_shapes(args, kwargs)})"
+            known = (reason for sign, reason in _REASONS.items() if sign in text)
             raise CaptureError(
                 f"module {_named(entered[-1] if entered else '')} cannot be captured: "
-                f"{type(error).__name__}: {reason[0]}; check that the model takes the sample "
-                f"({_shapes(args, kwargs)}), or leave the module outside of what is fitted"
+                f"{next(known, f'{text.splitlines()[0]}; {sample}')}, or leave the module outside "
+                "of what is fitted"
             ) from error
     if not any(isinstance(label, TangentAOTInput) for label in _labels(joint.graph_module.graph)):
         raise CaptureError("no output of the model depends on a parameter that requires gradients")

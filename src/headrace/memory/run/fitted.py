@@ -162,8 +162,9 @@ class FittedModule(nn.Module):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                "a training step has other shapes, types, modes or modules than those that "
-                "schedules were made for, and runs without one: its memory is not bounded "
+                "a training step has other shapes, strides, types, modes, modules or arguments "
+                "than those that schedules were made for, and runs without one: its memory is not "
+                "bounded "
                 "(`captures` of headrace.memory.fit is how many kinds of steps have schedules)",
                 stacklevel=4,
             )
