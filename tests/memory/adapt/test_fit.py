@@ -166,7 +166,7 @@ def test_bad_budgets_and_models_fail_at_once() -> None:
         (network().to("meta"), "on the meta device, needs values"),
         (nn.functional.relu, "the model is a function, needs a torch module"),
         (nn.Sequential(FittedModule(model, lambda _: {})), "fitted already"),
-        (distributed(), r"DistributedDataParallel, .*: DDP\(fit\(model, ddp=True\)\)"),
+        (distributed(), r"in DistributedDataParallel, .*: DDP\(fit\(model, ddp=True\)\)"),
     ):
         with pytest.raises(CaptureError, match=reason):
             fit(bad, x, "1GiB")  # pyright: ignore[reportArgumentType]

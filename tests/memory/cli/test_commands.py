@@ -100,7 +100,10 @@ def test_a_model_is_measured_planned_shown_and_verified(
             ("plan", "planned_here.py", "--budget", "1MiB"),
             "planned_here.py is a module: name its function, too, such as planned_here:build",
         ),
-        (("plan", "planned_here:pair", "--budget", "90%"), "memory is not known: give bytes"),
+        (
+            ("plan", "planned_here:pair", "--budget", "90%"),
+            "needs bytes: the device's memory is unknown",
+        ),
         (("plan", "planned_here:pair", "--budget", "10B"), "no schedule"),
         (
             ("plan", "planned_here:pair", "--budget", "1MiB", "--largest-batch"),

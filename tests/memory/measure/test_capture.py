@@ -112,7 +112,7 @@ class Branching(nn.Module):
 
 def test_control_flow_on_values_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), Branching())
-    with pytest.raises(CaptureError, match="module '1' cannot be captured: it reads values"):
+    with pytest.raises(CaptureError, match="module '1' cannot be captured: it has control flow on"):
         capture(model, (torch.randn(2, 2),))
     assert not any(vars(each)["_forward_hooks"] for each in model.modules())
     with pytest.raises(CaptureError, match="module '1' cannot be captured"):
@@ -131,10 +131,10 @@ class Returning(nn.Module):
 def test_reasons_have_remedies() -> None:
     constant = torch.ones(2)
     for made, reason in (
-        (lambda x: x / x.sum().item(), "it reads values .* compute with tensors alone"),
-        (lambda x: x[x > 0], "a shape depends on values.* keep shapes fixed"),
-        (lambda x: x * constant, r"neither an argument .* register it \(register_buffer\)"),
-        (SimpleNamespace, "class of its own; return a tuple or dict"),
+        (lambda x: x / x.sum().item(), "it has control flow on values .* use torch.where"),
+        (lambda x: x[x > 0], "shapes depend on values .* use torch.where"),
+        (lambda x: x * constant, "reads a tensor that is no buffer; use register_buffer"),
+        (SimpleNamespace, "returns an object; use a tuple or dict"),
     ):
         made = made if made is not SimpleNamespace else lambda x: SimpleNamespace(x=x)
         with pytest.raises(CaptureError, match=f"cannot be captured: .*{reason}"):

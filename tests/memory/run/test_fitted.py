@@ -141,7 +141,9 @@ def test_changed_modules_are_captured_again() -> None:
     changed(lambda _: None)
     changed(lambda each: setattr(each[1], "p", 0.1))
     changed(lambda each: each.__setitem__(2, nn.GELU()))
-    with pytest.warns(UserWarning, match="types, modes or modules"):  # there are three already
+    with pytest.warns(
+        UserWarning, match="types, modes, modules or arguments"
+    ):  # there are three already
         changed(lambda each: doubling(each[3]))
 
 

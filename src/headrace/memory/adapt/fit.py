@@ -77,10 +77,9 @@ class StepPlanner:
         try:
             plans = self._plans(captured, step)
         except BudgetError as error:
-            if not self.plans:
-                raise
-            text = f"a later step, of {shapes_of(step)}: {error}"
-            raise BudgetError(text, least_bytes=error.least_bytes) from None
+            if self.plans:
+                error.args = (f"a later step, of {shapes_of(step)}: {error}",)
+            raise
         for plan in plans.values():
             plan.verify()
         self.plans += plans.values()

@@ -73,7 +73,7 @@ class TracedCall:
 
     Attributes
     ----------
-    target : a function that returns one tensor, or a tuple of as many as `outputs`.
+    target : a function that returns a tuple of `outputs`, or as the operator's node one tensor.
     args, kwargs : constants, nodes of the joint graph, and `Stored`.
     outputs : storages of what it returns.
     draws : whether it draws random numbers.
@@ -219,16 +219,12 @@ def _named(name: str) -> str:
 
 
 _REASONS = {
-    "DataDependentOutputException": "it reads values (.item(), `if x.sum() > 0`), and control flow "
-    "on values cannot be captured; compute with tensors alone (torch.where)",
-    "DynamicOutputShapeException": "a shape depends on values, as that of x[x > 0] does; keep "
-    "shapes fixed (torch.where, products with a mask)",
-    "Please convert all Tensors to FakeTensors": "it reads a tensor that is neither an argument "
-    "nor a parameter or buffer; register it (register_buffer)",
-    "need to register a pytree": "it returns an object of a class of its own; return a tuple or "
-    "dict, or register the class as a pytree (torch.export.register_dataclass)",
+    "DataDependentOutputException": "it has control flow on values (.item(), if); use torch.where",
+    "DynamicOutputShapeException": "its shapes depend on values (x[x > 0]); use torch.where",
+    "all Tensors to FakeTensors": "it reads a tensor that is no buffer; use register_buffer",
+    "need to register a pytree": "it returns an object; use a tuple or dict, or register a pytree",
 }
-"""Reasons and remedies by what torch's errors have in them."""
+"""Reasons and remedies by parts of torch's errors."""
 
 
 def _export(
@@ -299,39 +295,30 @@ def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
 @contextmanager
 def _attributes_kept(model: nn.Module) -> Generator[None]:
     """Restore the attributes of all modules after a trace, in which none may assign a tensor."""
-    modules = dict(model.named_modules())
-    kept = [(each, dict(vars(each)), dict(each._buffers)) for each in modules.values()]
-    before: dict[tuple[str, str], torch.Tensor] = {}
-
-    def tensors() -> dict[tuple[str, str], torch.Tensor]:
-        return {
-            (name, attribute): value
-            for name, each in modules.items()
-            for attribute, value in (*vars(each).items(), *each._buffers.items())
-            if isinstance(value, torch.Tensor)
-        }
+    every = [(name, each) for name, of in model.named_modules() for each in (vars(of), of._buffers)]
+    before = [dict(each) for _, each in every]
+    traced: list[dict[str, Any]] = []  # of each call, one after the other
 
     def check(*_: Any) -> None:
-        for (name, attribute), value in tensors().items():
-            if before.get((name, attribute)) is not value:
-                raise CaptureError(
-                    f"module {_named(name)} assigns the tensor {attribute!r} in its forward pass, "
-                    "which captured steps would not; register it as a buffer and update it in "
-                    f"place: self.{attribute}.copy_(...)"
-                )
+        for (name, now), first in zip(every, traced[-len(every) :], strict=True):
+            for attribute, value in now.items():
+                if isinstance(value, torch.Tensor) and first.get(attribute) is not value:
+                    raise CaptureError(
+                        f"module {_named(name)} assigns the tensor {attribute!r} in its forward "
+                        "pass, which captured steps would not; register it as a buffer and update "
+                        f"it in place: self.{attribute}.copy_(...)"
+                    )
 
-    with ExitStack() as hooks:
-        begin = model.register_forward_pre_hook(lambda *_: before.update(tensors()))
-        hooks.callback(begin.remove)
-        hooks.callback(model.register_forward_hook(check).remove)
-        try:
-            yield
-        finally:
-            for each, attributes, buffers in kept:
-                vars(each).clear()
-                vars(each).update(attributes)
-                each._buffers.clear()
-                each._buffers.update(buffers)
+    begin = model.register_forward_pre_hook(lambda *_: traced.extend(dict(at) for _, at in every))
+    hooks = (begin, model.register_forward_hook(check))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for (_, now), first in zip(every, before, strict=True):
+            now.clear()
+            now.update(first)
 
 
 def _drop_unread_statistics(graph: FxGraph) -> None:

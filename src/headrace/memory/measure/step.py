@@ -77,25 +77,19 @@ def sample_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(sample) if isinstance(sample, tuple | list) else (sample,)), {}
 
 
-def require_trainable(model: object) -> None:
-    """Check that a model is one whose training steps can be captured.
-
-    Raises
-    ------
-    CaptureError : it is no module, in evaluation, on the meta device, or has
-        DistributedDataParallel in it.
-    """
+def require_trainable(model: Any) -> None:
+    """Raise a `CaptureError` unless training steps of a model can be captured."""
     if not isinstance(model, nn.Module):
-        raise CaptureError(f"the model is a {type(model).__name__}, needs a torch module")
-    if any(isinstance(each, nn.parallel.DistributedDataParallel) for each in model.modules()):
-        raise CaptureError(
-            "the model is wrapped by DistributedDataParallel, whose averages a schedule does not "
-            "have; fit the module inside, and wrap what is fitted: DDP(fit(model, ddp=True))"
-        )
-    if device_of(model).type == "meta":
-        raise CaptureError("the model is on the meta device, needs values: model.to_empty(device=)")
-    if not model.training:
-        raise CaptureError("the model is in evaluation, needs training mode: call model.train()")
+        reason = f"a {type(model).__name__}, needs a torch module"
+    elif any(isinstance(each, nn.parallel.DistributedDataParallel) for each in model.modules()):
+        reason = "in DistributedDataParallel, which goes around: DDP(fit(model, ddp=True))"
+    elif device_of(model).type == "meta":
+        reason = "on the meta device, needs values: model.to_empty(device=...)"
+    elif not model.training:
+        reason = "in evaluation, needs training mode: call model.train()"
+    else:
+        return
+    raise CaptureError(f"the model is {reason}")
 
 
 def capture_step(

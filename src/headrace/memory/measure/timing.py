@@ -170,15 +170,12 @@ def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:
         args, kwargs = map_aggregate(
             (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
         )
-
         traced = [capture.example(each) for each in call.outputs]
+        layouts = [(each.stride(), each.untyped_storage().nbytes()) for each in traced]
 
         def run() -> object:
             made = _tensors(call.target(*args, **kwargs))
-            return [
-                as_traced(one, other.stride(), other.untyped_storage().nbytes())
-                for one, other in zip(made, traced, strict=False)
-            ]
+            return [as_traced(one, *other) for one, other in zip(made, layouts, strict=False)]
 
         try:
             run()  # compiles, reserves, fills caches

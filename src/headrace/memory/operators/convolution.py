@@ -15,15 +15,7 @@ from torch.fx import Node
 
 from headrace.memory.exactness import Exactness
 from headrace.memory.operators.graphs import insert_call, replace_element
-from headrace.memory.operators.variant import (
-    Creation,
-    Offers,
-    Variant,
-    aten,
-    fake,
-    laid_out,
-    one_or_all,
-)
+from headrace.memory.operators.variant import Creation, Offers, Variant, aten, fake, laid_out
 
 PARTS = 4
 """Most parts of a batch."""
@@ -94,7 +86,7 @@ def input_gradient_in_parts(
 
 def parameter_gradients_in_parts(
     grad: Tensor, x: Tensor, weight: Tensor, strides: list[tuple[int, ...]], *options: Any
-) -> Tensor | tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Return those of ``convolution_backward`` that its last option wants, summed over parts.
 
     Parameters
@@ -106,7 +98,7 @@ def parameter_gradients_in_parts(
         made = aten.convolution_backward.default(grad[part], x[part], weight, *options)
         found = [each for each, wanted in zip(made, options[-1], strict=True) if wanted]
         sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
-    return one_or_all(map(laid_out, sums, strides))
+    return tuple(map(laid_out, sums, strides))
 
 
 def _parts(rows: Tensor) -> list[slice]:

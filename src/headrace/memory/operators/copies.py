@@ -20,13 +20,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from headrace.memory.exactness import Exactness
-from headrace.memory.operators.variant import (
-    Intermediate,
-    Variant,
-    dense_strides,
-    one_or_all,
-    target_name,
-)
+from headrace.memory.operators.variant import Intermediate, Variant, dense_strides, target_name
 
 LEAST_OFFLOADED = 1 << 20
 """Bytes of the least activation that is copied to the host."""
@@ -157,8 +151,8 @@ class FromCopy:
                 value = view(value, *args)
             values[place] = value
         del originals
-        args = pytree.tree_unflatten(values, self.spec)
-        return one_or_all(_tensors(self.target(*args, **dict(self.kwargs))))
+        made = self.target(*pytree.tree_unflatten(values, self.spec), **dict(self.kwargs))
+        return made if isinstance(made, Tensor) else _tensors(made)
 
 
 def _tensors(made: Any) -> tuple[Tensor, ...]:

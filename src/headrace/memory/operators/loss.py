@@ -33,7 +33,6 @@ from headrace.memory.operators.variant import (
     argument,
     aten,
     fake,
-    one_or_all,
     source,
 )
 
@@ -198,11 +197,10 @@ def linear_cross_entropy_in_chunks(operands: Operands, chunks: int) -> tuple[Ten
 
 def linear_cross_entropy_backward_in_chunks(
     grad: Tensor, total: Tensor, operands: Operands, wanted: tuple[bool, bool, bool], chunks: int
-) -> Tensor | tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Return the gradients of weight, hidden and bias; logits are computed again."""
     rows = _Rows(*operands)
-    scale = grad / total if rows.options.reduction == 1 else grad
-    return one_or_all(_gradients(rows, scale, wanted, chunks))
+    return _gradients(rows, grad / total if rows.options.reduction == 1 else grad, wanted, chunks)
 
 
 def linear_cross_entropy_with_gradients(
@@ -219,9 +217,9 @@ def linear_cross_entropy_with_gradients(
     return *_reduced(losses, rows), *gradients
 
 
-def scaled_gradients(grad: Tensor, first: Tensor, *others: Tensor) -> Tensor | tuple[Tensor, ...]:
+def scaled_gradients(grad: Tensor, first: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """Overwrite the first gradient with its product with `grad`; return it and the others'."""
-    return one_or_all((first.mul_(grad), *(each * grad for each in others)))
+    return first.mul_(grad), *(each * grad for each in others)
 
 
 def _gradients(

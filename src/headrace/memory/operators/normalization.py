@@ -25,7 +25,6 @@ from headrace.memory.operators.variant import (
     aten,
     dense_strides,
     fake,
-    one_or_all,
     overwritable,
     sample_blocks,
 )
@@ -42,7 +41,7 @@ def batch_norm_backward_from_output(
     invstd: Tensor,
     wanted: list[bool],
     in_place: bool,
-) -> Tensor | tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Return the gradients of input, weight and bias, as far as wanted, from the output.
 
     The first one is in place of `grad` if that is `in_place`.
@@ -68,7 +67,7 @@ def batch_norm_backward_from_output(
 
 def batch_norm_backward_in_place(
     grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor, wanted: list[bool]
-) -> Tensor | tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Overwrite `grad` with the gradient of the input; return it, and those of weight and bias.
 
     ATen's kernel makes the sums, and the rest is by ``(grad - mean(grad) - z * mean(grad * z)) *
@@ -96,7 +95,7 @@ def layer_norm_backward_from_output(
     weight: Tensor | None,
     bias: Tensor | None,
     wanted: list[bool],
-) -> Tensor | tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Return the gradients of input, weight and bias, as far as wanted, from the output.
 
     ATen's kernel runs on z, whose mean is 0 and whose deviation is 1.
@@ -126,7 +125,7 @@ def rms_norm_backward_from_output(
     rstd: Tensor,
     weight: Tensor | None,
     wanted: list[bool],
-) -> Tensor | tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Return the gradients of input and weight, as far as wanted, from the output.
 
     Raises
@@ -141,14 +140,14 @@ def rms_norm_backward_from_output(
     return _scaled(gradients, rstd, wanted)
 
 
-def _scaled(gradients: Any, rstd: Tensor, wanted: list[bool]) -> Tensor | tuple[Tensor, ...]:
+def _scaled(gradients: Any, rstd: Tensor, wanted: list[bool]) -> tuple[Tensor, ...]:
     if wanted[0]:
         gradients[0].mul_(rstd)
     return _wanted(gradients, wanted)
 
 
-def _wanted(gradients: Sequence[Tensor], wanted: list[bool]) -> Tensor | tuple[Tensor, ...]:
-    return one_or_all(each for each, want in zip(gradients, wanted, strict=True) if want)
+def _wanted(gradients: Sequence[Tensor], wanted: list[bool]) -> tuple[Tensor, ...]:
+    return tuple(each for each, want in zip(gradients, wanted, strict=True) if want)
 
 
 def _normalized(out: Tensor, weight: Tensor | None, bias: Tensor | None, kind: str) -> Tensor:

@@ -1,6 +1,6 @@
 """Alternative implementations of a node of the joint graph: values."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,8 +44,8 @@ class Variant:
     Attributes
     ----------
     name : such as ``from signs``.
-    target : function of `args`. It returns a tensor if `creates` has one element, else a tuple of
-        tensors in the order of `creates`; each has the strides that were traced.
+    target : function of `args`. It returns a tensor if the node does and `creates` has one element,
+        else a tuple of tensors in the order of `creates`; each has the strides that were traced.
     args : nodes of the joint graph, intermediates and constants, nested in tuples or lists.
     creates : contents of what `target` returns. Outputs of the node that are not in it have no
         reader in the graph.
@@ -111,12 +111,6 @@ def target_name(target: Callable[..., Any]) -> str:
     return getattr(target, "__qualname__", None) or str(target)
 
 
-def one_or_all(made: Iterable[torch.Tensor]) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """Return one tensor as itself, several as a tuple: as the target of a `Variant` has to."""
-    first, *others = made
-    return (first, *others) if others else first
-
-
 def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """Return a tensor in a layout, itself if it has that."""
     same = made.stride() == strides
@@ -124,16 +118,8 @@ def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def as_traced(made: torch.Tensor, strides: tuple[int, ...], nbytes: int) -> torch.Tensor:
-    """Return the result of a kernel as it was traced, itself if it is so.
-
-    ``mse_loss_backward`` always returns the default layout, and the number that ``mse_loss`` returns
-    is in memory of the size of its inputs.
-
-    Parameters
-    ----------
-    strides, nbytes : as traced; the bytes are those of the storage of a single number.
-    """
-    if not made.dim():
+    """Return a kernel's result in the layout that was traced, a single number in so many bytes."""
+    if not strides:  # that of `mse_loss` has the bytes of its input
         return made if made.untyped_storage().nbytes() == nbytes else made.clone()
     layout = zip(made.shape, made.stride(), strides, strict=True)
     return made if all(n == 1 or a == b for n, a, b in layout) else laid_out(made, strides)

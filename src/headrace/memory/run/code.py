@@ -1,7 +1,5 @@
 """Python code of a graph that frees every tensor right after its last use.
 
-Results that a kernel lays out otherwise than traced are copied: the plan is of the traced bytes.
-
 Arguments come in a list, which the code empties, so that the caller holds none of them.
 """
 
@@ -51,7 +49,7 @@ class _Writer:
         return "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
 
     def _as_traced(self, node: Node) -> list[str]:
-        """Return what corrects a result's layout, at little cost where it is as traced."""
+        """Return the correction of a result that its kernel lays out otherwise than traced."""
         traced = node.meta.get("val")
         if not isinstance(traced, Tensor) or traced.dim() == 1:
             return []

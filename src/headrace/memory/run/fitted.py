@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from headrace.errors import InputError
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import HOOKS, Capture, WithLoss, capture
@@ -48,9 +47,7 @@ class FittedModule(nn.Module):
     Raises
     ------
     CaptureError
-        If the model is fitted already; at a call, if it cannot be captured.
-    InputError
-        If there is nothing to capture.
+        If the model is fitted already, or `captures` is 0; at a call, if it cannot be captured.
     """
 
     def __init__(
@@ -68,7 +65,7 @@ class FittedModule(nn.Module):
         if any(isinstance(each, FittedModule) for each in model.modules()):
             raise CaptureError("the model is fitted already, or a module in it: fit the original")
         if captures < 1:
-            raise InputError(f"captures is {captures}, needs 1 or more kinds of arguments")
+            raise CaptureError(f"captures is {captures}, needs 1 or more kinds of arguments")
         for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
             self.__dict__[shared] = getattr(model, shared)
         del self.__dict__["training"]  # the model's own is found in its place
@@ -163,8 +160,7 @@ class FittedModule(nn.Module):
             self._warned = True
             warnings.warn(
                 "a training step has other shapes, strides, types, modes, modules or arguments "
-                "than those that schedules were made for, and runs without one: its memory is not "
-                "bounded "
+                "than those with schedules, and runs without one: its memory is not bounded "
                 "(`captures` of headrace.memory.fit is how many kinds of steps have schedules)",
                 stacklevel=4,
             )
