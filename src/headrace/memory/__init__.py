@@ -58,7 +58,7 @@ def fit(
     ----------
     model : in training mode, on the CPU or one GPU.
     sample : arguments of a call: one, several in a tuple or list, or by name in a mapping. With
-        `loss` the last one is the target.
+        `loss` the last one is the target, in evaluation too; `model(x)` gives predictions.
     budget : bytes, a text such as ``6GiB``, or a share of the GPU's memory such as ``80%``. It
         covers parameters, buffers, gradients, inputs, activations and workspaces, and what the next
         three name. Each of several in a list gets a plan: steps run by that of the largest, until
@@ -200,7 +200,8 @@ def partitioner(budget: int | str, *, effort: str = "quick", seed: int = 0) -> "
 
     Raises
     ------
-    BudgetError : `effort` is unknown. When a graph is compiled, torch wraps those of its budget.
+    BudgetError : the budget is malformed. When a graph is compiled, torch wraps that it is too low.
+    InputError : `effort` is unknown.
     """
     from headrace.memory.plan.effort import parse_effort
     from headrace.memory.run.partition import MemoryPartitioner

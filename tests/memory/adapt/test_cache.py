@@ -214,7 +214,7 @@ def test_a_plan_given_is_used_or_refused_with_what_differs(
     with pytest.raises(MismatchError, match=r"model Sequential \(\w+\), here Sequential \("):
         fit(nn.Sequential(nn.Linear(16, 16)), sample(), BUDGET, plan=path)
     adam = torch.optim.Adam(model.parameters())
-    with pytest.raises(MismatchError, match=r"bytes of optimizer 0, here \d\d"):
+    with pytest.raises(MismatchError, match=r"bytes of optimizer \(`optimizer=`\) 0, here \d\d"):
         fit(model, sample(), BUDGET, plan=path, optimizer=adam)
     with pytest.raises(BudgetError, match="the plan needs"):
         fit(model, sample(), plan.peak_bytes - 1, plan=path)

@@ -15,6 +15,7 @@ from headrace.memory.measure.step import StepConditions, capture_step, optimizer
 from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.stages import Stages
+from headrace.memory.run.fitted import FittedModule
 from tests.memory.graphs import chain
 from tests.memory.training import assert_trains_alike
 
@@ -196,6 +197,14 @@ def test_nothing_runs_again_before_the_loss() -> None:
     assert Stages(chain(4)).first_again == 1
 
 
+def distributed() -> nn.Module:
+    """Return a wrapped model as far as its type goes: it needs no process group then."""
+    wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    wrapped.module = network()
+    return wrapped
+
+
 def test_bad_budgets_and_models_fail_at_once() -> None:
     model, (x, _) = network(), sample()
     with pytest.raises(BudgetError, match="there is no budget"):
@@ -205,14 +214,26 @@ def test_bad_budgets_and_models_fail_at_once() -> None:
             fit(model, x, budget)  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="effort is 'hard', needs one of quick"):
         fit(model, x, "1GiB", effort="hard")
-    with pytest.raises(CaptureError, match="training mode"):
-        fit(network().eval(), x, "1GiB")
+    with pytest.raises(InputError, match="captures is 0, needs 1"):
+        fit(model, x, "1GiB", captures=0)
+    for bad, reason in (
+        (network().eval(), "training mode"),
+        (network().to("meta"), "on the meta device, needs values"),
+        (nn.functional.relu, "the model is a function, needs a torch module"),
+        (nn.Sequential(FittedModule(model, lambda _: {})), "fitted already"),
+        (distributed(), r"in DistributedDataParallel, .*: DDP\(fit\(model, ddp=True\)\)"),
+    ):
+        with pytest.raises(CaptureError, match=reason):
+            fit(bad, x, "1GiB")  # pyright: ignore[reportArgumentType]
     with pytest.raises(BudgetError) as refused:
         fit(model, x, "100K")
     least = refused.value.least_bytes
     assert least is not None
     assert 100 << 10 < least < plain_peak() + (1 << 20)
-    assert plans_of(fit(model, x, least))[0].peak_bytes <= least
+    fitted = fit(model, x, least)
+    assert plans_of(fitted)[0].peak_bytes <= least
+    with pytest.raises(BudgetError, match=r"a later step, of \[16, 3, 32, 32\] float32: no sch"):
+        fitted(torch.cat([x, x]))
 
 
 def test_a_budget_below_the_logits_splits_the_loss() -> None:
@@ -249,3 +270,24 @@ def test_norms_from_their_outputs_on_request() -> None:
     fitted(x).square().mean().backward()
     with pytest.raises(InputError, match="lossy and conditional exclude each other"):
         fit(model, x, "10MiB", lossy=True, conditional=True)
+
+
+def test_results_that_a_kernel_lays_out_otherwise_than_traced_are_within_the_budget() -> None:
+    """Its gradient of the loss is contiguous, and a convolution copied it beside the plan."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.SiLU(), nn.Conv2d(16, 3, 1))
+    model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    y = torch.randn(4, 3, SIDE, SIDE)
+    x = y.contiguous(memory_format=torch.channels_last)
+    loss, equal = nn.MSELoss(), copy.deepcopy(model)
+    resident = sum(each.nbytes for each in (*model.parameters(), x, y))
+    with pytest.raises(BudgetError) as refused:
+        fit(model, (x, y), 1, loss=loss, cache=False)
+    assert refused.value.least_bytes is not None
+    fitted = fit(model, (x, y), refused.value.least_bytes, loss=loss, cache=False)
+    found = allocations_of(lambda: fitted(x, y).backward(), CPU)
+    assert found.peak_bytes + resident <= refused.value.least_bytes
+    loss(equal(x), y).backward()
+    for one, other in zip(model.parameters(), equal.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    assert fitted(x, y).untyped_storage().nbytes() == 4

@@ -49,6 +49,9 @@ def fixed(batch):
 def narrow():
     return nn.Linear(2, 2), torch.randn(4, 3)
 
+def evaluated():
+    return nn.Linear(2, 2).eval(), torch.randn(4, 2)
+
 def swapped():
     return torch.randn(4, 2), nn.Linear(2, 2)
 """
@@ -97,6 +100,7 @@ def test_a_model_is_measured_planned_shown_and_verified(
     [
         (("measure", "planned_here:none"), "model is 'planned_here:none', needs module:function"),
         (("measure", "planned_here:alone"), "returned 1 values, needs a model and a sample"),
+        (("measure", "planned_here:evaluated"), "the model is in evaluation"),
         (("measure", "planned_here:swapped"), "returned Tensor first, needs a torch module"),
         (
             ("plan", "planned_here:pair", "--budget", "much"),
@@ -107,7 +111,10 @@ def test_a_model_is_measured_planned_shown_and_verified(
             ("plan", "planned_here.py", "--budget", "1MiB"),
             "planned_here.py is a module: name its function, too, such as planned_here:build",
         ),
-        (("plan", "planned_here:pair", "--budget", "90%"), "the device's memory is not known"),
+        (
+            ("plan", "planned_here:pair", "--budget", "90%"),
+            "needs bytes: the device's memory is unknown",
+        ),
         (("plan", "planned_here:pair", "--budget", "10B"), "no schedule"),
         (
             ("plan", "planned_here:pair", "--budget", "1MiB", "--largest-batch"),

@@ -1,6 +1,7 @@
 """Capture of a model: operators, storages, resident memory, and models that are refused."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,11 +113,33 @@ class Branching(nn.Module):
 
 def test_control_flow_on_values_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), Branching())
-    with pytest.raises(CaptureError, match="module '1' cannot be captured"):
+    with pytest.raises(CaptureError, match="module '1' cannot be captured: it has control flow on"):
         capture(model, (torch.randn(2, 2),))
     assert not any(vars(each)["_forward_hooks"] for each in model.modules())
     with pytest.raises(CaptureError, match="module '1' cannot be captured"):
         capture(model, (torch.randn(2, 2),))
+
+
+class Returning(nn.Module):
+    def __init__(self, made: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.linear, self.made = nn.Linear(2, 2), made
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.made(self.linear(x))
+
+
+def test_reasons_have_remedies() -> None:
+    constant = torch.ones(2)
+    for made, reason in (
+        (lambda x: x / x.sum().item(), "it has control flow on values .* use torch.where"),
+        (lambda x: x[x > 0], "shapes depend on values .* use torch.where"),
+        (lambda x: x * constant, "reads a tensor that is no buffer; use register_buffer"),
+        (SimpleNamespace, "returns an object; use a tuple or dict"),
+    ):
+        made = made if made is not SimpleNamespace else lambda x: SimpleNamespace(x=x)
+        with pytest.raises(CaptureError, match=f"cannot be captured: .*{reason}"):
+            capture(nn.Sequential(Returning(made)), (torch.randn(2, 2),))
 
 
 @pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])
@@ -198,3 +221,37 @@ def test_nothing_to_differentiate_is_refused() -> None:
 def test_wrong_inputs_are_refused() -> None:
     with pytest.raises(CaptureError, match="module itself"):
         capture(nn.Linear(2, 2), (torch.randn(2, 3),))
+
+
+class Averaging(nn.Module):
+    """A running mean, assigned or updated in place, and other attributes that a call changes."""
+
+    def __init__(self, attribute: str) -> None:
+        super().__init__()
+        self.linear, self.attribute, self.calls = nn.Linear(2, 2), attribute, 0
+        self.register_buffer("mean", torch.zeros(2))
+        self.last = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        self.calls += 1
+        self.mean.add_(x.detach().mean(0))
+        if self.attribute:
+            setattr(self, self.attribute, 0.9 * x.detach().mean(0))
+        return x - self.mean
+
+
+def test_tensors_that_a_call_assigns_are_refused() -> None:
+    """Captured steps went on with the old ones, and the module was left with fake tensors."""
+    for attribute in ("mean", "last"):
+        model = nn.Sequential(Averaging(attribute))
+        match = f"module '0' assigns the tensor '{attribute}' .*self.{attribute}.copy_"
+        with pytest.raises(CaptureError, match=match):
+            capture(model, (torch.randn(3, 2),))
+        assert type(model[0].mean) is torch.Tensor
+        assert model[0].last is None
+    model = Averaging("")
+    capture(model, (torch.randn(3, 2),))
+    assert model.calls == 0
+    assert model.mean.equal(torch.zeros(2))
+    assert list(model.state_dict()) == ["mean", "linear.weight", "linear.bias"]

@@ -84,7 +84,8 @@ class Step:
         if variant.overwrites is not None:
             read[variant.overwrites] = copy(read[variant.overwrites])
         made = variant.target(*_filled(variant.args, read))
-        made = made if isinstance(made, tuple) else (made,)
+        single = isinstance(node.meta["val"], torch.Tensor) and len(variant.creates) == 1
+        made = (made,) if single else made
         assert len(made) == len(variant.creates), variant.name
         self._check(node, variant, read, made)
         if isinstance(node.meta["val"], torch.Tensor):

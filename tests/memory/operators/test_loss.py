@@ -67,6 +67,15 @@ def test_chunks_give_the_gradients(bias: bool) -> None:
     } | (names & {"in place of the first", "in place of the second"})
 
 
+def test_one_gradient_alone() -> None:
+    """A call with one result returned a tuple of it, which is no operand of the next operator."""
+    for wanted in ("embedding.weight", "head.weight", "head.bias"):
+        model = Language(bias=True)
+        for name, each in model.named_parameters():
+            each.requires_grad_(name == wanted)
+        assert {"in 4 chunks", "with gradients in 4 chunks"} <= check_loss(model, *sample())
+
+
 def test_options_of_the_loss() -> None:
     weights = torch.linspace(0.5, 2.0, VOCABULARY)
     choices: tuple[dict[str, Any], ...] = (

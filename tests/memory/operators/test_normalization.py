@@ -64,6 +64,16 @@ def test_batch_norm_in_place_of_the_gradient(
     assert found[f"from output, {name}"] == 1
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(6), nn.LayerNorm(6), nn.RMSNorm(6)], ids=str)
+def test_one_gradient_alone(norm: nn.Module) -> None:
+    """A call with one result returned a tuple of it, which is no operand of the next operator."""
+    model = nn.Sequential(nn.Linear(6, 6), norm, nn.ReLU(), nn.Linear(6, 2))
+    for wanted in (model[0], norm):
+        model.requires_grad_(False)
+        next(wanted.parameters()).requires_grad_()
+        check(model, torch.randn(8, 6), exactness=Exactness.CONDITIONAL, rounding=1e-4)
+
+
 def test_only_gradients_of_training_in_the_step_are_overwritten() -> None:
     x = torch.randn(6, 4, 5, 3, requires_grad=True)
     assert not check(batch_norm(), x)

@@ -68,6 +68,26 @@ def test_evaluation_and_no_grad_run_the_module() -> None:
         fitted(*inputs)
 
 
+def test_the_mode_is_that_of_the_model() -> None:
+    """After `model.train()` steps ran without a schedule, after `model.eval()` with one."""
+    model, inputs = CASES["perceptron"]()
+    planned: list[Capture] = []
+
+    def plan(captured: Capture) -> dict[int, Schedule]:
+        planned.append(captured)
+        return sparing(captured)
+
+    fitted = FittedModule(model, plan)
+    model.eval()
+    fitted(*inputs)
+    assert not planned
+    assert not fitted.training
+    fitted.eval()
+    model.train()
+    fitted(*inputs)
+    assert len(planned) == 1
+
+
 def test_gradients_accumulate() -> None:
     model, (x,) = CASES["residual"]()
     eager = deepcopy(model)
@@ -122,7 +142,9 @@ def test_changed_modules_are_captured_again() -> None:
     changed(lambda _: None)
     changed(lambda each: setattr(each[1], "p", 0.1))
     changed(lambda each: each.__setitem__(2, nn.GELU()))
-    with pytest.warns(UserWarning, match="types, modes or modules"):  # there are three already
+    with pytest.warns(
+        UserWarning, match="types, modes, modules or arguments"
+    ):  # there are three already
         changed(lambda each: doubling(each[3]))
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from headrace.memory import partitioner
+from headrace.memory import BudgetError, partitioner
 
 WIDTH = 32
 ROWS = 512
@@ -66,6 +66,8 @@ def test_an_impossible_budget_and_dynamic_shapes_are_errors() -> None:
     torch.compiler.reset()
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))
     x = torch.randn(ROWS, WIDTH)
+    with pytest.raises(BudgetError, match="budget is 'lots'"):
+        partitioner("lots")
     with pytest.raises(Exception, match="no schedule fits a budget of 1 KB"):
         compiled(deepcopy(model), 1000)(x)
     with pytest.raises(Exception, match="shapes are dynamic"):

@@ -9,13 +9,14 @@ from torch import nn
 
 from headrace.fields import Field
 from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, conditions
-from headrace.memory.errors import BudgetError, CaptureError
+from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.step import (
     StepConditions,
     device_of,
     profile_step,
+    require_trainable,
     sample_of,
     unmeasured_profile,
 )
@@ -23,7 +24,7 @@ from headrace.memory.measure.timing import Cost, memory_bytes
 from headrace.memory.plan.effort import parse_effort
 from headrace.memory.plan.energy import read_watts
 from headrace.memory.plan.make import parse_budget
-from headrace.memory.plan.match import require_match
+from headrace.memory.plan.match import require_match, shapes_of
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.solve import SolveProgress
 from headrace.memory.plan.sweep import sweep
@@ -75,7 +76,13 @@ class StepPlanner:
         BudgetError : no schedule is found within a budget, or the plan given needs more.
         MismatchError : a plan given is for another step.
         """
-        plans = self._plans(captured, unmeasured_profile(self._model, captured, self._job))
+        step = unmeasured_profile(self._model, captured, self._job)
+        try:
+            plans = self._plans(captured, step)
+        except BudgetError as error:
+            if self.plans:
+                error.args = (f"a later step, of {shapes_of(step)}: {error}",)
+            raise
         for plan in plans.values():
             plan.verify()
         self.plans += plans.values()
@@ -172,8 +179,7 @@ def fit_model(
     ----------
     options : of `StepPlanner`.
     """
-    if not model.training:
-        raise CaptureError("the model is in evaluation, needs training mode: call model.train()")
+    require_trainable(model)
     budgets = _listed(budget)
     if not budgets:
         raise BudgetError("there is no budget, needs one at least")

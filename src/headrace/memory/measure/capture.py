@@ -77,7 +77,7 @@ class TracedCall:
 
     Attributes
     ----------
-    target : a function that returns one tensor, or a tuple of as many as `outputs`.
+    target : a function that returns a tuple of `outputs`, or as the operator's node one tensor.
     args, kwargs : constants, nodes of the joint graph, and `Stored`.
     outputs : storages of what it returns.
     draws : whether it draws random numbers.
@@ -227,12 +227,22 @@ def _named(name: str) -> str:
     return repr(name) if name else "itself (the model)"
 
 
+_REASONS = {
+    "DataDependentOutputException": "it has control flow on values (.item(), if); use torch.where",
+    "DynamicOutputShapeException": "its shapes depend on values (x[x > 0]); use torch.where",
+    "all Tensors to FakeTensors": "it reads a tensor that is no buffer; use register_buffer",
+    "need to register a pytree": "it returns an object; use a tuple or dict, or register a pytree",
+}
+"""Reasons and remedies by parts of torch's errors."""
+
+
 def _export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> JointWithDescriptors:
     entered: list[str] = []
     with ExitStack() as stack:
         stack.enter_context(preserve_node_meta())
+        stack.enter_context(_attributes_kept(model))
         stack.enter_context(_modules_noted(model, entered))
         stack.enter_context(_ForwardMode(entered))
         try:
@@ -240,11 +250,13 @@ def _export(
         except CaptureError:
             raise
         except Exception as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
+            text = f"{type(error).__name__}: {str(error).strip()}"
+            sample = f"check that the model takes the sample ({_shapes(args, kwargs)})"
+            known = (reason for sign, reason in _REASONS.items() if sign in text)
             raise CaptureError(
                 f"module {_named(entered[-1] if entered else '')} cannot be captured: "
-                f"{type(error).__name__}: {reason[0]}; check that the model takes the sample "
-                f"({_shapes(args, kwargs)}), or leave the module outside of what is fitted"
+                f"{next(known, f'{text.splitlines()[0]}; {sample}')}, or leave the module outside "
+                "of what is fitted"
             ) from error
     if not any(isinstance(label, TangentAOTInput) for label in _labels(joint.graph_module.graph)):
         raise CaptureError("no output of the model depends on a parameter that requires gradients")
@@ -313,6 +325,35 @@ def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
         finally:
             while open_notes:
                 open_notes.pop().__exit__(None, None, None)
+
+
+@contextmanager
+def _attributes_kept(model: nn.Module) -> Generator[None]:
+    """Restore the attributes of all modules after a trace, in which none may assign a tensor."""
+    every = [(name, each) for name, of in model.named_modules() for each in (vars(of), of._buffers)]
+    before = [dict(each) for _, each in every]
+    traced: list[dict[str, Any]] = []  # of each call, one after the other
+
+    def check(*_: Any) -> None:
+        for (name, now), first in zip(every, traced[-len(every) :], strict=True):
+            for attribute, value in now.items():
+                if isinstance(value, torch.Tensor) and first.get(attribute) is not value:
+                    raise CaptureError(
+                        f"module {_named(name)} assigns the tensor {attribute!r} in its forward "
+                        "pass, which captured steps would not; register it as a buffer and update "
+                        f"it in place: self.{attribute}.copy_(...)"
+                    )
+
+    begin = model.register_forward_pre_hook(lambda *_: traced.extend(dict(at) for _, at in every))
+    hooks = (begin, model.register_forward_hook(check))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for (_, now), first in zip(every, before, strict=True):
+            now.clear()
+            now.update(first)
 
 
 def _drop_unread_statistics(graph: FxGraph) -> None:

@@ -78,6 +78,21 @@ def sample_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(sample) if isinstance(sample, tuple | list) else (sample,)), {}
 
 
+def require_trainable(model: Any) -> None:
+    """Raise a `CaptureError` unless training steps of a model can be captured."""
+    if not isinstance(model, nn.Module):
+        reason = f"a {type(model).__name__}, needs a torch module"
+    elif any(isinstance(each, nn.parallel.DistributedDataParallel) for each in model.modules()):
+        reason = "in DistributedDataParallel, which goes around: DDP(fit(model, ddp=True))"
+    elif device_of(model).type == "meta":
+        reason = "on the meta device, needs values: model.to_empty(device=...)"
+    elif not model.training:
+        reason = "in evaluation, needs training mode: call model.train()"
+    else:
+        return
+    raise CaptureError(f"the model is {reason}")
+
+
 def capture_step(
     model: nn.Module, sample: Any, job: StepConditions, exactness: Exactness = Exactness.ROUNDED
 ) -> Capture:
@@ -87,6 +102,7 @@ def capture_step(
     ------
     CaptureError : the model cannot be traced; see `headrace.memory.measure.capture`.
     """
+    require_trainable(model)
     args, kwargs = sample_of(sample)
     return job.implemented(capture(job.called(model), args, kwargs), exactness)
 

@@ -21,7 +21,7 @@ from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
 from headrace.memory.measure.roofline import Roofline
 from headrace.memory.operators import attention, convolution, copies, loss, products
-from headrace.memory.operators.variant import source, target_name
+from headrace.memory.operators.variant import as_traced, source, target_name
 
 MIN_RUNS = 3
 MAX_RUNS = 50
@@ -155,9 +155,12 @@ def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:
         args, kwargs = map_aggregate(
             (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
         )
+        traced = [capture.example(each) for each in call.outputs]
+        layouts = [(each.stride(), each.untyped_storage().nbytes()) for each in traced]
 
         def run() -> object:
-            return call.target(*args, **kwargs)
+            made = _tensors(call.target(*args, **kwargs))
+            return [as_traced(one, *other) for one, other in zip(made, layouts, strict=False)]
 
         try:
             run()  # compiles, reserves, fills caches

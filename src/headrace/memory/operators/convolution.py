@@ -86,7 +86,7 @@ def input_gradient_in_parts(
 
 def parameter_gradients_in_parts(
     grad: Tensor, x: Tensor, weight: Tensor, strides: list[tuple[int, ...]], *options: Any
-) -> Tensor | tuple[Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Return those of ``convolution_backward`` that its last option wants, summed over parts.
 
     Parameters
@@ -98,8 +98,7 @@ def parameter_gradients_in_parts(
         made = aten.convolution_backward.default(grad[part], x[part], weight, *options)
         found = [each for each, wanted in zip(made, options[-1], strict=True) if wanted]
         sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
-    found = tuple(map(laid_out, sums, strides))
-    return found[0] if len(found) == 1 else found
+    return tuple(map(laid_out, sums, strides))
 
 
 def _parts(rows: Tensor) -> list[slice]:

@@ -151,8 +151,8 @@ class FromCopy:
                 value = view(value, *args)
             values[place] = value
         del originals
-        made = _tensors(self.target(*pytree.tree_unflatten(values, self.spec), **dict(self.kwargs)))
-        return made[0] if len(made) == 1 else made
+        made = self.target(*pytree.tree_unflatten(values, self.spec), **dict(self.kwargs))
+        return made if isinstance(made, Tensor) else _tensors(made)
 
 
 def _tensors(made: Any) -> tuple[Tensor, ...]:

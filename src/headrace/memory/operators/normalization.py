@@ -47,7 +47,7 @@ def correct_statistics(graph: FxGraph) -> None:
     Of half-precision inputs with float32 weights, as under autocast, they are float32; torch traces
     the input's type.
     """
-    corrected: dict[Node, Tensor] = {}
+    corrected: dict[Node, Any] = {}
     for node in graph.nodes:
         if node.target in _STATISTICS:
             value, weight = node.meta["val"], argument(node, "weight")
@@ -311,7 +311,7 @@ def _backward(target: Callable[..., Any], forward: Any, rstd: int) -> Offers:
         grad, _, shape, *_ = node.args
         rest = node.args[rstd:]
         out = _output_beside(rest[0], forward)
-        if out is None or (rest[1] and fake(rest[1]).dtype != fake(out).dtype):
+        if out is None or (rest[1] and fake(cast(Node, rest[1])).dtype != fake(out).dtype):
             return []
         return [_from_output(target, (grad, out, shape, *rest), rest[-1], rest[1])]
 

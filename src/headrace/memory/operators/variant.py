@@ -44,8 +44,8 @@ class Variant:
     Attributes
     ----------
     name : such as ``from signs``.
-    target : function of `args`. It returns a tensor if `creates` has one element, else a tuple of
-        tensors in the order of `creates`; each has the strides that were traced.
+    target : function of `args`. It returns a tensor if the node does and `creates` has one element,
+        else a tuple of tensors in the order of `creates`; each has the strides that were traced.
     args : nodes of the joint graph, intermediates and constants, nested in tuples or lists.
     creates : contents of what `target` returns. Outputs of the node that are not in it have no
         reader in the graph.
@@ -115,6 +115,14 @@ def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """Return a tensor in a layout, itself if it has that."""
     same = made.stride() == strides
     return made if same else made.new_empty_strided(made.shape, strides).copy_(made)
+
+
+def as_traced(made: torch.Tensor, strides: tuple[int, ...], nbytes: int) -> torch.Tensor:
+    """Return a kernel's result in the layout that was traced, a single number in so many bytes."""
+    if not strides:  # that of `mse_loss` has the bytes of its input
+        return made if made.untyped_storage().nbytes() == nbytes else made.clone()
+    layout = zip(made.shape, made.stride(), strides, strict=True)
+    return made if all(n == 1 or a == b for n, a, b in layout) else laid_out(made, strides)
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ def parse_budget(budget: int | str, whole_bytes: int | None = None) -> int:
     share = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", budget)
     if share:
         if whole_bytes is None:
-            raise BudgetError(f"budget is {budget!r}, and the device's memory is not known")
+            raise BudgetError(f"budget is {budget!r}, needs bytes: the device's memory is unknown")
         if not 0 < float(share[1]) <= 100:
             raise BudgetError(f"budget is {budget!r}, needs more than 0% and at most 100%")
         return parse_budget(int(float(share[1]) / 100 * whole_bytes))

@@ -5,9 +5,11 @@ from dataclasses import replace
 from headrace.memory.errors import MismatchError
 from headrace.memory.graph import Graph, Operator
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.profile import MemoryProfile, ModelInput
+from headrace.memory.profile import MemoryProfile
 
 _SHORT = 12
+_BY = {"optimizer": " (`optimizer=`)", "gradients": " (`accumulates=`)", "buckets": " (`ddp=`)"}
+"""Arguments of `headrace.memory.fit` that what is resident depends on."""
 
 
 def require_match(plan: MemoryPlan, wanted: MemoryProfile, source: str) -> None:
@@ -28,7 +30,7 @@ def require_match(plan: MemoryPlan, wanted: MemoryProfile, source: str) -> None:
 
 def differences(made_for: MemoryProfile, wanted: MemoryProfile) -> list[str]:
     """Return what differs between two steps, besides times and workspaces; empty: nothing."""
-    shapes = _shapes(made_for.inputs), _shapes(wanted.inputs)
+    shapes = shapes_of(made_for), shapes_of(wanted)
     found = [
         f"{label} {one}, here {other}"
         for label, one, other in (
@@ -64,13 +66,14 @@ def _without_costs(operator: Operator) -> Operator:
     return replace(operator, implementations=tuple(ways))
 
 
-def _shapes(inputs: tuple[ModelInput, ...]) -> str:
-    return ", ".join(f"{list(each.shape)} {each.dtype}" for each in inputs)
+def shapes_of(step: MemoryProfile) -> str:
+    """Return the shapes and types of a step's inputs in words."""
+    return ", ".join(f"{list(each.shape)} {each.dtype}" for each in step.inputs)
 
 
 def _resident(made_for: Graph, wanted: Graph) -> list[tuple[str, str, str]]:
     one, other = made_for.resident, wanted.resident
     return [
-        (f"bytes of {name}", str(one.get(name, 0)), str(other.get(name, 0)))
+        (f"bytes of {name}{_BY.get(name, '')}", str(one.get(name, 0)), str(other.get(name, 0)))
         for name in sorted({*one, *other})
     ]

@@ -6,8 +6,11 @@ Arguments come in a list, which the code empties, so that the caller holds none 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from torch import Tensor
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
+
+from headrace.memory.operators.variant import as_traced
 
 
 def freeing_code(module: GraphModule) -> Callable[[list[Any]], list[Any]]:
@@ -38,11 +41,21 @@ class _Writer:
                 lines.append(f"{node.name} = {self._constant(constant)}")
             elif node.op == "call_function":
                 lines.append(f"{node.name} = {self._call(node)}")
+                lines += self._as_traced(node)
             if dead := last_reads.get(node):
                 lines.append(f"del {', '.join(each.name for each in dead)}")
         (outputs,) = graph.output_node().args
         lines.append(f"return {self._text(list(cast(Sequence[Any], outputs)))}")
         return "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
+
+    def _as_traced(self, node: Node) -> list[str]:
+        """Return the correction of a result that its kernel lays out otherwise than traced."""
+        traced = node.meta.get("val")
+        if not isinstance(traced, Tensor) or traced.dim() == 1:
+            return []
+        strides, nbytes = traced.stride(), traced.untyped_storage().nbytes()
+        call = f"{node.name} = {self._constant(as_traced)}({node.name}, {strides}, {nbytes})"
+        return [f"if {node.name}.stride() != {strides}: {call}" if strides else call]
 
     def _call(self, node: Node) -> str:
         texts = [self._text(each) for each in node.args]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from headrace.memory.errors import BudgetError
+from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import HOOKS, Capture, WithLoss, capture
 from headrace.memory.measure.step import StepConditions, device_of
@@ -29,7 +29,7 @@ class FittedModule(nn.Module):
     the `state_dict` and everything else that is not defined here. Only calls in training differ:
     with gradients enabled, the first call, and any of equal arguments and modules, runs a schedule.
     Modules are equal by their types, modes, hooks and, if torch's own, constants. Without gradients
-    and in evaluation the model runs as it is.
+    and in evaluation, which is `model`'s own mode, the model runs as it is.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class FittedModule(nn.Module):
     Raises
     ------
     CaptureError
-        At a call, if the model cannot be captured.
+        If the model is fitted already, or `captures` is 0; at a call, if it cannot be captured.
     """
 
     def __init__(
@@ -62,9 +62,13 @@ class FittedModule(nn.Module):
         offload: bool = False,
     ) -> None:
         super().__init__()
+        if any(isinstance(each, FittedModule) for each in model.modules()):
+            raise CaptureError("the model is fitted already, or a module in it: fit the original")
+        if captures < 1:
+            raise CaptureError(f"captures is {captures}, needs 1 or more kinds of arguments")
         for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
             self.__dict__[shared] = getattr(model, shared)
-        self.training = model.training
+        del self.__dict__["training"]  # the model's own is found in its place
         # not as a submodule: names would get a prefix
         self.__dict__["_original"] = model
         self.__dict__["_called"] = model if loss is None else WithLoss(model, loss)
@@ -78,7 +82,7 @@ class FittedModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, in training by its schedule."""
-        if not (self.training and torch.is_grad_enabled()):
+        if not (self._original.training and torch.is_grad_enabled()):
             return self._called(*args, **kwargs)
         step, held = self._step(args, kwargs)
         if step is None:
@@ -155,8 +159,8 @@ class FittedModule(nn.Module):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                "a training step has other shapes, types, modes or modules than those that "
-                "schedules were made for, and runs without one: its memory is not bounded "
+                "a training step has other shapes, strides, types, modes, modules or arguments "
+                "than those with schedules, and runs without one: its memory is not bounded "
                 "(`captures` of headrace.memory.fit is how many kinds of steps have schedules)",
                 stacklevel=4,
             )
@@ -164,7 +168,6 @@ class FittedModule(nn.Module):
     def train(self, mode: bool = True) -> "FittedModule":
         """Set training or evaluation, of the model too."""
         self._original.train(mode)
-        self.training = mode
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:

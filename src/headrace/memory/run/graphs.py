@@ -194,7 +194,7 @@ class _Graph:
             "call_function", target, args, self._arguments(dict(call.kwargs)), name="way"
         )
         examples = [self.capture.example(each) for each in call.outputs]
-        if len(examples) == 1:
+        if len(examples) == 1 and self.capture.bases[call.outputs[0]][1] is None:
             made.meta["val"] = examples[0]
             self.latest[call.outputs[0]] = made
             return

@@ -19,6 +19,7 @@ from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.make import LIMITS, parse_budget
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.run.graphs import scheduled_graphs
+from headrace.units import MOST_BYTES
 
 _FUSED = Roofline(name="a compiled step", flops_per_s=10e12, bytes_per_s=1e12, launch_us=1.0)
 """Operators alone cannot be measured, as they are compiled together. Schedules depend on ratios of
@@ -29,6 +30,7 @@ class MemoryPartitioner(CustomPartitionerFn):
     """Cuts joint graphs by schedules within a budget; see `headrace.memory.partitioner`."""
 
     def __init__(self, budget: int | str, effort: SolveEffort, seed: int) -> None:
+        parse_budget(budget, MOST_BYTES)  # the device is not known yet
         self._budget, self._effort, self._seed = budget, effort, seed
 
     def __call__(
