@@ -444,10 +444,9 @@ Trial Search::improve(const Trial& trial, std::int64_t rounds, const Stop& stop,
   int stale = 0;
   for (std::int64_t round = 0; round < rounds && !stopped(stop); ++round) {
     if (++stale > kStale) {
-      tried = polish(repair(plain(), kStartNoise, stop), stop);
-      if (tried.excess > 0) continue;
-      near = current = tried;
       stale = 0;
+      tried = polish(repair(plain(), kStartNoise, stop), stop);
+      if (tried.excess == 0) near = current = tried;
     }
     tried.draft = changed(current);
     if (!simulate(tried)) continue;

@@ -51,7 +51,7 @@ def test_any_graph_keeps_its_value(random: Random) -> None:
 
 
 def test_the_example_of_the_documentation_is_a_profile(tmp_path: Path) -> None:
-    example = re.search(r"```json\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    example = re.search(r"```json\n(\{\n.*?)```", DOCS.read_text(), re.DOTALL)
     assert example
     (tmp_path / "profile.json").write_text(example[1])
     found = MemoryProfile.load(tmp_path / "profile.json")

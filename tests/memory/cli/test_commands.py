@@ -249,7 +249,7 @@ def test_plans_for_other_conditions_suit_fit(
     fitted = fit(model, sample, "2MiB", plan=path, ddp=option == "ddp", accumulates=option != "ddp")
     assert fitted.plans == [MemoryPlan.load(path)]
     fitted(sample).sum().backward()
-    with pytest.raises(MismatchError, match=r"bytes of (buckets|gradients) \d+, here 0"):
+    with pytest.raises(MismatchError, match=r"bytes of (buckets|gradients) .* \d+, here 0"):
         fit(model, sample, "2MiB", plan=path)
 
 

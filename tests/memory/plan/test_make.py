@@ -66,5 +66,5 @@ def test_all_else_is_refused_with_the_remedy(budget: int | str, message: str) ->
 
 
 def test_a_share_needs_the_memory_of_the_device() -> None:
-    with pytest.raises(BudgetError, match="the device's memory is not known"):
+    with pytest.raises(BudgetError, match="needs bytes: the device's memory is unknown"):
         parse_budget("80%")

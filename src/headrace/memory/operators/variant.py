@@ -119,6 +119,8 @@ def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 def as_traced(made: torch.Tensor, strides: tuple[int, ...], nbytes: int) -> torch.Tensor:
     """Return a kernel's result in the layout that was traced, a single number in so many bytes."""
+    if made.dim() != len(strides):  # a gradient that is not wanted
+        return made
     if not strides:  # that of `mse_loss` has the bytes of its input
         return made if made.untyped_storage().nbytes() == nbytes else made.clone()
     layout = zip(made.shape, made.stride(), strides, strict=True)

@@ -219,11 +219,12 @@ class _Solve:
             self._exact(program)
         else:
             self._coarse()
-            self._improve(_EARLY_SHARE)
         if self.best is None:
             self._persist()
         if self.best is None:
             return
+        if not small:
+            self._improve(_EARLY_SHARE)
         if program is not None and not small and not self._ended():
             self._relax(program)
         if not small:
