@@ -40,6 +40,16 @@ def test_pooling_is_exact_from_indices_and_bytes(window: nn.Module) -> None:
         assert set(check(Pooled(window), x)) >= {"with bytes", "from bytes", "from indices"}
 
 
+@pytest.mark.parametrize(
+    "window",
+    [nn.MaxPool3d(2), nn.MaxPool3d((3, 2, 4), (2, 1, 3), (1, 0, 2)), nn.MaxPool3d(3, 1, 1, 2)],
+    ids=str,
+)
+def test_pooling_of_volumes(window: nn.Module) -> None:
+    for x in (sample(2, 3, 7, 9, 8), sample(2, 7, 9, 6)):
+        assert set(check(Pooled(window), x)) >= {"with bytes", "from bytes", "from indices"}
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_types(dtype: torch.dtype) -> None:
     assert check(Pooled(POOLINGS[1], dtype), sample(2, 3, 8, 8, dtype=dtype))["from bytes"]

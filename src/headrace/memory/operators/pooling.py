@@ -7,6 +7,7 @@ shape alone; here a tensor without values stands for it, in blocks of samples.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -23,49 +24,68 @@ from headrace.memory.operators.variant import (
     sample_blocks,
 )
 
+_FORWARD = {2: aten.max_pool2d_with_indices.default, 3: aten.max_pool3d_with_indices.default}
+_BACKWARD = {
+    2: aten.max_pool2d_with_indices_backward.default,
+    3: aten.max_pool3d_with_indices_backward.default,
+}
+_BACKWARD_INTO = {
+    2: aten.max_pool2d_with_indices_backward.grad_input,
+    3: aten.max_pool3d_with_indices_backward.grad_input,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Arguments of a pooling in two dimensions, and the shape of its input."""
+    """Arguments of a pooling in two or three dimensions, and the shape of its input."""
 
-    size: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     ceil_mode: bool
     shape: tuple[int, ...]
 
     @property
+    def dimensions(self) -> int:
+        """Dimensions of the window."""
+        return len(self.size)
+
+    @property
     def options(self) -> tuple[Any, ...]:
         """Arguments after the input, as ATen takes them."""
-        pairs = (self.size, self.stride, self.padding, self.dilation)
-        return (*map(list, pairs), self.ceil_mode)
+        lists = (self.size, self.stride, self.padding, self.dilation)
+        return (*map(list, lists), self.ceil_mode)
 
 
 def max_pool_with_bytes(x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """Return the maxima, and their positions within their windows: row * width + column."""
-    out, indices = aten.max_pool2d_with_indices.default(x, *window.options)
-    rows, columns = _origins(out, window)
-    width = window.shape[-1]
-    column = indices % width
-    row = indices.sub_(column).floor_divide_(width).sub_(rows).floor_divide_(window.dilation[0])
-    column = column.sub_(columns).floor_divide_(window.dilation[1])
-    return out, row.mul_(window.size[1]).add_(column).to(torch.uint8)
+    """Return the maxima, and their positions within their windows, the last dimension fastest."""
+    out, left = _FORWARD[window.dimensions](x, *window.options)
+    positions, step = torch.zeros_like(left), 1
+    for axis in range(-1, -window.dimensions - 1, -1):
+        within = left % window.shape[axis]
+        left.sub_(within).floor_divide_(window.shape[axis])
+        within.sub_(_origins(out, window, axis)).floor_divide_(window.dilation[axis])
+        positions.add_(within, alpha=step)
+        step *= window.size[axis]
+    return out, positions.to(torch.uint8)
 
 
 def max_pool_backward_from_bytes(
     grad: Tensor, positions: Tensor, window: Window, strides: tuple[int, ...]
 ) -> Tensor:
     """Return the gradient of the input from `max_pool_with_bytes`'s positions."""
-    rows, columns = _origins(positions, window)
-    width = window.size[1]
 
     def indices(block: slice) -> Tensor:
-        position = positions[block].to(torch.int64)
-        column = position % width
-        row = position.sub_(column).floor_divide_(width).mul_(window.dilation[0]).add_(rows)
-        column.mul_(window.dilation[1]).add_(columns)
-        return row.mul_(window.shape[-1]).add_(column)
+        left = positions[block].to(torch.int64)
+        found, step = torch.zeros_like(left), 1
+        for axis in range(-1, -window.dimensions - 1, -1):
+            within = left % window.size[axis]
+            left.sub_(within).floor_divide_(window.size[axis])
+            within.mul_(window.dilation[axis]).add_(_origins(positions, window, axis))
+            found.add_(within, alpha=step)
+            step *= window.shape[axis]
+        return found
 
     return _backward(grad, indices, window, strides)
 
@@ -84,7 +104,7 @@ def _backward(
     made = grad.new_empty_strided(window.shape, strides)
     for block in sample_blocks(made, made.nbytes + 24 * grad.numel()):
         written = made[block]
-        aten.max_pool2d_with_indices_backward.grad_input(
+        _BACKWARD_INTO[window.dimensions](
             grad[block],
             torch.empty_like(written),
             *window.options,
@@ -94,29 +114,25 @@ def _backward(
     return made
 
 
-def _origins(out: Tensor, window: Window) -> tuple[Tensor, Tensor]:
-    """Return the first row and the first column, inside of the input, of every window's lattice."""
-    rows, columns = (
-        torch.arange(out.shape[axis], device=out.device) * window.stride[axis]
-        - window.padding[axis]
-        for axis in (-2, -1)
-    )
-    return rows[:, None], columns
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    first, second = (*value, *value)[:2]
-    return int(first), int(second)
+def _origins(out: Tensor, window: Window, axis: int) -> Tensor:
+    """Return the first place of every window's lattice along an axis; it may be in the padding."""
+    places = torch.arange(out.shape[axis], device=out.device) * window.stride[axis]
+    return places.sub_(window.padding[axis]).view(-1, *[1] * (-1 - axis))
 
 
 def _window(node: Node) -> Window:
     x = fake(cast(Node, node.args[0]))
-    size = _pair(argument(node, "kernel_size"))
+    dimensions = next(each for each, target in _FORWARD.items() if node.target is target)
+
+    def listed(value: Any) -> tuple[int, ...]:
+        return tuple(map(int, (*value, *value, *value)[:dimensions]))
+
+    size = listed(argument(node, "kernel_size"))
     return Window(
         size=size,
-        stride=_pair(argument(node, "stride") or size),
-        padding=_pair(argument(node, "padding")),
-        dilation=_pair(argument(node, "dilation")),
+        stride=listed(argument(node, "stride") or size),
+        padding=listed(argument(node, "padding")),
+        dilation=listed(argument(node, "dilation")),
         ceil_mode=argument(node, "ceil_mode"),
         shape=tuple(x.shape),
     )
@@ -126,18 +142,15 @@ def _positions(node: Node) -> Intermediate:
     out, _ = node.meta["val"]
     made = torch.empty_like(out, dtype=torch.uint8)
     window = _window(node)  # a position that no padding covers: of the first window, its corner
-    fill = sum(
-        -(-padding // dilation) * step
-        for padding, dilation, step in zip(
-            window.padding, window.dilation, (window.size[1], 1), strict=True
-        )
-    )
+    fill = 0
+    for padding, dilation, size in zip(window.padding, window.dilation, window.size, strict=True):
+        fill = fill * size - (-padding // dilation)
     return Intermediate(node=node, name="positions", value=made, fill=fill)
 
 
 def _max_pool(node: Node) -> list[Variant]:
     window = _window(node)
-    if window.size[0] * window.size[1] > 256 or any(
+    if prod(window.size) > 256 or any(
         use.args[1] == 1 and not _only_backward_reads(use) for use in node.users
     ):
         return []
@@ -152,21 +165,20 @@ def _max_pool(node: Node) -> list[Variant]:
 
 
 def _only_backward_reads(indices: Node) -> bool:
-    backward = aten.max_pool2d_with_indices_backward.default
-    return all(use.target is backward for use in indices.users)
+    return all(use.target in _BACKWARD.values() for use in indices.users)
 
 
 def _max_pool_backward(node: Node) -> list[Variant]:
     grad, indices = node.args[0], argument(node, "indices")
     forward = indices.args[0]
-    if forward.target is not aten.max_pool2d_with_indices.default:
+    if forward.target not in _FORWARD.values():
         return []
     window = _window(forward)
     strides = fake(node).stride()
     ways: list[tuple[str, Callable[..., Any], Any]] = [
         ("from indices", max_pool_backward_from_indices, indices)
     ]
-    if window.size[0] * window.size[1] <= 256:
+    if prod(window.size) <= 256:
         ways.append(("from bytes", max_pool_backward_from_bytes, _positions(forward)))
     return [
         Variant(name=name, target=target, args=(grad, read, window, strides), creates=(0,))
@@ -175,6 +187,6 @@ def _max_pool_backward(node: Node) -> list[Variant]:
 
 
 OFFERS: dict[Any, Offers] = {
-    aten.max_pool2d_with_indices.default: _max_pool,
-    aten.max_pool2d_with_indices_backward.default: _max_pool_backward,
+    **dict.fromkeys(_FORWARD.values(), _max_pool),
+    **dict.fromkeys(_BACKWARD.values(), _max_pool_backward),
 }
