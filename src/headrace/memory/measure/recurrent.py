@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
@@ -42,7 +42,7 @@ def decomposed(
             first = [each[layer] for each in states]
             own = params[layer * count : (layer + 1) * count]
             options = (has_biases, 1, 0.0, train, bidirectional, False)
-            x = torch.dropout(x, dropout, train=True) if layer else x
+            x = nn.functional.dropout(x, dropout) if layer else x
             x, *after = function(x, first[0] if single else first, own, *options)
             last.append(after)
         x = x.transpose(0, 1) if batch_first else x
