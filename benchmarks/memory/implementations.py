@@ -1,6 +1,6 @@
-"""What each implementation takes on this machine, beside the first one of the same operators.
+"""Times and workspaces of all implementations on this machine, beside the operators' first ones.
 
-From profiles of training steps: the times and workspaces that plans are made with.
+From profiles of training steps: plans are made with these figures.
 """
 
 import statistics

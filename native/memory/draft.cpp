@@ -18,7 +18,8 @@ void require_indices(const std::vector<T>& items, int least, int end, const char
   for (const auto item : items) require(item >= least && item < end, what);
 }
 
-auto place(std::vector<Run>& runs, int stage, int op) {
+template <class Runs>
+auto place(Runs& runs, int stage, int op) {
   return std::lower_bound(
       runs.begin(), runs.end(), std::pair(stage, op),
       [](const Run& run, const auto& key) { return std::pair(run.stage, run.op) < key; });
@@ -128,9 +129,8 @@ void check(const Graph& graph) {
 }
 
 const Run* Draft::find(int stage, int op) const {
-  auto& runs = const_cast<std::vector<Run>&>(again);
-  const auto at = place(runs, stage, op);
-  return is_at(runs, at, stage, op) ? &*at : nullptr;
+  const auto at = place(again, stage, op);
+  return is_at(again, at, stage, op) ? &*at : nullptr;
 }
 
 void Draft::put(const Run& run) {

@@ -75,15 +75,18 @@ class BlockPlanner(StepPlanner):
     ) -> None:
         super().__init__(model, (), **options)
         self._known = known
-        self._least: list[int] = []
+        self._least: int | None = None  # budget, where the shares leave no plan
 
     def _budgets_of(self, step: MemoryProfile) -> Sequence[int]:
         graph = step.graph
         above = simulate_step(graph, plain_schedule(graph)).peak_bytes - graph.resident_bytes
-        return self._least[-1:] or [graph.resident_bytes + int(share * above) for share in SHARES]
+        if self._least is not None:
+            return [self._least]
+        return [graph.resident_bytes + int(share * above) for share in SHARES]
 
     def _plans(self, captured: Capture, step: MemoryProfile) -> dict[int, MemoryPlan]:
         if step.digest not in self._known:
+            self._least = None  # that of an earlier step
             found = super()._plans(captured, step)
             if not found:  # workspaces alone take more than the shares leave for them
                 found = super()._plans(captured, step)
@@ -94,8 +97,7 @@ class BlockPlanner(StepPlanner):
 
     def _refused(self, error: BudgetError) -> None:
         """Go without a plan: others have more."""
-        if error.least_bytes is not None:
-            self._least.append(error.least_bytes)
+        self._least = error.least_bytes
 
 
 def _checkpoints(plan: MemoryPlan) -> dict[int, MemoryPlan]:

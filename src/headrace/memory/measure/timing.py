@@ -64,8 +64,10 @@ def measured_graph(
         if key not in cache:
             try:
                 cache[key] = _measure(capture, call, device)
-            except torch.OutOfMemoryError:  # so that no plan has it
-                return Cost(0.0, memory_bytes(device) or 0)
+            except torch.OutOfMemoryError:
+                if (whole := memory_bytes(device)) is None:
+                    raise
+                return Cost(0.0, whole)  # so that no plan has it
         return cache[key]
 
     return _with_costs(capture, cost)

@@ -1,7 +1,6 @@
 """Local search for fast schedules within a budget, in the native core.
 
-Its moves are explained in native/memory/search.hpp. A simulation takes microseconds there, so that
-a search of seconds tries some hundred thousand schedules. Each result is simulated here again.
+Its moves are explained in native/memory/search.hpp. Each result is simulated here again.
 """
 
 from collections.abc import Callable
