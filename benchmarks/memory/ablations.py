@@ -20,22 +20,24 @@ from headrace.solver import LinearModel
 
 SECTION = "ablations"
 IN_PLACE, OF_GRADIENT, FROM_OUTPUT = "in place", "in place of the gradient", "from output"
-ENCODED, SPLIT = "encoded", "split"
+ENCODED, SPLIT, ALGORITHM = "encoded", "split", "algorithm"
 _WORDS: Mapping[str, Collection[str]] = {
     IN_PLACE: ("place",),
     OF_GRADIENT: ("gradient",),  # batch norms; Gist has only activations in place
     FROM_OUTPUT: ("output", "input"),
     ENCODED: ("signs", "bytes", "bits", "indices"),
     SPLIT: ("chunks", "parts"),
+    ALGORITHM: ("algorithm",),
 }
 KINDS: Mapping[str, Collection[str]] = {
     "none": (),
     "in place": (IN_PLACE, OF_GRADIENT),
     "output-activated": (FROM_OUTPUT,),
     "intermediate-activated": (ENCODED,),
-    "all": (IN_PLACE, OF_GRADIENT, FROM_OUTPUT, ENCODED, SPLIT),
+    "convolution": (ALGORITHM,),
+    "all": tuple(_WORDS),
 }
-"""Rows of Figure 4.5, without that of convolution algorithms, of which a roofline has one."""
+"""Rows of Figure 4.5. A roofline has one algorithm of convolutions, a GPU's profile several."""
 _GIST = (IN_PLACE, ENCODED)
 _PAPERS_GIST = {
     "vgg16": 0.76,
@@ -76,7 +78,7 @@ def measure(report: Report, *, quick: bool) -> None:
             for share in _QUICK_SHARES if quick else _SHARES:
                 key = f"{workload.name} {share}"
                 if key not in kept.rows:
-                    kept.add(key, {"table": "kinds", **_kinds_row(steps, share, seconds)})
+                    kept.add(key, {"table": "kinds", **kinds_row(steps, share, seconds)})
             if f"{workload.name} gist" not in kept.rows:
                 kept.add(f"{workload.name} gist", {"table": "gist", **gist_row(steps, seconds)})
         if counted and f"{workload.name} programs" not in kept.rows:
@@ -97,7 +99,7 @@ def _report(report: Report, rows: list[dict[str, Any]]) -> None:
         shown = {name: value for name, value in row.items() if name != "table"}
         report.row(titles[table], **shown)
         if table == "kinds":
-            found = [row[name] for name in KINDS if name != "all" and row[name] is not None]
+            found = [row[name] for name in KINDS if name != "all" and row.get(name) is not None]
             slower += bool(found) and (row["all"] is None or row["all"] > min(found) + _ENOUGH)
         elif table == "gist":
             beaten += row["headrace"] is None or row["headrace"] > row["overhead"] + _ENOUGH
@@ -145,14 +147,22 @@ def _overhead(steps: Steps, graph: Graph, budget: int, seconds: float) -> float 
     return found.time_us / steps.plain_us - 1
 
 
-def _kinds_row(steps: Steps, share: float, seconds: float) -> dict[str, Any]:
+def kinds_row(steps: Steps, share: float, seconds: float) -> dict[str, Any]:
+    """Return the overhead of a step with one kind at a time, in a share of its plain run's memory.
+
+    Parameters
+    ----------
+    seconds : for each search; a kind that the graph does not have is left out.
+    """
     budget = int(share * steps.plain_bytes)
+    graphs = {name: allowed(steps.graphs[FULL], kinds) for name, kinds in KINDS.items()}
     return {
         "network": steps.workload.name,
         "share": share,
         **{
-            name: _overhead(steps, allowed(steps.graphs[FULL], kinds), budget, seconds)
-            for name, kinds in KINDS.items()
+            name: _overhead(steps, graph, budget, seconds)
+            for name, graph in graphs.items()
+            if name == "none" or graph != graphs["none"]
         },
     }
 

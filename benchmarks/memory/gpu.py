@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.harness import Report
 from benchmarks.kept import KeptRows
-from benchmarks.memory.ablations import allowed, gist_row
+from benchmarks.memory.ablations import allowed, gist_row, kinds_row
 from benchmarks.memory.fitted import LossModule
 from benchmarks.memory.planning import FULL, NOOP, Steps, least_peak, papers_share
 from benchmarks.memory.rivals import EAGER
@@ -43,7 +43,9 @@ _THIRD = 1 / 3
 _ROUNDS, _QUICK_ROUNDS = 9, 5
 _CAP = 1.1
 """Of the budget, at which the allocator is capped: it reserves more than what is allocated."""
-_GIST_S, _QUICK_GIST_S = 60.0, 10.0
+_KINDS_SHARE = 0.53
+"""Of a plain run's memory, in which kinds of implementations are compared (Figure 4.5)."""
+_SEARCH_S, _QUICK_SEARCH_S = 60.0, 10.0
 _EXACTNESS = Exactness.CONDITIONAL
 
 OF_BUDGET, OF_PREDICTED, TIME_ERROR, CAPPED, SHARE, THIRD = (
@@ -83,13 +85,14 @@ def measure(report: Report, *, quick: bool) -> None:
                 kept.add(f"{workload.name} {name}", row)
     rows = list(kept.rows.values())
     for row in rows:
-        report.row(f"{'Gist' if 'papers_gist' in row else 'steps'} on a {where}", **row)
+        table = "Gist" if "papers_gist" in row else "steps" if "at" in row else "kinds"
+        report.row(f"{table} on a {where}", **row)
     judge(report, rows)
     report.note(
         "gpu: GB are 1e9 bytes, of the allocator's peak, parameters and inputs included. At 10%: "
         "the least memory whose predicted overhead is at most that; its measured overhead is "
         "beside it. least_gb: no schedule is within the budget, and the least with one. Rows of "
-        "Gist are predicted from the profile"
+        "kinds and Gist are predicted from the profile"
     )
     kept.clear()
 
@@ -164,7 +167,8 @@ def rows_of(
     tools: Instruments | None = None,
     profiles: Path = PROFILES,
 ) -> Mapping[str, dict[str, Any]]:
-    """Return the rows of a network: at 10% overhead, within a third of eager's memory, and Gist.
+    """Return the rows of a network: at 10% overhead, within a third of eager's memory, by kind of
+    implementation, and of Gist.
 
     Parameters
     ----------
@@ -198,7 +202,9 @@ def rows_of(
         else:
             row |= _outcome(workload, batch, device, plan, tools, quick=quick)
         rows[at] = row
-    found = gist_row(steps, _QUICK_GIST_S if quick else _GIST_S)
+    seconds = _QUICK_SEARCH_S if quick else _SEARCH_S
+    rows["kinds"] = kinds_row(steps, _KINDS_SHARE, seconds)
+    found = gist_row(steps, seconds)
     rows["gist"] = {**found, "papers_gist": found.pop("papers_share")}
     return rows
 

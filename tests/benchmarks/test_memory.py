@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Report
 from benchmarks.memory import gpu, implementations, planning
-from benchmarks.memory.ablations import KINDS, kinds_of
+from benchmarks.memory.ablations import ALGORITHM, KINDS, kinds_of
 from benchmarks.memory.knapsack import KNAPSACKS, fastest, knapsack_schedules
 from benchmarks.memory.models import covered_share
 from benchmarks.memory.networks import GPT, MobileNetV2
@@ -142,7 +142,7 @@ def test_each_implementation_has_a_kind() -> None:
         for way in each.implementations[1:]
         for kind in kinds_of(way)
     }
-    assert found == {*KINDS["all"]}
+    assert found == {*KINDS["all"]} - {ALGORITHM}  # of which a roofline has one
 
 
 def test_implementations_are_beside_the_first_ones() -> None:
@@ -216,6 +216,8 @@ def test_the_section_of_a_gpu_measures_and_judges(tmp_path: Path) -> None:
     assert at_tenth["peak_of_budget"] <= 1
     assert at_tenth["within_cap"]
     assert at_third["least_gb"] > at_third["budget_gb"]  # one convolution needs that
+    assert {"none", "intermediate-activated", "all"} <= rows["kinds"].keys()
+    assert "convolution" not in rows["kinds"]
     (profile,) = map(MemoryProfile.load, tmp_path.iterdir())
     assert profile.provenance["kind"] == "measured"
     out = io.StringIO()

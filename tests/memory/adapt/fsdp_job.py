@@ -24,11 +24,12 @@ ROWS = 256
 def peak(model: torch.nn.Module, x: torch.Tensor) -> int:
     """Return the bytes of a step, with the rank's parameters and input.
 
-    What Gloo's threads free is not seen, so the least of some steps is the nearest.
+    What Gloo's threads free is not seen, in more steps the busier the machine is: the least of many
+    steps is the nearest.
     """
     there = x.nbytes + sum(cast(DTensor, each).to_local().nbytes for each in model.parameters())
     found: list[int] = []
-    for _ in range(5):
+    for _ in range(50):
         model.zero_grad()
         step = allocations_of(lambda: model(x).square().mean().backward(), CPU)
         found.append(step.peak_bytes)

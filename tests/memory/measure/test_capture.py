@@ -120,6 +120,27 @@ def test_control_flow_on_values_is_refused() -> None:
         capture(model, (torch.randn(2, 2),))
 
 
+class Masked(nn.Module):
+    """As libraries of models do it: values are looked at, but where a compiler traces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        return x if not torch.compiler.is_compiling() and mask.all() else x * mask
+
+
+def test_a_model_that_looks_at_values_is_traced_as_a_compiler_does() -> None:
+    captured = capture(Masked(), (torch.randn(3, 2), torch.ones(3, 2)))
+    assert "mul.Tensor" in {str(node.target).removeprefix("aten.") for node in captured.fx.nodes}
+    assert not torch.compiler.is_compiling()
+    with pytest.raises(CaptureError, match="control flow on values"):
+        capture(Branching(), (torch.randn(2, 2),))
+    assert not torch.compiler.is_compiling()
+
+
 class Returning(nn.Module):
     def __init__(self, made: Callable[[torch.Tensor], object]) -> None:
         super().__init__()
@@ -135,7 +156,7 @@ def test_reasons_have_remedies() -> None:
         (lambda x: x / x.sum().item(), "it has control flow on values .* use torch.where"),
         (lambda x: x[x > 0], "shapes depend on values .* use torch.where"),
         (lambda x: x * constant, "reads a tensor that is no buffer; use register_buffer"),
-        (SimpleNamespace, "returns an object; use a tuple or dict"),
+        (SimpleNamespace, r"returns an object \(SimpleNamespace\); use a tuple or dict"),
     ):
         made = made if made is not SimpleNamespace else lambda x: SimpleNamespace(x=x)
         with pytest.raises(CaptureError, match=f"cannot be captured: .*{reason}"):

@@ -1,10 +1,16 @@
 import pytest
 import torch
 from torch import nn
+from torch.backends import cudnn
 from torch.fx import GraphModule
 
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.operators.convolution import input_gradient, split_convolutions
+from headrace.memory.operators.convolution import (
+    _ALGORITHMS,  # pyright: ignore[reportPrivateUsage]
+    ByAlgorithm,
+    input_gradient,
+    split_convolutions,
+)
 from tests.memory.operators.conformance import Step
 from tests.memory.operators.conformance import check as check_variants
 
@@ -82,6 +88,31 @@ def test_parts_of_the_batch(
         assert check_variants(convolution, x, rewrite=split)["in 4 parts"] == 3
     one = torch.randn(1, 6, 9, 8, requires_grad=True)
     assert not check_variants(convolution, one, rewrite=split)
+
+
+@pytest.mark.parametrize("convolution", CONVOLUTIONS, ids=str)
+def test_other_algorithms(convolution: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU the settings change nothing, but all else is as on a GPU."""
+    module = "headrace.memory.operators.convolution"
+    monkeypatch.setattr(f"{module}._LEAST_BYTES", 0)
+    monkeypatch.setattr(f"{module}._ALGORITHMS", {"cpu": _ALGORITHMS["cuda"]})
+    torch.manual_seed(3)
+    x = torch.randn(2, 6, 9, 8).to(memory_format=torch.channels_last).requires_grad_()
+    found = check_variants(convolution, x, rewrite=split)
+    assert found["deterministic algorithm"] == found["algorithm without cuDNN"] == 3
+
+
+def test_algorithms_are_set_for_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn, "benchmark", True)
+    for value in (False, True):
+        monkeypatch.setattr(cudnn, "deterministic", value)
+        by = ByAlgorithm(lambda: (cudnn.deterministic, cudnn.benchmark), "deterministic", True)
+        assert by() == (True, True)
+        assert cudnn.deterministic is value
+    off = ByAlgorithm(lambda: cudnn.enabled or 1 / 0, "enabled", False)
+    with pytest.raises(ZeroDivisionError):
+        off()
+    assert cudnn.enabled
 
 
 def test_parts_have_small_workspaces() -> None:

@@ -9,6 +9,7 @@ pass. The joint graph is kept: schedules are run on it (`headrace.memory.run`).
 # pyright: reportPrivateUsage=false
 
 import operator
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -227,11 +228,13 @@ def _named(name: str) -> str:
     return repr(name) if name else "itself (the model)"
 
 
+_BY_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
 _REASONS = {
-    "DataDependentOutputException": "it has control flow on values (.item(), if); use torch.where",
-    "DynamicOutputShapeException": "its shapes depend on values (x[x > 0]); use torch.where",
+    _BY_VALUES[0]: "it has control flow on values (.item(), if); use torch.where",
+    _BY_VALUES[1]: "its shapes depend on values (x[x > 0]); use torch.where",
     "all Tensors to FakeTensors": "it reads a tensor that is no buffer; use register_buffer",
-    "need to register a pytree": "it returns an object; use a tuple or dict, or register a pytree",
+    "need to register a pytree": "it returns an object ({}); use a tuple or dict, "
+    "switch that off, or register a pytree",
 }
 """Reasons and remedies by parts of torch's errors."""
 
@@ -239,6 +242,24 @@ _REASONS = {
 def _export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> JointWithDescriptors:
+    """Trace a step, under ``torch.compiler.is_compiling()`` if the model looks at values.
+
+    Libraries of models then leave out what they decide by values: whether a mask hides something.
+    """
+    try:
+        return _trace(model, args, kwargs)
+    except CaptureError as error:
+        if type(error.__cause__).__name__ not in _BY_VALUES:
+            raise
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        return _trace(model, args, kwargs)
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JointWithDescriptors:
     entered: list[str] = []
     with ExitStack() as stack:
         stack.enter_context(preserve_node_meta())
@@ -252,7 +273,11 @@ def _export(
         except Exception as error:
             text = f"{type(error).__name__}: {str(error).strip()}"
             sample = f"check that the model takes the sample ({_shapes(args, kwargs)})"
-            known = (reason for sign, reason in _REASONS.items() if sign in text)
+            known = (
+                reason.format(*re.findall(r"<class '(?:.*\.)?(\w+)'>", text))
+                for sign, reason in _REASONS.items()
+                if sign in text
+            )
             raise CaptureError(
                 f"module {_named(entered[-1] if entered else '')} cannot be captured: "
                 f"{next(known, f'{text.splitlines()[0]}; {sample}')}, or leave the module outside "

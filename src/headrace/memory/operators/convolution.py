@@ -1,26 +1,47 @@
-"""Convolutions: the backward as two operators, and each of them in parts of the batch.
+"""Convolutions: the backward as two operators, each in parts of the batch or by other algorithms.
 
 Gradients of parameters come first, then that of the input, which does not depend on the
 convolution's input, whose memory is free after the first (4.4). ATen's kernels compute the two
 apart, so the results are the same bits. Workspaces (tensors in the kernels' layout on the CPU,
 those of its algorithm on a GPU) have a part's size if the parts of a batch run one by one (4.5.2).
+
+On a GPU cuDNN chooses an algorithm, with its workspace, by the settings that torch has of it. An
+implementation by other settings has another workspace and time (4.4). The search that cuDNN's
+benchmark mode runs is none: what it chooses differs from process to process.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import Tensor
+from torch.backends import cudnn
 from torch.fx import Graph as FxGraph
 from torch.fx import Node
 
 from headrace.memory.exactness import Exactness
 from headrace.memory.operators.graphs import insert_call, replace_element
-from headrace.memory.operators.variant import Creation, Offers, Variant, aten, fake, laid_out
+from headrace.memory.operators.variant import (
+    Creation,
+    Offers,
+    Variant,
+    aten,
+    fake,
+    laid_out,
+    target_name,
+)
 
 PARTS = 4
 """Most parts of a batch."""
 _LEAST_BYTES = 1 << 20
 """Of what is divided; below, workspaces are mostly of weights."""
+_ALGORITHMS = {
+    "cuda": (
+        ("deterministic algorithm", "deterministic", True),
+        ("algorithm without cuDNN", "enabled", False),
+    )
+}
+"""Type of device -> name, and the setting of cuDNN that selects it, with its value."""
 _MASK = 10
 """Position of the choice of gradients: of the input, the weight and the bias."""
 
@@ -63,10 +84,15 @@ def _as_channels_last(weight: Tensor) -> Tensor:
     return laid_out(weight, tuple(strides))
 
 
+def convolution(x: Tensor, _shape: tuple[int, ...], strides: tuple[int, ...], *rest: Any) -> Tensor:
+    """Return a convolution; shape and strides are the result's."""
+    return laid_out(aten.convolution.default(x, *rest), strides)
+
+
 def convolution_in_parts(
     x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], *rest: Any
 ) -> Tensor:
-    """Return a convolution, part by part of the batch; `shape` and `strides` are the result's."""
+    """Return `convolution`, part by part of the batch."""
     out = x.new_empty_strided(shape, strides)
     for part in _parts(x):
         out[part] = aten.convolution.default(x[part], *rest)
@@ -84,21 +110,56 @@ def input_gradient_in_parts(
     return out
 
 
-def parameter_gradients_in_parts(
+def parameter_gradients(
     grad: Tensor, x: Tensor, weight: Tensor, strides: list[tuple[int, ...]], *options: Any
 ) -> tuple[Tensor, ...]:
-    """Return those of ``convolution_backward`` that its last option wants, summed over parts.
+    """Return those of ``convolution_backward`` that its last option wants.
 
     Parameters
     ----------
     strides : of each.
     """
-    sums: list[Tensor] = []
+    made = aten.convolution_backward.default(grad, x, weight, *options)
+    wanted = [each for each, wanted in zip(made, options[-1], strict=True) if wanted]
+    return tuple(map(laid_out, wanted, strides))
+
+
+def parameter_gradients_in_parts(
+    grad: Tensor, x: Tensor, weight: Tensor, strides: list[tuple[int, ...]], *options: Any
+) -> tuple[Tensor, ...]:
+    """Return `parameter_gradients`, summed over parts of the batch."""
+    sums: tuple[Tensor, ...] = ()
     for part in _parts(grad):
-        made = aten.convolution_backward.default(grad[part], x[part], weight, *options)
-        found = [each for each, wanted in zip(made, options[-1], strict=True) if wanted]
-        sums = [a.add_(b) for a, b in zip(sums, found, strict=True)] if sums else found
-    return tuple(map(laid_out, sums, strides))
+        found = parameter_gradients(grad[part], x[part], weight, strides, *options)
+        sums = tuple(a.add_(b) for a, b in zip(sums, found, strict=True)) if sums else found
+    return sums
+
+
+@dataclass(frozen=True, slots=True)
+class ByAlgorithm:
+    """An operator under a setting of cuDNN, which other threads see, too, while it is launched."""
+
+    target: Callable[..., Any]
+    setting: str
+    value: bool
+
+    @property
+    def __name__(self) -> str:
+        """Name in a graph's code."""
+        return f"{target_name(self.target)}_by_{self.setting}"
+
+    def __str__(self) -> str:
+        """Return it in words that are the same in every process: costs are kept by them."""
+        return f"{target_name(self.target)} with cudnn.{self.setting} = {self.value}"
+
+    def __call__(self, *args: Any) -> Any:
+        """Return what the operator does."""
+        before = getattr(cudnn, self.setting)
+        setattr(cudnn, self.setting, self.value)
+        try:
+            return self.target(*args)
+        finally:
+            setattr(cudnn, self.setting, before)
 
 
 def _parts(rows: Tensor) -> list[slice]:
@@ -143,44 +204,55 @@ def _split(graph: FxGraph, node: Node) -> None:
     graph.erase_node(node)
 
 
-def _in_parts(
+def _offered(
     node: Node,
-    target: Callable[..., Any],
+    whole: Callable[..., Any],
+    in_parts: Callable[..., Any],
     args: tuple[Any, ...],
     creates: tuple[Creation, ...] = (0,),
 ) -> list[Variant]:
     rows = fake(cast(Node, node.args[0]))
-    if len(rows) < 2 or rows.nbytes < _LEAST_BYTES:
+    if rows.nbytes < _LEAST_BYTES:
         return []
+    ways: list[tuple[str, Callable[..., Any], str]] = []
+    if len(rows) > 1:
+        note = "kernels for a smaller batch, and sums over parts, round otherwise"
+        ways.append((f"in {PARTS} parts", in_parts, note))
+    for name, *setting in _ALGORITHMS.get(rows.device.type, ()) if rows.dim() == 4 else ():
+        ways.append((name, ByAlgorithm(whole, *setting), "another algorithm rounds otherwise"))
     return [
         Variant(
-            name=f"in {PARTS} parts",
+            name=name,
             target=target,
             args=args,
             creates=creates,
             exactness=Exactness.ROUNDED,
-            note="kernels for a smaller batch, and sums over parts, round otherwise",
+            note=note,
         )
+        for name, target, note in ways
     ]
 
 
 def _convolution(node: Node) -> list[Variant]:
     x, *rest = node.args
     made = fake(node)
-    return _in_parts(node, convolution_in_parts, (x, tuple(made.shape), made.stride(), *rest))
+    args = (x, tuple(made.shape), made.stride(), *rest)
+    return _offered(node, convolution, convolution_in_parts, args)
 
 
 def _input_gradient(node: Node) -> list[Variant]:
-    return _in_parts(node, input_gradient_in_parts, node.args)
+    return _offered(node, input_gradient, input_gradient_in_parts, node.args)
 
 
 def _parameter_gradients(node: Node) -> list[Variant]:
     grad, x, weight, *options = node.args
     mask = cast(list[bool], node.args[_MASK])
+    if mask[0]:
+        return []
     creates = tuple(index for index, wanted in enumerate(mask) if wanted)
     strides = [node.meta["val"][index].stride() for index in creates]
     args = (grad, x, weight, strides, *options)
-    return [] if mask[0] else _in_parts(node, parameter_gradients_in_parts, args, creates)
+    return _offered(node, parameter_gradients, parameter_gradients_in_parts, args, creates)
 
 
 OFFERS: dict[Any, Offers] = {
