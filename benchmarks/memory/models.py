@@ -11,13 +11,13 @@ from benchmarks.harness import Report
 from benchmarks.kept import KeptRows
 from benchmarks.memory.papers import UNET3D_OVERHEAD, UNET3D_SHARE
 from benchmarks.memory.planning import FULL, P100, Steps
-from benchmarks.memory.workloads import MORE, Workload
+from benchmarks.memory.workloads import LIBRARIES, MORE, Workload
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.solve import SolveLimits, solve_schedule
 
 SECTION = "models"
-_QUICK_MODELS = ("unet3d", "gpt12", "vit_small")
+_QUICK_MODELS = ("unet3d", "gpt12", "vit_small", "transformers_llama")
 _SHARES = (0.7, UNET3D_SHARE)
 """Budgets, as shares of a plain run's peak above parameters, inputs and gradients; the paper plans
 3D-UNet, where these are few, for the latter (A.3)."""
@@ -34,7 +34,7 @@ def bars() -> dict[str, str]:
 def measure(report: Report, *, quick: bool) -> None:
     """Capture and plan every model that an interrupted run has not planned."""
     kept = KeptRows("memory", SECTION, quick=quick)
-    for workload in MORE:
+    for workload in (*MORE, *LIBRARIES):
         if not quick or workload.name in _QUICK_MODELS:
             _add_rows(kept, workload, _QUICK_SOLVE_S if quick else _SOLVE_S)
     rows = list(kept.rows.values())

@@ -18,6 +18,7 @@ from benchmarks.memory.networks import (
     UNet3D,
     VisionTransformer,
 )
+from benchmarks.memory.networks.libraries import bert, llama, mixtral
 from benchmarks.memory.networks.transformers import VOCABULARY
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -147,6 +148,31 @@ MORE = (
 )
 """3D-UNet of A.3 (batch 22; the size of its volumes is not in the paper), GPT-2 of 12 and of 48
 layers, and models that no issue and no paper of this project names."""
+
+LIBRARIES = (
+    Workload(
+        name="transformers_llama",
+        network=lambda: llama(32000, 12, 768),
+        sample=text(1024, 32000),
+        batch=4,
+        loss=token_loss,
+    ),
+    Workload(
+        name="transformers_bert",
+        network=lambda: bert(30522, 12, 768),
+        sample=text(512, 30522),
+        batch=16,
+        loss=token_loss,
+    ),
+    Workload(
+        name="transformers_mixtral",
+        network=lambda: mixtral(32000, 6, 768),
+        sample=text(1024, 32000),
+        batch=4,
+        loss=token_loss,
+    ),
+)
+"""Models of Hugging Face's transformers, of BERT's and GPT-2's size."""
 
 WORKLOADS: Mapping[str, Workload] = {workload.name: workload for workload in (*PAPER, *MORE)}
 
