@@ -218,6 +218,39 @@ def test_the_loss_is_part_of_the_step() -> None:
     assert_trains_alike(partial(fitted, x, target), fitted, expected, eager)
 
 
+class WithLogits(nn.Module):
+    """A model that returns its loss by name, as libraries do, and what it is the loss of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.unused = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.linear(x)
+        return {"logits": logits, "loss": logits.square().mean(), "other": self.unused(x)}
+
+
+def test_beside_a_loss_no_output_has_gradients() -> None:
+    model, x = WithLogits(), torch.randn(5, 4)
+    eager = deepcopy(model)
+    captured: list[Capture] = []
+
+    def plan(found: Capture) -> dict[int, Schedule]:
+        captured.append(found)
+        return sparing(found)
+
+    fitted = FittedModule(model, plan)
+    assert_trains_alike(lambda: fitted(x)["loss"], model, lambda: eager(x)["loss"], eager)
+    tangents = [node for node in captured[0].fx.nodes if node.name.startswith("tangents")]
+    assert len(tangents) == 1
+    assert model.unused.weight.grad is None  # as eager's
+    found = fitted(x)
+    assert all(each.requires_grad for each in found.values())
+    assert torch.equal(found["logits"], eager(x)["logits"])
+    with pytest.raises(CaptureError, match="beside 'loss'.* as a tuple"):
+        (found["loss"] + found["logits"].sum()).backward()
+
+
 def test_autocast() -> None:
     model, (x,) = CASES["perceptron"]()
     eager = deepcopy(model)

@@ -34,6 +34,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
+from headrace.memory.measure.losses import loss_alone
 from headrace.memory.measure.recurrent import RECURRENT, decomposed
 from headrace.memory.operators import is_rewritten, rewrite
 from headrace.memory.operators.normalization import correct_statistics
@@ -266,6 +267,8 @@ def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> J
         stack.enter_context(_attributes_kept(model))
         stack.enter_context(_modules_noted(model, entered))
         stack.enter_context(_ForwardMode(entered))
+        hook = model.register_forward_hook(lambda *called: loss_alone(called[-1]))
+        stack.callback(hook.remove)
         try:
             joint = aot_export_joint_with_descriptors(stack, model, args, kwargs)
         except CaptureError:

@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from headrace.memory.errors import ScheduleError
 from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.losses import refusing_gradients
 from headrace.memory.run.accumulate import AddedGradients
 from headrace.memory.run.code import freeing_code
 from headrace.memory.run.graphs import scheduled_graphs
@@ -62,7 +63,7 @@ class ScheduledStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the forward pass."""
-        return self.run(*args, **kwargs)
+        return refusing_gradients(self.run(*args, **kwargs))
 
     def __deepcopy__(self, _copied: Mapping[int, Any]) -> Self:
         return self
