@@ -63,6 +63,17 @@ def test_other_activations_are_exact(activation: nn.Module) -> None:
             assert found["from output in place"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", [nn.Softmax, nn.LogSoftmax])
+def test_gradients_of_softmax_are_in_place_along_rows(
+    kind: type[nn.Softmax | nn.LogSoftmax], dtype: torch.dtype
+) -> None:
+    for shape in ((3, 5), (0, 4), (2, 3, 1), (8, 1000), (3, 5000)):
+        x = sample(shape, dtype)
+        assert check(Scaled(kind(dim=-1), dtype), x, poison=True)["in place"], shape
+    assert not check(Scaled(kind(dim=0), dtype), sample((3, 5), dtype))["in place"]
+
+
 def test_layouts_that_are_not_contiguous() -> None:
     for activation in (nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.1)):
         nan = 2.0 if isinstance(activation, nn.Hardtanh) else float("nan")

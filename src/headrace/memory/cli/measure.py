@@ -1,6 +1,6 @@
 """``headrace memory measure``: the profile of a model's training step on this machine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -60,15 +60,13 @@ class StepOptions:
     Attributes
     ----------
     exactness : of the implementations.
-    accumulates, ddp, offload : as of `headrace.memory.measure.step.StepConditions`.
+    conditions : accumulates, ddp and offload of `headrace.memory.measure.step.StepConditions`.
     device : a model of one; None: costs are measured.
     cache : whether costs are taken from the cache folder, and kept there.
     """
 
     exactness: Exactness
-    accumulates: bool
-    ddp: bool
-    offload: bool
+    conditions: Mapping[str, bool]
     device: Roofline | None
     cache: bool
 
@@ -92,9 +90,7 @@ def measure_step_command(
     check_output(output, [device])
     options = StepOptions(
         exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
-        accumulates=accumulates,
-        ddp=ddp,
-        offload=offload,
+        conditions={"accumulates": accumulates, "ddp": ddp, "offload": offload},
         device=None if device is None else load_roofline(device),
         cache=False,
     )
@@ -136,13 +132,7 @@ def profile_of(made: object, name: str, options: StepOptions) -> "MemoryProfile"
     module, sample, loss, optimizer = (*parts, None, None)[:4]
     if not isinstance(module, nn.Module):
         raise CaptureError(f"{name} returned {type(module).__name__} first, needs a torch module")
-    job = StepConditions(
-        loss=loss,
-        optimizer=optimizer,
-        accumulates=options.accumulates,
-        ddp=options.ddp,
-        offload=options.offload,
-    )
+    job = StepConditions(loss=loss, optimizer=optimizer, **options.conditions)
     job.check(device_of(module))
     with Console(stderr=True).status("capturing") as status:
         captured = capture_step(module, sample, job, options.exactness)

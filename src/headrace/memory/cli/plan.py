@@ -89,9 +89,7 @@ def plan_step_command(
     check_output(output, [Path(source), device, energy])
     options = measure.StepOptions(
         exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
-        accumulates=accumulates,
-        ddp=ddp,
-        offload=offload,
+        conditions={"accumulates": accumulates, "ddp": ddp, "offload": offload},
         device=None if device is None else load_roofline(device),
         cache=cache,
     )
@@ -159,8 +157,8 @@ def _profile(
 
 def _loaded(source: str, options: measure.StepOptions) -> MemoryProfile:
     profile, exactness = MemoryProfile.load(source), options.exactness
-    names = ("accumulates", "ddp", "offload", "device")
-    if given := [f"--{name}" for name in names if getattr(options, name)]:
+    asked = {**options.conditions, "device": options.device}
+    if given := [f"--{name}" for name, value in asked.items() if value]:
         raise InputError(
             f"{source} is a profile already: {', '.join(given)} is for headrace memory measure, "
             "or for module:function in its place"

@@ -42,11 +42,11 @@ class _Refusal(torch.autograd.Function):
     """An output, as one that needs gradients: so has eager's."""
 
     @staticmethod
-    def forward(_ctx: Any, output: Tensor, _loss: Tensor) -> Tensor:
+    def forward(ctx: Any, output: Tensor, _loss: Tensor) -> Tensor:  # noqa: ARG004
         return output.view_as(output)
 
     @staticmethod
-    def backward(_ctx: Any, *_gradients: Tensor) -> Any:
+    def backward(ctx: Any, *_gradients: Tensor) -> Any:  # noqa: ARG004
         raise CaptureError(
             "a gradient arrives at an output beside 'loss', and the step was captured for the "
             "loss alone: add up the whole loss in the model, or return its outputs as a tuple"

@@ -109,6 +109,15 @@ def silu_backward_in_place(grad: Tensor, x: Tensor) -> Tensor:
     return aten.silu_backward.grad_input(grad, x, grad_input=grad)
 
 
+def softmax_backward_in_place(
+    grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype, of_logarithms: bool
+) -> Tensor:
+    """Overwrite `grad` with the gradient of the input, row by row."""
+    if of_logarithms:
+        return aten._log_softmax_backward_data.out(grad, out, dim, dtype, out=grad)
+    return aten._softmax_backward_data.out(grad, out, dim, dtype, grad_input=grad)
+
+
 def add_in_place(x: Tensor, y: Tensor) -> Tensor:
     """Overwrite `x` with the sum."""
     return x.add_(y)
@@ -227,6 +236,14 @@ def _silu_backward(node: Node) -> list[Variant]:
     return _only_in_place(node, "in place", node.args, silu_backward_in_place)
 
 
+def _softmax_backward(node: Node) -> list[Variant]:
+    dim = node.args[2]
+    made, args = fake(node), (*node.args, node.target is aten._log_softmax_backward_data.default)
+    last = dim in (-1, made.dim() - 1) and made.is_contiguous() and made.device.type == "cpu"
+    # other kernels go through a row more than once, or have not been tried
+    return _only_in_place(node, "in place", args, softmax_backward_in_place) if last else []
+
+
 def _add(node: Node) -> list[Variant]:
     """Return sums in place of each term that has the sum's layout: addition commutes."""
     first, second = node.args
@@ -270,5 +287,7 @@ OFFERS: dict[Any, Offers] = {
     aten.leaky_relu_backward.default: _leaky_relu_backward,
     aten.gelu_backward.default: _gelu_backward,
     aten.silu_backward.default: _silu_backward,
+    aten._softmax_backward_data.default: _softmax_backward,
+    aten._log_softmax_backward_data.default: _softmax_backward,
     aten.add.Tensor: _add,
 }

@@ -218,8 +218,10 @@ def _offered(
     if len(rows) > 1:
         note = "kernels for a smaller batch, and sums over parts, round otherwise"
         ways.append((f"in {PARTS} parts", in_parts, note))
-    for name, *setting in _ALGORITHMS.get(rows.device.type, ()) if rows.dim() == 4 else ():
-        ways.append((name, ByAlgorithm(whole, *setting), "another algorithm rounds otherwise"))
+    for name, setting, value in _ALGORITHMS.get(rows.device.type, ()) if rows.dim() == 4 else ():
+        ways.append(
+            (name, ByAlgorithm(whole, setting, value), "another algorithm rounds otherwise")
+        )
     return [
         Variant(
             name=name,
