@@ -9,12 +9,14 @@ pass. The joint graph is kept: schedules are run on it (`headrace.memory.run`).
 # pyright: reportPrivateUsage=false
 
 import operator
+import random
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, cast
 
+import numpy as np
 import torch
 from torch import nn
 from torch._functorch._aot_autograd.descriptors import (
@@ -252,16 +254,13 @@ def _export(
     except CaptureError as error:
         if type(error.__cause__).__name__ not in _BY_VALUES:
             raise
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
+    with torch.compiler._compile_session_context():
         return _trace(model, args, kwargs)
-    finally:
-        torch.compiler._is_compiling_flag = before
 
 
 def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JointWithDescriptors:
     entered: list[str] = []
+    before = _host_state()
     with ExitStack() as stack:
         stack.enter_context(preserve_node_meta())
         stack.enter_context(_attributes_kept(model))
@@ -286,9 +285,17 @@ def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> J
                 f"{next(known, f'{text.splitlines()[0]}; {sample}')}, or leave the module outside "
                 "of what is fitted"
             ) from error
+    if _host_state() != before:
+        text = "draws random numbers of Python or NumPy, which would be the same in every step"
+        raise CaptureError(f"the model {text}: use torch.rand")
     if not any(isinstance(label, TangentAOTInput) for label in _labels(joint.graph_module.graph)):
         raise CaptureError("no output of the model depends on a parameter that requires gradients")
     return joint
+
+
+def _host_state() -> Hashable:
+    """Return what changes where Python's or NumPy's own generator is drawn from."""
+    return random.getstate(), np.random.get_state()[2]
 
 
 class _ForwardMode(TorchFunctionMode):

@@ -25,7 +25,6 @@ from headrace.memory.operators.variant import (
     aten,
     dense_strides,
     fake,
-    laid_out,
     overwritable,
     source,
 )
@@ -61,19 +60,13 @@ def _zeroed(x: Tensor, strides: tuple[int, ...], low: float, high: float | None)
 def zero_where_flagged(
     grad: Tensor, packed: Tensor, strides: tuple[int, ...], out_strides: tuple[int, ...]
 ) -> Tensor:
-    """Return `grad`, or 0 where a bit is set.
-
-    Parameters
-    ----------
-    strides : of the layout in whose order the bits are.
-    out_strides : of the result.
-    """
-    out = grad.new_empty_strided(grad.shape, strides)
-    read, write = bits.in_memory_order(grad, strides), out.as_strided((out.numel(),), (1,))
+    """Return `grad`, or 0 where a bit is set; see `bits.by_blocks` for the strides."""
     zero = grad.new_zeros(())
-    for block in bits.aligned_slices(write.numel(), grad.device):
-        torch.where(bits.unpack(packed, block), zero, read[block], out=write[block])
-    return laid_out(out, out_strides)
+
+    def change(elements: Tensor, flags: Tensor) -> Tensor:
+        return torch.where(flags, zero, elements)
+
+    return bits.by_blocks(change, grad, packed, strides, out_strides)
 
 
 def zero_where_flagged_in_place(grad: Tensor, packed: Tensor) -> Tensor:

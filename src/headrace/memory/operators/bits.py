@@ -64,9 +64,29 @@ def _flag_bytes(length: int, device: torch.device) -> Tensor:
     return raised
 
 
-def unpack(packed: Tensor, block: slice, *, raised: bool = True) -> Tensor:
-    """Return the flags of a block of elements, or the opposite ones, as a boolean tensor."""
+def by_blocks(
+    change: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    packed: Tensor,
+    strides: tuple[int, ...],
+    out_strides: tuple[int, ...],
+) -> Tensor:
+    """Return ``change(elements, flags)`` of all elements of `x`.
+
+    Parameters
+    ----------
+    strides : of the layout in whose order the bits are.
+    out_strides : of the result.
+    """
+    out = x.new_empty_strided(x.shape, strides)
+    read, write = in_memory_order(x, strides), in_memory_order(out, strides)
+    for block in aligned_slices(write.numel(), x.device):
+        write[block] = change(read[block], unpack(packed, block))
+    return laid_out(out, out_strides)
+
+
+def unpack(packed: Tensor, block: slice) -> Tensor:
+    """Return the flags of a block of elements, as a boolean tensor."""
     read = packed[block.start // 8 : packed_bytes(block.stop)]
     words = read.to(torch.int64).mul_(_SPREAD).bitwise_and_(_EACH).view(torch.uint8)
-    flags = words != 0 if raised else words == 0
-    return flags[: block.stop - block.start]
+    return (words != 0)[: block.stop - block.start]

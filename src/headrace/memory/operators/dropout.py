@@ -15,7 +15,6 @@ from headrace.memory.operators.variant import (
     aten,
     dense_strides,
     fake,
-    laid_out,
 )
 
 
@@ -39,19 +38,12 @@ def dropout_backward_from_bits(
     strides: tuple[int, ...],
     out_strides: tuple[int, ...],
 ) -> Tensor:
-    """Return ``grad * scale`` where a bit is set, and 0 elsewhere, as ``native_dropout_backward``.
+    """Return ``grad * scale`` where a bit is set, and 0 elsewhere; see `bits.by_blocks`."""
 
-    Parameters
-    ----------
-    strides : of the layout in whose order the bits are.
-    out_strides : of the result.
-    """
-    out = grad.new_empty_strided(grad.shape, strides)
-    read, write = bits.in_memory_order(grad, strides), bits.in_memory_order(out, strides)
-    for block in bits.aligned_slices(write.numel(), grad.device):
-        kept = bits.unpack(packed, block)
-        write[block] = aten.native_dropout_backward.default(read[block], kept, scale)
-    return laid_out(out, out_strides)
+    def change(elements: Tensor, kept: Tensor) -> Tensor:
+        return aten.native_dropout_backward.default(elements, kept, scale)
+
+    return bits.by_blocks(change, grad, packed, strides, out_strides)
 
 
 def _mask(node: Node) -> tuple[Intermediate, tuple[int, ...]]:
