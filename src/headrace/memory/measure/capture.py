@@ -295,7 +295,7 @@ def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> J
 
 def _host_state() -> Hashable:
     """Return what changes where Python's or NumPy's own generator is drawn from."""
-    return random.getstate(), np.random.get_state()[2]
+    return random.getstate(), repr(np.random.get_state())
 
 
 class _ForwardMode(TorchFunctionMode):
