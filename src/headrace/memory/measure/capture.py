@@ -276,7 +276,7 @@ def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> J
             text = f"{type(error).__name__}: {str(error).strip()}"
             sample = f"check that the model takes the sample ({_shapes(args, kwargs)})"
             known = (
-                reason.format(*re.findall(r"<class '(?:.*\.)?(\w+)'>", text))
+                reason.format(*re.findall(r"<class '(?:.*\.)?(\w+)'>", text), "unknown")
                 for sign, reason in _REASONS.items()
                 if sign in text
             )
