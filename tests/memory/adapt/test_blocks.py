@@ -16,6 +16,7 @@ from tests.memory.training import assert_trains_alike
 
 CPU = torch.device("cpu")
 JOB = Path(__file__).with_name("fsdp_job.py")
+FSDP_BUDGET = 1_700_000
 BLOCKS = 4
 WIDTH = 32
 
@@ -174,10 +175,16 @@ def test_options_of_fit_are_those_of_blocks(chain: Chain) -> None:
         fit_blocks(chain, list(chain.layers), sample(), "1GiB", offload=True)
 
 
-def test_gradients_and_memory_under_fsdp(cache_folder: Path) -> None:
-    budget = str(1_700_000)
-    with ranks(2, JOB, budget, HEADRACE_CACHE=str(cache_folder)) as processes:
+def test_gradients_under_fsdp(cache_folder: Path) -> None:
+    with ranks(2, JOB, "gloo", str(FSDP_BUDGET), HEADRACE_CACHE=str(cache_folder)) as processes:
         texts = outputs(processes, 120)
     for process, text in zip(processes, texts, strict=True):
         assert process.returncode == 0, text
         assert "equal after 3 steps" in text, text
+
+
+def test_the_budget_holds_under_fsdp(cache_folder: Path) -> None:
+    with ranks(1, JOB, "fake", str(FSDP_BUDGET), HEADRACE_CACHE=str(cache_folder)) as (process,):
+        (text,) = outputs([process], 120)
+    assert process.returncode == 0, text
+    assert f"within {FSDP_BUDGET}" in text, text
