@@ -3,7 +3,6 @@
 import logging
 import os
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
 from tests.conformance.groups import each, group
+from tests.waiting import HANG_S, wait_until
 
 RANKS = 3
 WARM_UP, LIVES, ROUNDS = 10, 100, 3
@@ -44,7 +44,7 @@ def left(before: tuple[int, int, int]) -> dict[str, tuple[int, int]]:
 def live(shared_memory: bool) -> None:
     """Make a group, use it, and end it while a collective is under way."""
     errors: list[str] = []
-    done = threading.Barrier(RANKS, timeout=20)
+    done = threading.Barrier(RANKS, timeout=HANG_S)
 
     def act(executor: Executor) -> None:
         choice = Chooser(RANKS).choose(Collective.ALLREDUCE, 1 << 18)
@@ -83,8 +83,6 @@ def test_a_hundred_aborted_groups_leave_nothing_behind(
         for _ in range(LIVES):
             live(shared_memory)
         grown_mb.append(memory_mb() - memory)
-    deadline = time.monotonic() + 5
-    while left(before) and time.monotonic() < deadline:
-        time.sleep(0.01)  # the kernel lets go of a thread a little after it was joined
-    assert not left(before)
+    # the kernel lets go of a thread a little after it was joined
+    wait_until(lambda: not left(before), lambda: left(before))
     assert min(grown_mb) < 1.0, grown_mb

@@ -16,10 +16,13 @@ import pytest
 from headrace import _native
 from headrace.launch.roles import Role, Roles, Start, start_local
 from headrace.testbed import Testbed, TestbedSpec, network
+from tests.waiting import ENDLESS_S, HANG_S
 
 RANKS = 4
 VICTIM = 2
 SURVIVORS = (0, 1, 3)
+ROUND_S = 10.0
+"""A deadline that is to pass; a collective of all ranks takes less on a busy machine."""
 WORKER = Path(__file__).with_name("rank.py")
 
 
@@ -45,11 +48,11 @@ class Job:
         found: dict[int, dict[str, Any]] = {}
         ended: dict[int, int | None] = {}
         while not set(of) <= ended.keys():
-            rank, message = self.roles.receive(40.0)
+            rank, message = self.roles.receive(HANG_S)
             if message is None:
                 ended[rank] = self.roles.exit_code(rank)
             else:
-                assert "after_s" in message, message
+                assert "descriptors_after" in message, message
                 found[rank] = message
         assert [ended[rank] for rank in of] == [0] * len(of)
         return [found[rank] for rank in of]
@@ -88,16 +91,14 @@ def job(
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("attempt", range(3))
 @TRANSPORTS
 def test_survivors_of_a_kill_name_the_dead(transport: str, attempt: int) -> None:
-    with job(30.0, transport) as ranks:
+    with job(ENDLESS_S, transport) as ranks:
         ranks.signal(signal.SIGKILL)
         reports = ranks.reports()
         for report in reports:
             assert f"rank {VICTIM} died" in report["error"]
-            assert report["after_s"] < 10.0
             assert report["descriptors_after"] == report["descriptors_before"]
     for report in reports:
         with pytest.raises(ProcessLookupError):
@@ -105,35 +106,37 @@ def test_survivors_of_a_kill_name_the_dead(transport: str, attempt: int) -> None
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.timeout(90)
 @TRANSPORTS
-def test_a_killed_rank_with_children_is_noticed_at_once(transport: str) -> None:
+def test_a_killed_rank_with_children_is_noticed_while_they_live(
+    transport: str, tmp_path: Path
+) -> None:
     # A forked child used to hold on to its parent's sockets: no peer saw the connection end.
-    with job(30.0, "with a child", transport) as ranks:
-        ranks.signal(signal.SIGKILL)
-        for report in ranks.reports():
-            assert f"rank {VICTIM} died" in report["error"]
-            assert report["after_s"] < 4.0
+    children_live = tmp_path / "children live"
+    children_live.touch()
+    try:
+        with job(ENDLESS_S, f"child:{children_live}", transport) as ranks:
+            ranks.signal(signal.SIGKILL)
+            for report in ranks.reports():
+                assert f"rank {VICTIM} died" in report["error"]
+    finally:
+        children_live.unlink()
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.timeout(90)
 @TRANSPORTS
 def test_a_stopped_rank_is_named_by_every_survivor_at_the_deadline(transport: str) -> None:
     # Survivors used to name the neighbour that they waited for, which only waited itself.
-    with job(3.0, transport) as ranks:
+    with job(ROUND_S, transport) as ranks:
         ranks.signal(signal.SIGSTOP)
         for report in ranks.reports():
             assert "ran out of time" in report["error"]
             assert f"rank {VICTIM} has not answered for" in report["error"]
-            assert report["after_s"] < 10.0
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.timeout(90)
 @TRANSPORTS
 def test_a_rank_that_is_continued_before_the_deadline_goes_on(transport: str) -> None:
-    with job(60.0, "twenty rounds", transport) as ranks:
+    with job(ENDLESS_S, "twenty rounds", transport) as ranks:
         ranks.signal(signal.SIGSTOP)
         time.sleep(1.5)  # some heartbeats
         ranks.signal(signal.SIGCONT)
@@ -141,7 +144,6 @@ def test_a_rank_that_is_continued_before_the_deadline_goes_on(transport: str) ->
             assert report["error"] == ""
 
 
-@pytest.mark.timeout(120)
 def test_all_sides_of_a_partition_run_into_the_deadline() -> None:
     if reason := network.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
@@ -150,13 +152,12 @@ def test_all_sides_of_a_partition_run_into_the_deadline() -> None:
         hosts = testbed.hosts
 
         starts = [partial(testbed.popen, host.name) for host in hosts]
-        with job(4.0, starts=starts, hosts=[host.address for host in hosts]) as ranks:
+        with job(ROUND_S, starts=starts, hosts=[host.address for host in hosts]) as ranks:
             cut = ["sh", "-c", "ip link set dev $(ls /sys/class/net | grep -v lo) down"]
-            assert testbed.popen(hosts[VICTIM].name, cut).wait(10) == 0
+            assert testbed.popen(hosts[VICTIM].name, cut).wait(HANG_S) == 0
             for report in ranks.reports(range(RANKS)):
                 # the one that was cut off hears of no abort; the others of the first deadline
                 assert "ran out of time" in report["error"], report
                 assert "collective" in report["error"]
                 assert "step" in report["error"]
-                assert report["after_s"] < 15.0
                 assert report["descriptors_after"] == report["descriptors_before"]

@@ -14,6 +14,7 @@ from headrace.errors import CommunicationError, InputError
 from headrace.job.agreement import Follower, Proposer, RoundOutcome
 from tests.job.stores import MemoryStore
 from tests.job.test_switch import Rank
+from tests.waiting import ENDLESS_S, HANG_S, STALL_S, no_hang, wait_until
 
 IDLE_S = 0.001
 
@@ -32,7 +33,7 @@ class Job:
         self.delay_s = delay_s
         self.silent = silent
         self.refusing = False
-        self.limit_s = 10.0
+        self.limit_s = ENDLESS_S
 
     def store(self, number: int, **options: Callable[[str, str], None]) -> MemoryStore:
         return MemoryStore(self.values, seed=self.seed + number, delay_s=self.delay_s, **options)
@@ -93,16 +94,17 @@ class Job:
         finally:
             self.stop.set()
             for thread in threads:
-                thread.join(10)
+                thread.join(HANG_S)
             assert not any(thread.is_alive() for thread in threads)
 
     def go_on(self, at: int | None = 0) -> None:
         """Every rank makes more calls, and gets beyond number `at`."""
         goals = [max(member.executor.count, at or 0) + 3 for member in self.members]
-        end = time.monotonic() + 10
-        while any(m.executor.count < goal for m, goal in zip(self.members, goals, strict=True)):
-            assert time.monotonic() < end, "the calls stand still"
-            time.sleep(0.001)
+        targets = tuple(zip(self.members, goals, strict=True))
+        wait_until(
+            lambda: all(member.executor.count >= goal for member, goal in targets),
+            "the calls stand still",
+        )
 
     def check(self, changes: list[RoundOutcome]) -> None:
         """At every call, every rank has the epoch that the verdicts say."""
@@ -146,14 +148,13 @@ def test_all_ranks_change_at_the_same_calls(
 
 def test_a_rank_that_never_answers_only_prevents_the_change() -> None:
     job = Job(3, 1, 1e-4, silent=1)
-    job.limit_s = 0.3
+    job.limit_s = STALL_S
     with job.running():
-        started = time.monotonic()
-        outcome = job.proposer().propose("change", b"1")
-        assert time.monotonic() - started < 5
+        with no_hang():
+            outcome = job.proposer().propose("change", b"1")
         job.go_on()
     assert not outcome.committed
-    assert outcome.reason == "ranks [1] did not load it within 0.3 s"
+    assert outcome.reason == f"ranks [1] did not load it within {STALL_S:g} s"
     job.check([])
 
 
@@ -162,9 +163,8 @@ def test_a_rank_that_refuses_is_named_at_once() -> None:
     job.refusing = True
     with job.running():
         proposer = job.proposer()
-        started = time.monotonic()
-        outcome = proposer.propose("change", b"1")
-        assert time.monotonic() - started < 5
+        with no_hang():
+            outcome = proposer.propose("change", b"1")
         job.refusing = False
         later = proposer.propose("change", b"2")
         job.go_on()
@@ -177,9 +177,8 @@ def test_a_proposer_that_is_stopped_aborts() -> None:
     job, stop = Job(2, 1, 0.0, silent=1), threading.Event()
     with job.running():
         threading.Timer(0.1, stop.set).start()
-        started = time.monotonic()
-        outcome = Proposer(job.store(99), 2, stop=stop).propose("change", b"1")
-        assert time.monotonic() - started < 5
+        with no_hang():
+            outcome = Proposer(job.store(99), 2, stop=stop).propose("change", b"1")
         job.go_on()
     assert outcome.reason == "it was aborted, as the group ends"
     job.check([])
@@ -203,7 +202,7 @@ def test_a_proposer_that_dies_leaves_all_ranks_with_the_old_plan(word: str) -> N
         job.go_on()  # ranks that promised have given up, or go on until they do
         time.sleep(1.0)  # three times the longest wait for promises
         job.go_on()
-        job.limit_s = 10.0
+        job.limit_s = ENDLESS_S
         successor = job.proposer()
         outcome = successor.propose("change", b"2")
         job.go_on(outcome.at)
@@ -217,9 +216,8 @@ def test_a_successor_frees_the_ranks_that_wait() -> None:
     with job.running():
         with pytest.raises(CommunicationError):
             job.proposer(before=dies_before("verdict")).propose("change", b"1")
-        started = time.monotonic()
-        outcome = job.proposer().propose("change", b"2")
-        assert time.monotonic() - started < 5
+        with no_hang():
+            outcome = job.proposer().propose("change", b"2")
         assert outcome.committed
         job.go_on()
     job.check([outcome])
@@ -289,7 +287,7 @@ def test_large_payloads_arrive_whole() -> None:
         thread.start()
     outcome = job.proposer().propose("change", payload)
     for thread in threads:
-        thread.join(10)
+        thread.join(HANG_S)
     assert outcome.committed
     assert max(len(value) for value in job.values.values()) <= 8 << 20
     for member in job.members:

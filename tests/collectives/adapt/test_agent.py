@@ -11,6 +11,7 @@ from headrace.collectives.adapt.agent import Agent, TrafficCollector
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import PlanSwitch
 from tests.job.stores import MemoryStore
+from tests.waiting import ENDLESS_S, HANG_S, no_hang
 
 RANKS = 3
 
@@ -52,7 +53,7 @@ class Job:
     def count(self) -> None:
         self.polls += 1
 
-    def collector(self, timeout_s: float = 20.0) -> TrafficCollector:
+    def collector(self, timeout_s: float = ENDLESS_S) -> TrafficCollector:
         return TrafficCollector(
             MemoryStore(self.values), RANKS, stop=self.stop, timeout_s=timeout_s
         )
@@ -63,7 +64,7 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self.stop.set()
         for thread in self.threads:
-            thread.join(5.0)
+            thread.join(HANG_S)
             assert not thread.is_alive()
 
 
@@ -93,10 +94,8 @@ def test_answers_say_what_moved_since_the_question_before(executors: list[Execut
 
 
 def test_a_silent_rank_is_no_answer_and_no_hang(executors: list[Executor]) -> None:
-    with Job(executors, silent=1) as job:
-        began = time.monotonic()
+    with Job(executors, silent=1) as job, no_hang():
         assert job.collector(timeout_s=1.0).gather() is None
-        assert time.monotonic() - began < 5.0
 
 
 def test_agents_are_mostly_asleep(executors: list[Executor]) -> None:
@@ -114,5 +113,5 @@ def test_a_lost_store_ends_the_agent_quietly(executors: list[Executor]) -> None:
     agent = Agent(MemoryStore(before=lost), executors[0], switch, stop=threading.Event())
     thread = threading.Thread(target=agent.run)
     thread.start()
-    thread.join(10.0)
+    thread.join(HANG_S)
     assert not thread.is_alive()

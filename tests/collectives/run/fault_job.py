@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
 from headrace.collectives.run.torch.extensions import aggregate, all_gather_variable
+from tests.waiting import HANG_S, STALL_S
 
 VICTIM = 1
 
@@ -78,12 +79,14 @@ def training() -> None:
 def disagreeing() -> None:
     """The victim is alive, but does not come or does something else."""
     members = list(range(dist.get_world_size()))
-    impatient = dist.new_group(members, timeout=timedelta(seconds=1))
+    impatient = dist.new_group(members, timeout=timedelta(seconds=STALL_S))
     odd = dist.new_group(members)
+    store = dist.distributed_c10d._get_default_store()
     if dist.get_rank() != VICTIM:
         fails("waiting", lambda: dist.all_reduce(torch.ones(1), group=impatient))
+        store.set(f"waited {dist.get_rank()}", "yes")
     else:
-        time.sleep(3)
+        store.wait(["waited 0", "waited 2"])
     size = 5 if dist.get_rank() == VICTIM else 6
     fails("differing", lambda: dist.all_reduce(torch.ones(size), group=odd))
     dist.all_reduce(torch.ones(1))  # another group is none the worse for it
@@ -131,7 +134,7 @@ def extended() -> None:
 def late() -> None:
     """The victim begins the same calls after the others have given up."""
     members = list(range(dist.get_world_size()))
-    group = dist.new_group(members, timeout=timedelta(seconds=1))
+    group = dist.new_group(members, timeout=timedelta(seconds=STALL_S))
     if dist.get_rank() == VICTIM:
         dist.distributed_c10d._get_default_store().wait(["gave up 0", "gave up 2"])
     fails("reducing", lambda: dist.all_reduce(torch.ones(4), group=group))
@@ -165,7 +168,7 @@ def abandoned() -> None:
 
 
 def main(how: str) -> None:
-    dist.init_process_group("headrace", timeout=timedelta(seconds=30))
+    dist.init_process_group("headrace", timeout=timedelta(seconds=HANG_S))
     with_one_group = descriptors()
     {f.__name__: f for f in (killed, training, disagreeing, extended, late, abandoned)}[how]()
     dist.destroy_process_group()

@@ -88,7 +88,7 @@ def pair() -> list[_native.Executor]:
             end.setblocking(False)
             links[rank].append((end.detach(), 1 - rank, channel, -1, b""))
     for one, rows in zip(both, links, strict=True):
-        one.connect(rows, 2.0)
+        one.connect(rows, 60.0)
     return both
 
 
@@ -312,13 +312,13 @@ def close_beside_waits() -> None:
         except _native.CommunicationError as error:
             errors.append(error)
 
-    handles = [message("receive", tag=tag, deadline_s=30.0, of=both[0]) for tag in range(4)]
+    handles = [message("receive", tag=tag, deadline_s=600.0, of=both[0]) for tag in range(4)]
     threads = [threading.Thread(target=waits, args=(handle,)) for handle in handles]
     for thread in threads:
         thread.start()
     both[0].close()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(errors) == len(handles)
     raise errors[0]
 

@@ -14,7 +14,7 @@ JOB = Path(__file__).with_name("fault_job.py")
 RANKS = 3
 VICTIM = 1
 START_S = 80
-VERDICT_S = 20
+VERDICT_S = 60
 
 
 def wait_until_ready(processes: list[Rank]) -> list[int]:

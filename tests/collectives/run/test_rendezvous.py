@@ -14,6 +14,7 @@ from headrace.collectives.run.rendezvous import Rendezvous, _chosen
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
 from headrace.job.store import monitored_barrier
+from tests.waiting import HANG_S, STALL_S
 
 DEFAULTS = CollectiveSettings()
 
@@ -33,7 +34,7 @@ def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
 
 
 def test_every_rank_gets_the_secret_and_the_hosts() -> None:
-    configs = together(3, lambda r, s: Rendezvous(s, r, 3, 20).agree(DEFAULTS))
+    configs = together(3, lambda r, s: Rendezvous(s, r, 3, HANG_S).agree(DEFAULTS))
     assert {config.secret for config in configs} == {configs[0].secret}
     assert len(configs[0].secret) == 32
     assert all(config.rank_host == (0, 0, 0) for config in configs)
@@ -97,7 +98,7 @@ def test_a_store_that_cannot_delete_keeps_the_secret_without_an_error() -> None:
 
 
 def test_addresses_come_by_rank() -> None:
-    found = together(3, lambda r, s: Rendezvous(s, r, 3, 20).addresses(f"10.0.0.{r}:5"))
+    found = together(3, lambda r, s: Rendezvous(s, r, 3, HANG_S).addresses(f"10.0.0.{r}:5"))
     assert found == [["10.0.0.0:5", "10.0.0.1:5", "10.0.0.2:5"]] * 3
 
 
@@ -126,7 +127,7 @@ def test_tls_on_some_ranks_only_is_an_error_that_names_them() -> None:
 
 def test_missing_ranks_are_named() -> None:
     def act(rank: int, store: Any) -> Any:
-        return None if rank == 1 else Rendezvous(store, rank, 3, 0.3).addresses("x")
+        return None if rank == 1 else Rendezvous(store, rank, 3, STALL_S).addresses("x")
 
     first, _, last = together(3, act)
     for error in (first, last):
@@ -143,7 +144,7 @@ def test_an_unknown_interface_is_an_error_that_lists_the_known() -> None:
 def test_a_monitored_barrier_names_missing_ranks(all_ranks: bool) -> None:
     def act(rank: int, store: Any) -> None:
         if rank not in (1, 3):
-            limit = timedelta(seconds=0.3)
+            limit = timedelta(seconds=STALL_S)
             monitored_barrier(store, rank, 4, 1, limit, all_ranks=all_ranks)
 
     results = together(4, act)
@@ -154,7 +155,7 @@ def test_a_monitored_barrier_names_missing_ranks(all_ranks: bool) -> None:
 
 
 def test_a_monitored_barrier_of_all_ranks_is_silent() -> None:
-    limit = timedelta(seconds=20)
+    limit = timedelta(seconds=HANG_S)
     act = lambda r, s: monitored_barrier(s, r, 3, 1, limit, all_ranks=True)  # noqa: E731
     assert together(3, act) == [None] * 3
 
@@ -162,7 +163,7 @@ def test_a_monitored_barrier_of_all_ranks_is_silent() -> None:
 def test_the_rank_that_asks_for_the_most_channels_gets_them() -> None:
     configs = together(
         3,
-        lambda r, s: Rendezvous(s, r, 3, 20).agree(
+        lambda r, s: Rendezvous(s, r, 3, HANG_S).agree(
             CollectiveSettings(channels=(1, 1, 2)[r]), channels=(1, 4, 1)[r]
         ),
     )

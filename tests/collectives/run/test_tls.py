@@ -14,6 +14,7 @@ from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError, InputError
 from tests.conformance.groups import each
 from tests.conformance.launch import outputs, ranks
+from tests.waiting import ENDLESS_S, STALL_S
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 JOB = Path(__file__).with_name("tls_job.py")
@@ -74,7 +75,7 @@ class Tap:
 
 @contextmanager
 def tapped(
-    *, tls: bool, change: Change | None = None, deadline_s: float = 10.0
+    *, tls: bool, change: Change | None = None, deadline_s: float = ENDLESS_S
 ) -> Iterator[tuple[list[Executor], Tap]]:
     """Two ranks on two addresses, with a tap between them."""
     pair = [Executor(rank, 2, host=HOSTS[rank], secret="tap", tls=tls) for rank in range(2)]
@@ -89,7 +90,7 @@ def tapped(
         tap.close()
 
 
-def send(pair: list[Executor], deadline_s: float = 10.0) -> bytes:
+def send(pair: list[Executor], deadline_s: float = ENDLESS_S) -> bytes:
     """Send PLAIN to rank 1; returns the bytes received there."""
     out, came = np.frombuffer(PLAIN, np.uint8), np.zeros(len(PLAIN), np.uint8)
     sent = pair[0].send(out.ctypes.data, out.size, 1, 5, deadline_s=deadline_s)
@@ -132,7 +133,7 @@ def test_a_connection_that_is_held_up_in_its_handshake_is_an_error_in_time() -> 
 
     with (
         pytest.raises(CommunicationError, match="in time: the handshake with rank 1 did not end"),
-        tapped(tls=True, change=change, deadline_s=1.0),
+        tapped(tls=True, change=change, deadline_s=STALL_S),
     ):
         pass
 

@@ -25,6 +25,7 @@ from headrace.collectives.run.connect.handshake import (
 )
 from headrace.collectives.run.connect.handshake_loop import Loop
 from headrace.collectives.run.connect.listener import Listener, PeerConnection
+from tests.waiting import ENDLESS_S, HANG_S
 
 SECRET = b"00112233445566778899aabbccddeeff"
 MEMORY_BYTES = 8192
@@ -49,7 +50,7 @@ def listener(rank: int, ranks: int, host: str = "127.0.0.1", **changes: Any) -> 
 
 def together(
     listeners: Sequence[Listener],
-    deadline_s: float = 10,
+    deadline_s: float = ENDLESS_S,
     delays_s: Sequence[float] = (),
     addresses: Sequence[str] = (),
 ) -> list[Outcome]:
@@ -153,7 +154,7 @@ class Intruders:
 
 def dialled(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), 5)
+    return socket.create_connection((host, int(port)), HANG_S)
 
 
 class _Over(Exception):  # noqa: N818
@@ -175,7 +176,7 @@ def listening_in_vain() -> Iterator[str]:
 
     def wait() -> None:
         with pytest.raises(_Over):
-            lonely.connect([lonely.address] * 6, 60)
+            lonely.connect([lonely.address] * 6, ENDLESS_S)
 
     with ThreadPoolExecutor(1) as pool, mock.patch.object(Loop, "turn", interrupted):
         waiting = pool.submit(wait)
@@ -188,7 +189,7 @@ def listening_in_vain() -> Iterator[str]:
 
 def handshake(sock: socket.socket, purpose: Purpose, memory_fd: int = -1) -> bytes:
     """Do the dialler's part, with the secret: returns the welcome, or b"" if hung up on."""
-    sock.settimeout(5)
+    sock.settimeout(HANG_S)
     dialler = Dialler(SECRET, purpose)
     sock.sendall(dialler.hello)
     sock.sendall(dialler.prove(sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)))

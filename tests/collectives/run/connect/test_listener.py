@@ -25,6 +25,7 @@ from tests.collectives.run.connect.connecting import (
     no_pairs,
     together,
 )
+from tests.waiting import ENDLESS_S, STALL_S
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 
@@ -72,10 +73,10 @@ def test_inside_a_running_event_loop() -> None:
     addresses = [one.address for one in group]
 
     async def notebook() -> list[PeerConnection]:
-        return group[1].connect(addresses, 10)
+        return group[1].connect(addresses, ENDLESS_S)
 
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(group[0].connect, addresses, 10)
+        first = pool.submit(group[0].connect, addresses, ENDLESS_S)
         outcomes = [asyncio.run(notebook()), first.result()]
     check(outcomes[::-1], all_pairs)
     close(outcomes)
@@ -84,10 +85,10 @@ def test_inside_a_running_event_loop() -> None:
 def test_ranks_that_do_not_come_are_named() -> None:
     group = [listener(r, 4) for r in range(2)]
     addresses = [one.address for one in group] + ["127.0.0.1:1", "127.0.0.1:2"]
-    outcomes = together(group, deadline_s=0.6, addresses=addresses)
+    outcomes = together(group, deadline_s=STALL_S, addresses=addresses)
     for rank, error in enumerate(outcomes):
         assert isinstance(error, CommunicationError)
-        text = f"rank {rank} is not connected after 0.6 s: rank 2, rank 3 did not connect"
+        text = f"rank {rank} is not connected after {STALL_S:g} s: rank 2, rank 3 did not connect"
         assert str(error) == text
 
 
@@ -108,7 +109,7 @@ def test_a_rank_with_another_secret_stays_out_and_is_named(shared: bool) -> None
         listener(r, 4, shared_memory=shared, secret=b"another" if r == 2 else SECRET)
         for r in range(4)
     ]
-    outcomes = together(group, deadline_s=1)
+    outcomes = together(group, deadline_s=STALL_S)
     messages = [str(error) for error in outcomes if isinstance(error, CommunicationError)]
     assert len(messages) == 4
     for text in messages[:2]:
@@ -137,7 +138,7 @@ def test_interrupts_end_it_and_close_everything(monkeypatch: pytest.MonkeyPatch)
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(group[0].connect, addresses, 0.8)
         with pytest.raises(KeyboardInterrupt):
-            group[2].connect(addresses, 10)
+            group[2].connect(addresses, ENDLESS_S)
         assert isinstance(other.exception(), CommunicationError)
     group[1].close()
 

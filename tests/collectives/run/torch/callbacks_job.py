@@ -20,9 +20,10 @@ import torch.distributed as dist
 from torch.futures import Future, collect_all, wait_all
 
 from tests.collectives.run.torch.hooks_sample import HOOK_CHECKS
+from tests.waiting import STALL_S
 
 RANKS = 2
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def begun(value: float, size: int = 8) -> Any:
@@ -219,7 +220,7 @@ def a_call_that_one_rank_leaves_out() -> None:
             dist.all_reduce(torch.ones(2), group=group, async_op=True).get_future().then(
                 call
             ).wait()
-        group.set_timeout(timedelta(seconds=1))
+        group.set_timeout(timedelta(seconds=STALL_S))
         future = dist.all_reduce(torch.ones(2), group=group, async_op=True).get_future()
         left_out = dist.get_rank() == 1
         future = future.then((lambda _: None) if left_out else call)

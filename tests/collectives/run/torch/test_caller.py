@@ -23,6 +23,7 @@ from headrace.collectives.run.torch.group import HeadraceGroup
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError
 from tests.conformance.groups import each
+from tests.waiting import HANG_S, no_hang, wait_until
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def two(timeout_s: float = 20.0, *, shared_memory: bool = True) -> Iterator[list
     callbacks = Callbacks("tests", completion_threads.run, completion_threads.may_block)
     callers = [Caller(executor, Chooser(2), timeout_s, callbacks) for executor in executors]
     try:
-        each(executors, lambda executor: executor.connect(addresses, 20.0))
+        each(executors, lambda executor: executor.connect(addresses, HANG_S))
         yield callers
     finally:
         for caller in callers:
@@ -67,11 +68,14 @@ def test_a_receive_gives_up_waiting_when_told_and_goes_on() -> None:
         landing = torch.zeros(4)
         work = second.receive(landing, 0, 3)
         started = time.monotonic()
-        with pytest.raises(CommunicationError, match=r"timed out after 0\.2 s.*still running"):
+        with (
+            no_hang(),
+            pytest.raises(CommunicationError, match=r"timed out after 0\.2 s.*still running"),
+        ):
             work.wait(timedelta(seconds=0.2))
-        assert 0.2 <= time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.2
         first.send(torch.ones(4), 1, 3).wait()
-        assert work.wait(timedelta(seconds=20))
+        assert work.wait(timedelta(seconds=HANG_S))
         assert landing.tolist() == [1.0] * 4
         assert work.source_rank() == 0
 
@@ -116,14 +120,13 @@ def test_where_memory_is_shared_the_executors_threads_preempt_no_other(
 
     before = threads()
     with two(shared_memory=shared_memory) as callers:
-        until = time.monotonic() + 10
-        while True:  # until the new ones sleep: one that has just been made may not have run
-            after = threads()
-            made = [found for task, found in after.items() if task not in before]
-            if made == [("S", policy)] * len(callers) or time.monotonic() > until:
-                break
-            time.sleep(0.01)
-        assert made == [("S", policy)] * len(callers)
+
+        def added() -> list[tuple[str, int]]:
+            return [state for task, state in threads().items() if task not in before]
+
+        # until they sleep: one that has just been started may not have run
+        wait_until(lambda: added() == [("S", policy)] * len(callers), added)
+        after = threads()
         for task, (_, as_before) in before.items():
             assert after.get(task, ("", as_before))[1] == as_before
 
@@ -146,9 +149,9 @@ def test_a_wait_after_an_interrupted_one_is_bounded(monkeypatch: pytest.MonkeyPa
                 work.wait()
         started = time.monotonic()
         for _ in range(2):  # the second time it is known at once
-            with pytest.raises(CommunicationError, match="outcome was lost"):
+            with no_hang(), pytest.raises(CommunicationError, match="outcome was lost"):
                 work.wait()
-        assert 0.5 <= time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.5
         assert work.is_completed()
         assert not second._loose
 
@@ -212,7 +215,7 @@ def test_a_callback_that_is_given_past_the_queues_can_wait_for_another_call() ->
         later = threading.Event()
 
         def wait_for_the_second(_: Any) -> None:
-            later.wait(20.0)
+            later.wait(HANG_S)
             for work in second:
                 work.get_future().wait()
 

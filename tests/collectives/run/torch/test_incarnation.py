@@ -23,6 +23,7 @@ from headrace.collectives.run.torch.incarnation import own_part
 from headrace.errors import CommunicationError
 from headrace.job.store import describe_store
 from tests.conformance.launch import outputs, ranks
+from tests.waiting import ENDLESS_S, HANG_S
 
 FRESH = itertools.count()
 JOB = Path(__file__).with_name("regroup_job.py")
@@ -46,7 +47,7 @@ def connection(store: Any) -> Any:
     return store.clone() if isinstance(store, dist.TCPStore) else store
 
 
-def attempt(store: Any, rank: int, members: Sequence[int], timeout_s: float = 20) -> Any:
+def attempt(store: Any, rank: int, members: Sequence[int], timeout_s: float = ENDLESS_S) -> Any:
     """Make the group: its part of the store, or what was raised."""
     try:
         return own_part(connection(store), rank, members, timeout_s)
@@ -101,10 +102,10 @@ def test_a_rank_that_died_after_its_arrival_is_waited_for() -> None:
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(attempt, store, rank, [0, 1, 2]) for rank in (0, 2)]
         log = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1, 2]), store)
-        log.wait(["slot/4"], timedelta(seconds=20))  # three arrivals, two acknowledgements
+        log.wait(["slot/4"], timedelta(seconds=HANG_S))  # three arrivals, two acknowledgements
         assert not any(future.done() for future in waiting)
         successor = pool.submit(attempt, store, 1, [0, 1, 2])
-        parts = [name(future.result(20)) for future in (*waiting, successor)]
+        parts = [name(future.result(HANG_S)) for future in (*waiting, successor)]
     assert len(set(parts)) == 1
 
 
@@ -171,7 +172,7 @@ STORE = """
 import sys, time, torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
 print(store.port, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -186,9 +187,9 @@ def test_a_store_that_ends_is_named_and_no_rank_blamed() -> None:
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(attempt, store, 0, [0, 1])
             log = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1]), store.clone())
-            log.wait(["slot/0"], timedelta(seconds=20))
+            log.wait(["slot/0"], timedelta(seconds=HANG_S))
             server.kill()
-            error = waiting.result(20)
+            error = waiting.result(HANG_S)
         for found in (error, attempt_on_dead(store)):
             assert isinstance(found, CommunicationError)
             assert f"the store at 127.0.0.1:{port} does not answer" in str(found)
