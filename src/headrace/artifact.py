@@ -33,7 +33,15 @@ _ENVELOPE_BYTES = 4096
 
 def canonical_json(value: Any) -> str:
     """Return `value` as JSON with sorted keys and no spaces: equal values, equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_python_scalar
+    )
+
+
+def _python_scalar(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} {fields.shown(value)} has no form in JSON")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

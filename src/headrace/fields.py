@@ -7,7 +7,9 @@ rank 0 and a string for a list of letters.
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from headrace.errors import InputError
 
@@ -46,9 +48,13 @@ def number(found: Any) -> float:
 
 def boolean(found: Any) -> bool:
     """Return a boolean; raises TypeError for others, 0 and 1 included."""
-    if not isinstance(found, bool):
-        raise TypeError(f"{shown(found)} is not true or false")
-    return found
+    if isinstance(found, bool):
+        return found
+    import numpy as np  # only for what is not Python's: nearly nothing
+
+    if isinstance(found, np.bool_):
+        return bool(found)
+    raise TypeError(f"{shown(found)} is not true or false")
 
 
 def text(found: Any) -> str:
@@ -70,6 +76,58 @@ def table(found: Any) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise TypeError(f"{shown(found)} is not an object")
     return found  # pyright: ignore[reportUnknownVariableType]
+
+
+def conform(value: Any, error: type[InputError] = InputError) -> None:
+    """Give the numbers of a frozen dataclass the types that its fields declare.
+
+    Its `__post_init__` calls this first.
+
+    Python takes an integer for a float, and NumPy has number types of its own. JSON, and so the
+    digest of an artifact, tells 46 from 46.0; arithmetic in NumPy's float32 is not precise enough
+    for searches. With the types of what is read from a file, a value has the same digest before
+    and after. Numbers alone, in tuples and in mappings are converted; other fields are left as
+    they are.
+
+    Raises
+    ------
+    error : for what is no number, naming the field.
+    """
+    for name, convert in _conversions(type(value)).items():
+        current = getattr(value, name)
+        try:
+            converted = convert(current)
+        except TypeError as failure:
+            raise error(f"{name}: {failure}") from failure
+        if converted is not current:
+            object.__setattr__(value, name, converted)
+
+
+_SCALARS: Mapping[Any, Callable[[Any], Any]] = {float: number, int: integer, bool: boolean}
+
+
+@cache
+def _conversions(kind: type) -> dict[str, Callable[[Any], Any]]:
+    """Return the conversion of every field of numbers, by its name."""
+    hints = get_type_hints(kind)
+    conversions = {name: _conversion(hints[name]) for name in kind.__dataclass_fields__}
+    return {name: convert for name, convert in conversions.items() if convert is not None}
+
+
+def _conversion(declared: Any) -> Callable[[Any], Any] | None:
+    if declared in _SCALARS:
+        return _SCALARS[declared]
+    origin, parts = get_origin(declared), get_args(declared)
+    if origin is UnionType and NoneType in parts and len(parts) == 2:
+        inner = _conversion(next(part for part in parts if part is not NoneType))
+        return inner and (lambda found: None if found is None else inner(found))
+    if origin is tuple and parts[1:] == (Ellipsis,):
+        inner = _conversion(parts[0])
+        return inner and (lambda found: tuple(map(inner, found)))
+    if origin is Mapping:
+        inner = _conversion(parts[1])
+        return inner and (lambda found: {key: inner(entry) for key, entry in found.items()})
+    return None
 
 
 class Field:

@@ -136,11 +136,13 @@ class CompressionProfile:
 
     def __post_init__(self) -> None:
         try:
-            _profile_parts(self.to_head(), self.provenance, "compression profile")
+            parts = _profile_parts(self.to_head(), self.provenance, "compression profile")
         except (TypeError, ValueError) as error:
             if isinstance(error, ArtifactError):
                 raise
             raise ArtifactError(f"compression profile: {error}") from error
+        for name, value in parts.items():  # of the types that a file's are read in
+            object.__setattr__(self, name, value)
 
     @property
     def elements(self) -> int:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from headrace.errors import ArtifactError
-from headrace.fields import Field, boolean, integer, number, shown, table, text
+from headrace.fields import Field, boolean, conform, number, shown, table, text
 from headrace.index.errors import ConfigurationError
 
 LEAVES = ("gapped", "log", "hashed", "perfect")
@@ -66,15 +66,15 @@ class Configuration:
     insert_fraction: float = 0.5
 
     def __post_init__(self) -> None:
+        conform(self, ConfigurationError)
         if self.leaf not in LEAVES:
             raise _wrong("leaf", self.leaf, f"one of {', '.join(LEAVES)}")
         for name, (least, most) in _INTEGERS.items():
-            if not least <= _read(integer, name, getattr(self, name)) <= most:
+            if not least <= getattr(self, name) <= most:
                 raise _wrong(name, getattr(self, name), f"{least} to {most}")
         for name, (low, high) in _NUMBERS.items():
-            if not low <= _read(number, name, getattr(self, name)) <= high:
+            if not low <= getattr(self, name) <= high:
                 raise _wrong(name, getattr(self, name), f"{low:g} to {high:g}")
-        _read(boolean, "fingerprints", self.fingerprints)
         if self.initial_fragments > self.fragments:
             raise _wrong(
                 "initial_fragments", self.initial_fragments, f"at most fragments ({self.fragments})"
@@ -121,13 +121,6 @@ class Configuration:
 def read_configuration(value: Any, source: str) -> Configuration:
     """Return the configuration of a JSON value that was read from `source`; see `from_field`."""
     return Configuration.from_field(Field(value, source, ArtifactError))
-
-
-def _read(kind: Any, name: str, value: Any) -> Any:
-    try:
-        return kind(value)
-    except TypeError as error:
-        raise ConfigurationError(f"{name}: {error}") from error
 
 
 def _wrong(name: str, found: Any, needs: str) -> ConfigurationError:

@@ -83,8 +83,11 @@ class TraceEncoding:
     features: Mapping[str, float]
     tables: Mapping[str, Table]
 
+    def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
+
     def to_tables(self) -> dict[str, Table]:
-        """Return the image and the tables as an artifact's tables."""
+        """Return the image and the tables as an artifact's tables, in the types of these."""
         time, key = np.nonzero(self.image.any(axis=2))
         image = {
             "time": time.astype(np.uint8),
@@ -92,7 +95,14 @@ class TraceEncoding:
             "reads": self.image[time, key, 0],
             "writes": self.image[time, key, 1],
         }
-        return {"image": image, "loaded_image": {"count": self.loaded_image}, **self.tables}
+        tables = {"image": image, "loaded_image": {"count": self.loaded_image}, **self.tables}
+        return {
+            name: {
+                column: np.asarray(values, ENCODING_TABLES[name][1][column])
+                for column, values in table.items()
+            }
+            for name, table in tables.items()
+        }
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str) -> "TraceEncoding":
@@ -135,6 +145,9 @@ class IndexProfile:
     operations: int
     kind: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
 
     @property
     def digest(self) -> str:

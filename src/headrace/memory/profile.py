@@ -82,7 +82,12 @@ class MemoryProfile:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _profile_parts(self.to_document(), self.provenance, "memory profile")
+        self._set(self.to_document(), self.provenance, "memory profile")
+
+    def _set(self, document: Any, provenance: Any, source: str) -> None:
+        """Check the parts, and take them in the types that a file's are read in."""
+        for name, value in _profile_parts(document, provenance, source).items():
+            object.__setattr__(self, name, value)
 
     @property
     def digest(self) -> str:
@@ -126,8 +131,7 @@ class MemoryProfile:
     @classmethod
     def _of(cls, document: Any, provenance: Any, source: str) -> "MemoryProfile":
         made = object.__new__(cls)  # its parts are checked here, with the source in messages
-        for name, value in _profile_parts(document, provenance, source).items():
-            object.__setattr__(made, name, value)
+        made._set(document, provenance, source)
         return made
 
     def save(self, path: str | Path) -> None:

@@ -79,6 +79,7 @@ class Profile:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
         members = sorted(rank for group in self.groups for rank in group)
         if members != list(range(self.topology.ranks)):
             raise ArtifactError(

@@ -40,6 +40,9 @@ class Link:
     alpha_us: float
     beta_us_per_mb: float
 
+    def __post_init__(self) -> None:
+        fields.conform(self, TopologyError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCapacity:
@@ -54,6 +57,9 @@ class SharedCapacity:
     beta_us_per_mb: float
     at_least: bool = False
 
+    def __post_init__(self) -> None:
+        fields.conform(self, TopologyError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
@@ -66,6 +72,9 @@ class Switch:
     name: str
     links: tuple[int, ...]
     multicast: bool = False
+
+    def __post_init__(self) -> None:
+        fields.conform(self, TopologyError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +114,7 @@ class Topology:
     switches: tuple[Switch, ...] = ()
 
     def __post_init__(self) -> None:
+        fields.conform(self, TopologyError)
         if len(self.addresses) not in (0, len(self.hosts)):
             raise TopologyError(
                 f"addresses has {len(self.addresses)} entries, needs none or one for each of the "

@@ -386,7 +386,7 @@ def build_book(
             f"{collective} (root {root})" if collective in ROOTED else collective, done / len(jobs)
         )
         default = ALLREDUCE_SIZES if collective is Collective.ALLREDUCE else OTHER_SIZES
-        at = sorted(set(sizes or default))
+        at = sorted({int(size) for size in sizes or default})  # 1e6 is a size, too
         portfolio = Portfolio.of(
             Request(topology, collective, groups=groups, root=root, method=method),
             at,

@@ -37,6 +37,9 @@ class Candidate:
     predicted_us: float | None = None
     note: str = ""
 
+    def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan:
@@ -71,6 +74,7 @@ class Plan:
     why: str = ""
 
     def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
         if (graph := self.topology.digest) != self.bound.topology_digest:
             raise ArtifactError(
                 f"plan: field 'bound.topology_digest' is {self.bound.topology_digest[:12]}..., but "

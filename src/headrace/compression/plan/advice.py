@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace import fields
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.plan.network import NetworkTimes
@@ -52,6 +53,9 @@ class AdviceRow:
     fits: bool
     break_even_bytes_per_s: float | None = None
 
+    def __post_init__(self) -> None:
+        fields.conform(self, CompressionError)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
@@ -71,6 +75,9 @@ class Advice:
     alone_us: float
     needed_compression: float | None
     why: str
+
+    def __post_init__(self) -> None:
+        fields.conform(self, CompressionError)
 
 
 def advise(

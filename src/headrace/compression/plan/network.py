@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from headrace import fields
 from headrace.compression.errors import CompressionError
 from headrace.errors import InputError
 from headrace.topology import Topology
@@ -150,6 +151,7 @@ class FormulaNetwork:
     ranks_per_host: int = 1
 
     def __post_init__(self) -> None:
+        fields.conform(self, CompressionError)
         if self.scheme not in SCHEMES:
             raise CompressionError(
                 f"network is {self.scheme!r}, needs one of {', '.join(SCHEMES)}, or a plan book"

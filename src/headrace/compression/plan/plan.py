@@ -40,6 +40,9 @@ class RecordedNetwork:
     bandwidth_bytes_per_s: float
     times: Mapping[tuple[str, int], float]
 
+    def __post_init__(self) -> None:
+        fields.conform(self, CompressionError)
+
     def exchange_us(self, collective: str, payload_bytes: float) -> float:
         """Return the recorded time.
 
@@ -115,6 +118,9 @@ class CompressionPlan:
     local_steps: int
     advice: Advice
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fields.conform(self, CompressionError)
 
     @classmethod
     def make(

@@ -60,6 +60,9 @@ class ConfigurationCandidate:
     trial_bytes_per_key: float = 0.0
     leaves: tuple[int, ...] = (0,) * len(LEAVES)
 
+    def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
+
     @property
     def per_s(self) -> float:
         """Operations per second: tried, else predicted."""
@@ -93,6 +96,9 @@ class IndexPlan:
     most_bytes_per_key: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
 
     @property
     def chosen(self) -> ConfigurationCandidate:

@@ -56,6 +56,9 @@ class MemoryPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
+
     @property
     def gap(self) -> float:
         """(cost - bound) / cost."""

@@ -58,6 +58,9 @@ class Term:
     us_per_mb: float
     alpha_us: float
 
+    def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
+
     @property
     def bandwidth_us(self) -> float:
         """The term without alpha."""
@@ -90,6 +93,9 @@ class Bound:
     formula: str
     terms: tuple[Term, ...]
     topology_digest: str
+
+    def __post_init__(self) -> None:
+        fields.conform(self, ArtifactError)
 
     def to_head(self) -> dict[str, Any]:
         """Return the JSON form that `from_head` reads."""
