@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testbed import network
+from tests.waiting import HANG_S
 
 DEADLINE_S = 200
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -40,7 +41,7 @@ def run(*command: str | Path, cwd: Path) -> str:
             said, _ = process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGTERM)
-            said, _ = process.communicate(timeout=10)
+            said, _ = process.communicate(timeout=HANG_S)
             pytest.fail(f"not done after {DEADLINE_S} s; it said:\n{said}")
     assert process.returncode == 0, said
     return said

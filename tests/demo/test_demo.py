@@ -15,6 +15,7 @@ from headrace.demo.show import Show
 from headrace.demo.training import run_training
 from headrace.errors import CommunicationError
 from headrace.testbed import Testbed, TestbedSpec, state, teardown
+from tests.waiting import HANG_S
 
 PAIR = TestbedSpec.from_table(
     {
@@ -85,7 +86,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
         running = processes_of(run)
         assert running
         demo.send_signal(number)
-        demo.communicate(timeout=30)
+        demo.communicate(timeout=HANG_S)
     assert demo.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
     assert run not in testbeds()
     assert teardown.namespaces_of(run) == []

@@ -23,6 +23,10 @@ from headrace.solver import (
 )
 from headrace.solver.parameters import METHODS
 from tests.solver.oracle import enumerate_optimum, violation
+from tests.waiting import ENDLESS_S, no_hang
+
+NOTHING_TAKEN = np.zeros(60)
+"""A solution of a knapsack that the search need not find within its time."""
 
 
 def knapsack(seed: int, variables: int = 60, rows: int = 30) -> LinearModel:
@@ -99,7 +103,7 @@ def test_an_indicator_refuses_variables_without_bounds() -> None:
     [
         ({"nodes": 20}, Stop.NODES),
         ({"work": 300}, Stop.WORK),
-        ({"limit_s": 0.05}, Stop.TIME),
+        ({"limit_s": 0.05, "start": NOTHING_TAKEN}, Stop.TIME),
     ],
 )
 def test_a_limit_is_a_result(limits: dict, stop: Stop) -> None:
@@ -136,11 +140,11 @@ def test_an_interrupt_ends_cp_sat() -> None:
         model.add(sum(w * t for w, t in zip(weights, takes, strict=True)) == sum(weights) // 2)
     model.minimize(sum(takes))
     began = time.monotonic()
-    parameters = Parameters(limit_s=60.0, interrupt=lambda: time.monotonic() > began + 0.5)
-    found = solve_cpsat(model, takes, parameters)
+    parameters = Parameters(limit_s=ENDLESS_S, interrupt=lambda: time.monotonic() > began + 0.5)
+    with no_hang():
+        found = solve_cpsat(model, takes, parameters)
     assert (found.values, found.proved) == (None, Proved.NOTHING)
     assert found.stop is Stop.INTERRUPT
-    assert time.monotonic() - began < 30
     found = solve_cpsat(model, takes, Parameters(limit_s=0.5))
     assert (found.stop, found.proved) == (Stop.TIME, Proved.NOTHING)
 
@@ -200,13 +204,11 @@ def test_cpsat_hears_the_user_and_leaves_the_signal_to_python() -> None:
     for row in random.integers(1, 100, (8, 200)).tolist():
         model.add(sum(w * x for w, x in zip(row, chosen, strict=True)) <= span)
     model.minimize(span)
-    began = time.monotonic()
     for _ in range(2):
         timer = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
         timer.start()
-        with pytest.raises(KeyboardInterrupt):
-            solve_cpsat(model, chosen, Parameters(limit_s=30))
-    assert time.monotonic() - began < 8
+        with no_hang(), pytest.raises(KeyboardInterrupt):
+            solve_cpsat(model, chosen, Parameters(limit_s=ENDLESS_S))
 
 
 def test_progress_reads_as_incumbent_bound_and_gap() -> None:

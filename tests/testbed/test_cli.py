@@ -13,6 +13,7 @@ import headrace
 from headrace.cli.testbed import app
 from headrace.testbed import Testbed, TestbedSpec, state, teardown
 from tests.testbed.conftest import assert_gone
+from tests.waiting import HANG_S
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "testbed-2x2.toml")
 SOURCE = str(Path(headrace.__file__).parents[1])
@@ -104,7 +105,7 @@ def test_exec_becomes_the_command(testbed: Testbed) -> None:
 def test_run_ends_with_the_failing_ranks_code(namespaces: None) -> None:
     script = 'echo "here $RANK"; [ "$RANK" = 1 ] && exit 6; sleep 60'
     job = start("run", EXAMPLE, "--order", "interleaved", "--", "sh", "-c", script)
-    shown = job.communicate(timeout=30)[0]
+    shown = job.communicate(timeout=HANG_S)[0]
     assert job.returncode == 6
     assert "1 host2 | here 1" in shown
     assert "rank 1 on host2: exit code 6" in shown
@@ -120,6 +121,6 @@ def test_run_is_interrupted_without_a_trace(namespaces: None, how: signal.Signal
     run = line.split("hr-")[1].split("-")[0]
     assert teardown.namespaces_of(run)
     job.send_signal(how)
-    job.communicate(timeout=15)
+    job.communicate(timeout=HANG_S)
     assert job.returncode not in (0, None)
     assert_gone(run, state.state_directory())

@@ -14,6 +14,7 @@ from headrace.testbed import Testbed, TestbedSpec, network, run_ranks
 from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
 from tests.conformance.launch import environment
 from tests.testbed.conftest import assert_gone
+from tests.waiting import HANG_S
 
 JOB = """
 import sys, torch, torch.distributed as dist, headrace.torch
@@ -133,7 +134,7 @@ def test_hosts_reach_one_another_by_address_and_name(own_state: Path) -> None:
                 "host2", [sys.executable, "-c", dial], stderr=subprocess.PIPE, text=True
             )
             # it is there: nothing listens, which it says
-            assert "ConnectionRefusedError" in probe.communicate(timeout=20)[1]
+            assert "ConnectionRefusedError" in probe.communicate(timeout=HANG_S)[1]
 
 
 @pytest.mark.root

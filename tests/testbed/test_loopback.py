@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import TestbedError
 from headrace.testbed import Testbed, TestbedSpec, network, pace_rate, run_ranks, teardown
+from tests.waiting import HANG_S
 
 
 def test_it_falls_back_where_namespaces_cannot_be_made(
@@ -47,7 +48,7 @@ def test_down_ends_processes_and_their_children(own_state: Path, spec: TestbedSp
         assert job.stdout is not None
         child = int(job.stdout.readline())
         assert teardown.start_time(child)
-    assert job.wait(5) == -signal.SIGTERM
+    assert job.wait(HANG_S) == -signal.SIGTERM
     assert teardown.start_time(child) is None
     job.stdout.close()
     assert list(own_state.iterdir()) == []

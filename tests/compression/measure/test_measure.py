@@ -21,6 +21,7 @@ from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.profile import CompressionProfile, ModelTensor
 from headrace.functions import folder_on_path, named_function
 from tests.compression.device_double import DEVICE, Double, LateStaging
+from tests.waiting import HANG_S
 
 TENSORS = [
     [ModelTensor(name="b", shape=(64,)), ModelTensor(name="w", shape=(64, 128))],
@@ -102,9 +103,9 @@ def test_all_ranks_begin_each_computation_at_once() -> None:
 
     def rank(number: int) -> None:
         def wait() -> None:
-            barrier.wait(10)
+            barrier.wait(HANG_S)
             began[number].append(next(order))
-            barrier.wait(10)
+            barrier.wait(HANG_S)
 
         computing.time_codecs(["bf16"], TENSORS[1:], ranks=2, rank=number, barrier=wait, repeats=2)
 
@@ -112,7 +113,7 @@ def test_all_ranks_begin_each_computation_at_once() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(HANG_S)
     assert len(began[0]) == len(began[1]) == 4
     pairs = [{a // 2, b // 2} for a, b in zip(*began, strict=True)]
     assert all(len(pair) == 1 for pair in pairs)

@@ -20,6 +20,7 @@ from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import plain_schedule
 from tests.memory.graphs import random_graph
 from tests.memory.test_profile import profile_of
+from tests.waiting import HANG_S
 
 MODEL = """
 import torch
@@ -311,7 +312,7 @@ def test_an_interrupt_ends_the_search_with_the_best_plan_so_far(folder: Path) ->
         time.sleep(0.5)
         assert process.poll() is None
         os.kill(process.pid, signal.SIGINT)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=HANG_S)
     finally:
         process.kill()
     assert process.returncode == 0, errors
