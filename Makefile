@@ -46,7 +46,7 @@ test: native native-tests $(VENV)/.test ## the tests: native, then Python; of lo
 	@$(if $(PYTEST_ARGS),,rm -f build/test-minutes.txt)
 	$(call run_tests,fast,-LE slow,$(if $(PYTEST_ARGS),,build/test-minutes.txt))
 
-test-slow: native native-tests $(VENV)/.test ## the long tail: what make test leaves out or samples (an hour)
+test-slow: native native-tests $(VENV)/.test $(VENV)/.test-slow ## the long tail: what make test leaves out or samples (an hour)
 	$(call run_tests,slow,-L slow,,--timeout 900)
 
 # $(call run_tests,tier,ctest's choice of labels,file for the minutes of all,more options of pytest):
@@ -161,7 +161,7 @@ $(VENV)/.package: pyproject.toml | $(VENV)/.runtime
 	@$(PIP) --quiet --no-build-isolation --no-deps -C wheel.cmake=false --editable .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.check $(VENV)/.bench-executor $(VENV)/.bench-memory: $(VENV)/.%: requirements/%.txt | $(VENV)/.runtime
+$(VENV)/.test $(VENV)/.test-slow $(VENV)/.check $(VENV)/.bench-executor $(VENV)/.bench-memory: $(VENV)/.%: requirements/%.txt | $(VENV)/.runtime
 	$(call say,installing what make $(firstword $(subst -, ,$*)) needs)
 	@$(PIP) --quiet -r $<
 	@touch $@

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import torch
 
 from headrace.testbed import network
 from tests.waiting import HANG_S
@@ -89,6 +90,44 @@ def test_05_compress(installed: None, tmp_path: Path, start: tuple[str, ...]) ->
     assert accuracy(said) > 85
     (share,) = [line for line in said.splitlines() if line.startswith("minmax:4: ")]
     assert float(share.split()[1].rstrip("%")) < 15  # 4 bits of 32, and what is left alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["08-accelerate", "09-trainer"])
+def test_frameworks_train_on_the_group_that_exists(
+    installed: None, tmp_path: Path, example: str
+) -> None:
+    """Accelerate and the Trainer refuse the backend's name, and wrap the model where a group is."""
+    pytest.importorskip("accelerate")
+    if example == "09-trainer":
+        pytest.importorskip("transformers")
+    said = run(sys.executable, *TORCHRUN, EXAMPLES / f"{example}.py", cwd=tmp_path)
+    assert "backend headrace, model DistributedDataParallel" in said
+    assert "ranks equal: True" in said
+
+
+NO_GPU = """
+from accelerate import Accelerator
+from torch import nn
+from headrace.torch import init_from_torchrun
+init_from_torchrun()
+accelerator = Accelerator(cpu=False)
+model = accelerator.prepare(nn.Linear(2, 2))
+print(accelerator.num_processes, type(model).__name__, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_accelerate_without_a_gpu_trains_every_rank_by_itself(
+    installed: None, tmp_path: Path
+) -> None:
+    """As the README warns: when Accelerate changes this, the warning can go."""
+    pytest.importorskip("accelerate")
+    if torch.cuda.is_available():
+        pytest.skip("needs a host without a GPU")
+    (tmp_path / "train.py").write_text(NO_GPU)
+    said = run(sys.executable, *TORCHRUN, tmp_path / "train.py", cwd=tmp_path)
+    assert said.count("1 Linear") == 2
 
 
 def test_06_fit(tmp_path: Path) -> None:

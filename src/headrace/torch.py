@@ -7,15 +7,61 @@ is made.
 
 # isort: off
 # Before torch, which calls it as soon as it is imported itself.
-from headrace.registration import register
+from headrace.registration import NAME, register
 # isort: on
 
 import math
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import numpy as np
 import torch
+
+
+def init_from_torchrun(
+    timeout: timedelta | None = None, device_id: torch.device | int | None = None
+) -> None:
+    """Make the default process group with the backend "headrace", from torchrun's environment.
+
+    For frameworks that make the group themselves with a backend from a list of their own, such as
+    Accelerate and the Trainer of transformers: they take the group that exists. Call this before
+    their first object (`Accelerator`, `TrainingArguments`), and name no backend to them. Called
+    again it does nothing.
+
+    Parameters
+    ----------
+    timeout : of collectives and of making the group, in place of the framework's setting; None:
+        torch's default of 30 minutes. HEADRACE_DEADLINE_S is a limit in either case.
+    device_id : a CUDA device, or its index, that becomes this process's current one. None: no
+        device is selected and CUDA is not initialized.
+
+    Raises
+    ------
+    InputError : outside torchrun; or the process has a default group of another backend.
+    """
+    import torch.distributed as dist
+
+    from headrace.errors import InputError
+    from headrace.settings import Settings
+
+    if dist.is_initialized():
+        backends = str(dist.get_backend_config())
+        if NAME not in backends:
+            raise InputError(
+                f"the process has a default group of {backends}, needs none or one of '{NAME}': "
+                "call init_from_torchrun before the framework makes its first object"
+            )
+    else:
+        settings = Settings.from_environment()
+        if settings.rank is None or settings.world_size is None:
+            raise InputError(
+                "RANK and WORLD_SIZE are not set, needs torchrun to start the script: torchrun "
+                "--standalone --nproc-per-node 2 train.py"
+            )
+        dist.init_process_group(NAME, timeout=timeout)
+    if device_id is not None:
+        torch.cuda.set_device(device_id)
 
 
 def step() -> None:
