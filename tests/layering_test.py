@@ -35,6 +35,7 @@ LAYERS = {
     "headrace.cache": 0,
     "headrace.fields": 0,
     "headrace.files": 0,
+    "headrace.forks": 0,
     "headrace.functions": 0,
     "headrace.units": 0,
     "headrace.kinds": 0,  # finds capabilities by name

@@ -10,7 +10,8 @@
     │   ├── ModelError                a model for a solver is malformed
     │   └── TestbedError              a testbed file or command is wrong
     ├── VerificationError             a program does not implement its collective
-    └── CommunicationError (RuntimeError)  a peer died, a deadline passed, a stream broke
+    ├── CommunicationError (RuntimeError)  a peer died, a deadline passed, a stream broke
+    └── ForkError (RuntimeError)      a child uses what belongs to the process it was forked from
 
 A message names the field or the rank, the value found, and the values allowed.
 """
@@ -52,3 +53,7 @@ class VerificationError(HeadraceError):
 
 class CommunicationError(HeadraceError, RuntimeError):
     """A peer died, a deadline passed, or a stream broke; names rank, peer, operation."""
+
+
+class ForkError(HeadraceError, RuntimeError):
+    """A forked child uses what belongs to its parent: a thread, a process, a file of it."""

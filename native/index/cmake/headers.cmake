@@ -1,11 +1,12 @@
-# Copies the headers from `from` to `to`, but those of tests. Here they include each other by
-# "index/…"; installed, by "headrace/index/…".
-file(GLOB headers "${from}/*.hpp")
+# Copies the headers from `from` to `to`, but those of tests, and process.hpp from beside `from` to
+# beside `to`. Here they include each other by "index/…" and "process.hpp"; installed, by
+# "headrace/index/…" and "headrace/process.hpp".
+file(GLOB headers RELATIVE "${from}" "${from}/*.hpp")
 list(FILTER headers EXCLUDE REGEX "_(testing|faulty|simulated|fuzz)\\.hpp$")
-foreach(header IN LISTS headers)
-  file(READ "${header}" text)
+foreach(name IN LISTS headers ITEMS ../process.hpp)
+  file(READ "${from}/${name}" text)
   string(REPLACE "#include \"index/" "#include \"headrace/index/" text "${text}")
-  get_filename_component(name "${header}" NAME)
+  string(REPLACE "#include \"process.hpp" "#include \"headrace/process.hpp" text "${text}")
   set(target "$ENV{DESTDIR}${to}/${name}")
   set(before "")
   if(EXISTS "${target}")
