@@ -133,6 +133,66 @@ def test_a_connection_holds_as_many_chunks_as_its_protocol_has_slots_for(
     assert not verdict.proven
 
 
+@pytest.mark.parametrize(
+    ("protocol", "chunks", "most_bytes"),
+    [("Simple", 8, 4 << 20), ("Simple", 16, 1 << 21), ("LL", 16, 1 << 15), ("LL128", 16, 65536)],
+)
+def test_a_file_is_judged_up_to_its_largest_size(
+    protocol: str, chunks: int, most_bytes: int
+) -> None:
+    """Files that RCCL ships, in which two GPUs both send 8 or 16 chunks first, were refuted.
+
+    Up to their maxBytes, and with the default buffers, a step is one call: nothing blocks.
+    """
+    text = both_send_first(chunks, protocol)
+    assert not verify_text(text).proven
+    limited = text.replace('maxBytes="0"', f'maxBytes="{most_bytes}"')
+    verdict = verify_text(limited)
+    assert verdict.proven, verdict.findings
+    (finding,) = verdict.findings
+    assert finding.rule == "buffering"
+    assert f"up to its maxBytes of {most_bytes} it runs only because" in finding.message
+    assert "with smaller buffers, or beyond these sizes, it may block" in finding.message
+    beyond = text.replace('maxBytes="0"', f'maxBytes="{most_bytes * 64}"')
+    assert verify_text(beyond).findings[0].rule == "deadlock"
+
+
+def around(*, copied: bool = True) -> str:
+    """A broadcast whose root writes s[0], sends it around both others, and writes it again.
+
+    Nothing at the root orders the two writes but the message that comes back in between; without
+    `copied` the second write does not wait for it.
+    """
+    first, again = step(0, "cpy", "i:0", "s:0", has=1), step(0, "cpy", "i:0", "s:0", has=0)
+    back = step(0, "r", "s:1", "s:1", has=1)
+    if copied:
+        again = step(0, "cpy", "i:0", "s:0", dep="2:0")
+    out = step(0, "s", "s:0", "o:0", dep="0:0")
+    own = step(0, "cpy", "i:0", "o:0")
+    blocks = [(-1, -1, first), (1, -1, out), (-1, 2, back), (-1, -1, again), (-1, -1, own)]
+    root = "".join(
+        f'<tb id="{number}" send="{send}" recv="{recv}" chan="0">{steps}</tb>'
+        for number, (send, recv, steps) in enumerate(blocks)
+    )
+    body = [f'<gpu id="0" i_chunks="1" o_chunks="1" s_chunks="2">{root}</gpu>']
+    for rank, (send, recv) in ((1, (2, 0)), (2, (0, 1))):
+        forward = step(0, "rcs", "o:0", "o:0")
+        body.append(
+            f'<gpu id="{rank}" i_chunks="0" o_chunks="1" s_chunks="0">'
+            f'<tb id="0" send="{send}" recv="{recv}" chan="0">{forward}</tb></gpu>'
+        )
+    return algo("broadcast", 3, 1, body, (0, 1))
+
+
+def test_messages_by_way_of_other_gpus_order_steps() -> None:
+    """Orders at the step's own GPU alone counted: right files were refuted for data races."""
+    verdict = verify_text(around())
+    assert verdict.proven, verdict.findings
+    verdict = verify_text(around(copied=False))
+    assert verdict.findings[0].rule == "race"
+    assert not verdict.proven
+
+
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_allpairs_allreduce(n: int) -> None:
     text = allpairs_allreduce(n)

@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.export.algorithm import (
+    Algorithm,
     At,
     BlockStep,
     Gpu,
@@ -35,6 +36,19 @@ CONNECTION_SLOTS = 8
 """Slots of a connection (NCCL_STEPS)."""
 CALL_SLOTS = {"Simple": 4, "LL": 1, "LL128": 1}
 """Slots that one call of a primitive takes, by protocol; Simple: two slices of two."""
+
+CALL_BYTES = {
+    "Simple": (1 << 22) // CONNECTION_SLOTS * CALL_SLOTS["Simple"],
+    "LL": 256 * 8 * 16 * CALL_SLOTS["LL"] // 2,
+    "LL128": 256 * 28 * 8 * CALL_SLOTS["LL128"] // 8 * 7,
+}
+"""Payload of one call of a primitive, by protocol, with the runtimes' default buffers.
+
+The smaller of NCCL's and RCCL's (device.h: threads, lines or elements a thread, bytes of each, by
+slot; half of LL's and an eighth of LL128's are flags). NCCL_BUFFSIZE and others change it."""
+
+MOST_CALL_CHUNKS = 71
+"""Chunks of one call at most (MSCCL_MAX_COUNT - 1)."""
 
 Key = tuple[int, int, int, int]
 SlotValue = tuple[int, int, int]
@@ -81,6 +95,17 @@ def chunks_held(protocol: str) -> int:
     return CONNECTION_SLOTS // CALL_SLOTS[protocol]
 
 
+def chunks_per_call(algorithm: Algorithm) -> int:
+    """Return how many chunks one call moves at every size that selects the algorithm.
+
+    As the runtimes compute it for the largest of these sizes; 1 where `max_bytes` is no limit.
+    """
+    if not algorithm.max_bytes:
+        return 1
+    chunk_bytes = -(-algorithm.max_bytes // algorithm.chunks_per_loop)
+    return min(max(1, CALL_BYTES[algorithm.protocol] // chunk_bytes), MOST_CALL_CHUNKS)
+
+
 class Regions:
     """Slots of one GPU's buffers: input, output, scratch, then temporaries of steps."""
 
@@ -125,12 +150,16 @@ class Assembly:
 
     Parameters
     ----------
-    held : chunks that every connection holds: a send ends once its last chunk is stored there.
+    held : calls that every connection holds: a send ends once its last call is stored there.
         With 0 a send ends with its receive.
+    per_call : chunks that one call moves at most.
     """
 
-    def __init__(self, connections: Connections, layout: Layout, *, held: int) -> None:
+    def __init__(
+        self, connections: Connections, layout: Layout, *, held: int, per_call: int = 1
+    ) -> None:
         self.connections, self.layout, self.held = connections, layout, held
+        self.per_call = per_call
         self.regions = Regions(connections, layout)
         self.lanes: dict[Key, list[int]] = {}
         self.rows: list[tuple[int, int, int, int]] = []
@@ -232,7 +261,8 @@ class _Run:
     def __init__(self, assembly: Assembly, rank: int, tb: Threadblock, base: int) -> None:
         self.a, self.rank, self.tb = assembly, rank, tb
         widest = max((step.count for step in tb.steps), default=0)
-        self.fifo, self.value = base, base + assembly.held
+        self.width = min(assembly.per_call, max(widest, 1))
+        self.fifo, self.value = base, base + assembly.held * self.width
         self.spare = self.value + widest
         self.top = self.spare + widest
         self.last = -1  # predecessor of the next step
@@ -241,8 +271,8 @@ class _Run:
 
     def step(self, at: At, step: BlockStep) -> None:
         if self.a.held and (step.kind.sends or step.kind.receives):
-            for k in range(step.count):
-                self._do(at, step, k, 1)
+            for k in range(0, step.count, self.width):
+                self._do(at, step, k, min(self.width, step.count - k))
         else:
             self._do(at, step, 0, step.count)
 
@@ -272,10 +302,11 @@ class _Run:
             return
         index = self.sent % self.a.held
         self.sent += 1
-        stored = self._add(at, Direction.LOCAL, -1, Op.COPY, self.fifo + index, src, 1)
+        slot = self.fifo + index * self.width
+        stored = self._add(at, Direction.LOCAL, -1, Op.COPY, slot, src, count)
         if self.stored[index] >= 0:
             self.a.edges.append((stored, self.stored[index]))
-        send = self._add(at, Direction.SEND, self.tb.send, Op.SEND, self.fifo + index, -1, 1)
+        send = self._add(at, Direction.SEND, self.tb.send, Op.SEND, slot, -1, count)
         self.stored[index] = send
         self.last = stored  # no step waits for the receiver
 

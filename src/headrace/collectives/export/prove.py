@@ -7,7 +7,12 @@
 Deadlocks are detected with nothing buffered. NCCL's connections do buffer: 8 chunks, with the
 Simple protocol 2 (`assembly.chunks_held`). Algorithms of other tools often rely on it (a ring whose
 threadblocks all send before they receive). If one can only run that way, it is proven for such
-connections, with a warning that names the cycle. MSCCL++'s buffer nothing.
+connections, with a warning that names the cycle: for calls of any size; or, where the file limits
+the sizes that select it (`maxBytes`), for these with the runtimes' default buffers, in which one
+call can move several chunks (`assembly.chunks_per_call`). MSCCL++'s buffer nothing.
+
+Sizes that select an algorithm are multiples of its chunks, so no message is ever empty, and one
+orders the steps of its ends, by way of other GPUs too.
 """
 
 import re
@@ -21,7 +26,12 @@ from headrace.collectives.export.algorithm import (
     At,
     Finding,
 )
-from headrace.collectives.export.assembly import Assembly, Key, chunks_held
+from headrace.collectives.export.assembly import (
+    Assembly,
+    Key,
+    chunks_held,
+    chunks_per_call,
+)
 from headrace.collectives.export.buffers import COLLECTIVES, Layout, chunks_of
 from headrace.collectives.export.connections import Connections
 from headrace.collectives.export.limits import check_limits
@@ -224,32 +234,55 @@ def _written_input(algorithm: Algorithm) -> list[Finding]:
 
 
 def _execute(connections: Connections, layout: Layout, cycle: list[At], held: int) -> list[Finding]:
-    """Verify the algorithm; with `held` chunks buffered only if it needs that."""
-    assembly = Assembly(connections, layout, held=held if cycle else 0)
+    """Verify the algorithm; with `held` calls buffered only if it needs that.
+
+    First each chunk is a call of its own, which no size or setting makes worse. Steps wait for
+    steps, so calls of more chunks only need fewer of those that a connection holds: the largest
+    size that selects the algorithm stands for all.
+    """
+    held = held if cycle else 0
+    found, per_call = _executed(connections, layout, held, 1), 1
+    most = chunks_per_call(connections.algorithm) if held else 1
+    if most > 1 and any(finding.rule == "deadlock" for finding in found):
+        limited = _executed(connections, layout, held, most)
+        if not any(finding.rule == "deadlock" for finding in limited):
+            found, per_call = limited, most
+    if held:
+        found.append(_cycle_finding(connections, cycle, found, held, per_call))
+    return found
+
+
+def _executed(connections: Connections, layout: Layout, held: int, per_call: int) -> list[Finding]:
+    """Verify the algorithm where calls move up to `per_call` chunks and `held` are buffered."""
+    assembly = Assembly(connections, layout, held=held, per_call=per_call)
     mode = "in place" if layout.in_place else "out of place"
     claimed = layout.demand.collective
     agree = claimed is Collective.ALLREDUCE
-    found: list[Finding] = []
     try:
-        verify(assembly.program(Collective.ALLREDUCE if agree else Collective.REDUCE))
+        program = assembly.program(Collective.ALLREDUCE if agree else Collective.REDUCE)
+        verify(program, full_messages=True)
     except ProgramError as error:
-        found.append(Finding("size", f"cannot be proven here: {error}"))
+        return [Finding("size", f"cannot be proven here: {error}")]
     except VerificationError as error:
         finding = _translated(str(error), assembly, mode)
         if agree and "in another order than rank 0" in str(error):
             finding = replace(finding, rule="agreement", fatal=False)
-        found.append(finding)
-    if cycle and held:
-        found.append(_cycle_finding(connections, cycle, found, held))
-    return found
+        return [finding]
+    return []
 
 
 def _cycle_finding(
-    connections: Connections, cycle: list[At], others: list[Finding], held: int
+    connections: Connections, cycle: list[At], others: list[Finding], held: int, per_call: int
 ) -> Finding:
     """Name a cycle of waits, and the buffering by connections that resolves it."""
     text = "with nothing buffered, the wait-for graph has a cycle: "
-    if not any(finding.rule == "deadlock" for finding in others):
+    if per_call > 1:
+        text = (
+            f"up to its maxBytes of {connections.algorithm.max_bytes} it runs only because "
+            f"connections hold {held} calls, each of {per_call} chunks with the runtimes' default "
+            f"buffers; with smaller buffers, or beyond these sizes, it may block; {text}"
+        )
+    elif not any(finding.rule == "deadlock" for finding in others):
         text = f"runs only because connections hold at least {held} chunks; {text}"
     return Finding("buffering", text + _cycle_text(connections, cycle), *cycle[0], fatal=False)
 

@@ -9,7 +9,7 @@ An interpreter written from the semantics of programs alone (the docstring of
 2. `order`: with the sends and receives of a message as one rendezvous (nothing is buffered), the
    wait-for graph of the steps has no cycle.
 3. `races`: any two conflicting accesses of a slot at one rank are ordered by that rank's lanes
-   and dependencies alone.
+   and dependencies; through messages by way of other ranks only if all messages have bytes.
 4. `values`: the program, executed once over ``(item, mask, expression)`` values, never reads
    undefined slots, never adds a contribution twice, and ends in the demand's postcondition.
 
@@ -71,12 +71,14 @@ class Proof:
         return {"program_digest": self.program_digest, "verifier_version": self.verifier_version}
 
 
-def verify(program: Program) -> Proof:
+def verify(program: Program, *, full_messages: bool = False) -> Proof:
     """Prove that `program` delivers its demand however its steps interleave.
 
     Parameters
     ----------
     program : all ranks' lanes, steps and dependencies.
+    full_messages : every message has bytes in every call, so that its receive is evidence of its
+        send: then messages order steps, by way of other ranks too.
 
     Returns
     -------
@@ -98,7 +100,7 @@ def verify(program: Program) -> Proof:
     writes = Writes.of(structure)
     values = SymbolicExecution(structure, order, writes)
     for history in histories(structure, order, writes):
-        check_races(structure, order, history)
+        check_races(structure, order, history, messages=full_messages)
         values.read(history)
     values.check()
     return Proof(program_digest=digest, verifier_version=VERIFIER_VERSION, program=program)

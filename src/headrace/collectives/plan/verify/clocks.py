@@ -1,6 +1,7 @@
-"""Vector clocks over the lanes of one rank: which of its steps are ordered, by any path.
+"""Vector clocks over lanes, of one rank or all: which steps are ordered, by any path.
 
-The order of bytes is defined in `races`. ``finished[s][lane]`` is the last position in `lane` that
+The order of bytes is defined in `races`. With all ranks a receive follows its send byte by byte, as
+a streaming dependency does. ``finished[s][lane]`` is the last position in `lane` that
 finishes before s begins, ``reached[s][lane]`` the last whose byte k precedes byte k of s.
 """
 
@@ -22,14 +23,15 @@ class _Slot:
 
 
 class Clocks:
-    """The clocks of one rank, whose steps and lanes are consecutive.
+    """The clocks of one rank or of all, whose steps and lanes are consecutive.
 
     Parameters
     ----------
-    order : the rank's steps, each after all that it waits for.
+    order : the steps, each after all that it waits for.
+    messages : the steps are all ranks', and messages order them, too.
     """
 
-    def __init__(self, s: Structure, order: np.ndarray) -> None:
+    def __init__(self, s: Structure, order: np.ndarray, *, messages: bool = False) -> None:
         self.s = s
         self.order: list[int] = order.tolist()
         first, last = int(order.min()), int(order.max())
@@ -42,7 +44,13 @@ class Clocks:
         self._after = [s.after(step) for step in range(first, last + 1)]
         self.finished: dict[int, np.ndarray] = {}
         self.reached: dict[int, np.ndarray] = {}
-        self.slots: dict[int, _Slot] = {}
+        self._sender: dict[int, int] = {}
+        """By receiving step the sending one."""
+        if messages:
+            receives = np.flatnonzero((s.op != SEND) & (s.partner >= 0))
+            self._sender = dict(zip(receives.tolist(), s.partner[receives].tolist(), strict=True))
+        self.slots: dict[tuple[int, int], _Slot] = {}
+        """By rank and slot."""
         self.needed = dict.fromkeys(self.order, 0)
         """Number of steps that still need the clocks of each."""
         for step in self.order:
@@ -66,7 +74,9 @@ class Clocks:
 
     def _predecessors(self, step: int) -> list[int]:
         after = self._after[step - self._first]
-        return [step - 1, *after] if self._position[step - self._first] else after
+        sender = [self._sender[step]] if step in self._sender else []
+        before = [step - 1] if self._position[step - self._first] else []
+        return [*before, *after, *sender]
 
     def _drop(self, step: int) -> None:
         if not self.needed[step]:
@@ -80,6 +90,9 @@ class Clocks:
         else:
             finished = np.full(self.lanes, -1, dtype=np.int32)
         streamed: list[int] = []
+        if step in self._sender:
+            streamed.append(self._sender[step])
+            np.maximum(finished, self.finished[streamed[0]], out=finished)
         for on in self._after[step - self._first]:
             if may_stream(self.s, on, step):
                 streamed.append(on)
@@ -103,16 +116,17 @@ class Clocks:
         self._write(step, slot, count)
 
     def _read(self, step: int, start: int, count: int) -> None:
-        lane = self._lane[step - self._first]
+        lane, rank = self._lane[step - self._first], int(self.s.rank[step])
         for slot in range(start, start + count):
-            history = self.slots.setdefault(slot, _Slot())
+            history = self.slots.setdefault((rank, slot), _Slot())
             if history.writer is not None and not self._ordered(history.writer, step, start):
                 self._report(history.writer[0], "writes", step, "reads", slot)
             history.readers[lane] = (step, start)
 
     def _write(self, step: int, start: int, count: int) -> None:
+        rank = int(self.s.rank[step])
         for slot in range(start, start + count):
-            history = self.slots.setdefault(slot, _Slot())
+            history = self.slots.setdefault((rank, slot), _Slot())
             if history.writer is not None and not self._ordered(history.writer, step, start):
                 self._report(history.writer[0], "writes", step, "writes", slot)
             for reader in history.readers.values():
