@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.memory.errors import BudgetError, CaptureError, MismatchError, ScheduleError
 from headrace.memory.exactness import allowed_exactness
+from headrace.memory.generators import host_generators_preserved
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -99,8 +100,9 @@ def fit(
     InputError : more than one of `exact`, `lossy` and `conditional`; or `watts` are malformed.
     MismatchError : `plan` is for another model, shape or device; the message says what differs.
     """
-    from headrace.memory.adapt.fit import fit_model
-    from headrace.memory.measure.step import StepConditions
+    with host_generators_preserved():
+        from headrace.memory.adapt.fit import fit_model
+        from headrace.memory.measure.step import StepConditions
 
     return fit_model(
         model,
@@ -166,8 +168,9 @@ def fit_blocks(
         `offload` on the CPU.
     InputError : as for `fit`.
     """
-    from headrace.memory.adapt.blocks import fit_chain
-    from headrace.memory.measure.step import StepConditions
+    with host_generators_preserved():
+        from headrace.memory.adapt.blocks import fit_chain
+        from headrace.memory.measure.step import StepConditions
 
     return fit_chain(
         model,
@@ -203,7 +206,8 @@ def partitioner(budget: int | str, *, effort: str = "quick", seed: int = 0) -> "
     BudgetError : the budget is malformed. When a graph is compiled, torch wraps that it is too low.
     InputError : `effort` is unknown.
     """
-    from headrace.memory.plan.effort import parse_effort
-    from headrace.memory.run.partition import MemoryPartitioner
+    with host_generators_preserved():
+        from headrace.memory.plan.effort import parse_effort
+        from headrace.memory.run.partition import MemoryPartitioner
 
     return MemoryPartitioner(budget, parse_effort(effort), seed)

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -316,3 +317,57 @@ def test_schedules_of_several_budgets_take_turns() -> None:
     assert saved[0] == saved[3] > saved[1] == saved[2]
     with pytest.raises(BudgetError, match=r"budget is 9 B.*10 B, 20 B"):
         fitted.set_budget(9)
+
+
+class Optional(nn.Module):
+    """A model that takes constants beside tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(
+        self, x: torch.Tensor, mask: torch.Tensor | None = None, scale: float = 1.0, kind: str = ""
+    ) -> torch.Tensor:
+        x = self.linear(x) * scale
+        x = torch.tanh(x) if kind == "tanh" else x
+        return x if mask is None else x * mask
+
+
+def test_constants_among_the_arguments() -> None:
+    """None, a number or a text raised a bare KeyError, at `fit` and at later steps."""
+    model, x = Optional(), torch.randn(3, 4)
+    eager = deepcopy(model)
+    fitted = FittedModule(model, sparing, captures=6)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((x, None), {}),
+        ((x, x, 2.0), {}),
+        ((x,), {"mask": None, "scale": 3, "kind": "tanh"}),
+        ((x,), {"mask": x + 1, "scale": True}),
+        ((), {"x": x, "kind": "none"}),
+    ]
+    for args, kwargs in calls:
+        runs = partial(fitted, *args, **kwargs), fitted, partial(eager, *args, **kwargs), eager
+        assert_trains_alike(*runs, steps=1)
+    assert len(fitted.budgets) == 1
+
+
+def test_one_tensor_as_two_arguments_is_another_kind_of_step() -> None:
+    model, x = Optional(), torch.randn(3, 4)
+    eager = deepcopy(model)
+    fitted = FittedModule(model, sparing, captures=2)
+    for mask in (x, x + 1):
+        runs = partial(fitted, x, mask), fitted, partial(eager, x, mask), eager
+        assert_trains_alike(*runs, steps=1)
+
+
+def test_a_weight_that_is_tied_no_more() -> None:
+    model, inputs = CASES["transformer"]()
+    eager = deepcopy(model)
+    fitted = FittedModule(model, sparing, captures=2)
+    for step in range(2):
+        assert_trains_alike(
+            partial(fitted, *inputs), fitted, partial(eager, *inputs), eager, steps=1
+        )
+        for each in (model, eager) if not step else ():
+            each.head.weight = nn.Parameter(each.head.weight.detach().clone())

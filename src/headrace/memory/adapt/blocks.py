@@ -13,10 +13,11 @@ from typing import Any
 from torch import nn
 
 from headrace.memory.adapt.fit import StepPlanner
-from headrace.memory.adapt.outside import Outside, traced_outside
+from headrace.memory.adapt.outside import BlockCall, Outside, traced_outside
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import StepConditions, device_of, optimizer_bytes
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
@@ -127,13 +128,32 @@ def fit_chain(
     ----------
     options : of `StepPlanner`.
     """
-    called, accumulates = job.called(model), job.accumulates
+    called = job.called(model)
+    with preserved(called, job.optimizer):
+        found, calls = _planned(called, blocks, sample, job, exactness, shards=shards, **options)
+        found.set_budget(budget)
+    for call, block in zip(calls, found.blocks, strict=True):
+        call.replace(block)
+    return found
+
+
+def _planned(
+    called: nn.Module,
+    blocks: Sequence[nn.Module],
+    sample: Any,
+    job: StepConditions,
+    exactness: Exactness,
+    *,
+    shards: int,
+    **options: Any,
+) -> tuple[FittedBlocks, Sequence[BlockCall]]:
+    """Return the fitted blocks, which are not in the model yet, and the originals' calls."""
+    accumulates = job.accumulates
     outside = traced_outside(called, blocks, sample, accumulates=accumulates and shards == 1)
-    calls = outside.calls
     known: dict[str, dict[int, MemoryPlan]] = {}
     own = StepConditions(offload=job.offload)
     fitted: list[FittedModule] = []
-    for call in calls:
+    for call in outside.calls:
         own.check(device_of(call.block))
         planner = BlockPlanner(call.block, job=own, known=known, **options)
         block = FittedModule(
@@ -147,10 +167,7 @@ def fit_chain(
         options=tuple(tuple(map(BlockPlan.of, block.plans)) for block in fitted),
         held=_held(called, outside, state // shards, shards, accumulates=accumulates),
     )
-    found.set_budget(budget)
-    for call, block in zip(calls, fitted, strict=True):
-        call.replace(block)
-    return found
+    return found, outside.calls
 
 
 def _held(

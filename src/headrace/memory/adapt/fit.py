@@ -12,6 +12,7 @@ from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, condit
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import (
     StepConditions,
     device_of,
@@ -205,7 +206,8 @@ def fit_model(
         offload=job.offload,
     )
     args, kwargs = sample_of(sample)
-    fitted.prepare(*args, **kwargs)
+    with preserved(job.called(model), job.optimizer):
+        fitted.prepare(*args, **kwargs)
     return fitted
 
 

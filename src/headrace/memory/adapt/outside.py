@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headrace.memory.errors import CaptureError
+from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import sample_of
 
 
@@ -71,6 +72,7 @@ def traced_outside(
     args, kwargs = sample_of(sample)
     try:
         with (
+            preserved(model),
             FakeTensorMode(allow_non_fake_inputs=True) as mode,
             _standing_still(blocks, alive, calls),
         ):
@@ -241,28 +243,38 @@ def _standing_still(
             [next(found) if isinstance(each, torch.Tensor) else each for each in made], spec
         )
 
+    own = [(block, block.__dict__.get("forward")) for block in blocks]
     try:
         for block in blocks:
             block.forward = partial(stand, block, block.forward)
         yield
     finally:
-        for block in blocks:
+        for block, forward in own:
             block.__dict__.pop("forward", None)
+            if forward is not None:
+                block.__dict__["forward"] = forward
 
 
 def _places(
     model: nn.Module, blocks: Sequence[nn.Module]
 ) -> dict[nn.Module, Callable[[nn.Module], None]]:
-    """Return for each block the function that puts another module in its place."""
-    places: dict[nn.Module, Callable[[nn.Module], None]] = {}
+    """Return for each block the function that puts another module in its places."""
+    places: dict[nn.Module, list[Callable[[nn.Module], None]]] = {}
     for parent in model.modules():
         for name, child in parent._modules.items():
             if child is not None and any(child is block for block in blocks):
-                places[child] = partial(parent._modules.__setitem__, name)
+                setters = places.setdefault(child, [])
+                setters.append(partial(parent._modules.__setitem__, name))
     for block in blocks:
         if block not in places:
             raise CaptureError(f"{type(block).__name__} is no module inside of the model")
-    return places
+    return {block: partial(_put, setters) for block, setters in places.items()}
+
+
+def _put(setters: Sequence[Callable[[nn.Module], None]], module: nn.Module) -> None:
+    """Put a module in all places of a block."""
+    for put in setters:
+        put(module)
 
 
 def _empty(value: torch.Tensor) -> torch.Tensor:

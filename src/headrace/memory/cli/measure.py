@@ -126,6 +126,7 @@ def profile_of(made: object, name: str, options: StepOptions) -> "MemoryProfile"
     from torch import nn
 
     from headrace.memory.adapt.cache import StepCache, cached_costs, conditions
+    from headrace.memory.measure.preserve import preserved
     from headrace.memory.measure.step import StepConditions, capture_step, device_of, profile_step
     from headrace.memory.measure.timing import Cost
 
@@ -134,7 +135,10 @@ def profile_of(made: object, name: str, options: StepOptions) -> "MemoryProfile"
         raise CaptureError(f"{name} returned {type(module).__name__} first, needs a torch module")
     job = StepConditions(loss=loss, optimizer=optimizer, **options.conditions)
     job.check(device_of(module))
-    with Console(stderr=True).status("capturing") as status:
+    with (
+        Console(stderr=True).status("capturing") as status,
+        preserved(job.called(module), optimizer),
+    ):
         captured = capture_step(module, sample, job, options.exactness)
         operators = len(captured.graph.operators)
         status.update(f"measuring {operators} operators")

@@ -37,7 +37,9 @@ from torch.utils import _pytree as pytree
 from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
 from headrace.memory.measure.losses import loss_alone
+from headrace.memory.measure.preserve import attributes_preserved, preserved
 from headrace.memory.measure.recurrent import RECURRENT, decomposed
+from headrace.memory.measure.tensors_alone import TensorsAlone
 from headrace.memory.operators import is_rewritten, rewrite
 from headrace.memory.operators.normalization import correct_statistics
 from headrace.memory.operators.variant import argument
@@ -174,8 +176,9 @@ def capture(
         implementation, nothing to differentiate.
     """
     _refuse_hooks(model)
-    leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
-    joint = _export(model, *leaves)
+    with preserved(model):
+        leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
+        joint = _export(model, *leaves)
     _drop_unread_statistics(joint.graph_module.graph)
     correct_statistics(joint.graph_module.graph)
     rewrite(joint.graph_module.graph)
@@ -261,15 +264,18 @@ def _export(
 def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JointWithDescriptors:
     entered: list[str] = []
     before = _host_state()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _attributes_kept(model):
+            return loss_alone(model(*args, **kwargs))
+
+    step = TensorsAlone(model, args, kwargs, call)
     with ExitStack() as stack:
         stack.enter_context(preserve_node_meta())
-        stack.enter_context(_attributes_kept(model))
         stack.enter_context(_modules_noted(model, entered))
         stack.enter_context(_ForwardMode(entered))
-        hook = model.register_forward_hook(lambda *called: loss_alone(called[-1]))
-        stack.callback(hook.remove)
         try:
-            joint = aot_export_joint_with_descriptors(stack, model, args, kwargs)
+            joint = aot_export_joint_with_descriptors(stack, step, step.tensors)
         except CaptureError:
             raise
         except Exception as error:
@@ -364,13 +370,15 @@ def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
 
 @contextmanager
 def _attributes_kept(model: nn.Module) -> Generator[None]:
-    """Restore the attributes of all modules after a trace, in which none may assign a tensor."""
+    """Set attributes back behind a call, in which no module may assign a tensor.
+
+    A trace calls the model several times: each call begins with the same attributes.
+    """
     every = [(name, each) for name, of in model.named_modules() for each in (vars(of), of._buffers)]
     before = [dict(each) for _, each in every]
-    traced: list[dict[str, Any]] = []  # of each call, one after the other
-
-    def check(*_: Any) -> None:
-        for (name, now), first in zip(every, traced[-len(every) :], strict=True):
+    with attributes_preserved(model):
+        yield
+        for (name, now), first in zip(every, before, strict=True):
             for attribute, value in now.items():
                 if isinstance(value, torch.Tensor) and first.get(attribute) is not value:
                     raise CaptureError(
@@ -378,17 +386,6 @@ def _attributes_kept(model: nn.Module) -> Generator[None]:
                         "pass, which captured steps would not; register it as a buffer and update "
                         f"it in place: self.{attribute}.copy_(...)"
                     )
-
-    begin = model.register_forward_pre_hook(lambda *_: traced.extend(dict(at) for _, at in every))
-    hooks = (begin, model.register_forward_hook(check))
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for (_, now), first in zip(every, before, strict=True):
-            now.clear()
-            now.update(first)
 
 
 def _drop_unread_statistics(graph: FxGraph) -> None:

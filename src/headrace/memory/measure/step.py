@@ -2,7 +2,7 @@
 
 import copy
 import hashlib
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from headrace.memory.measure.accumulate import accumulating
 from headrace.memory.measure.allocations import library_bytes
 from headrace.memory.measure.capture import ROUNDING, Capture, WithLoss, capture
 from headrace.memory.measure.implementations import with_implementations
+from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.timing import Cost, Roofline, device_name, measured_graph, modelled
 from headrace.memory.profile import MemoryProfile, ModelInput
 
@@ -222,7 +223,8 @@ def optimizer_bytes(optimizer: Optimizer, rounding: int = 1) -> int:
     CaptureError : a first step cannot be followed without its values.
     """
     try:
-        state = optimizer.state or _first_state(optimizer)
+        with preserved(optimizer):
+            state = optimizer.state or _first_state(optimizer)
     except Exception as error:
         raise CaptureError(
             f"the state of {type(optimizer).__name__} is not known before its first step: fit "
@@ -251,6 +253,10 @@ def _first_state(optimizer: Optimizer) -> Mapping[Any, Any]:
         ]
         equal = copy.copy(optimizer)  # its class may take other arguments than its defaults
         equal.state, equal.param_groups = defaultdict(dict), groups
+        for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+            equal.__dict__[hooks] = OrderedDict()
+        # a scheduler of learning rates keeps a step of the original in the instance
+        equal.__dict__.pop("step", None)
         equal.step()
         return equal.state
 

@@ -3,21 +3,22 @@
 # pyright: reportPrivateUsage=false
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import HOOKS, Capture, WithLoss, capture
+from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import StepConditions, device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
-from headrace.memory.run.step import scheduled_step
+from headrace.memory.run.step import ScheduledStep, scheduled_step
 from headrace.memory.schedule import Schedule
 from headrace.units import size
 
@@ -72,7 +73,7 @@ class FittedModule(nn.Module):
         # not as a submodule: names would get a prefix
         self.__dict__["_original"] = model
         self.__dict__["_called"] = model if loss is None else WithLoss(model, loss)
-        self._steps: dict[Hashable, Mapping[int, Callable[..., Any]]] = {}
+        self._steps: dict[Hashable, Mapping[int, ScheduledStep]] = {}
         self._plan = plan
         self._captures = captures
         self._exactness = exactness
@@ -88,7 +89,8 @@ class FittedModule(nn.Module):
         if step is None:
             self._warn()
             return self._called(*args, **kwargs)
-        return step(*held, *args, **kwargs)
+        leaves = pytree.tree_leaves((args, kwargs))
+        return step.of_tensors([*held, *(each for each in leaves if isinstance(each, Tensor))])
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Make the schedule of training steps with such arguments, without a step.
@@ -101,9 +103,9 @@ class FittedModule(nn.Module):
 
     def _step(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Callable[..., Any] | None, list[torch.Tensor]]:
+    ) -> tuple[ScheduledStep | None, list[Tensor]]:
         """Return the step for such arguments, None if there are too many kinds; what it holds."""
-        modules = list(_walk(self._called))
+        modules = list(self._called.modules())
         parameters = [p for each in modules for p in each._parameters.values() if p is not None]
         kind = _kind(modules, parameters, args, kwargs)
         if kind not in self._steps and len(self._steps) < self._captures:
@@ -149,10 +151,11 @@ class FittedModule(nn.Module):
 
     def _scheduled(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> dict[int, Callable[..., Any]]:
-        traced = capture(self._called, args, kwargs)
-        captured = self._conditions.implemented(traced, self._exactness)
-        schedules = self._plan(captured)
+    ) -> dict[int, ScheduledStep]:
+        with preserved(self._called):
+            traced = capture(self._called, args, kwargs)
+            captured = self._conditions.implemented(traced, self._exactness)
+            schedules = self._plan(captured)
         return {budget: scheduled_step(captured, each) for budget, each in schedules.items()}
 
     def _warn(self) -> None:
@@ -188,14 +191,6 @@ class FittedModule(nn.Module):
             return getattr(self.__dict__["_original"], name)
 
 
-def _walk(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield a module and those below it, shared ones as often as they are named."""
-    yield module
-    for child in module._modules.values():
-        if child is not None:
-            yield from _walk(child)
-
-
 def _kind(
     modules: list[nn.Module], parameters: list[nn.Parameter], args: Any, kwargs: Mapping[str, Any]
 ) -> Hashable:
@@ -203,11 +198,19 @@ def _kind(
     leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
     return (
         tuple(map(_leaf_kind, leaves)),
+        _repeats([each for each in leaves if isinstance(each, Tensor)]),
         str(spec),
         tuple(map(_module_kind, modules)),
         tuple((each.requires_grad, each.dtype, each.shape) for each in parameters),
+        _repeats(parameters),
         *((device, _autocast(device)) for device in ("cpu", "cuda")),
     )
+
+
+def _repeats(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Return which tensors are the same one: for each the place where it is first."""
+    first = {id(each): place for place, each in reversed(list(enumerate(tensors)))}
+    return () if len(first) == len(tensors) else tuple(first[id(each)] for each in tensors)
 
 
 def _module_kind(module: nn.Module) -> Hashable:
@@ -225,7 +228,7 @@ def _constants(kind: type[nn.Module]) -> tuple[str, ...]:
 
 
 def _leaf_kind(leaf: Any) -> Hashable:
-    if not isinstance(leaf, torch.Tensor):
+    if not isinstance(leaf, Tensor):
         return (type(leaf), leaf if isinstance(leaf, Hashable) else repr(leaf))
     return (type(leaf), leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
 

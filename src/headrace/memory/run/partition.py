@@ -14,11 +14,12 @@ from torch.fx import GraphModule
 
 import headrace
 from headrace.memory.measure.capture import read_joint
+from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.timing import Roofline, memory_bytes, modelled
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.make import LIMITS, parse_budget
 from headrace.memory.plan.solve import solve_schedule
-from headrace.memory.run.graphs import scheduled_graphs
+from headrace.memory.run.graphs import Graphs, scheduled_graphs
 from headrace.units import MOST_BYTES
 
 _FUSED = Roofline(name="a compiled step", flops_per_s=10e12, bytes_per_s=1e12, launch_us=1.0)
@@ -46,6 +47,11 @@ class MemoryPartitioner(CustomPartitionerFn):
         BudgetError : no schedule is found within the budget.
         CaptureError : shapes are dynamic.
         """
+        with preserved():
+            graphs = self._graphs(gm)
+        return graphs.forward, graphs.backward
+
+    def _graphs(self, gm: GraphModule) -> Graphs:
         captured = read_joint(gm)
         first = next(iter(gm.graph.find_nodes(op="placeholder"))).meta["val"]
         found = solve_schedule(
@@ -54,8 +60,7 @@ class MemoryPartitioner(CustomPartitionerFn):
             limits=LIMITS[self._effort],
             seed=self._seed,
         )
-        graphs = scheduled_graphs(captured, found.schedule)
-        return graphs.forward, graphs.backward
+        return scheduled_graphs(captured, found.schedule)
 
     def uuid(self) -> str:
         """Return what compiled code depends on, for the compiler's cache."""

@@ -7,9 +7,11 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self
 
+from torch import Tensor
 from torch._functorch import config
 from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors
 from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import ScheduleError
 from headrace.memory.measure.capture import Capture
@@ -20,10 +22,11 @@ from headrace.memory.run.graphs import scheduled_graphs
 from headrace.memory.schedule import Schedule
 
 
-def scheduled_step(capture: Capture, schedule: Schedule) -> Callable[..., Any]:
+def scheduled_step(capture: Capture, schedule: Schedule) -> "ScheduledStep":
     """Return a function of all parameters, all buffers and the model's arguments.
 
-    It returns what the model does. Buffers that the model changes are changed at its end; autograd
+    Parameters and buffers are those of each module once; of the arguments only tensors count. It
+    returns what the model does. Buffers that the model changes are changed at its end; autograd
     runs the backward pass of the schedule. Gradients that the capture accumulates are added to
     those of the latest call's parameters, and autograd gets none. A capture serves any number of
     schedules.
@@ -63,7 +66,12 @@ class ScheduledStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the forward pass."""
-        return refusing_gradients(self.run(*args, **kwargs))
+        leaves = pytree.tree_leaves((args, kwargs))
+        return self.of_tensors([each for each in leaves if isinstance(each, Tensor)])
+
+    def of_tensors(self, tensors: list[Tensor]) -> Any:
+        """Run the forward pass on all tensors in one list."""
+        return refusing_gradients(self.run(*tensors))
 
     def __deepcopy__(self, _copied: Mapping[int, Any]) -> Self:
         return self

@@ -1,0 +1,225 @@
+"""Models behind captures that end well, fail, or are interrupted: they are as before."""
+
+# pyright: reportPrivateUsage=false
+
+import copy
+import operator
+import random
+import sys
+import types
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from headrace.memory import BudgetError, CaptureError, fit, fit_blocks
+from headrace.memory.measure.capture import capture
+from headrace.memory.measure.preserve import preserved
+from headrace.memory.measure.step import optimizer_bytes
+from headrace.memory.run.fitted import FittedModule
+from headrace.memory.schedule import plain_schedule
+from tests.memory.models import CASES
+from tests.memory.training import assert_trains_alike
+from tests.tiers import Sample
+
+
+class Shared(nn.Module):
+    """A layer under two names, a parameter under two, and a running mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.again = self.first
+        self.tied = nn.Linear(6, 6, bias=False)
+        self.tied.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(6)
+        self.dropout = nn.Dropout(0.3)
+        self.history = [1.0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.dropout(torch.tanh(self.again(torch.tanh(self.first(x)))))
+        return self.norm(self.tied(x))
+
+
+def state_of_objects(model: nn.Module) -> Hashable:
+    """Return what identifies a model's parts, with the values of its tensors."""
+    parts: list[Hashable] = [random.getstate(), repr(np.random.get_state())]
+    parts.append(torch.get_rng_state().numpy().tobytes())
+    for name, module in model.named_modules():
+        for kind, value in vars(module).items():
+            items = value.items() if isinstance(value, dict) else enumerate([value])
+            parts += [(name, kind, key, id(each)) for key, each in items]
+    for tensor in (*model.parameters(), *model.buffers()):
+        parts.append((tensor.detach().numpy().tobytes(), tensor.requires_grad, id(tensor.grad)))
+    return tuple(parts)
+
+
+class FailureError(Exception):
+    """Raised inside of a model's trace."""
+
+
+class FailingMode(TorchDispatchMode):
+    """Raises at an operator, by the number of those that ran before."""
+
+    def __init__(self, count: int, error: type[BaseException]) -> None:
+        super().__init__()
+        self.left, self.error = count, error
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return func(*args, **(kwargs or {}))
+
+
+class FailingCalls:
+    """Raises at a call of a Python function of capture's or torch's swapping, by number."""
+
+    def __init__(self, count: int, error: type[BaseException]) -> None:
+        self.left, self.error = count, error
+
+    def __enter__(self) -> "FailingCalls":
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        sys.setprofile(None)
+
+    def _profile(self, frame: types.FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.endswith(("capture.py", "stateless.py")):
+            self.left -= 1
+            if self.left < 0:
+                sys.setprofile(None)
+                raise self.error
+
+
+INJECTIONS = {"operator": FailingMode, "call": FailingCalls}
+MOST = 10**9
+
+
+@pytest.mark.parametrize("error", [FailureError, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", INJECTIONS)
+def test_a_capture_that_fails_anywhere_leaves_the_model(
+    kind: str, error: type[BaseException], sample: Sample
+) -> None:
+    """A module with two names was left with traced tensors in place of its parameters."""
+    model, x = Shared(), torch.randn(4, 6)
+    before = state_of_objects(model)
+    with INJECTIONS[kind](MOST, error) as counted:
+        capture(model, (x,))
+    assert state_of_objects(model) == before
+    points = MOST - counted.left
+    assert points > 20
+    for count in sample.of(range(points), 8):
+        with pytest.raises(BaseException), INJECTIONS[kind](count, error):  # noqa: B017, PT011
+            capture(model, (x,))
+        assert state_of_objects(model) == before, f"failure at {count} of {points}"
+
+
+def test_a_module_with_two_names_trains() -> None:
+    """Its parameters were replaced by traced tensors: neither fitted steps nor eager's ran."""
+    torch.manual_seed(0)
+    model, x = Shared(), torch.randn(32, 6)
+    eager = copy.deepcopy(model)
+    before = state_of_objects(model)
+    fitted = fit(model, x, "1MiB", exact=True, cache=False)
+    assert state_of_objects(model) == before
+    # three parts of a gradient are added in another order
+    assert_trains_alike(partial(fitted, x), model, partial(eager, x), eager, rounded=True)
+    accumulating = fit(model, x, "1MiB", accumulates=True, cache=False)
+    for module in (accumulating, eager):
+        for _ in range(2):
+            torch.manual_seed(1)
+            module(x).square().sum().backward()
+    for a, b in zip(model.parameters(), eager.parameters(), strict=True):
+        assert a.grad is not None
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_blocks_that_fail_leave_the_model() -> None:
+    """A block's own `forward`, as libraries set, was deleted; one of two names was replaced."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].forward = partial(type(model[0]).forward, model[0])  # pyright: ignore
+    model.add_module("again", model[1])
+    x = torch.randn(2, 4)
+    before = state_of_objects(model)
+    with pytest.raises(CaptureError, match="is called 2 times"):
+        fit_blocks(model, [model[0], model[1]], x, "1MiB", cache=False)
+    assert state_of_objects(model) == before
+    with pytest.raises(BudgetError):
+        fit_blocks(model, [model[0], model[2]], x, 1, cache=False)
+    assert state_of_objects(model) == before
+
+
+def test_an_optimizer_with_a_scheduler_and_hooks_is_left() -> None:
+    """The scheduler's step is the original's: fake tensors became its state, and hooks ran."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    called: list[str] = []
+    optimizer.register_step_post_hook(lambda *_: called.append("hook"))
+    model(torch.randn(2, 4)).sum().backward()
+    assert optimizer_bytes(optimizer) == optimizer_bytes(torch.optim.Adam(model.parameters()))
+    assert not called
+    assert not optimizer.state
+    optimizer.step()
+    scheduler.step()
+    assert all(type(each) is torch.Tensor for each in optimizer.state[model.weight].values())
+
+
+class Changing(nn.Module):
+    """Mutable parts of all kinds, which a call changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed, self.named, self.several = [1], {"a": 1}, {1}
+        self.ordered, self.queue = OrderedDict(b=[2]), deque([1], maxlen=3)
+        self.array, self.scalar = np.zeros(2), torch.tensor(1.0)
+        self.config = types.SimpleNamespace(layers=2, inner=types.SimpleNamespace(flag=True))
+
+    def change(self) -> None:
+        self.listed.append(2)
+        self.named.clear()
+        self.several.add(2)
+        self.ordered["b"].append(3)
+        self.ordered["c"] = []
+        self.queue.append(2)
+        self.array += 1
+        self.scalar.add_(1)
+        self.config.layers, self.config.inner.flag = 3, False
+        self.added = 1
+        self.eval()
+        self.register_forward_hook(lambda *_: None)
+        self.register_buffer("buffer", torch.ones(1))
+        random.random()
+        np.random.random()
+        torch.rand(1)
+
+
+def test_all_that_a_call_changes_is_set_back() -> None:
+    module = Changing()
+    parts = [module.listed, module.ordered, module.queue, module.config.inner]
+    before = state_of_objects(module), copy.deepcopy({**vars(module), "_forward_hooks": {}})
+    with pytest.raises(KeyboardInterrupt), preserved(module):  # noqa: PT012
+        module.change()
+        raise KeyboardInterrupt
+    assert state_of_objects(module) == before[0]
+    assert repr(vars(module)) == repr({**before[1], "_forward_hooks": module._forward_hooks})
+    assert not module._forward_hooks
+    assert module.scalar.item() == 1
+    now = [module.listed, module.ordered, module.queue, module.config.inner]
+    assert all(map(operator.is_, now, parts))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fitting_leaves_models_and_generators(case: str) -> None:
+    model, inputs = CASES[case]()
+    before = state_of_objects(model)
+    FittedModule(model, lambda step: {1: plain_schedule(step.graph)}).prepare(*inputs)
+    assert state_of_objects(model) == before
