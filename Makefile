@@ -95,7 +95,7 @@ build/%.sanitized: FORCE | $(VENV)/.runtime
 	@$(BIN)/cmake --build build/$* --target tests -j $(JOBS)
 	@$(NO_ASLR) $(BIN)/ctest --test-dir build/$* --output-on-failure --no-tests=error -j $(JOBS)
 
-bench: claim native $(RIVALS) $(filter $(CLAIM)-bench,index-bench) ## run a claim's benchmark: make bench CLAIM=name [QUICK=1] [KEEP=1]
+bench: claim native $(RIVALS) $(if $(filter house,$(CLAIM)),$(VENV)/.test) $(filter $(CLAIM)-bench,index-bench) ## run a claim's benchmark: make bench CLAIM=name [QUICK=1] [KEEP=1]
 	@PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/$(CLAIM)/run.py \
 		$(if $(filter-out 0,$(QUICK)),--quick) $(if $(filter-out 0,$(KEEP)),--keep)
 

@@ -1,5 +1,7 @@
 """headrace: measure where a job's data moves, plan the movement, run the plan in PyTorch."""
 
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
@@ -33,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a name when it is asked for: commands can be interrupted from the start."""
+    """Load a name or a subpackage when it is asked for: commands can be interrupted early."""
     if name == "Index":
         from headrace.index import Index
 
@@ -42,4 +44,6 @@ def __getattr__(name: str) -> object:
         from headrace.settings import Settings
 
         return Settings
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -71,12 +71,14 @@ class ForeignFormat:
     ----------
     name : in messages, such as ``MSCCL XML``.
     begins : first character of such a file.
+    fields : of JSON: names that tell it from other JSON: it has all of them.
     verify : proves or refutes the file and yields the findings; raises VerificationError.
     """
 
     name: str
     begins: str
     verify: Callable[[Path], Iterator[str]]
+    fields: frozenset[str] = frozenset()
 
 
 def deferred(name: str) -> Callable[..., Any]:
@@ -139,10 +141,36 @@ def load_artifact(path: Path) -> "Artifact":
     if (form := foreign_format_of(path)) is not None:
         if (read := _plain_reader(path)) is not None:
             return read(path)
+        require_fields(path, form)
         raise ArtifactError(
             f"{path}: looks like {form.name} and is no headrace artifact; headrace verify checks it"
         )
     return artifact_io.load(path)
+
+
+def require_fields(path: Path, form: ForeignFormat) -> None:
+    """Raise ArtifactError, which says what it is instead, for JSON without the format's fields."""
+    try:
+        document = json.loads(path.read_bytes()) if form.fields else None
+    except (OSError, ValueError, RecursionError):
+        return  # the format's own reader reports the error
+    if not isinstance(document, dict) or form.fields <= {*document}:
+        return
+    for names, description in _OTHER_JSON.items():
+        if {*names} <= {*document}:
+            raise ArtifactError(f"{path}: is {description}")
+    shown = ", ".join(f"'{name[:40]}'" for name in list(document)[:6]) or "none"
+    raise ArtifactError(
+        f"{path}: is JSON with the fields {shown}; needs a headrace artifact, or {form.name} with "
+        f"{', '.join(sorted(form.fields))}"
+    )
+
+
+_OTHER_JSON = {
+    ("claim", "bars", "tables"): "a benchmark's result: headrace show and report take it",
+    ("traceEvents",): "a profiler's trace: open it in ui.perfetto.dev or chrome://tracing",
+}
+"""By fields: files of users that are neither artifacts nor another tool's plans."""
 
 
 def _plain_reader(path: Path) -> "Callable[[Path], Artifact] | None":

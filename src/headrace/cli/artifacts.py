@@ -5,13 +5,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
+from headrace.cli.console import terminal
 from headrace.cli.tables import facts
 from headrace.errors import InputError
-from headrace.kinds import artifact_kinds, foreign_format_of, function_of, load_artifact
+from headrace.kinds import (
+    artifact_kinds,
+    foreign_format_of,
+    function_of,
+    load_artifact,
+    require_fields,
+)
+from headrace.report.results import result_tables, stored_result
 
 _File = Annotated[Path, typer.Argument(help="An artifact that headrace wrote.", metavar="FILE")]
 
@@ -22,9 +29,13 @@ def show_command(
         bool, typer.Option("--all", help="Print every send and link, however many there are.")
     ] = False,
 ) -> None:
-    """Print an artifact: a topology, a profile, a plan (with its sends) or a book."""
+    """Print an artifact (topology, profile, plan with its sends, book) or a benchmark's result."""
+    console = terminal(markup=False)  # a file's names are no mark-up
+    if (result := stored_result(file)) is not None:
+        for table in result_tables(result, str(file), everything):
+            console.print(table)
+        return
     artifact = load_artifact(file)
-    console = Console(markup=False, emoji=False)  # a file's names are no mark-up
     rows = {
         "kind": f"{artifact.kind} (schema {artifact.schema})",
         "digest": artifact.digest,
@@ -41,7 +52,7 @@ def show_command(
 
 def verify_command(file: _File) -> None:
     """Prove a plan, every plan of a book, or an MSCCL XML or MSCCL++ JSON file of any tool."""
-    console = Console(soft_wrap=True)
+    console = terminal(soft_wrap=True)
     for line in _verified(file):
         console.print(line, markup=False, highlight=False)
 
@@ -54,6 +65,7 @@ def _verified(file: Path) -> Iterator[str]:
         verify = function_of(artifact, str(file), lambda kind: kind.verify, needs)
         yield from verify(artifact, str(file))
         return
+    require_fields(file, form)
     try:
         yield from form.verify(file)
     except InputError as error:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed
 
@@ -34,7 +34,7 @@ def demo_command(
 
     unwind_on_sigterm()
     started = time.perf_counter()
-    console = Console(highlight=False)
+    console = terminal(highlight=False)
     show = Show(console)
     try:
         run_demo(

@@ -18,10 +18,9 @@ def main() -> None:
 
         app()
     except HeadraceError as error:
-        from rich.console import Console
-        from rich.markup import escape
+        from headrace.cli.console import terminal, text_of
 
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}")
+        terminal(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {text_of(error)}")
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)

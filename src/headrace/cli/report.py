@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import headrace.artifact as artifact_io
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.units import size
 
@@ -29,4 +29,4 @@ def report_command(
 
     text = page_of(file).html().encode()
     artifact_io.write_file(output, text)
-    Console().print(f"Wrote [bold]{output}[/] ({size(len(text))}).", soft_wrap=True)
+    terminal().print(f"Wrote [bold]{text_of(output)}[/] ({size(len(text))}).", soft_wrap=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.cli.console import terminal
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report
@@ -42,7 +43,7 @@ def testbed_for(spec: "TestbedSpec", activity: str, report: Report) -> Generator
     report("building the testbed", 0.0)
     with Testbed.up(spec) as up:
         if up.fallback_reason:
-            Console(stderr=True).print(
+            terminal(stderr=True).print(
                 f"{activity} on loopback, paced by the transport: {up.fallback_reason}.",
                 soft_wrap=True,
             )
@@ -55,7 +56,7 @@ def up_command(file: File, fallback: Fallback = False) -> None:
     from headrace.testbed import Testbed, TestbedSpec
 
     testbed = Testbed.up(TestbedSpec.load(file), fallback=fallback or None, detached=True)
-    console = Console()
+    console = terminal()
     _print_fallback(testbed, console)
     console.print(_table(testbed.record))
     first = testbed.hosts[0].name
@@ -89,7 +90,7 @@ def set_rate_command(
     from headrace.testbed.rates import format_rate, parse_rate
 
     Testbed.attach(testbed).set_rate(target, rate)
-    Console().print(f"{target}: {format_rate(parse_rate(rate))}")
+    terminal().print(f"{target}: {format_rate(parse_rate(rate))}")
 
 
 @app.command("status")
@@ -98,7 +99,7 @@ def status_command() -> None:
     from headrace.testbed import state
 
     records = list(state.records())
-    console = Console()
+    console = terminal()
     for record in records:
         console.print(_table(record))
     if not records:
@@ -123,7 +124,7 @@ def down_command(
         for record in list(state.records()) if every else [state.find(testbed)]:
             teardown.remove(record.directory)
             removed.append(record.run)
-    Console().print(f"Removed {', '.join(removed) or 'nothing: there is none'}.")
+    terminal().print(f"Removed {', '.join(removed) or 'nothing: there is none'}.")
 
 
 @app.command("run")
@@ -146,7 +147,7 @@ def run_command(
 
     spec = TestbedSpec.load(file)
     ranks = spec.order(order, seed=seed)
-    console = Console(soft_wrap=True, highlight=False)
+    console = terminal(soft_wrap=True, highlight=False)
     unwind_on_sigterm()
     with Testbed.up(spec, fallback=fallback or None) as testbed:
         _print_fallback(testbed, console)
@@ -194,7 +195,7 @@ def topology_command(
             for dst in range(truth.ranks)
         ]
         table.add_row(name, *("-" if beta is None else f"{mbit(beta):.1f}" for beta in betas))
-    Console().print(table)
+    terminal().print(table)
 
 
 def _table(record: "state.Record") -> Table:

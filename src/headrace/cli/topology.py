@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 import headrace
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.errors import InputError, TopologyError
 
@@ -69,7 +69,7 @@ def presets_command() -> None:
         table.add_column(column, overflow="fold")
     for name, made in PRESETS.items():
         table.add_row(name, escape(", ".join(made.parameters)), escape(made.facts))
-    Console().print(table)
+    terminal().print(table)
 
 
 @app.command("preset")
@@ -187,7 +187,7 @@ def _rate(gb_per_s: float, option: str) -> float:
 
 def _write(topology: "Topology", output: Path, made_from: dict[str, Any]) -> None:
     topology.save(output, {"headrace": headrace.__version__, **made_from})
-    console = Console()
+    console = terminal()
     table = Table(box=None, show_header=False)
     hosts = len(topology.hosts)
     table.add_row("topology", escape(topology.name))
@@ -196,7 +196,7 @@ def _write(topology: "Topology", output: Path, made_from: dict[str, Any]) -> Non
     multicast = [switch.name for switch in topology.switches if switch.multicast]
     table.add_row("switches", f"{len(topology.switches)}, {len(multicast)} of them can multicast")
     console.print(table)
-    console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
+    console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
 
 
 def _setting(setting: str, preset: "Preset") -> tuple[str, Any]:

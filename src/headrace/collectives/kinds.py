@@ -56,5 +56,6 @@ FORMATS = (
         name="MSCCL++ JSON",
         begins="{",
         verify=deferred("headrace.collectives.cli.show:verify_mscclpp"),
+        fields=frozenset({"gpus"}),
     ),
 )

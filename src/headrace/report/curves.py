@@ -36,6 +36,7 @@ def curves(
 ) -> "go.Figure":
     """Draw lines on logarithmic axes; with `by_size` x is in bytes, with ticks in KiB and MiB."""
     figure = empty_figure()
+    lines = {name: points for name, points in lines.items() if points}  # else a name alone
     for index, (name, points) in enumerate(lines.items()):
         figure.add_scatter(
             x=[point[0] for point in points],

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _HEATMAP_RANKS = 512
+_MOST_TICKS = 16
+"""Ranks that are named on an axis."""
 
 
 def topology_page(topology: Topology, source: str) -> Page:
@@ -84,6 +86,7 @@ def _heatmap(topology: Topology) -> "go.Figure":
     if np.nanmax(rates) >= GBIT_FROM:
         rates, unit = rates / 1e3, "Gbit/s"
     figure = empty_figure()
+    ticks = {"tick0": 0, "dtick": -(-n // _MOST_TICKS)}  # of their own they stand at -0.5 too
     figure.add_heatmap(
         z=rates,
         colorscale="Blues",
@@ -91,7 +94,7 @@ def _heatmap(topology: Topology) -> "go.Figure":
         hovertemplate=f"%{{y}} > %{{x}}: %{{z:.4g}} {unit}<extra></extra>",
     )
     figure.update_layout(
-        xaxis={"title": "to rank", "constrain": "domain"},
-        yaxis={"title": "from rank", "autorange": "reversed", "scaleanchor": "x"},
+        xaxis={"title": "to rank", "constrain": "domain", **ticks},
+        yaxis={"title": "from rank", "autorange": "reversed", "scaleanchor": "x", **ticks},
     )
     return figure

@@ -19,7 +19,8 @@ p.note { color: #5a6472; max-width: 60rem; }
 table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .7rem .2rem 0; text-align: left; vertical-align: top; }
 th { color: #5a6472; font-weight: 600; border-bottom: 1px solid #ccd3db; }
-td.number, th.number { text-align: right; } td { overflow-wrap: anywhere; }
+td { overflow-wrap: break-word; }
+td.number, th.number { text-align: right; white-space: nowrap; }
 .scroll { max-height: 32rem; overflow: auto; } .ok { color: #1a7f4b; } .short { color: #b3261e; }
 """
 

@@ -1,13 +1,10 @@
 """Pages of files, by the kind of artifact."""
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from headrace.errors import ArtifactError
 from headrace.kinds import artifact_kinds, function_of, load_artifact
 from headrace.report.page import Page
+from headrace.report.results import stored_result
 
 
 def page_of(path: Path) -> Page:
@@ -18,7 +15,7 @@ def page_of(path: Path) -> Page:
     ArtifactError : if the file is neither, or of a kind that has no page.
     InputError : it has charts, and Plotly is not installed.
     """
-    result = _benchmark(path)
+    result = stored_result(path)
     if result is not None:
         from headrace.report.benchmark_page import benchmark_page
 
@@ -37,18 +34,3 @@ def page_of(path: Path) -> Page:
         ]
     )
     return page
-
-
-def _benchmark(path: Path) -> Mapping[str, Any] | None:
-    """Return the result that a benchmark stored; None if the file is no plain JSON object."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(4096)
-            if not start.lstrip().startswith(b"{") or b'"headrace-artifact"' in start:
-                return None
-            found: Any = json.loads(start + file.read())
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and "claim" in found else None  # pyright: ignore

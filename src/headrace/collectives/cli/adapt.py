@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.collectives.cli.network import read_network
@@ -35,14 +35,16 @@ def adapt_command(
 
     book = PlanBook.load(source)
     topology, groups = read_network(profile)
-    with progress(Console(stderr=True), visible=True) as report:
+    with progress(terminal(stderr=True), visible=True) as report:
         adapted = adapt_book(book, topology, groups, report)
     adapted.book.save(output)
-    out = Console()
+    out = terminal()
     if adapted.masters is not None:
         out.print(_masters(*adapted.masters, hosts=[topology.hosts[h] for h in topology.rank_host]))
     out.print(_choices(choice for choice in adapted.choices if choice.entry.root == 0))
-    out.print(f"Wrote [bold]{output}[/]: {len(adapted.book.entries)} plans.", soft_wrap=True)
+    out.print(
+        f"Wrote [bold]{text_of(output)}[/]: {len(adapted.book.entries)} plans.", soft_wrap=True
+    )
 
 
 def _choices(choices: "Iterable[RangeChoice]") -> Table:

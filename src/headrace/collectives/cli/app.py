@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import Report, progress
 from headrace.collectives.cli.adapt import adapt_command
@@ -58,7 +58,7 @@ def measure_command(
     with --testbed between the hosts of a testbed that is up for as long as it takes.
     """
     settings = Settings.from_environment()
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with progress(console, visible=not settings.rank) as report:
         from headrace.collectives.measure import ProbeEffort
 
@@ -123,7 +123,7 @@ def plan_command(
 
     topology, groups = read_network(source)
     topology, method = charged(topology, model, effort, seed)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     with progress(console, visible=True) as report:
         book = build_book(
             topology,
@@ -134,7 +134,7 @@ def plan_command(
             progress=report,
         )
     book.save(output)
-    out = Console()
+    out = terminal()
     for shown in entry_tables(entry for entry in book.entries if entry.root == 0):
         out.print(shown)  # the other roots' entries are much the same
     if search and method.model.streaming:
@@ -142,7 +142,7 @@ def plan_command(
             "Search gains nothing over templates under the executor's model: leave out --search.",
             soft_wrap=True,
         )
-    out.print(f"Wrote [bold]{output}[/]: {len(book.entries)} plans.", soft_wrap=True)
+    out.print(f"Wrote [bold]{text_of(output)}[/]: {len(book.entries)} plans.", soft_wrap=True)
     planned = {entry.collective for entry in book.entries}
     if missing := [each.value for each in collective or STANDARD if each not in planned]:
         out.print(

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 import headrace.artifact as artifact_io
+from headrace.cli.console import terminal
 from headrace.cli.options import output_option
 from headrace.collectives.demand import ROOTED, Collective
 from headrace.collectives.export.runtimes import PROCESSORS, RUNTIMES, STRICTEST
@@ -18,6 +18,9 @@ from headrace.units import parse_size, size
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import Entry
+
+
+_FLOAT32_BYTES = 4
 
 
 class ExportFormat(StrEnum):
@@ -64,8 +67,8 @@ def export_command(
         int | None,
         typer.Option(
             help="Parallel copies, each moving a part of every chunk: 1, 2, 4 or 8. Unless given "
-            "1 up to 1 MB and 8 above, less where that breaks a limit, or threadblocks have to be "
-            "split and would be more than processors."
+            "1 up to 1 MB and 8 above, less where that breaks a limit, or makes more threadblocks "
+            "than some GPUs have processors."
         ),
     ] = None,
     in_place: Annotated[
@@ -125,7 +128,7 @@ def export_command(
     artifact_io.write_file(output, text.encode())
     demand = program.demand
     rooted = f", root {demand.root}" if demand.collective in ROOTED else ""
-    Console().print(
+    terminal().print(
         f"{output}: {demand.collective} of {demand.ranks} GPUs{rooted}, {used} instances, "
         f"{'in place' if in_place else 'out of place'}, {size(len(text))}, proven as written",
         highlight=False,
@@ -150,14 +153,16 @@ def _print_selection(text: str, form: ExportFormat, runtime: RuntimeName, scored
     calls, whole = selection(algorithm, runtime_of(runtime.value, form.value))
     lines = [f"taken for {calls}; others silently take another algorithm"]
     if scored % whole:
+        step = whole * (_FLOAT32_BYTES if form is ExportFormat.MSCCL_XML else 1)
+        nearest = max(1, round(scored / step)) * step
         lines.append(
             f"warning: the plan is meant for {scored} bytes, which no such count makes: plan for "
-            f"a multiple of {whole}, or with synthesize --runtime {runtime.value}"
+            f"another size, such as --size {nearest}"
         )
     if warning := oversubscription(algorithm):
         lines.append(f"warning: {warning}")
     for line in lines:
-        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+        terminal().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _counts(instances: int | None, scored: int) -> list[int]:
@@ -175,15 +180,20 @@ def _written(
 ) -> tuple[str, int]:
     from dataclasses import replace
 
-    from headrace.collectives.export import msccl_xml, mscclpp_json
+    from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
+    from headrace.collectives.export.runtimes import oversubscription
 
-    write = msccl_xml.export if form is ExportFormat.MSCCL_XML else mscclpp_json.export
+    is_xml = form is ExportFormat.MSCCL_XML
+    write = msccl_xml.export if is_xml else mscclpp_json.export
+    read = msccl_xml.read if is_xml else mscclpp_read.read
     for count in counts[:-1]:
         try:
             sought = replace(target, instances=count, processors=min(PROCESSORS.values()))
-            return write(program, sought), count
+            text = write(program, sought)
         except VerificationError:
             continue  # a limit: fewer may do
+        if not oversubscription(read(text)[0]):  # all threadblocks have to run at once
+            return text, count
     return write(program, replace(target, instances=counts[-1])), counts[-1]
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def import_iperf_command(
 
     round_trips = None if rtt is None else read_round_trips(rtt)
     save_profile(profile_from_iperf(files, round_trips=round_trips), output)
-    Console(stderr=True).print(
+    terminal(stderr=True).print(
         "Runs of one pair at a time do not show what several hosts share; 'headrace collectives "
         "measure' does.",
         soft_wrap=True,
@@ -47,6 +47,6 @@ def save_profile(profile: "Profile", output: Path) -> None:
     table = Table(box=None, show_header=False)
     for row in profile.summary():
         table.add_row(*row)
-    out = Console()
+    out = terminal()
     out.print(table)
-    out.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
+    out.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.errors import InputError
 
@@ -56,7 +57,7 @@ def infer_command(
         raise InputError("--output is a machine's topology: needs --machine")
     places = _places(near_nic)
     hardware = infer_hardware(HardwareProbes.load(probes), confidence)
-    console = Console()
+    console = terminal()
     console.print(_answers(hardware))
     for note in hardware.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
@@ -89,7 +90,7 @@ def _place(
         "visible_devices": list(order),
     }
     placed.save(output, {"machine": str(machine), "inferred": facts})
-    console.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
+    console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
 
 
 def _places(text: str) -> list[int]:

@@ -4,9 +4,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 import headrace.artifact as artifact_io
+from headrace.cli.console import terminal, text_of
 from headrace.errors import ArtifactError, InputError
 from headrace.topology import Topology
 
@@ -47,9 +46,10 @@ def read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | No
 def _warn_if_old(profile: "Profile", path: Path) -> None:
     now = time.time()
     if profile.expired(now):
-        Console(stderr=True).print(
-            f"[yellow]warning:[/] {path} was measured {_age(now - profile.measured_at)} ago "
-            f"and is valid for {_age(profile.valid_for_s)}; if the network may have changed, "
+        terminal(stderr=True).print(
+            f"[yellow]warning:[/] {text_of(path)} was measured "
+            f"{_age(now - profile.measured_at)} ago and is valid for "
+            f"{_age(profile.valid_for_s)}; if the network may have changed, "
             "measure it again with 'headrace collectives measure'.",
             soft_wrap=True,
             highlight=False,

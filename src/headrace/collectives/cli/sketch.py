@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import headrace.artifact as artifact_io
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.collectives.cli.method import EffortLevel, Root, SearchEffort, SearchSeed, TotalBytes
@@ -44,7 +44,7 @@ def sketch_command(
     from headrace.collectives.run.synthesis import NativeSearch
 
     topology, groups = read_network(source)
-    with progress(Console(stderr=True), visible=True) as report:
+    with progress(terminal(stderr=True), visible=True) as report:
         request = Request(
             topology,
             collective,
@@ -55,11 +55,11 @@ def sketch_command(
         )
         found = autosketch(request, parse_size(total))
     artifact_io.write_file(output, sketch_to_json(found.sketch).encode())
-    console = Console()
+    console = terminal()
     console.print(_table(found))
     if found.struck:
         console.print("[yellow]warning:[/] out of time: another run may find another sketch.")
-    console.print(f"Wrote [bold]{output}[/].", soft_wrap=True)
+    console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
 
 
 def _table(found: "AutoSketch") -> Table:

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import headrace
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.collectives.cli.export import RuntimeName
@@ -111,7 +110,7 @@ def synthesize_command(
     generators = ALL_GENERATORS if sketch is None else (sketch_generator(sketch),)
     if given is not None:
         generators = custom_generators(sketch)
-    with progress(Console(stderr=True), visible=True) as report:
+    with progress(terminal(stderr=True), visible=True) as report:
 
         def planned(method: "Method") -> "Plan":
             return plan_collective(
@@ -128,9 +127,9 @@ def synthesize_command(
 
         plan = planned(method) if runtime is None else _within(planned, method, runtime)
     plan.save(output, {"headrace": headrace.__version__, "seed": seed, "effort": effort.value})
-    console = Console()
+    console = terminal()
     console.print(_summary(plan))
-    console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
+    console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
 
 
 def _within(planned: "Callable[[Method], Plan]", method: "Method", runtime: RuntimeName) -> "Plan":
@@ -187,8 +186,8 @@ def _synthesize_orbits(
 ) -> None:
     from headrace.collectives.plan.generators.orbits.build import plan_orbits
 
-    console = Console()
-    with Console(stderr=True).status(f"{topology.ranks} ranks: planning for one, by symmetry"):
+    console = terminal()
+    with terminal(stderr=True).status(f"{topology.ranks} ranks: planning for one, by symmetry"):
         found = plan_orbits(topology, collective, total_bytes)
     certificate = {
         "headrace": headrace.__version__,
@@ -202,7 +201,7 @@ def _synthesize_orbits(
     made = f"orbits, the best of {found.tried}"
     demand = f"{collective} of {topology.ranks} ranks"
     console.print(_facts(demand, total_bytes, made, "full", found, found.proof.plan_digest))
-    console.print(f"Wrote [bold]{escape(str(output))}[/].", soft_wrap=True)
+    console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
 
 
 def _summary(plan: "Plan") -> Table:

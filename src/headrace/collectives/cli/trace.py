@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 import headrace
 import headrace.artifact as artifact_io
+from headrace.cli.console import terminal, text_of
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed, output_option
 from headrace.cli.progress import progress
@@ -102,7 +101,7 @@ def trace_command(
             deadline_s=settings.deadline_s,
         )
 
-    with progress(Console(stderr=True), visible=not settings.rank) as report:
+    with progress(terminal(stderr=True), visible=not settings.rank) as report:
         from headrace.collectives.trace.launch import trace_local, trace_testbed, trace_torchrun
 
         if settings.rank is not None and testbed is None:
@@ -157,7 +156,7 @@ def _write_trace(
     about = _about(job, found, prediction, topology, origin)
     events = trace_events(job.program, times, prediction, about)
     artifact_io.write_file(output, json.dumps(events).encode())
-    console = Console()
+    console = terminal()
     console.print(_lanes(job, times, prediction))
     console.print(_totals(found, prediction, topology))
     errors = found.trace.uncertainty_ns
@@ -168,7 +167,7 @@ def _write_trace(
         highlight=False,
     )
     console.print(
-        f"Wrote [bold]{escape(str(output))}[/]: open it in ui.perfetto.dev or chrome://tracing.",
+        f"Wrote [bold]{text_of(output)}[/]: open it in ui.perfetto.dev or chrome://tracing.",
         soft_wrap=True,
     )
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
@@ -53,4 +53,4 @@ def profile_command(
         steps=steps,
     )
     found.save(output)
-    Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
+    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
@@ -106,11 +106,11 @@ def advise_command(
     )
     if output is not None:
         plan.save(output)
-    console = Console()
+    console = terminal()
     for table in advice_tables(plan, False):
         console.print(table)
     if output is not None:
-        console.print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
+        console.print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
 
 
 def _profile(file: Path | None, model: str | None, batch: int | None) -> CompressionProfile:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal
 from headrace.cli.options import output_option
 from headrace.cli.tables import facts, rows
 from headrace.index.cli.measure import (
@@ -52,13 +52,13 @@ def adapt_trace_command(
     from headrace.index.plan.plan import IndexPlan
 
     begun = None if plan is None else IndexPlan.load(plan)
-    with Console(stderr=True).status("running"):
+    with terminal(stderr=True).status("running"):
         workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
         found = read_trace(trace, workload)
         followed = follow_trace(
             found, begun, repeats=repeats, most_bytes_per_key=bytes_per_key, log_path=log
         )
-    console = Console()
+    console = terminal()
     per_s = followed.operations / max(followed.seconds, 1e-9)
     console.print(
         facts(

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.errors import InputError
 from headrace.units import parse_size, size
@@ -54,13 +54,13 @@ def measure_trace_command(
     most = SAMPLE if sample is None else parse_size(sample, "sample")
     if most < 1000:
         raise InputError(f"sample is {sample!r}, needs at least 1000")
-    with Console(stderr=True).status("reading") as status:
+    with terminal(stderr=True).status("reading") as status:
         workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
         found = read_trace(trace, workload)
         status.update(f"encoding {len(found.loaded):,} keys, {len(found):,} operations")
         profile = survey_trace(found, most=most, seed=seed, provenance={"source": trace.name})
         profile.save(output)
-    Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
+    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
 
 
 def workload_of(

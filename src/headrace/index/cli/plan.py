@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 
@@ -47,7 +47,7 @@ def plan_index_command(
     trial = trial and len(loaded.sample) > 0
     if trial:
         keep_memory(loaded.sample)
-    with progress(Console(stderr=True), visible=True) as report:
+    with progress(terminal(stderr=True), visible=True) as report:
         made = choose(
             loaded,
             trial=run_trial if trial else None,
@@ -63,10 +63,10 @@ def plan_index_command(
 
 def _print(made: "IndexPlan", output: Path) -> None:
     best = made.chosen
-    console = Console()
+    console = terminal()
     console.print(
         f"{best.configuration.name}: {best.per_s / 1e6:.3g} M operations/s and "
         f"{best.bytes_per_key:.3g} bytes per key, {'tried' if best.trials else 'predicted'}.",
         soft_wrap=True,
     )
-    console.print(f"Wrote {output}.", soft_wrap=True)
+    console.print(f"Wrote {text_of(output)}.", soft_wrap=True)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal
 from headrace.cli.tables import facts
 from headrace.index.cli.measure import (
     Erases,
@@ -51,13 +51,13 @@ def run_trace_command(
     from headrace.index.run.trial import replay
 
     configuration = Configuration() if plan is None else IndexPlan.load(plan).configuration
-    with Console(stderr=True).status("reading") as status:
+    with terminal(stderr=True).status("reading") as status:
         workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
         found = read_trace(trace, workload)
         status.update(f"running {len(found):,} operations")
         result = replay(configuration, found, batch=batch)
     rows = {"configuration": configuration.name, **result_rows(result)}
-    Console().print(facts("run", rows, everything=True))
+    terminal().print(facts("run", rows, everything=True))
 
 
 def result_rows(result: "ReplayResult") -> dict[str, str]:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import check_output, output_option
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
@@ -96,7 +96,7 @@ def measure_step_command(
     )
     profile = measured_profile(model, options)
     profile.save(output)
-    Console().print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
+    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
 
 
 def measured_profile(model: str, options: StepOptions) -> "MemoryProfile":
@@ -136,7 +136,7 @@ def profile_of(made: object, name: str, options: StepOptions) -> "MemoryProfile"
     job = StepConditions(loss=loss, optimizer=optimizer, **options.conditions)
     job.check(device_of(module))
     with (
-        Console(stderr=True).status("capturing") as status,
+        terminal(stderr=True).status("capturing") as status,
         preserved(job.called(module), optimizer),
     ):
         captured = capture_step(module, sample, job, options.exactness)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from headrace.cli.console import terminal, text_of
 from headrace.cli.options import check_output, output_option
 from headrace.errors import InputError
 from headrace.memory.cli import measure
@@ -95,11 +95,11 @@ def plan_step_command(
     )
     profile = _profile(source, list(budgets), options, largest_batch=largest_batch)
     if watts is not None and (unknown := unknown_kinds(watts, profile.graph)):
-        Console(stderr=True).print(
+        terminal(stderr=True).print(
             f"{energy}: the step has no operator of kind {', '.join(unknown)}", soft_wrap=True
         )
     starts = _starts(start, profile)
-    with Console(stderr=True).status("planning") as status, interrupts() as interrupt:
+    with terminal(stderr=True).status("planning") as status, interrupts() as interrupt:
         found = sweep(
             profile,
             budgets,
@@ -123,7 +123,7 @@ def plan_step_command(
             failed.append(str(plan) if len(found) == 1 else f"{budgets[at]}: {plan}")
     if interrupt() and len(failed) < len(found):
         text = "The search was interrupted: plans are the fastest found until then."
-        Console(stderr=True).print(text, soft_wrap=True)
+        terminal(stderr=True).print(text, soft_wrap=True)
     if failed:
         raise BudgetError("; ".join(failed))
 
@@ -149,9 +149,9 @@ def _profile(
 
     if is_file or len(budgets) > 1:
         raise InputError("--largest-batch needs module:function in place of a file, and one budget")
-    with Console(stderr=True).status("capturing") as status:
+    with terminal(stderr=True).status("capturing") as status:
         batch, profile = find_largest(source, budgets[0], options, status.update)
-    Console().print(f"Largest batch: {batch}.")
+    terminal().print(f"Largest batch: {batch}.")
     return profile
 
 
@@ -211,7 +211,7 @@ def interrupts() -> Generator[Callable[[], bool]]:
 
 def _print(plan: "MemoryPlan", output: Path) -> None:
     slower = plan.time_us / plan.plain_us - 1 if plan.plain_us else 0.0
-    console = Console()
+    console = terminal()
     energy, plain = plan.energy_uj, plan.plain_uj
     text = f"Predicted step {duration(plan.time_us)}, {slower:z.1%} over a plain one; "
     if energy and plain:
@@ -221,4 +221,4 @@ def _print(plan: "MemoryPlan", output: Path) -> None:
         f"within {plan.gap:z.1%} of the bound.",
         soft_wrap=True,
     )
-    console.print(f"Wrote {output} ({size(output.stat().st_size)}).", soft_wrap=True)
+    console.print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)

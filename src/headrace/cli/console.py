@@ -1,0 +1,21 @@
+"""The console that commands print to."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+
+def terminal(**options: Any) -> Console:
+    """Return a console on standard output that leaves text such as ``:x:`` as it is.
+
+    Parameters
+    ----------
+    options : of Rich's `Console`, such as `stderr` and `soft_wrap`.
+    """
+    return Console(emoji=False, **options)
+
+
+def text_of(value: object) -> str:
+    """Return a user's text, such as a path, for a line with mark-up."""
+    return escape(str(value))
