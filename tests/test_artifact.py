@@ -245,3 +245,9 @@ def test_checking_a_target_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="there is no folder '.*deep'; make it first"):
         artifact.check_target(tmp_path / "new" / "deep" / "a.headrace")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_files_is_not_called_missing() -> None:
+    """Linux's /proc was said not to exist."""
+    with pytest.raises(ArtifactError, match="no file can be made in '/proc'; name another folder"):
+        artifact.check_target("/proc/a.headrace")

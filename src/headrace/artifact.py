@@ -159,13 +159,12 @@ def check_target(path: str | Path) -> None:
         _refuse_what_is_no_file(path)
         with tempfile.TemporaryFile(dir=path.absolute().parent):
             pass
+    except FileNotFoundError as error:
+        reason = f"there is no folder '{path.parent}'; make it first"
+        if path.absolute().parent.exists():  # as /proc, which takes no files
+            reason = f"no file can be made in '{path.parent}'; name another folder"
+        raise ArtifactError(f"{path}: cannot be written: {reason}") from error
     except OSError as error:
-        if not path.absolute().parent.exists():
-            raise ArtifactError(
-                f"{path}: cannot be written: there is no folder '{path.parent}'; make it first"
-            ) from error
-        if isinstance(error, FileNotFoundError):  # as in /proc, which takes no files
-            error = OSError(f"no file can be made in '{path.parent}'; name another folder")
         raise _unwritable(path, error) from error
 
 

@@ -161,8 +161,8 @@ def require_fields(path: Path, form: ForeignFormat) -> None:
             raise ArtifactError(f"{path}: is {description}")
     shown = ", ".join(f"'{name[:40]}'" for name in list(document)[:6]) or "none"
     raise ArtifactError(
-        f"{path}: is JSON with the fields {shown}; needs a headrace artifact, or {form.name} with "
-        f"{', '.join(sorted(form.fields))}"
+        f"{path}: is no headrace artifact, but JSON with the fields {shown}; needs an artifact, or "
+        f"{form.name} with {', '.join(sorted(form.fields))}"
     )
 
 

@@ -84,7 +84,9 @@ def test_long_topologies_are_cut_unless_all_is_wanted(tmp_path: Path) -> None:
     assert "--all" not in full
 
 
-@pytest.mark.parametrize(("text", "name"), [("<algo/>", "MSCCL XML"), ("{}", "MSCCL\\+\\+ JSON")])
+@pytest.mark.parametrize(
+    ("text", "name"), [("<algo/>", "MSCCL XML"), ('{"gpus": []}', "MSCCL\\+\\+ JSON")]
+)
 def test_a_file_that_only_verify_reads_says_so(tmp_path: Path, text: str, name: str) -> None:
     (tmp_path / "f").write_text(text)
     says = f"looks like {name} and is no headrace artifact; headrace verify checks it"

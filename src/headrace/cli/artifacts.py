@@ -29,7 +29,10 @@ def show_command(
         bool, typer.Option("--all", help="Print every send and link, however many there are.")
     ] = False,
 ) -> None:
-    """Print an artifact (topology, profile, plan with its sends, book) or a benchmark's result."""
+    """Print an artifact: a topology, a profile, a plan (with its sends) or a book.
+
+    A benchmark's stored result is printed, too.
+    """
     console = terminal(markup=False)  # a file's names are no mark-up
     if (result := stored_result(file)) is not None:
         for table in result_tables(result, str(file), everything):

@@ -136,7 +136,10 @@ def test_files_are_known_by_their_content(plan: Path, form: str, name: str) -> N
             "file.xml: begins with 'PK\\x03\\x04\\\\xff'; needs a headrace artifact",
         ),
         (b"[1, 2]", "file.xml: begins with '[1, 2]'"),
-        (b' {"a": 1}', "field 'gpus' is missing (read as MSCCL++ JSON, as it begins with '{' and"),
+        (
+            b' {"a": 1}',
+            "is no headrace artifact, but JSON with the fields 'a'; needs an artifact, or",
+        ),
         (
             b"<algo",
             "not well-formed XML (unclosed token) (read as MSCCL XML, as it begins with '<'",
