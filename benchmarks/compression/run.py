@@ -2,7 +2,17 @@
 
 import sys
 
-from benchmarks.compression import accuracy, auto, crossover, detector, model, sent, speed, stock
+from benchmarks.compression import (
+    accuracy,
+    auto,
+    crossover,
+    detector,
+    model,
+    resumed,
+    sent,
+    speed,
+    stock,
+)
 from benchmarks.sections import run_sections
 
 SECTIONS = (
@@ -13,6 +23,7 @@ SECTIONS = (
     auto,
     speed,
     sent,
+    resumed,
     stock,
 )
 

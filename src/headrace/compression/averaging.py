@@ -8,7 +8,10 @@ objects of one process (`headrace.compression.codecs.requests.run_together`)::
         run(generator_list)   # on all ranks: round by round, in the order of the list
 
 Everything is kept by parameter name, on the gradient's device, and each parameter is encoded by
-itself, so that neither the order nor the size of buckets has an effect.
+itself, so that neither the order nor the size of buckets has an effect. Nor has the memory format:
+codecs, residuals and states are in a parameter's logical order (row by row), whatever its strides.
+A gradient of other strides is encoded from a copy; casts and uncompressed averages work element by
+element, and need none.
 
 A step is atomic: residuals and states change in `finish` alone, when the exchanges are complete
 and the gradients of all ranks are known to be finite. Until then the sum of gradient and residual
@@ -54,22 +57,31 @@ Gradients = Sequence[tuple[str, Tensor]]
 def flat(tensor: Tensor) -> Tensor:
     """Return a dense tensor's memory as a vector, in whatever order its dimensions are stored.
 
+    For what works element by element; its order is not that of residuals and states.
+
     Raises
     ------
     CompressionError : its elements do not lie side by side.
     """
-    if tensor.is_contiguous():
-        return tensor.view(-1)
-    whole = tensor.as_strided((tensor.numel(),), (1,))
-    if sorted(zip(tensor.stride(), tensor.shape, strict=True))[0][0] != 1 or (
-        sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        != tensor.numel()
-    ):
+    if not is_dense(tensor):
         raise CompressionError(
             f"a gradient of shape {tuple(tensor.shape)} has strides {tensor.stride()}, "
             "needs elements side by side"
         )
-    return whole
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Return whether a tensor's elements lie side by side in memory, in any order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    step = 1
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length != 1:
+            if stride != step:
+                return False
+            step *= length
+    return True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +90,9 @@ class _Job:
 
     Attributes
     ----------
-    sums : gradient plus residual, in the gradient's memory.
+    gradient : overwritten with the mean when the step is complete.
+    sums : gradient plus residual in logical order, in the gradient's memory where that has this
+        order.
     mean : where codecs write the mean: the residual's memory if there is feedback, else `sums`.
     rounds : number of exchanges that follow each other.
     generators : the codec's, one per piece, and their `states`: copies until the step is complete.
@@ -86,11 +100,17 @@ class _Job:
 
     name: str
     family: str
+    gradient: Tensor
     sums: Tensor
     mean: Tensor
     rounds: int
     generators: list[Exchanges]
     states: list[State] = field(default_factory=list[State])
+
+    def deliver(self) -> None:
+        """Write `sums` to the gradient, if they are in other memory."""
+        if not self.gradient.is_contiguous():
+            self.gradient.copy_(self.sums.view(self.gradient.shape))
 
 
 class Averager:
@@ -172,24 +192,24 @@ class Averager:
                     f"gradient {name!r} has shape {tuple(gradient.shape)}, "
                     f"needs {self._shapes.get(name, 'the name of a parameter')}"
                 )
-            vector, spec = flat(gradient), self._codecs[name]
+            spec = self._codecs[name]
             if spec.family == "none":
-                self._spend(name, vector)
-                plain.append(vector)
+                self._spend(name, gradient)
+                plain.append(flat(gradient))
             elif _keeps_nothing(spec) and not self.policy.feeds_back(spec):
-                self._spend(name, vector)
-                merged.setdefault(spec, []).append(vector)
+                self._spend(name, gradient)
+                merged.setdefault(spec, []).append(flat(gradient))
             else:
-                coded.append((name, vector))
+                coded.append((name, gradient))
         exchanges: list[Exchanges] = [_sum_of(run, self.ranks) for run in self._runs(plain)]
         for spec, vectors in merged.items():
             for number, run in enumerate(_joined(vectors)):
-                job = self._job(f"{spec} {number}", run, spec)
+                job = self._job(f"{spec} {number}", run, run, spec)
                 self._plain.append(run)  # finite or not, with the uncompressed ones
                 self._jobs.append(job)
                 exchanges += job.generators
-        for name, vector in coded:
-            job = self._coded(name, vector)
+        for name, gradient in coded:
+            job = self._coded(name, gradient)
             exchanges += [_until_last(generator, job.rounds) for generator in job.generators]
         if last:
             exchanges.append(requested(AllReduce(self._bad)))
@@ -209,7 +229,7 @@ class Averager:
             for job in coded:
                 for generator in job.generators:
                     generator.close()
-                job.sums.fill_(torch.nan)
+                job.gradient.fill_(torch.nan)
             self._close()
             return []
         for name in self._spent:
@@ -257,7 +277,8 @@ class Averager:
         """Use another codec from the next step on; called on all ranks between the same steps.
 
         Residuals are kept: a codec without feedback sends them with its first gradient. So are
-        warm starts, which codecs of one family share.
+        warm starts, which codecs of one family share. The momentum of ``dgc`` begins anew with the
+        gradient of the first step after another family's.
 
         Parameters
         ----------
@@ -273,8 +294,12 @@ class Averager:
             raise CompressionError(f"parameter is {name!r}, needs the name of a parameter")
         if self._open:
             raise CompressionError("set_codec was called in a step, needs the time between steps")
-        for one in self._shapes if name is None else [name]:
-            self._codecs[one] = self.policy.codec_of(one, self._shapes[one], spec)
+        for parameter in self._shapes if name is None else [name]:
+            before = self._codecs[parameter].family
+            self._codecs[parameter] = self.policy.codec_of(parameter, self._shapes[parameter], spec)
+            if self._codecs[parameter].family != before and parameter in self._states:
+                states = self._states[parameter].items()
+                self._states[parameter] = {f: s for f, s in states if FAMILIES[f].matrices}
 
     def rescale(self, factor: float) -> None:
         """Multiply all residuals by `factor`, as the scale of the gradients changes by it.
@@ -324,30 +349,30 @@ class Averager:
         Parameters
         ----------
         states : this rank's own, if the group has as many ranks as when it was saved; else those
-            of all ranks. Old rank r's residual then goes to rank r modulo the number of ranks, so
-            that their sum is kept, and its codecs' state to each rank that is r modulo the old
-            number.
+            of all ranks. Residuals are then averages of the old ones (`residual_weights`), so that
+            their mean over the ranks, which is what training still has to receive, is the same;
+            so is the momentum of ``dgc``. The warm start is that of the old rank that is this one
+            modulo the old number.
 
         Raises
         ------
         CompressionError : states are missing, or of other parameters.
         """
         sources, model = choose_states(states, rank=self.rank, ranks=self.ranks)
-        for state in [*sources, model]:
+        for state in [*(source for _, source in sources), model]:
             self._check(state)
-        residuals: dict[str, Tensor] = {}
-        for source in sources:
-            for name, kept in source["parameters"].items():
-                if kept["residual"] is not None:
-                    part = flat(kept["residual"])
-                    known = residuals.get(name)
-                    residuals[name] = part.clone() if known is None else known + part.to(known)
-        self._residuals = residuals
-        self._states = {
-            name: {f: _copies(s) for f, s in kept["states"].items()}
-            for name, kept in model["parameters"].items()
-            if kept["states"]
-        }
+        residuals: dict[str, list[tuple[float, Tensor]]] = {}
+        for weight, source in sources:
+            for name, entry in source["parameters"].items():
+                if entry["residual"] is not None:
+                    residuals.setdefault(name, []).append((weight, entry["residual"].reshape(-1)))
+        self._residuals = {name: _weighted(parts) for name, parts in residuals.items()}
+        self._states = {}
+        for name in self._shapes:
+            entry = model["parameters"].get(name, {"states": {}})
+            found = {f: _copies(s) for f, s in entry["states"].items() if FAMILIES[f].matrices}
+            if found := found | _averaged_states(name, sources):
+                self._states[name] = found
         self._codecs = {n: CodecSpec.parse(text) for n, text in model["codecs"].items()}
         self.step, self.torn = int(model["step"]), tuple(model.get("torn", ()))
 
@@ -367,11 +392,11 @@ class Averager:
             self._made[spec] = make_codec(spec)
         return self._made[spec]
 
-    def _spend(self, name: str, vector: Tensor) -> None:
+    def _spend(self, name: str, gradient: Tensor) -> None:
         """Add a residual that is left from another codec to a gradient that is sent in whole."""
-        residual = self._residual_on(name, vector.device)
+        residual = self._residual_on(name, gradient.device)
         if residual is not None:
-            vector.add_(residual)
+            gradient.add_(residual.view(gradient.shape))
             self._spent.add(name)
 
     def _runs(self, plain: Sequence[Tensor]) -> list[Tensor]:
@@ -379,9 +404,10 @@ class Averager:
         self._plain += runs
         return runs
 
-    def _coded(self, name: str, vector: Tensor) -> _Job:
+    def _coded(self, name: str, gradient: Tensor) -> _Job:
         """Return the job of a parameter that keeps something from step to step."""
         spec = self._codecs[name]
+        vector = gradient.contiguous().view(-1)
         finite = all_finite(vector)
         if not vector.is_cpu or not finite:  # a device's flag is not waited for
             self._bad.masked_fill_(~finite, 1.0)
@@ -395,13 +421,15 @@ class Averager:
         elif feeds:
             residual = self._residuals[name] = torch.zeros_like(vector)
         mean = residual if feeds and residual is not None else vector
-        job = self._job(name, vector, spec, mean, self._states.get(name, {}).get(spec.family))
+        states = self._states.get(name, {}).get(spec.family)
+        job = self._job(name, gradient, vector, spec, mean, states)
         self._jobs.append(job)
         return job
 
     def _job(
         self,
         name: str,
+        gradient: Tensor,
         sums: Tensor,
         spec: CodecSpec,
         mean: Tensor | None = None,
@@ -430,6 +458,7 @@ class Averager:
         return _Job(
             name=name,
             family=spec.family,
+            gradient=gradient,
             sums=sums,
             mean=mean,
             rounds=_rounds(spec, pairs[0][0].shape, self.ranks),
@@ -444,6 +473,7 @@ class Averager:
             self._states.setdefault(job.name, {})[job.family] = job.states
         if job.mean is not job.sums:
             _swap(job.sums, job.mean)
+        job.deliver()
         self._done.append(job.name)
         if len(self._done) == sum(bool(job.states) for job in self._jobs):
             self._close()
@@ -476,10 +506,29 @@ class Averager:
                 )
 
 
+WeightedStates = Sequence[tuple[float, Mapping[str, Any]]]
+"""Saved states, and the weight of each one's residuals."""
+
+
+def residual_weights(rank: int, ranks: int, old_ranks: int) -> dict[int, float]:
+    """Return the weights of old ranks' residuals in the residual of a rank.
+
+    Rank r of n stands for the interval from r/n to (r+1)/n of the job's data, and its residual is
+    the average of the old ones over its interval. So a rank's weights add up to 1, which leaves its
+    residual as large beside its gradients as before, and an old rank's to ``ranks / old_ranks``,
+    which keeps the mean over the ranks.
+    """
+    begin, end = rank * old_ranks, (rank + 1) * old_ranks  # in 1 / (ranks old_ranks) of the data
+    return {
+        old: (min(end, (old + 1) * ranks) - max(begin, old * ranks)) / old_ranks
+        for old in range(begin // ranks, -(-end // ranks))
+    }
+
+
 def choose_states(
     states: Any, *, rank: int, ranks: int
-) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-    """Return the states whose residuals a rank adds up, and the one whose other state it takes.
+) -> tuple[WeightedStates, Mapping[str, Any]]:
+    """Return the states whose residuals a rank averages, and the one whose other state it takes.
 
     Parameters
     ----------
@@ -493,20 +542,52 @@ def choose_states(
     given = [states] if isinstance(states, Mapping) else states
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise CompressionError(f"state is {given!r}, needs what state_dict() returned")
-    for each in given:
-        if not (isinstance(each, Mapping) and {"rank", "ranks"} <= {*each}):
+    for state in given:
+        if not (isinstance(state, Mapping) and {"rank", "ranks"} <= {*state}):
             raise CompressionError("state is not a hook's, needs what its state_dict() returned")
     given = sorted(given, key=lambda state: state["rank"])
     old = int(given[0]["ranks"]) if given else 0
     own = [state for state in given if state["rank"] == rank and old == ranks]
     if own:
-        return own, own[0]
+        return [(1.0, state) for state in own], own[0]
     if not given or [state["rank"] for state in given] != list(range(old)):
         raise CompressionError(
             f"states are of ranks {[s['rank'] for s in given]} of {old}, this is rank "
             f"{rank} of {ranks}: needs this rank's of as many, or the list of all"
         )
-    return given[rank::ranks], given[rank % old]
+    weights = residual_weights(rank, ranks, old)
+    return [(weight, given[source]) for source, weight in weights.items()], given[rank % old]
+
+
+def _weighted(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """Return the sum of weighted tensors, on the first one's device."""
+    total = parts[0][1] * parts[0][0]
+    for weight, part in parts[1:]:
+        total.add_(part.to(total.device), alpha=weight)
+    return total
+
+
+def _averaged_states(name: str, sources: WeightedStates) -> dict[str, list[State]]:
+    """Return a parameter's states of vector codecs, which are sums of gradients as residuals are.
+
+    Those of a family that not all ranks have are left out: it begins anew.
+    """
+    averaged: dict[str, list[State]] = {}
+    entries = [(weight, source["parameters"].get(name)) for weight, source in sources]
+    states = [(weight, entry["states"]) for weight, entry in entries if entry is not None]
+    families = [{f for f in s if not FAMILIES[f].matrices} for _, s in states]
+    for family in set.intersection(*families) if families else ():
+        pieces = zip(*(own[family] for _, own in states), strict=True)
+        weights = [weight for weight, _ in states]
+        averaged[family] = [
+            {
+                key: _weighted([(w, one[key]) for w, one in zip(weights, piece, strict=True)])
+                for key, value in piece[0].items()
+                if isinstance(value, Tensor) and all(key in one for one in piece)
+            }
+            for piece in pieces
+        ]
+    return averaged
 
 
 def _keeps_nothing(spec: CodecSpec) -> bool:

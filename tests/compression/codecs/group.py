@@ -19,10 +19,14 @@ def average(
     states: Sequence[Sequence[State]] | None = None,
     observe: Callable[[int, Request], None] | None = None,
 ) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
-    """Return (means, residuals), by rank and tensor; `tensors` of each rank are left alone."""
+    """Return (means, residuals), by rank and tensor; `tensors` of each rank are left alone.
+
+    With feedback the residuals of before are zero at a codec's first call.
+    """
     ranks = len(tensors)
     given = [[tensor.clone() for tensor in own] for own in tensors]
-    means = [[torch.full_like(tensor, torch.nan) for tensor in own] for own in tensors]
+    before = 0.0 if feedback else torch.nan
+    means = [[torch.full_like(tensor, before) for tensor in own] for own in tensors]
     kept = states or [[{} for _ in own] for own in tensors]
     codec = make_codec(spec)
     run_together(

@@ -79,21 +79,15 @@ def test_dgc_sends_k_or_fewer_elements_above_a_threshold() -> None:
 
 
 def slow_dgc(gradients: list[np.ndarray], k: int, steps: int) -> tuple[list, list]:
-    """Lin et al., Algorithm 4 without clipping: the means, and the unsent sums of every step.
-
-    The velocity starts at the second step.
-    """
+    """Lin et al., Algorithm 4 without clipping: the means, and the unsent sums of every step."""
     velocity = [np.zeros_like(own[0]) for own in gradients]
     unsent = [np.zeros_like(own[0]) for own in gradients]
     means, sums = [], []
     for step in range(steps):
         total = np.zeros_like(unsent[0])
         for rank, own in enumerate(gradients):
-            if step:
-                velocity[rank] = MOMENTUM * velocity[rank] + own[step]
-                unsent[rank] = unsent[rank] + velocity[rank]
-            else:
-                unsent[rank] = unsent[rank] + own[step]
+            velocity[rank] = MOMENTUM * velocity[rank] + own[step]
+            unsent[rank] = unsent[rank] + velocity[rank]
             sent = slow_topk(unsent[rank], k)
             total += sent
             unsent[rank] = np.where(sent != 0, 0, unsent[rank])
@@ -121,19 +115,23 @@ def test_dgc_is_the_reference_for_several_steps() -> None:
             np.testing.assert_allclose(state["unsent"], wanted, atol=1e-4)
 
 
-def test_dgc_has_no_velocity_where_a_call_does_not_follow() -> None:
-    given, state = vectors(1, 100), [[{}]]
-    call("dgc:5%", given, feedback=True, step=1, states=state)
-    unsent = state[0][0]["unsent"].clone()
-    for step, follows in ((2, True), (3, True), (5, False), (6, True)):
-        unsent = state[0][0]["unsent"].clone()
-        _, (residual,) = call("dgc:5%", given, feedback=True, step=step, states=state)
-        velocity = given[0][0] - unsent if follows else torch.zeros(100)
-        kept = residual - state[0][0]["unsent"]
-        expected = torch.where(state[0][0]["unsent"] == 0, 0, MOMENTUM * velocity)
-        torch.testing.assert_close(kept, expected, rtol=0, atol=1e-5)
-    _, residuals = call("dgc:5%", [*given, *given], feedback=True, step=7, states=[state[0], [{}]])
-    assert torch.equal(residuals[0], residuals[1])  # another number of ranks
+def test_dgc_keeps_its_velocity_from_the_first_step_on_and_over_skipped_ones() -> None:
+    """DGC lost the momentum of its first step, and after every step that a scaler skipped.
+
+    The velocity was zero where the number of a step was not one more than the last one's: a job
+    under a gradient scaler began anew at each of its skipped steps.
+    """
+    ((gradient,),), states = vectors(1, 100), [[{}]]
+    residual = torch.zeros(100)
+    for step in (1, 2, 3, 5, 9):
+        velocity = gradient + residual - states[0][0].get("unsent", torch.zeros(100))
+        given = [[gradient + residual]]
+        _, (residual,) = call("dgc:5%", given, feedback=True, step=step, states=states)
+        momentum = residual - states[0][0]["unsent"]
+        expected = MOMENTUM * velocity
+        expected[states[0][0]["unsent"] == 0] = 0
+        assert expected.any()
+        torch.testing.assert_close(momentum, expected, rtol=0, atol=1e-5)
 
 
 def test_randomk_averages_the_same_elements_of_all_ranks() -> None:
@@ -169,8 +167,11 @@ def test_residuals_and_mean_are_what_was_given(family: str) -> None:
     for wire in ("fp32", "bf16", "fp16"):
         for ranks in RANKS:
             given = vectors(ranks, 500)
-            mean, residuals = call(f"{family}:5%+{wire}", given, feedback=True)
+            states = [[{}] for _ in range(ranks)]
+            mean, residuals = call(f"{family}:5%+{wire}", given, feedback=True, states=states)
             total = sum(own for (own,) in given)
+            if family == "dgc":  # whose residuals hold the next velocity, too
+                residuals = [state["unsent"] for (state,) in states]
             # RandomK's sums of 16 bits round on the way; all others are summed in float32
             error = (
                 {"fp32": 1e-6, "bf16": 2**-7, "fp16": 2**-10}[wire] if family == "randomk" else 1e-6

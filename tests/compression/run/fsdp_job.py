@@ -280,8 +280,8 @@ class Part:
     def states(self) -> list[Any]:
         return gathered(self.hook.state_dict() if self.member else None)
 
-    def total(self, states: list[Any]) -> dict[str, Tensor]:
-        """Return the sum of the ranks' residuals by parameter."""
+    def pending(self, states: list[Any]) -> dict[str, Tensor]:
+        """Return the mean of the ranks' residuals by parameter; of replicas over these."""
         found: dict[str, Tensor] = {}
         for state in states:
             for part in state.values():
@@ -300,7 +300,8 @@ class Part:
                         if residual is not None:
                             chunk.copy_(residual)
                     found[name] = found.get(name, 0.0) + torch.cat(zeros)
-        return found
+        ranks = states[0][""]["ranks"]
+        return {name: residual / ranks for name, residual in found.items()}
 
 
 def split(flat: Tensor) -> list[Tensor]:
@@ -317,19 +318,19 @@ def gathered(value: Any) -> list[Any]:
 
 
 def resharded(codec: str, meshes: list[tuple[int, int]]) -> None:
-    """Every mesh continues from the one before, with the same sum of residuals."""
+    """Every mesh continues from the one before, with the same pending mean of residuals."""
     first, before = Part(*meshes[0], codec), 0
     losses = first.train(range(8))
     for replicas, shards in meshes[1:]:
         states, given = first.states(), first.weights()
-        expected = first.total(states)
+        expected = first.pending(states)
         assert expected
         assert any(residual.any() for residual in expected.values())
         second = Part(replicas, shards, codec)
         second.resume(given, states)
         assert torch.equal(second.weights(), given)
         loaded = second.states()
-        found = second.total(loaded)
+        found = second.pending(loaded)
         assert all(name in found or not expected[name].any() for name in expected)
         for name, residual in expected.items():
             torch.testing.assert_close(

@@ -226,6 +226,51 @@ def codecs_change_between_steps() -> None:
     hook.close()
 
 
+class Images(nn.Module):
+    """Convolutions, whose parameters can be in channels_last, and a transposed matrix."""
+
+    def __init__(self, memory_format: torch.memory_format, *, transposed: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(8, 32, 3).to(memory_format=memory_format)
+        self.last = nn.Linear(32, 64)
+        if transposed:
+            self.last.weight = nn.Parameter(self.last.weight.detach().T.contiguous().T)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.convolution(x)).mean((2, 3)))
+
+
+def memory_formats_make_no_difference() -> None:
+    """torch gives a hook views of a bucket that mix up gradients in channels_last."""
+    rank = dist.get_rank()
+    for codec in ("powersgd:2", "minmax:2", "dgc:5%", "bf16", "none"):
+        for when in ("after", "during"):
+            models = [
+                DistributedDataParallel(Images(torch.contiguous_format, transposed=False)),
+                DistributedDataParallel(Images(torch.channels_last, transposed=True)),
+            ]
+            assert not models[1].module.convolution.weight.is_contiguous()
+            hooks = [ddp_hook(model, codec, when=when) for model in models]
+            seen: list[dict[str, Tensor]] = [{}, {}]
+            for hook, means in zip(hooks, seen, strict=True):
+                hook.observers.append(
+                    lambda name, mean, means=means: means.update({name: mean.clone()})
+                )
+            x = torch.randn(4, 8, 9, 9, generator=torch.Generator().manual_seed(rank))
+            for model in models:
+                model(x).square().mean().backward()
+            for name, parameter in models[1].module.named_parameters():
+                assert parameter.grad is not None
+                assert torch.equal(seen[1][name], parameter.grad)
+                expected = models[0].module.get_parameter(name).grad
+                torch.testing.assert_close(parameter.grad, expected, rtol=1e-3, atol=1e-5)
+                left, right = (hook.averager.residual(name) for hook in hooks)
+                torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-5)
+            for hook in hooks:
+                hook.close()
+
+
 def refuses(call: Callable[[], object], text: str) -> None:
     try:
         call()
@@ -266,6 +311,7 @@ def checks() -> None:
         accumulates_without_synchronization,
         unused_parameters_keep_their_residual,
         codecs_change_between_steps,
+        memory_formats_make_no_difference,
         bad_arguments_are_refused,
     ):
         check()

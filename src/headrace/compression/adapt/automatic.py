@@ -180,9 +180,9 @@ class AutomaticHook(Hook):
         except RuntimeError as error:
             raise self._exchanger.reports.error(error) from error
         if self.observers and bool(torch.isfinite(mean).all()):
-            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            for name, gradient in self._gradients(bucket):
                 for observer in self.observers:
-                    observer(self._names[parameter], gradient)
+                    observer(name, gradient)
         return mean
 
     def _finish(self, gradients: Gradients) -> None:

@@ -46,8 +46,8 @@ class Codec(Protocol):
             undefined. Casts (sums are rounded on the way) and votes are exceptions: see there.
         mean : of the same shapes; overwritten with the estimate, equal bit by bit on all ranks. May
             be the same memory as `given` if there is no feedback. With feedback it is not written
-            before the last exchange is complete: the residuals of before are in it until then, so
-            that a step that fails can be undone.
+            before the last exchange is complete: the residuals of before, which are in `given`
+            beside the gradient, are in it until then, so that a step that fails can be undone.
         states : of each tensor, changed in place; empty at the first call.
 
         Raises

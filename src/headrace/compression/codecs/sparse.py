@@ -44,9 +44,10 @@ class Sparse:
     momentum. As `average` gets the sum of gradient and residual, the residual that it leaves is the
     unsent sum *plus the next call's 0.9 velocity*: what it gets then is the accumulated sum, and
     less the former unsent sum, which is in ``state["unsent"]``, it is the velocity. So residuals
-    and the mean add up to what was given and 0.9 of the ranks' velocities. The velocity is zero
-    where a call does not follow the former one, as the residual may be another codec's. Without
-    feedback there is no momentum.
+    and the mean add up to what was given and 0.9 of the ranks' velocities. At the first call the
+    unsent sum is the residual of before, which is in `mean`: the velocity is the gradient then. A
+    step that was not completed leaves both as they were, and so the momentum. Without feedback
+    there is none.
     """
 
     spec: CodecSpec
@@ -63,7 +64,7 @@ class Sparse:
         if not len(vector):
             return
         correct = context.feedback and self.spec.family == "dgc"
-        velocity = _velocity(vector, state, context) if correct else None
+        velocity = _velocity(vector, result, state) if correct else None
         k = kept_elements(self.spec, len(vector))
         sent = vector.new_zeros(entries_bytes(self.spec, len(vector)), dtype=torch.uint8)
         head, indices, values = _fields(sent, k, WIRE_TYPES[self.spec.wire])
@@ -233,21 +234,18 @@ def _ascend(indices: Tensor, end: int) -> Tensor:
     return (indices[1:] > indices[:-1]).all() & first & last
 
 
-def _velocity(vector: Tensor, state: State, context: Context) -> Tensor:
-    """Turn the state's unsent sum into the velocity, in place; zero if it is not the last call's.
+def _velocity(vector: Tensor, residual: Tensor, state: State) -> Tensor:
+    """Turn the state's unsent sum into the velocity, in place; at first it is the gradient.
 
-    Between calls that do not follow each other, or of other numbers of ranks, residuals changed.
+    Parameters
+    ----------
+    vector : gradient plus residual.
+    residual : the former call's.
     """
     unsent = state.get("unsent")
-    follows = (state.get("step"), state.get("ranks")) == (context.step - 1, context.ranks)
-    state["step"], state["ranks"] = context.step, context.ranks
     if unsent is None or unsent.shape != vector.shape:
-        unsent = state["unsent"] = torch.zeros_like(vector)
-    elif follows:
-        unsent.neg_().add_(vector)
-    else:
-        unsent.zero_()
-    return unsent
+        unsent = state["unsent"] = residual.clone()
+    return unsent.neg_().add_(vector)
 
 
 def _fields(row: Tensor, k: int, wire: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -345,10 +345,10 @@ class CompressedReduceScatter(ReduceScatter):
         """Continue from this rank's state, or from those of all of another number of ranks."""
         group = self._group
         sources, model = choose_states(states, rank=group.rank, ranks=group.ranks)
-        for source in sources:
+        for _, source in sources:
             group.check(source["residuals"], {each.name: each.whole for each in group.columns})
         self.step, self.residual = int(model["step"]), None
-        for source in sources:
+        for weight, source in sources:
             if not source["residuals"]:
                 continue
             if self.residual is None:
@@ -358,7 +358,7 @@ class CompressedReduceScatter(ReduceScatter):
             for column, rows in zip(group.columns, parts, strict=True):
                 shards = column.split(source["residuals"][column.name], group.ranks)
                 for row, shard in zip(rows, shards, strict=True):
-                    row.add_(shard.reshape(-1).to(row.device))
+                    row.add_(shard.reshape(-1).to(row.device), alpha=weight)
 
 
 class _Replicas:
@@ -503,8 +503,9 @@ class FsdpHook:
     def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's state, or from the list of all ranks' states.
 
-        The list may be of another number of ranks, shards or replicas: the residuals' sum is kept,
-        as by `Averager.load_state_dict`. Where shards are others, warm starts are not.
+        The list may be of another number of ranks, shards or replicas: the residuals' mean over
+        the ranks is kept, as by `Averager.load_state_dict`. Where shards are others, warm starts
+        are not.
 
         Raises
         ------

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace.compression.averaging import Averager, Gradients
+from headrace.compression.averaging import Averager, Gradients, is_dense
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
@@ -151,8 +151,8 @@ class Hook:
     def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's state, or from the list of all ranks' states.
 
-        The list may be of another number of ranks: the residuals' sum is kept. With a scaler,
-        residuals follow the difference of its scale to the saved one.
+        The list may be of another number of ranks: the residuals' mean over the ranks is kept. With
+        a scaler, residuals follow the difference of its scale to the saved one.
 
         Raises
         ------
@@ -191,8 +191,7 @@ class Hook:
             raise CompressionError("the hook was closed: wrap the module in a new model")
         if bucket.index() == 0:
             self._begin()
-        names = [self._names[parameter] for parameter in bucket.parameters()]
-        gradients = list(zip(names, bucket.gradients(), strict=True))
+        gradients = self._gradients(bucket)
         future: torch.futures.Future[Tensor] = torch.futures.Future(
             devices=self._staging.devices if self._staging is not None else None
         )
@@ -209,6 +208,22 @@ class Hook:
             self._give_up(error)
             raise
         return future
+
+    def _gradients(self, bucket: dist.GradBucket) -> Gradients:
+        """Return a bucket's gradients by name, in their parameters' memory format.
+
+        torch lays them out as their parameters are, where these are dense; but the views of them
+        that `GradBucket.gradients` returns have the strides of contiguous ones.
+        """
+        return [
+            (
+                self._names[parameter],
+                memory.as_strided(parameter.shape, parameter.stride())
+                if is_dense(parameter)
+                else memory,
+            )
+            for parameter, memory in zip(bucket.parameters(), bucket.gradients(), strict=True)
+        ]
 
     def _begin(self) -> None:
         if self._buckets:  # a backward pass that ended half-way
