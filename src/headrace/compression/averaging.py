@@ -19,6 +19,7 @@ is in the gradient's memory and the residual's is untouched; the codec then writ
 residual, and the two are exchanged block by block. So no copy of a gradient is needed.
 """
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.compression.bounds import check_feedback
 from headrace.compression.codecs.codec import Codec, State
 from headrace.compression.codecs.requests import (
     AllReduce,
@@ -156,8 +158,8 @@ class Averager:
         self._shapes = {name: tuple(shape) for name, shape in shapes.items()}
         self._codecs = {name: self.policy.codec_of(name, s) for name, s in self._shapes.items()}
         self._made: dict[CodecSpec, Codec] = {}
-        for spec in set(self._codecs.values()):
-            self._codec(spec)
+        for spec in {codec_spec(self.policy.codec), *self._codecs.values()}:
+            self.check_codec(spec)
         self._residuals: dict[str, Tensor] = {}
         self._states: dict[str, dict[str, list[State]]] = {}
         self._open = False
@@ -289,7 +291,7 @@ class Averager:
         CompressionError : no such codec or parameter.
         """
         spec = codec_spec(codec)
-        self._codec(spec)
+        self.check_codec(spec)
         if name is not None and name not in self._shapes:
             raise CompressionError(f"parameter is {name!r}, needs the name of a parameter")
         if self._open:
@@ -300,6 +302,18 @@ class Averager:
             if self._codecs[parameter].family != before and parameter in self._states:
                 states = self._states[parameter].items()
                 self._states[parameter] = {f: s for f, s in states if FAMILIES[f].matrices}
+
+    def check_codec(self, codec: CodecSpec | str) -> None:
+        """Raise CompressionError unless the codec can be used for all parameters.
+
+        With feedback it has to be a contraction (`headrace.compression.bounds`), or residuals grow
+        without bound.
+        """
+        spec = codec_spec(codec)
+        self._codec(spec)
+        for name, shape in self._shapes.items():
+            pieces = (min(math.prod(shape), PIECE),) if not spec.traits.matrices else shape
+            check_feedback(self.policy, self.policy.codec_of(name, shape, spec), name, pieces)
 
     def rescale(self, factor: float) -> None:
         """Multiply all residuals by `factor`, as the scale of the gradients changes by it.

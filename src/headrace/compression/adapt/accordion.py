@@ -164,6 +164,11 @@ class Accordion:
         object.__setattr__(self, "regimes", regimes)
 
     @property
+    def codecs(self) -> tuple[CodecSpec, ...]:
+        """Codecs that it may use."""
+        return (codec_spec(self.low), codec_spec(self.high))
+
+    @property
     def mark_steps(self) -> int:
         """Steps of a mark; 0: a mark is an epoch."""
         return window_marks(self.window, self.unit)[1]

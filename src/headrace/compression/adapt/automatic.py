@@ -62,6 +62,8 @@ class AutomaticHook(Hook):
     ) -> None:
         policy = replace(auto.rules, codec=auto.levels[0])
         super().__init__(model, policy, when="after", optimizer=optimizer, scaler=scaler)
+        for codec in (*auto.levels, *(auto.schedule.codecs if auto.schedule is not None else ())):
+            self.averager.check_codec(codec)
         compare_ranks(repr(auto), "levels of compression", self._group)
         self.auto = auto
         self.records = decision_log(self.averager.rank) if records is None else records

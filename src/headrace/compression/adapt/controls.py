@@ -52,6 +52,11 @@ class AdaQS:
         window_marks(self.window, self.unit)
 
     @property
+    def codecs(self) -> tuple[CodecSpec, ...]:
+        """Codecs that it may use."""
+        return tuple(codec_spec(codec) for codec in self.levels)
+
+    @property
     def mark_steps(self) -> int:
         """Steps of a mark; 0: a mark is an epoch."""
         return window_marks(self.window, self.unit)[1]
@@ -130,6 +135,11 @@ class HandSet:
                 f"levels begin at {starts}, needs numbers of {self.unit} that ascend from 0"
             )
         window_marks(1, self.unit)
+
+    @property
+    def codecs(self) -> tuple[CodecSpec, ...]:
+        """Codecs that it may use."""
+        return tuple(codec_spec(codec) for _, codec in self.levels)
 
     @property
     def mark_steps(self) -> int:

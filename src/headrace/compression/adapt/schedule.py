@@ -70,6 +70,11 @@ class LevelSchedule(Protocol):
         ...
 
     @property
+    def codecs(self) -> Sequence[CodecSpec]:
+        """Codecs that it may use: a hook refuses those that its model cannot have."""
+        ...
+
+    @property
     def mark_steps(self) -> int:
         """Steps of a mark; 0: a mark is an epoch."""
         ...

@@ -49,6 +49,8 @@ class ScheduledHook(Hook):
             )
         policy = replace(schedule.rules, codec=NONE)
         super().__init__(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+        for codec in schedule.codecs:
+            self.averager.check_codec(codec)
         self._ended = False  # a step, that has not been counted yet
         self._compare(repr(schedule))
         self.binding = ScheduleBinding(

@@ -27,6 +27,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from headrace.compression.averaging import Averager, choose_states
+from headrace.compression.bounds import check_feedback
 from headrace.compression.codecs.quantizers import Float8, MinMax, SignVote, Stochastic
 from headrace.compression.codecs.requests import AllToAll, Context, requested
 from headrace.compression.codecs.sharded import Coder
@@ -222,6 +223,7 @@ class CompressedReduceScatter(ReduceScatter):
                     f"codec {spec} of parameter {name!r} has no encoded shards, a fully sharded "
                     f"model needs one of {', '.join(_CODERS)}; with replicas=, any codec"
                 )
+            check_feedback(policy, spec, name, column.padded)
             if runs and runs[-1][0] == spec:
                 runs[-1] = (spec, runs[-1][1] + size)
             else:
