@@ -81,8 +81,8 @@ def check_feedback(policy: Policy, spec: CodecSpec, name: str, shape: Sequence[i
     remedies.append("minmax:4, whose residuals are bounded")
     raise CompressionError(
         f"codec {spec} of parameter {name!r} has feedback=True, and an error of up to "
-        f"{bound.error:.3g} times the squared norm of what it encodes, needs one below 1: residuals "
-        f"would grow without bound. Needs one of: {'; '.join(remedies)}"
+        f"{bound.error:.3g} times the squared norm of what it encodes, needs one below 1: "
+        f"residuals would grow without bound. Needs one of: {'; '.join(remedies)}"
     )
 
 
@@ -170,4 +170,4 @@ BOUNDS: Mapping[str, Callable[[CodecSpec, Sequence[int]], ErrorBound]] = {
     "powersgd": lambda spec, shape: _projected(spec, shape, largest=False),
     "atomo": lambda spec, shape: _projected(spec, shape, largest=True),
 }
-"""Bound of each family; of ``powersgd`` at a cold start: a warm one is no worse than nothing sent."""
+"""Bound of each family; of ``powersgd`` at a cold start: a warm one leaves at most the whole."""
