@@ -47,7 +47,7 @@ class ErrorBound:
 
     @property
     def contracts(self) -> bool:
-        """Whether error feedback over the codec is stable."""
+        """True if error feedback over the codec is stable."""
         return self.error < 1
 
 
