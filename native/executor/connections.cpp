@@ -257,6 +257,8 @@ void Driver::abandon() {
   if (thread_.joinable()) thread_.detach();
   for (auto& helper : helpers_) helper.detach();
   helpers_.clear();
+  // The parent's threads may have held these at the fork, and destruction locks them.
+  for (auto* one : {&state_, &tasks_, &members_}) new (one) std::mutex;
   // The copies of the parent's waiting threads are counted in these, and destroying a condition
   // variable waits for its waiters.
   for (auto* one : {&done_, &help_, &all_released_}) new (one) std::condition_variable;

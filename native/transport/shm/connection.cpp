@@ -31,6 +31,11 @@ void Connection::close() {
   SocketConnection::close();
 }
 
+void Connection::abandon() {
+  owner_.abandon();
+  SocketConnection::abandon();
+}
+
 // ---- sending
 
 std::size_t Connection::send(const iovec* parts, int count, std::uint32_t zero_copy) {

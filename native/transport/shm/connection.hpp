@@ -29,6 +29,7 @@ class Connection final : public SocketConnection {
   bool changed() override;
   bool shares_memory() const override { return true; }
   void close() override;
+  void abandon() override;
 
  private:
   // Accepted bytes that the caller must not overwrite yet, or that follow such bytes.

@@ -11,10 +11,12 @@
 #include <cstring>
 #include <iterator>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <string>
 #include <vector>
 
+#include "process.hpp"
 #include "transport/connection.hpp"
 
 namespace headrace::shm {
@@ -30,13 +32,38 @@ constexpr std::size_t kMostKept = 64;
 struct Owned {
   std::shared_ptr<Region> region;
   bool used;
+  bool inherited = false;  // by a forked child: the parent goes on using the same memory
 };
 
-std::shared_mutex owned_mutex;
 // Released regions in the order of their release.
 std::vector<Owned>& owned() {
   static auto& all = *new std::vector<Owned>();  // never destroyed: threads may use it until exit
   return all;
+}
+
+// The lock of `owned`. A fork waits for the thread that has it, so that a child's copy is whole and
+// free; the child may use and release what it inherits, but has to allocate memory of its own.
+class OwnedMutex final : public ForkListener {
+ public:
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+  void lock_shared() { mutex_.lock_shared(); }
+  void unlock_shared() { mutex_.unlock_shared(); }
+
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork_in_parent() noexcept override { mutex_.unlock(); }
+  void after_fork_in_child() noexcept override {
+    for (auto& one : owned()) one.inherited = true;
+    new (&mutex_) std::shared_mutex;  // the parent's waiting threads are counted in the copy
+  }
+
+ private:
+  std::shared_mutex mutex_;
+};
+
+OwnedMutex& owned_mutex() {
+  static auto& mutex = *new OwnedMutex();
+  return mutex;
 }
 
 std::atomic<std::uint64_t> ended{0};
@@ -102,12 +129,12 @@ Region::~Region() {
 std::byte* allocate(std::size_t bytes) {
   auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   auto wanted = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
-  std::unique_lock lock(owned_mutex);
+  std::unique_lock lock(owned_mutex());
   Owned* best = nullptr;
   for (auto& one : owned()) {
     auto size = one.region->bytes();
     // A region that a peer still has to read has a second owner: the connection.
-    bool free = !one.used && one.region.use_count() == 1;
+    bool free = !one.used && !one.inherited && one.region.use_count() == 1;
     bool fits = free && size >= wanted && size <= 2 * wanted;
     if (fits && (best == nullptr || size < best->region->bytes())) best = &one;
   }
@@ -121,11 +148,16 @@ std::byte* allocate(std::size_t bytes) {
 
 void release(std::byte* begin) {
   std::vector<Owned> more;  // destroyed after the lock is released
-  std::unique_lock lock(owned_mutex);
+  std::unique_lock lock(owned_mutex());
   auto& all = owned();
   auto found =
       std::ranges::find_if(all, [begin](const Owned& one) { return one.region->begin() == begin; });
   if (found == all.end()) return;
+  if (found->inherited) {
+    more.push_back(std::move(*found));
+    all.erase(found);
+    return;
+  }
   found->used = false;
   std::rotate(found, found + 1, all.end());
   more = surplus();
@@ -134,7 +166,7 @@ void release(std::byte* begin) {
 std::uint64_t regions_ended() { return ended.load(); }
 
 std::shared_ptr<const Region> region_of(const std::byte* from, std::size_t bytes) {
-  std::shared_lock lock(owned_mutex);
+  std::shared_lock lock(owned_mutex());
   for (const auto& one : owned()) {
     if (one.used && one.region->holds(from, bytes)) return one.region;
   }

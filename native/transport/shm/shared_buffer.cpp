@@ -83,7 +83,7 @@ void BufferOwner::drop_ended() {
 }
 
 void BufferOwner::revoke() {
-  state_.revoked.store(1);
+  if (!abandoned_) state_.revoked.store(1);
   for (auto& region : regions_of_posted_) region.reset();
 }
 

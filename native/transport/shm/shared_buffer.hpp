@@ -52,6 +52,8 @@ class BufferOwner {
   bool changed() const { return pending() && state_.consumed.load() != known_consumed_; }
   // Revokes all descriptors not consumed yet: the reader must not use their bytes any more.
   void revoke();
+  // For a forked child: the state is the parent's, and is not written any more.
+  void abandon() { abandoned_ = true; }
   // Makes the reader unmap the regions that have ended, if any.
   void drop_ended();
 
@@ -64,6 +66,7 @@ class BufferOwner {
   std::uint64_t ended_ = regions_ended();           // value at the last check of `known_`
   // Keeps regions with unconsumed descriptors from being reused.
   std::shared_ptr<const Region> regions_of_posted_[BufferQueue::kCapacity];
+  bool abandoned_ = false;
   std::uint32_t posted_ = 0;
   std::uint32_t known_consumed_ = 0;
 };

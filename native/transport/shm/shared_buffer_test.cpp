@@ -12,10 +12,12 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.hpp"
 #include "executor/testing.hpp"
+#include "process_testing.hpp"
 #include "transport/shm/connection.hpp"
 
 using namespace headrace;
@@ -130,6 +132,55 @@ void what_was_revoked_is_not_used() {
     }
     CHECK(pair.receiver->closed_at());
   }
+}
+
+// A data loader's worker that merely ended revoked its parent's pending blocks, so that the
+// parent's peer lost its connection.
+void a_child_revokes_nothing() {
+  Pair pair;
+  Allocated region(kRegionBytes);
+  region.bytes[0] = std::byte{7};
+  iovec part{region.bytes.data(), region.bytes.size()};
+  (void)pair.sender->send(&part, 1, 1);
+  in_child([&] {
+    pair.sender->abandon();
+    pair.sender.reset();
+  });
+  std::byte first{};
+  CHECK(pair.receiver->receive(&first, 1, {}) == 1);
+  CHECK(first == std::byte{7});
+}
+
+// A child allocated the memory that its parent had released, and wrote into its parent's tensors.
+void a_child_allocates_memory_of_its_own() {
+  auto* begin = allocate(kRegionBytes);
+  release(begin);
+  Allocated used(2 * kRegionBytes);
+  std::fill(begin, begin + kRegionBytes, std::byte{1});
+  in_child([&] {
+    Allocated anew(kRegionBytes);
+    CHECK(anew.bytes.data() != begin);
+    std::ranges::fill(anew.bytes, std::byte{2});
+    release(used.bytes.data());
+    Allocated again(2 * kRegionBytes);
+    std::ranges::fill(again.bytes, std::byte{3});
+  });
+  CHECK(*begin == std::byte{1});
+  CHECK(used.bytes[0] == std::byte{0});
+}
+
+// Another thread had the lock of the regions at the fork: in the child, freeing a tensor hung.
+void a_child_can_release_whatever_other_threads_do() {
+  Allocated inherited(kRegionBytes);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) (void)region_of(inherited.bytes.data(), 1), Allocated(1);
+  });
+  for (int fork = 0; fork < 200; ++fork) {
+    in_child([&] { release(inherited.bytes.data()); });
+  }
+  stop = true;
+  other.join();
 }
 
 void other_memory_is_copied() {
@@ -344,6 +395,9 @@ int main() {
   shared_bytes_arrive_in_order();
   waits_until_a_buffer_was_consumed();
   what_was_revoked_is_not_used();
+  a_child_revokes_nothing();
+  a_child_allocates_memory_of_its_own();
+  a_child_can_release_whatever_other_threads_do();
   other_memory_is_copied();
   memory_is_used_again();
   memory_is_given_back();

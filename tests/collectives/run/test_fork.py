@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.conformance.launch import environment
+from tests.conformance.launch import environment, outputs, ranks
 
 CHILD = """
 import gc, os, sys, threading, time
@@ -127,3 +128,22 @@ def test_a_child_cannot_use_calls_that_are_pending_in_its_parent() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+JOB = Path(__file__).with_name("fork_job.py")
+
+
+def trains(loaders: int, exits: int, deadline_s: float) -> None:
+    with ranks(2, JOB, str(loaders), str(exits)) as processes:
+        texts = outputs(processes, deadline_s)
+        assert [process.returncode for process in processes] == [0, 0], texts
+
+
+def test_workers_of_a_data_loader_leave_their_parents_groups_alone() -> None:
+    """A child that ended revoked blocks that its parent had published, and ended its group."""
+    trains(10, 1, 180)
+
+
+@pytest.mark.slow
+def test_two_hundred_forks_leave_the_parents_groups_alone() -> None:
+    trains(200, 10, 280)

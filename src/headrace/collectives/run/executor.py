@@ -167,15 +167,22 @@ class Executor:
         """Listening address until it is connected: "host:port"."""
         return self._listener.address
 
-    def connect(self, addresses: Sequence[str], deadline_s: float = 30.0) -> None:
+    def connect(
+        self,
+        addresses: Sequence[str],
+        deadline_s: float = 30.0,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         """Connect to every other rank; `addresses` are by rank.
+
+        `check` is called at times, and raises if another rank will not connect.
 
         Raises
         ------
         CommunicationError : naming the ranks that could not be reached in time.
         """
         deadline = time.monotonic() + deadline_s
-        links = self._listener.connect(addresses, deadline_s)
+        links = self._listener.connect(addresses, deadline_s, check)
         with _translated():
             self._native.connect(links, max(0.0, deadline - time.monotonic()))
 

@@ -27,6 +27,7 @@ from headrace.collectives.run.connect.addresses import (
     interface_addresses,
     is_loopback,
 )
+from headrace.collectives.run.connect.descriptors import shortage
 from headrace.collectives.run.executor import TAGS, Executor
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.settings import CollectiveSettings
@@ -35,6 +36,7 @@ from headrace.job.store import answering, innermost, wait_for
 from headrace.settings import Settings
 
 _SECRET = "secret"  # key in the group's part of the store
+_FAILED = "failed"  # key: why a rank could not connect
 _LOOPBACK = "127.0.0.1"
 _ADDRESS_BYTES = 64
 _FIRST_TAG = TAGS + TAGS // 2  # no message of a user has it
@@ -94,8 +96,8 @@ class Rendezvous:
         ------
         InputError : the ranks' plan books differ, or their settings of TLS; the interface has no
             address, or the ranks have no address family in common.
-        CommunicationError : naming the ranks that did not arrive in time; the store does not
-            answer.
+        CommunicationError : naming the ranks that did not arrive in time, or lack file descriptors;
+            the store does not answer.
         """
         with self._answering():
             if self._rank == 0:
@@ -107,7 +109,13 @@ class Rendezvous:
             offer = _of_interface(interface) if interface else self._route()
         identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
         wanted = [max(settings.channels, channels), settings.shared_memory, settings.tls]
-        rows = self._exchange("meet", [identity, list(offer.items()), book_digest, *wanted])
+        lacking = shortage(self._ranks)
+        rows = self._exchange(
+            "meet", [identity, list(offer.items()), book_digest, *wanted, lacking]
+        )
+        for at, row in enumerate(rows):
+            if row[6]:
+                raise CommunicationError(f"rank {at} cannot make the group: {row[6]}")
         _compare_books([str(row[2]) for row in rows])
         _compare_tls([bool(row[5]) for row in rows])
         hosts = [str(row[0]) for row in rows]
@@ -129,8 +137,39 @@ class Rendezvous:
         )
 
     def addresses(self, mine: str) -> list[str]:
-        """Run round two: the executors' addresses, by rank."""
-        return [str(address) for address in self._exchange("address", mine)]
+        """Run round two: the executors' addresses, by rank.
+
+        Raises
+        ------
+        CommunicationError : a rank failed; see `fail`.
+        """
+        addresses = [str(address) for address in self._exchange("address", mine)]
+        if "" in addresses:
+            self.check()
+        return addresses
+
+    def fail(self, error: Exception) -> None:
+        """Tell the other ranks that this one will not connect: theirs fail, too, with its reason.
+
+        Does nothing if the store is lost.
+        """
+        with suppress(RuntimeError):
+            if not self._store.check([_FAILED]):
+                self._store.set(_FAILED, f"rank {self._rank} failed: {error}")
+            self._store.set(f"address/{self._rank}", json.dumps(""))  # others may wait for it
+
+    def check(self) -> None:
+        """Raise the error of a rank that failed.
+
+        Raises
+        ------
+        CommunicationError : see `fail`; or the store does not answer.
+        """
+        with self._answering():
+            if not self._store.check([_FAILED]):
+                return
+            reason = self._store.get(_FAILED).decode()
+        raise CommunicationError(f"{self._what}: {reason}")
 
     def connect(self, executor: Executor, settings: Settings) -> list[str]:
         """Connect this rank's executor with all others (round two); returns their addresses."""

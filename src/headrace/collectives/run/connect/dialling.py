@@ -7,6 +7,7 @@ name: then TCP is dialled, where the peer's challenge tells whether it listens l
 dialled locally again; after `LOCAL_ATTEMPTS` failures TCP is used.
 """
 
+import errno
 import logging
 import math
 import os
@@ -36,6 +37,7 @@ from headrace.collectives.run.connect.handshake_loop import (
     make_memory,
 )
 from headrace.collectives.run.connect.sockets import Endpoint, dialling_socket, parsed, prepare
+from headrace.errors import CommunicationError
 
 LOCAL_ATTEMPTS = 3
 
@@ -124,6 +126,11 @@ class Dialling:
         except OSError as error:
             if memory_fd >= 0:
                 os.close(memory_fd)
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # waiting gives none back
+                raise CommunicationError(
+                    f"rank {self._own.rank} cannot connect to rank {dial.peer}: {error.strerror}; "
+                    "raise the limit of open files (ulimit -n)"
+                ) from error
             self._failed(dial, error)
             return
         # a peer dialled by TCP may answer as late as the deadline allows

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headrace.collectives.run.connect.accepting import Accepting
@@ -25,6 +25,7 @@ from headrace.collectives.run.connect.sockets import (
 from headrace.errors import CommunicationError, InputError
 
 _TICK_S = 0.1
+_CHECK_S = 0.5  # interval of looks for a failure at another rank
 
 log = logging.getLogger(__name__)
 
@@ -112,13 +113,19 @@ class Listener:
             tls=tls,
         )
 
-    def connect(self, addresses: Sequence[str], deadline_s: float) -> list[PeerConnection]:
+    def connect(
+        self,
+        addresses: Sequence[str],
+        deadline_s: float,
+        check: Callable[[], None] | None = None,
+    ) -> list[PeerConnection]:
         """Connect to every other rank, then stop listening, also after an error.
 
         Parameters
         ----------
         addresses : listening addresses by rank.
         deadline_s : seconds from now.
+        check : called at times; raises if another rank failed and will not connect.
 
         Returns
         -------
@@ -144,6 +151,7 @@ class Listener:
             dialling = Dialling(own, self._source, addresses, loop, links)
             wanted = (own.ranks - 1) * (own.channels - CONTROL_CHANNEL)
             deadline = time.monotonic() + deadline_s
+            next_check = time.monotonic() + _CHECK_S
             accepting.begin()
             dialling.begin()
             while len(links) < wanted:
@@ -155,6 +163,9 @@ class Listener:
                         + _rejected(accepting)
                     )
                 loop.turn(min(left, _TICK_S))
+                if check is not None and time.monotonic() >= next_check:
+                    check()
+                    next_check = time.monotonic() + _CHECK_S
             return _released(links)
         finally:
             self.close()

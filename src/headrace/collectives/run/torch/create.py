@@ -25,6 +25,7 @@ from headrace.collectives.run.torch.group import HeadraceBackend, HeadraceGroup,
 from headrace.collectives.run.torch.incarnation import own_part
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.settings import CollectiveSettings
+from headrace.errors import HeadraceError
 from headrace.job.store import answering
 
 if TYPE_CHECKING:
@@ -141,8 +142,11 @@ def _join(
     config = rendezvous.agree(settings, book_digest=digest, channels=channels(book))
     try:
         executor, addresses = _connected(
-            rank, ranks, config, settings, rendezvous.addresses, timeout_s
+            rank, ranks, config, settings, rendezvous.addresses, timeout_s, rendezvous.check
         )
+    except (HeadraceError, OSError) as error:
+        rendezvous.fail(error)
+        raise
     finally:  # nothing listens any more: a rank that comes later cannot use it
         rendezvous.forget_secret()
     return _Joined(
@@ -188,12 +192,14 @@ def _connected(
     settings: CollectiveSettings,
     exchange: Callable[[str], list[str]],
     timeout_s: float,
+    check: Callable[[], None] | None = None,
 ) -> tuple[Executor, list[str]]:
     """Return an executor that is connected with all ranks', and the addresses of all.
 
     Parameters
     ----------
     exchange : returns the addresses of all ranks from this rank's.
+    check : raises if another rank failed.
     """
     executor = Executor(
         rank,
@@ -208,7 +214,7 @@ def _connected(
     )
     try:
         addresses = exchange(executor.address)
-        executor.connect(addresses, timeout_s)
+        executor.connect(addresses, timeout_s, check)
         pace(executor, addresses, settings)
     except BaseException:
         executor.close()
