@@ -227,48 +227,50 @@ def codecs_change_between_steps() -> None:
 
 
 class Images(nn.Module):
-    """Convolutions, whose parameters can be in channels_last, and a transposed matrix."""
+    """A convolution in channels_last, and a transposed matrix."""
 
-    def __init__(self, memory_format: torch.memory_format, *, transposed: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.convolution = nn.Conv2d(8, 32, 3).to(memory_format=memory_format)
+        self.convolution = nn.Conv2d(8, 32, 3).to(memory_format=torch.channels_last)
         self.last = nn.Linear(32, 64)
-        if transposed:
-            self.last.weight = nn.Parameter(self.last.weight.detach().T.contiguous().T)
+        self.last.weight = nn.Parameter(self.last.weight.detach().T.contiguous().T)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(torch.tanh(self.convolution(x)).mean((2, 3)))
 
 
 def memory_formats_make_no_difference() -> None:
-    """torch gives a hook views of a bucket that mix up gradients in channels_last."""
-    rank = dist.get_rank()
-    for codec in ("powersgd:2", "minmax:2", "dgc:5%", "bf16", "none"):
+    """torch gives a hook views of a bucket that mix up gradients in channels_last.
+
+    Residuals and means add up to the gradients, element by element. Networks in two formats are
+    not compared: their gradients differ by rounding, which may decide a quantised value.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    x = torch.randn(4, 8, 9, 9, generator=torch.Generator().manual_seed(rank))
+    for codec in ("powersgd:2", "minmax:2", "topk:5%", "none"):
         for when in ("after", "during"):
-            models = [
-                DistributedDataParallel(Images(torch.contiguous_format, transposed=False)),
-                DistributedDataParallel(Images(torch.channels_last, transposed=True)),
-            ]
-            assert not models[1].module.convolution.weight.is_contiguous()
-            hooks = [ddp_hook(model, codec, when=when) for model in models]
-            seen: list[dict[str, Tensor]] = [{}, {}]
-            for hook, means in zip(hooks, seen, strict=True):
-                hook.observers.append(
-                    lambda name, mean, means=means: means.update({name: mean.clone()})
-                )
-            x = torch.randn(4, 8, 9, 9, generator=torch.Generator().manual_seed(rank))
-            for model in models:
-                model(x).square().mean().backward()
-            for name, parameter in models[1].module.named_parameters():
+            network = Images()
+            assert not network.convolution.weight.is_contiguous()
+            network(x).square().mean().backward()
+            totals = {name: torch.clone(p.grad) for name, p in network.named_parameters()}  # type: ignore[arg-type]
+            network.zero_grad()
+            model = DistributedDataParallel(network)
+            hook = ddp_hook(model, codec, when=when)
+            seen: dict[str, Tensor] = {}
+            hook.observers.append(lambda name, mean, seen=seen: seen.update({name: mean.clone()}))
+            model(x).square().mean().backward()
+            for name, parameter in network.named_parameters():
                 assert parameter.grad is not None
-                assert torch.equal(seen[1][name], parameter.grad)
-                expected = models[0].module.get_parameter(name).grad
-                torch.testing.assert_close(parameter.grad, expected, rtol=1e-3, atol=1e-5)
-                left, right = (hook.averager.residual(name) for hook in hooks)
-                torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-5)
-            for hook in hooks:
-                hook.close()
+                assert torch.equal(seen[name], parameter.grad)
+                left, total = hook.averager.residual(name), totals[name].contiguous()
+                dist.all_reduce(left)
+                dist.all_reduce(total)
+                found = left + ranks * parameter.grad
+                torch.testing.assert_close(
+                    found, total, rtol=0, atol=1e-4 * float(total.abs().max())
+                )
+            hook.close()
 
 
 def refuses(call: Callable[[], object], text: str) -> None:
