@@ -303,6 +303,13 @@ class Averager:
                 states = self._states[parameter].items()
                 self._states[parameter] = {f: s for f, s in states if FAMILIES[f].matrices}
 
+    def admit(self, name: str, shape: Sequence[int]) -> None:
+        """Take one more parameter, by the policy's codec; on all ranks in the same step."""
+        if name not in self._shapes:
+            codec = self.policy.codec_of(name, shape)
+            self._codec(codec)
+            self._shapes[name], self._codecs[name] = tuple(shape), codec
+
     def check_codec(self, codec: CodecSpec | str) -> None:
         """Raise CompressionError unless the codec can be used for all parameters.
 

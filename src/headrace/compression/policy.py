@@ -22,7 +22,8 @@ class Policy:
     Attributes
     ----------
     codec : of all parameters that no rule leaves alone; a text as `CodecSpec.parse` reads it.
-    except_for : patterns (as in shells) of names of parameters that are sent as they are.
+    except_for : patterns (as in shells) of names of parameters that are sent as they are: the
+        module's names, or those of its DistributedDataParallel, which begin with ``module.``.
     smallest : elements below which a tensor is sent as it is.
     one_dimension : compress tensors of one dimension, too.
     feedback : add what was not sent to the next gradient; None: as the codec's family does.
@@ -55,13 +56,18 @@ class Policy:
         alone = (
             math.prod(shape) < self.smallest
             or (len(shape) < 2 and (chosen.traits.matrices or not self.one_dimension))
-            or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.except_for)
+            or any(_matches(name, pattern) for pattern in self.except_for)
         )
         return NONE if alone else chosen
 
     def feeds_back(self, codec: CodecSpec) -> bool:
         """Return whether a parameter with this codec keeps a residual."""
         return codec.traits.feedback if self.feedback is None else self.feedback
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether a pattern is of this name, or of it as DistributedDataParallel prints it."""
+    return any(fnmatch.fnmatchcase(text, pattern) for text in (name, f"module.{name}"))
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:

@@ -273,6 +273,47 @@ def memory_formats_make_no_difference() -> None:
             hook.close()
 
 
+def layers_frozen_before_the_hook_are_averaged_or_left_alone() -> None:
+    """A layer frozen between DDP and the hook ended in a KeyError that printed the parameter.
+
+    DDP goes on averaging it, as zeros. Sparse embeddings that are frozen, or that DDP ignores, were
+    refused although they have no gradient to average.
+    """
+    for codec in ("fp16", "minmax:4", "auto"):
+        model = parallel(find_unused_parameters=True)
+        model.module.first.requires_grad_(False)
+        hook = ddp_hook(model, codec)
+        for step in range(3):
+            backward(model, step, dist.get_rank())
+        assert model.module.last.weight.grad is not None
+        state = hook.state_dict()
+        hook.close()
+        again = parallel(find_unused_parameters=True)
+        again.module.first.requires_grad_(False)
+        other = ddp_hook(again, codec)
+        other.load_state_dict(state)
+        backward(again, 3, dist.get_rank())
+        other.close()
+    for ignored in (False, True):
+        network = nn.Sequential(nn.Embedding(9, 64, sparse=True), nn.Linear(64, 64))
+        if ignored:
+            network._ddp_params_and_buffers_to_ignore = ["0.weight"]  # type: ignore[assignment]
+        else:
+            network[0].requires_grad_(False)
+        hook = ddp_hook(DistributedDataParallel(network), "minmax:4")
+        assert set(hook.codecs) == {"1.weight", "1.bias"}
+        hook.close()
+
+
+def patterns_take_the_names_that_ddp_prints() -> None:
+    """except_for=["module.first.*"], as named_parameters() prints it, was ignored in silence."""
+    for pattern in ("first.*", "module.first.*"):
+        hook = ddp_hook(parallel(), Policy(codec="minmax:4", except_for=[pattern]))
+        assert str(hook.codecs["first.weight"]) == "none"
+        assert str(hook.codecs["middle.weight"]) == "minmax:4"
+        hook.close()
+
+
 def refuses(call: Callable[[], object], text: str) -> None:
     try:
         call()
@@ -314,6 +355,8 @@ def checks() -> None:
         unused_parameters_keep_their_residual,
         codecs_change_between_steps,
         memory_formats_make_no_difference,
+        layers_frozen_before_the_hook_are_averaged_or_left_alone,
+        patterns_take_the_names_that_ddp_prints,
         bad_arguments_are_refused,
     ):
         check()

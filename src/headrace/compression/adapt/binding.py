@@ -61,7 +61,7 @@ class ScheduleBinding:
 
     def observe(self, name: str, mean: Tensor, *, scale: float = 1.0) -> None:
         """Take a layer's aggregated gradient of a finite step; see `Detector.add`."""
-        if self.levels.accumulate:
+        if self.levels.accumulate and name in self.levels.codecs:
             self.detector.add(name, mean, scale=scale)
 
     def end_step(self, rates: Sequence[float]) -> None:

@@ -99,10 +99,11 @@ class Hook:
         )
         for name, spec in self.averager.codecs.items():
             _check_type(name, parameters[name], spec)
-        self._parameters = parameters
+        self._parameters: dict[str, Tensor] = {**parameters}
         self._staging = staging_of(one_device(parameters, group))
         self._marks: list[Arrival] = []  # on a device: of this step's buckets
-        self._names: dict[Tensor, str] = {p: name for name, p in parameters.items()}
+        # frozen ones, too: DDP goes on averaging those that were frozen after it was made
+        self._names: dict[Tensor, str] = {p: name for name, p in model.module.named_parameters()}
         self._scaler, self._scale = scaler, None if scaler is None else float(scaler.get_scale())
         compare_configurations(group, repr((self.averager.policy, when, self.averager.codecs)))
         self._own = when == "during" and group.size() > 1
@@ -158,6 +159,10 @@ class Hook:
         ------
         CompressionError : states are missing, or of other parameters.
         """
+        for state in [states] if isinstance(states, Mapping) else states:
+            for parameter, name in self._names.items():
+                if name in state.get("codecs", ()):
+                    self._admit(name, parameter)
         self.averager.load_state_dict(states)
         first = states if isinstance(states, Mapping) else states[0]
         if first.get("scale") is not None:
@@ -215,6 +220,8 @@ class Hook:
         torch lays them out as their parameters are, where these are dense; but the views of them
         that `GradBucket.gradients` returns have the strides of contiguous ones.
         """
+        for parameter in bucket.parameters():
+            self._admit(self._names[parameter], parameter)
         return [
             (
                 self._names[parameter],
@@ -224,6 +231,13 @@ class Hook:
             )
             for parameter, memory in zip(bucket.parameters(), bucket.gradients(), strict=True)
         ]
+
+    def _admit(self, name: str, parameter: Tensor) -> None:
+        """Take a parameter that DDP averages although it was frozen when the hook was made."""
+        if name not in self._parameters:
+            self.averager.admit(name, parameter.shape)
+            _check_type(name, parameter, self.averager.codecs[name])
+            self._parameters[name] = parameter
 
     def _begin(self) -> None:
         if self._buckets:  # a backward pass that ended half-way
@@ -318,12 +332,19 @@ def _checked_parameters(model: DistributedDataParallel) -> dict[str, torch.nn.Pa
     if model.mixed_precision is not None:
         raise CompressionError("the model has mixed_precision, needs torch.autocast in its place")
     module = model.module
+    averaged = {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and name not in model.parameters_to_ignore
+    }
     for name, part in module.named_modules():
-        if getattr(part, "sparse", False) and isinstance(
-            part, torch.nn.Embedding | torch.nn.EmbeddingBag
+        if (
+            isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag)
+            and part.sparse
+            and (f"{name}.weight" if name else "weight") in averaged
         ):
             raise CompressionError(f"module {name!r} has sparse gradients, needs sparse=False")
-    return {n: p for n, p in module.named_parameters() if p.requires_grad}
+    return averaged
 
 
 def one_device(parameters: Mapping[str, Tensor], group: dist.ProcessGroup) -> torch.device:
