@@ -2,14 +2,19 @@
 
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
 
 from headrace.cli.main import main
+from headrace.index.cli.measure import measure_trace_command
 from headrace.index.measure.files import write_keys, write_trace
+from headrace.index.measure.survey import SAMPLE
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.profile import IndexProfile
+
+DOCS = Path(__file__).parents[3] / "docs"
 
 KEYS = np.random.default_rng(8).integers(0, 2**60, 4000).astype(np.uint64)
 
@@ -59,6 +64,13 @@ def test_keys_alone_get_the_workload_of_the_options(
         ("trace.npz", b"no", ("--sample", "10"), "sample is '10', needs at least 1000"),
         ("keys", b"\x01" + bytes(15), ("--inserts", "2"), "inserts is 2, needs 0 to 1"),
         ("keys", b"\x01" + bytes(15), (), "keys: 1 different ones, needs two"),
+        (
+            "keys",
+            (3).to_bytes(8, "little") + np.arange(3, dtype=np.uint64).tobytes(),
+            ("--loaded", "1", "--inserts", "0.5"),
+            "loaded is 1 and inserts 0.5: all 3 keys are there at first and none is left to be "
+            "inserted, so there are no operations; needs inserts 0, or loaded below 1",
+        ),
     ],
 )
 def test_wrong_input_gets_one_line(
@@ -75,6 +87,14 @@ def test_wrong_input_gets_one_line(
     assert run(monkeypatch, "index", "measure", tmp_path / name, "-o", output, *options) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not output.exists()
+
+
+def test_the_default_of_the_sample_is_the_one_in_help_and_docs() -> None:
+    """Help and docs said 4M, the code 6M."""
+    default = f"{SAMPLE // 10**6}M"
+    hints = get_type_hints(measure_trace_command, include_extras=True)
+    assert hints["sample"].__metadata__[0].help.endswith(f"default: {default}.")
+    assert f"`--sample` ({default} keys" in (DOCS / "index.md").read_text()
 
 
 def test_options_for_keys_alone_are_refused_for_a_trace(

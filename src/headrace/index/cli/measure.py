@@ -37,7 +37,7 @@ def measure_trace_command(
     output: Annotated[Path, output_option("File for the index profile.")],
     sample: Annotated[
         str | None,
-        typer.Option(help="Limit of keys and operations of the sample together; default: 4M."),
+        typer.Option(help="Limit of keys and operations of the sample together; default: 6M."),
     ] = None,
     loaded: Loaded = 0.5,
     inserts: Inserts = 0.5,

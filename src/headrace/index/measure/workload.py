@@ -55,7 +55,8 @@ def workload_trace(keys: np.ndarray, workload: Workload) -> Trace:
 
     Raises
     ------
-    TraceError : the keys have another type, are NaN, or are fewer than two.
+    TraceError : the keys have another type, are NaN, or are fewer than two; or no key is left for
+        the inserts, of which the number of operations follows.
     """
     codes, kind = encode(keys)
     random = np.random.default_rng(workload.seed)
@@ -63,6 +64,12 @@ def workload_trace(keys: np.ndarray, workload: Workload) -> Trace:
     if len(codes) < 2:
         raise TraceError(f"keys: {len(codes)} different ones, needs two at least")
     loaded = min(max(round(workload.loaded * len(codes)), 1), len(codes))
+    if loaded == len(codes) and workload.inserts and workload.operations is None:
+        raise TraceError(
+            f"loaded is {workload.loaded:g} and inserts {workload.inserts:g}: all {loaded} keys "
+            "are there at first and none is left to be inserted, so there are no operations; "
+            "needs inserts 0, or loaded below 1"
+        )
     operations = _operations(len(codes) - loaded, len(codes), workload, random)
     inserts = operations == INSERT
     present = loaded + np.cumsum(inserts) - inserts  # keys that have come before each operation
