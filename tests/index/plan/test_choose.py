@@ -2,12 +2,14 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from headrace.index.configuration import LEAVES, Configuration
 from headrace.index.errors import CapError
 from headrace.index.plan.choose import ROUNDS, plan
 from headrace.index.plan.grid import grid
+from headrace.index.plan.plan import IndexPlan
 from headrace.index.trace import FIND, INSERT
 from tests.index.plan.models import FakeTrials, profile, random_model
 
@@ -96,6 +98,67 @@ def test_slow_moments_do_not_decide() -> None:
     assert plan(profile(), model=MODEL, trial=FakeTrials(disturbed)).configuration == max(
         calls, key=rate_of
     )
+
+
+def test_one_trial_is_no_evidence_against_many() -> None:
+    """A configuration of one lucky trial was chosen over one of 21.
+
+    Its trial comes first and fast, so that the others fall behind it; the time is then over before
+    it has run again as often as they have.
+    """
+    hashed = [each for each in grid() if each.leaf == "hashed"][:4]
+    calls: Counter[Configuration] = Counter()
+    lucky: list[Configuration] = []
+
+    def rate(configuration: Configuration) -> float:
+        calls[configuration] += 1
+        if not lucky and len(calls) == 4:
+            lucky.append(configuration)
+        if configuration in lucky:
+            # a slow first trial leaves it out of the turns; the leader slows down later
+            return 0.86e6 if calls[configuration] == 1 else 0.7e6
+        return 1e6 if calls[configuration] < 8 else 0.5e6
+
+    trials = FakeTrials(rate, seconds=0.02)
+    found = plan(profile(), model=MODEL, trial=trials, configurations=hashed, most_s=3.0)
+    found.verify()
+    best = found.chosen
+    for other in found.candidates[1:]:
+        near = other.per_s >= best.per_s * (1 - 0.15 / best.trials**0.5)
+        assert other.trials <= best.trials or not near
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_chosen_has_as_many_trials_as_those_within_its_noise(seed: int) -> None:
+    noise = np.random.default_rng(seed)
+
+    def noisy(configuration: Configuration) -> float:
+        return 1e6 * 1.01 ** (sum(configuration.name.encode()) % 7) * noise.uniform(0.6, 1.0)
+
+    trials = FakeTrials(noisy, seconds=noise.uniform(0.02, 0.2))
+    found = plan(profile(), model=MODEL, trial=trials)
+    found.verify()
+    best = found.chosen
+    least = best.per_s * (1 - 0.15 / best.trials**0.5)
+    assert not [
+        each for each in found.candidates if each.trials > best.trials and each.per_s >= least
+    ]
+
+
+def test_candidates_have_the_spread_of_their_trials() -> None:
+    rates = iter([1e6, 1.2e6] * 1000)
+    trials = FakeTrials(lambda _: next(rates))
+    found = plan(profile(), model=MODEL, trial=trials)
+    for each in found.candidates:
+        assert (each.trial_spread is None) == (each.trials < 2)
+    spreads = [each.trial_spread for each in found.candidates if each.trial_spread is not None]
+    assert spreads
+    assert all(0 <= spread <= 0.2 for spread in spreads)
+    again = IndexPlan.from_artifact(found.to_artifact())
+    assert [each.trial_spread for each in again.candidates] == [
+        each.trial_spread for each in found.candidates
+    ]
+    assert again.digest == found.digest
 
 
 def test_trials_end_with_their_time() -> None:

@@ -1,5 +1,6 @@
 """``headrace index plan``: the configuration for a profile's workload."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,11 +43,13 @@ def plan_index_command(
     from headrace.index.profile import IndexProfile
     from headrace.index.run.trial import keep_memory
     from headrace.index.run.trial import trial as run_trial
+    from headrace.job.load import LoadWatch
 
     loaded = IndexProfile.load(profile)
     trial = trial and len(loaded.sample) > 0
     if trial:
         keep_memory(loaded.sample)
+    watch = LoadWatch()
     with progress(terminal(stderr=True), visible=True) as report:
         made = choose(
             loaded,
@@ -57,16 +60,24 @@ def plan_index_command(
             provenance={"profile": dict(loaded.provenance)},
             progress=report,
         )
+    load = watch.load() if trial else None
+    if load is not None:
+        made = replace(made, provenance={**made.provenance, **load.to_provenance()})
     made.save(output)
     _print(made, output)
+    if load is not None and load.warning is not None:
+        terminal(stderr=True).print(load.warning, soft_wrap=True)
 
 
 def _print(made: "IndexPlan", output: Path) -> None:
+    from headrace.index.report.tables import trials_text
+
     best = made.chosen
     console = terminal()
+    tried = f"by {trials_text(best)}" if best.trials else "predicted"
     console.print(
         f"{best.configuration.name}: {best.per_s / 1e6:.3g} M operations/s and "
-        f"{best.bytes_per_key:.3g} bytes per key, {'tried' if best.trials else 'predicted'}.",
+        f"{best.bytes_per_key:.3g} bytes per key, {tried}.",
         soft_wrap=True,
     )
     console.print(f"Wrote {text_of(output)}.", soft_wrap=True)

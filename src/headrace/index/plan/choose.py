@@ -29,6 +29,9 @@ _MARGIN_OF_ONE = 0.15
 """Share by which a candidate may be behind the best after one trial each, to be tried again; after
 n trials it is smaller by the square root of n, as the error of their mean is."""
 
+_BEHIND = 1e-6
+"""Share by which an unconfirmed candidate counts as slower than the slowest that it may equal."""
+
 _EARLY = 3
 """Candidates that are tried before the best of each type that is not among them."""
 
@@ -39,6 +42,9 @@ provenance), before trials correct them."""
 
 _RIDGE = 0.25
 """Of corrections: the variance of a trial, by 5%, over that of a slope, by 10% for each bucket."""
+
+_CONFIRMED_FROM = 0.9
+"""Share of the time after which trials only confirm the fastest, see `_Trials._confirm`."""
 
 _FIRST_PASS = 0.6
 """Share of the time after which no further candidate is tried: one that is left out may lose more
@@ -142,7 +148,8 @@ class _Trials:
 
     After a first pass candidates take turns, so that a slow moment of the machine affects all
     alike, and those that have fallen behind are left out; but the best of each type is tried twice,
-    as a slow moment can be all of its own.
+    as a slow moment can be all of its own. At last the fastest is confirmed: few trials are no
+    evidence against many.
 
     Attributes
     ----------
@@ -150,6 +157,7 @@ class _Trials:
     cap : of bytes per key.
     most_s : time after which no more trials begin, in seconds of `spent_s`.
     results : of each place that was tried.
+    limits : rates that places count with at most, as their few trials are within the noise.
     keys : in the sample's map at its end.
     inputs : parameters of each candidate, in buckets.
     """
@@ -162,6 +170,7 @@ class _Trials:
     progress: TrialsProgress
     results: dict[int, list[ConfigurationTrial]] = field(default_factory=dict)
     spent_s: float = 0.0
+    limits: dict[int, float] = field(default_factory=dict)
     keys: int = field(init=False)
     inputs: np.ndarray = field(init=False)
 
@@ -177,12 +186,39 @@ class _Trials:
             if len(again) < 2:
                 break
             for place in again:
-                if self.spent_s < self.most_s:
+                if self.spent_s < _CONFIRMED_FROM * self.most_s:
                     self._run(place)
+        self._confirm()
         return [
             self._estimated(place) if place in self.results else each
             for place, each in enumerate(self.known)
         ]
+
+    def _confirm(self) -> None:
+        """Try the fastest until it has as many trials as those that it is faster than by chance.
+
+        A candidate of one trial that is ahead of one of many by less than the error of its mean is
+        run again. If the time is over, it counts as just slower than the other: it is not chosen.
+        """
+        while True:
+            leader = self._leader()
+            fastest = self._estimated(leader)
+            least = fastest.per_s * (1 - _noise(fastest.trials))
+            rivals = [
+                place
+                for place in self.results
+                if len(self.results[place]) > fastest.trials
+                and self._fits(place)
+                and self._estimated(place).per_s >= least
+            ]
+            if not rivals:
+                return
+            if self.spent_s < self.most_s:
+                self._run(leader)
+            else:
+                self.limits[leader] = (1 - _BEHIND) * min(
+                    self._estimated(place).per_s for place in rivals
+                )
 
     def _first_pass(self, top: int | None) -> None:
         for place in self._in_order(stops=top is None):
@@ -213,8 +249,7 @@ class _Trials:
 
     def _near(self, done: int) -> list[int]:
         """Return the places to try once more after `done` trials, the fastest first."""
-        leader = min(map(self._estimated, self.results), key=lambda each: rank(each, self.cap))
-        least = leader.per_s * (1 - _MARGIN_OF_ONE / math.sqrt(done))
+        least = self._estimated(self._leader()).per_s * (1 - _noise(done))
         near = [
             place
             for place, each in self.results.items()
@@ -223,6 +258,9 @@ class _Trials:
             and self._fits(place)
         ]
         return sorted(near, key=lambda each: -self._estimated(each).per_s)
+
+    def _leader(self) -> int:
+        return min(self.results, key=lambda place: rank(self._estimated(place), self.cap))
 
     def _run(self, place: int) -> None:
         configuration = self.known[place].configuration
@@ -247,7 +285,7 @@ class _Trials:
         tried = self._measured(place)
         share = 1 / (tried.trials + 1)
         rate = tried.per_s ** (1 - share) * self._expected_per_s(place) ** share
-        return replace(tried, trial_per_s=rate)
+        return replace(tried, trial_per_s=min(rate, self.limits.get(place, rate)))
 
     def _best_of_type(self, place: int) -> bool:
         alike = self._tried_of_type(place)
@@ -258,6 +296,11 @@ class _Trials:
 
     def _fits(self, place: int) -> bool:
         return within(self._measured(place), self.cap)
+
+
+def _noise(trials: int) -> float:
+    """Return the share by which a mean of so many trials may be off."""
+    return _MARGIN_OF_ONE / math.sqrt(trials)
 
 
 def _correction(apart: np.ndarray, ratios: Sequence[float]) -> float:
@@ -307,6 +350,7 @@ def _with_trials(
         trials=len(results),
         trial_per_s=_rate(results),
         trial_bytes_per_key=results[-1].bytes / keys,
+        trial_spread=_spread(results),
         leaves=tuple(results[-1].leaves),
     )
 
@@ -315,6 +359,14 @@ def _rate(results: Sequence[ConfigurationTrial]) -> float:
     """Return the mean of the faster half: other work slows some trials, and makes none faster."""
     rates = sorted((each.operations_per_s for each in results), reverse=True)
     return mean(rates[: (len(rates) + 1) // 2])
+
+
+def _spread(results: Sequence[ConfigurationTrial]) -> float | None:
+    """Return the distance of the quartiles of the rates over their median; None: one trial."""
+    if len(results) < 2:
+        return None
+    low, middle, high = np.percentile([each.operations_per_s for each in results], (25, 50, 75))
+    return float((high - low) / middle) if middle else None
 
 
 def _measured_frontier(

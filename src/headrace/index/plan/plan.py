@@ -1,7 +1,7 @@
 """The index plan: a configuration for a workload, with predictions, trials and runners-up."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ PLAN_KIND = "index-plan"
 PLAN_SCHEMA = 1
 
 _MOST_CANDIDATES = 4096
+
+SPREAD = "trial_spread"
+"""Column that plans of earlier versions lack."""
 
 CANDIDATES: dict[str, type] = {
     "predicted_per_s": np.float64,
@@ -47,6 +50,8 @@ class ConfigurationCandidate:
     trial_per_s : operations per second: the mean of the faster half of the trials, with what those
         of the same type let expect as one more.
     trial_bytes_per_key : at the end of the sample.
+    trial_spread : distance of the quartiles of the trials' rates over their median; None: one trial
+        or none, or a plan of an earlier version.
     leaves : at the end of the sample, by type, in the order of `configuration.LEAVES`.
     """
 
@@ -58,6 +63,7 @@ class ConfigurationCandidate:
     trials: int = 0
     trial_per_s: float = 0.0
     trial_bytes_per_key: float = 0.0
+    trial_spread: float | None = None
     leaves: tuple[int, ...] = (0,) * len(LEAVES)
 
     def __post_init__(self) -> None:
@@ -149,10 +155,17 @@ class IndexPlan:
             },
             tables={
                 **self.encoding.to_tables(),
-                "candidates": columns_of([_row(each) for each in self.candidates], CANDIDATES),
+                "candidates": self._table(),
             },
             provenance=self.provenance,
         )
+
+    def _table(self) -> dict[str, np.ndarray]:
+        table = columns_of([_row(candidate) for candidate in self.candidates], CANDIDATES)
+        spreads = [candidate.trial_spread for candidate in self.candidates]
+        if any(spread is not None for spread in spreads):
+            table[SPREAD] = np.array([-1.0 if s is None else s for s in spreads], np.float64)
+        return table
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "index plan") -> "IndexPlan":
@@ -174,10 +187,14 @@ class IndexPlan:
                 f"{source}: field 'configurations' has {len(found)}, table 'candidates' "
                 f"{len(rows)} rows, needs as many, 1 to {_MOST_CANDIDATES}"
             )
+        spreads = _spreads(artifact, source, len(rows))
         cap = whole.at("most_bytes_per_key")
         return cls(
             candidates=tuple(
-                _candidate(Configuration.from_field(each), row, source, place)
+                replace(
+                    _candidate(Configuration.from_field(each), row, source, place),
+                    trial_spread=spreads[place],
+                )
                 for place, (each, row) in enumerate(zip(found, rows, strict=True))
             ),
             encoding=TraceEncoding.from_artifact(artifact, source),
@@ -211,6 +228,20 @@ def rank(
     Within the cap, then those that were tried, then the fastest.
     """
     return not within(candidate, most_bytes_per_key), not candidate.trials, -candidate.per_s
+
+
+def _spreads(artifact: Artifact, source: str, count: int) -> list[float | None]:
+    """Return the column of spreads, None where it has none (-1) or is absent."""
+    if SPREAD not in artifact.tables["candidates"]:
+        return [None] * count
+    spreads = artifact.numbers("candidates", {SPREAD: np.float64}, source)[SPREAD].tolist()
+    for place, spread in enumerate(spreads):
+        if not (spread == -1 or 0 <= spread < float("inf")):
+            raise ArtifactError(
+                f"{source}: column 'candidates.{SPREAD}' has {spread} in row {place}, needs 0 or "
+                "more, or -1 for none"
+            )
+    return [None if spread == -1 else spread for spread in spreads]
 
 
 def _row(each: ConfigurationCandidate) -> tuple[float, ...]:

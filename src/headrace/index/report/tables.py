@@ -11,6 +11,7 @@ from headrace.index.errors import ChoiceError
 from headrace.index.plan.model import shipped_model
 from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan
 from headrace.index.profile import IndexProfile, TraceEncoding
+from headrace.job.load import load_text
 
 _CLOSE = 1e-3
 """Relative difference of predictions that count as equal: other processors' arithmetic."""
@@ -118,7 +119,11 @@ def index_plan_summary(plan: IndexPlan) -> list[tuple[str, str]]:
     best = plan.chosen
     tried = sum(each.trials > 0 for each in plan.candidates)
     used = ", ".join(f"{name} {value}" for name, value in best.configuration.used.items())
-    measured = f"{best.trial_per_s / 1e6:.3g} M operations/s in trials, " if best.trials else ""
+    measured = (
+        f"{best.trial_per_s / 1e6:.3g} M operations/s by {trials_text(best)}, "
+        if best.trials
+        else ""
+    )
     cap = plan.most_bytes_per_key
     leaves = [f"{count:,} {name}" for name, count in zip(LEAVES, best.leaves, strict=True) if count]
     return [
@@ -128,16 +133,25 @@ def index_plan_summary(plan: IndexPlan) -> list[tuple[str, str]]:
         *([("leaf mix", ", ".join(leaves))] if leaves else []),
         ("runner-up", _runner_up(plan)),
         ("candidates", f"{len(plan.candidates)}, {tried} of them tried"),
+        *([("machine", load_text(plan.provenance))] if tried else []),
         ("operations", operations_text(plan.encoding)),
         ("profile", plan.profile_digest[:12]),
     ]
+
+
+def trials_text(candidate: ConfigurationCandidate) -> str:
+    """Return the number of a candidate's trials and their spread, "21 trials (spread 4%)"."""
+    count = f"{candidate.trials} trial{'' if candidate.trials == 1 else 's'}"
+    spread = candidate.trial_spread
+    return count if spread is None else f"{count} (spread {spread:.0%})"
 
 
 def _runner_up(plan: IndexPlan) -> str:
     if len(plan.candidates) < 2:
         return "none"
     best, second = plan.candidates[:2]
-    return f"{second.configuration.name}, {second.per_s / best.per_s - 1:+z.1%}"
+    evidence = f", by {trials_text(second)}" if second.trials else ""
+    return f"{second.configuration.name}, {second.per_s / best.per_s - 1:+z.1%}{evidence}"
 
 
 def verify_index_plan(artifact: Artifact, source: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """``headrace memory measure``: the profile of a model's training step on this machine."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -11,6 +11,7 @@ from headrace.cli.console import terminal, text_of
 from headrace.cli.options import check_output, output_option
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
+from headrace.job.load import LoadWatch
 from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness, allowed_exactness
 from headrace.memory.measure.roofline import Roofline, load_roofline
@@ -94,9 +95,15 @@ def measure_step_command(
         device=None if device is None else load_roofline(device),
         cache=False,
     )
+    watch = LoadWatch()
     profile = measured_profile(model, options)
+    load = watch.load() if device is None else None
+    if load is not None:
+        profile = replace(profile, provenance={**profile.provenance, **load.to_provenance()})
     profile.save(output)
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    if load is not None and load.warning is not None:
+        terminal(stderr=True).print(load.warning, soft_wrap=True)
 
 
 def measured_profile(model: str, options: StepOptions) -> "MemoryProfile":

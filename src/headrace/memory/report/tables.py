@@ -6,6 +6,7 @@ from rich.console import RenderableType
 
 from headrace.artifact import Artifact
 from headrace.cli.tables import facts, rows
+from headrace.job.load import LOAD, load_text
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.simulate import simulate_step
@@ -54,6 +55,7 @@ def step_summary(profile: MemoryProfile) -> list[tuple[str, str]]:
         ("resident", f"{size(graph.resident_bytes)} ({resident or 'nothing'})"),
         ("plain", f"{size(plain.peak_bytes)} in {duration(plain.time_us)}"),
         ("sqrt(n)", f"{size(checkpointed.peak_bytes)} in {duration(checkpointed.time_us)}"),
+        *([("machine", load_text(origin))] if LOAD in origin else []),
         (str(origin["kind"]), str(origin["source"])),
     ]
 
