@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -36,7 +37,7 @@ class ForkError : public std::runtime_error {
 
 class ForkListener;
 
-namespace detail {
+namespace process {
 
 // Of one module (a program or a shared object); never destroyed, as static objects are listeners.
 struct Forks {
@@ -46,19 +47,17 @@ struct Forks {
 };
 inline constinit Forks forks;
 
-inline void register_handlers();
+struct ForkHandlers {
+  static bool install();
+};
 
-}  // namespace detail
+}  // namespace process
 
 // The process in which it was made, or that it was copied from.
 class ForkMark {
  public:
-  ForkMark() {
-    detail::register_handlers();
-    generation_ = detail::forks.generation.load(std::memory_order_relaxed);
-  }
   bool forked() const {
-    return generation_ != detail::forks.generation.load(std::memory_order_relaxed);
+    return generation_ != process::forks.generation.load(std::memory_order_relaxed);
   }
   // Throws ForkError in a child. `what` begins the message.
   void check(const std::string& what) const {
@@ -71,7 +70,7 @@ class ForkMark {
   }
 
  private:
-  std::uint32_t generation_;
+  std::uint32_t generation_ = process::forks.generation.load(std::memory_order_relaxed);
 };
 
 // Its members run in the thread that forks, while no listener can come or go: they must not make
@@ -81,10 +80,10 @@ class ForkListener {
   // While one lives, no fork begins: what is acquired and recorded meanwhile is seen by a listener.
   class Hold {
    public:
-    Hold() { detail::forks.mutex.lock(); }
+    Hold() { process::forks.mutex.lock(); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
-    ~Hold() { detail::forks.mutex.unlock(); }
+    ~Hold() { process::forks.mutex.unlock(); }
   };
 
   ForkListener(const ForkListener&) = delete;
@@ -96,27 +95,26 @@ class ForkListener {
 
  protected:
   ForkListener() {
-    detail::register_handlers();
     const Hold hold;
-    next_ = std::exchange(detail::forks.first, this);
+    next_ = std::exchange(process::forks.first, this);
     if (next_ != nullptr) next_->previous_ = this;
   }
   ~ForkListener() {
     const Hold hold;
-    (previous_ == nullptr ? detail::forks.first : previous_->next_) = next_;
+    (previous_ == nullptr ? process::forks.first : previous_->next_) = next_;
     if (next_ != nullptr) next_->previous_ = previous_;
   }
 
  private:
-  friend void detail::register_handlers();
+  friend process::ForkHandlers;
   ForkListener* previous_ = nullptr;
   ForkListener* next_ = nullptr;
 };
 
-namespace detail {
+namespace process {
 
-inline void register_handlers() {
-  static const int error = ::pthread_atfork(
+inline bool ForkHandlers::install() {
+  const int error = ::pthread_atfork(
       [] {
         forks.mutex.lock();
         for (auto* at = forks.first; at != nullptr; at = at->next_) at->before_fork();
@@ -131,9 +129,14 @@ inline void register_handlers() {
         forks.mutex.unlock();
       });
   if (error != 0) throw std::bad_alloc();
+  return true;
 }
 
-}  // namespace detail
+// When the module is loaded. A local static would be initialized by the first thread that needs it:
+// a child that is forked meanwhile waits for that thread.
+inline const bool fork_handlers_installed = ForkHandlers::install();
+
+}  // namespace process
 
 // A lock that is free in a child: fork() waits for the thread that holds it. A thread must not take
 // a second one, nor make or destroy a listener, while it holds one.

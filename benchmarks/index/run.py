@@ -10,6 +10,7 @@ from benchmarks.index import (
     chosen,
     durable,
     figures,
+    forks,
     latency,
     memory,
     phases,
@@ -33,6 +34,7 @@ SECTIONS: tuple[Section, ...] = (
     chosen,
     phases,
     python,
+    forks,
     figures,
     answers,
 )

@@ -119,13 +119,14 @@ inline Continue fastest() {
   return by_tables;
 }
 
+inline const Continue chosen = fastest();  // no local static: see process.hpp
+
 #undef HEADRACE_INDEX_CRC_INSTRUCTION
 }  // namespace checksum
 
 // CRC-32C of `bytes` that follow bytes whose checksum is `before`.
 inline std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0) {
-  static const checksum::Continue chosen = checksum::fastest();
-  return ~chosen(~before, bytes.data(), bytes.size());
+  return ~checksum::chosen(~before, bytes.data(), bytes.size());
 }
 
 }  // namespace headrace::index

@@ -24,6 +24,10 @@ namespace headrace::index {
 //
 // After a failure, the map is unchanged and can be used further, unless broken(): then nothing can
 // be committed until the folder is opened again, which finds every group that was committed.
+//
+// A map belongs to the process that opened it. In a child that was forked since, members throw
+// ForkError but close(), which does nothing there, as the destructor does, also at exit: the files,
+// the lock and the threads are the parent's.
 template <class Value, class Map = CodeMap<Value>>
 class DurableMap {
   static constexpr auto kWidth = static_cast<std::uint32_t>(value_bytes<Value>);
@@ -52,80 +56,94 @@ class DurableMap {
   // Creates the folder, or opens it with every group that was committed. Throws what
   // DurableFolder's constructor throws.
   explicit DurableMap(std::string folder, Options options = {})
-      : make_(std::move(options.make)),
-        folder_(std::move(folder), kWidth, options),
-        rows_(folder_.snapshot(), make_(), in_background(options)) {
-    auto changes = folder_.load();
-    rows_.load(changes.sorted());
-  }
+      : body_(std::string(folder), std::string(folder), std::move(options)) {}
 
   // Appends the changes to the log and applies them. When this returns, they survive the end of the
   // process; with Sync::yes, a loss of power too.
   void commit(Batch& batch, Sync sync = Sync::no) {
-    check_usable();
-    folder_.commit(batch.changes_, sync);
-    incomplete_ = true;  // stays so if memory is exhausted within the group
-    rows_.apply(batch.changes_);
-    incomplete_ = false;
+    auto& body = usable();
+    body.folder.commit(batch.changes_, sync);
+    body.incomplete = true;  // stays so if memory is exhausted within the group
+    body.rows.apply(batch.changes_);
+    body.incomplete = false;
   }
 
   // Returns once all that was committed survives a loss of power.
-  void sync() { folder_.sync(); }
+  void sync() { body_->folder.sync(); }
 
-  bool get(std::uint64_t code, Value& out) const { return rows_.get(code, out); }
+  bool get(std::uint64_t code, Value& out) const { return body_->rows.get(code, out); }
   // Returns how many of the codes were found; `out` and `found` are by position.
   std::size_t get(const std::uint64_t* codes, std::size_t count, Value* out, bool* found) const {
-    return rows_.get(codes, count, out, found);
+    return body_->rows.get(codes, count, out, found);
   }
   // At most `most` rows from `from` on, ascending; returns how many.
   std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes,
                    Value* values) const {
-    return rows_.scan(from, most, codes, values);
+    return body_->rows.scan(from, most, codes, values);
   }
-  std::size_t size() const { return rows_.size(); }
+  std::size_t size() const { return body_->rows.size(); }
 
   // Writes a snapshot and ends the logs before it; the map stays usable. Throws what
   // DurableFolder::checkpoint throws; wait_for_checkpoint() throws the failure of the writing.
-  void checkpoint() { folder_.checkpoint(); }
-  void wait_for_checkpoint() { folder_.wait(); }
+  void checkpoint() { body_->folder.checkpoint(); }
+  void wait_for_checkpoint() { body_->folder.wait(); }
 
   // Replaces all rows (sorted or not; of equal codes the last wins), much faster than by commits.
   // They survive a loss of power when this returns.
   void build(const std::uint64_t* codes, const Value* values, std::size_t count) {
-    check_usable();
-    rows_.wait();
-    auto tree = make_();
+    auto& body = usable();
+    body.rows.wait();
+    auto tree = body.make();
     tree.build(codes, values, count);
-    folder_.replace(tree.size(), [&tree](SnapshotWriter& writer) { append_rows(tree, writer); });
-    rows_.replace(std::move(tree));
+    body.folder.replace(tree.size(),
+                        [&tree](SnapshotWriter& writer) { append_rows(tree, writer); });
+    body.rows.replace(std::move(tree));
   }
 
   // The tree with all rows, for reading; waits until it is built, and throws what stopped that.
-  const Map& tree() { return rows_.wait(); }
+  const Map& tree() { return body_->rows.wait(); }
   // tree() does not wait, and lookups are as fast as the tree's.
-  bool in_tree() const { return rows_.in_tree(); }
+  bool in_tree() const { return body_->rows.in_tree(); }
 
   // Ends the log, after a checkpoint and the building of the tree. Throws their failures. Nothing
   // can be committed after; the destructor does the same, without the failures.
+  // Without effect in a child.
   void close() {
-    rows_.wait_for_thread();
-    folder_.close();
+    if (body_.forked()) return;
+    body_->rows.wait_for_thread();
+    body_->folder.close();
   }
 
-  bool broken() const { return incomplete_ || folder_.broken(); }
+  bool broken() const { return body_->incomplete || body_->folder.broken(); }
   // Groups, bytes of logs, the folder's path.
-  const DurableFolder& folder() const { return folder_; }
+  const DurableFolder& folder() const { return body_->folder; }
 
  private:
-  bool in_background(const Options& options) const {
-    const auto& snapshot = folder_.snapshot();
-    return options.background && snapshot && snapshot->size() > options.build_at_once;
-  }
+  struct Body {
+    Body(std::string path, Options options)
+        : make(std::move(options.make)),
+          folder(std::move(path), kWidth, options),
+          rows(folder.snapshot(), make(), in_background(options)) {
+      auto changes = folder.load();
+      rows.load(changes.sorted());
+    }
 
-  void check_usable() {
-    rows_.check();
-    if (!incomplete_) return;
-    throw std::runtime_error(folder_.path() +
+    bool in_background(const Options& options) const {
+      const auto& snapshot = folder.snapshot();
+      return options.background && snapshot && snapshot->size() > options.build_at_once;
+    }
+
+    std::function<Map()> make;
+    DurableFolder folder;
+    LoadingMap<Value, Map> rows;
+    bool incomplete = false;
+  };
+
+  Body& usable() {
+    auto& body = *body_;
+    body.rows.check();
+    if (!body.incomplete) return body;
+    throw std::runtime_error(body.folder.path() +
                              ": memory was exhausted while a committed group was " +
                              "applied; open the folder again");
   }
@@ -141,10 +159,7 @@ class DurableMap {
     }
   }
 
-  std::function<Map()> make_;
-  DurableFolder folder_;
-  LoadingMap<Value, Map> rows_;
-  bool incomplete_ = false;
+  ProcessBound<Body> body_;
 };
 
 }  // namespace headrace::index

@@ -3,10 +3,12 @@
 //   lock          held while the folder is open
 //   snapshot-7    all rows as they were when log 7 was begun; snapshot 0 is empty and has no file
 //   changes-7     what was committed since, up to where changes-8 begins
+//   closed        what the folder had when it was last closed (closing_record.hpp)
 //
 // A checkpoint syncs the log, begins the next one, and then writes the snapshot of the next one's
 // number; what the new snapshot replaces is removed last. After a failure at any point, the newest
-// snapshot and the logs from its number on have every group.
+// snapshot and the logs from its number on have every group. What was closed opens as a whole or
+// not at all: a log that was cut or removed since is not taken for one that a failure ended.
 #pragma once
 
 #include <chrono>
@@ -19,8 +21,10 @@
 #include <string>
 #include <utility>
 
+#include "index/closing_record.hpp"
 #include "index/durable_merge.hpp"
 #include "index/files_system.hpp"
+#include "process.hpp"
 
 namespace headrace::index {
 
@@ -40,7 +44,8 @@ struct DurableOptions {
 enum class Sync { no, yes };
 
 // Used by one thread at a time; a checkpoint's own thread uses files alone. A row's value has
-// `width` bytes. Members throw std::system_error if the system refuses an operation.
+// `width` bytes. Members throw std::system_error if the system refuses an operation, and ForkError
+// in a child of the process that opened the folder: there it has no files and no lock.
 class DurableFolder {
  public:
   // Creates the folder (in one that is there) or opens it; load() must follow. Throws
@@ -66,10 +71,14 @@ class DurableFolder {
   }
 
   // The rows that load() starts from; null: none.
-  const std::shared_ptr<const Snapshot>& snapshot() const { return base_; }
+  const std::shared_ptr<const Snapshot>& snapshot() const {
+    check_process();
+    return base_;
+  }
 
   // The changes since the snapshot. Call it once, before any commit.
   MergedChanges load() {
+    check_process();
     MergedChanges changes;
     ChangeLog::End end{0, base_ ? base_->sequence() : 0, 0};
     for (auto generation = base_generation();; ++generation) {
@@ -78,6 +87,7 @@ class DurableFolder {
       auto last = generation == newest_log_;
       auto file_bytes = reader.file_bytes();
       end = changes.add(std::move(reader), last && options_.accept_unsynced_loss);
+      if (last) check_closed(end);
       if (last) log_.emplace(files_, changes_path(generation), generation, end, file_bytes);
       if (last) return changes;
       log_bytes_ += end.bytes;
@@ -89,8 +99,8 @@ class DurableFolder {
   void commit(Changes& changes, Sync sync) {
     check_usable();
     log_->append(changes, sync == Sync::yes);
-    if (running_.valid()) {
-      if (running_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) collect();
+    if (running_) {
+      if ((*running_)->wait_for(std::chrono::seconds(0)) == std::future_status::ready) collect();
     } else if (options_.background && options_.checkpoint_log_bytes > 0 &&
                log_bytes() >= next_checkpoint_) {
       begin_checkpoint_silently();
@@ -114,7 +124,8 @@ class DurableFolder {
 
   // Returns once no checkpoint is running; throws the failure of one.
   void wait() {
-    if (running_.valid()) collect();
+    check_process();
+    if (running_) collect();
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
@@ -136,15 +147,19 @@ class DurableFolder {
     }
   }
 
-  // Waits for a checkpoint and ends the log. Throws their failures; nothing can be committed after.
+  // Waits for a checkpoint, ends the log, and records what the folder has. Throws their failures;
+  // nothing can be committed after. Without effect in a child.
   void close() {
-    if (!lock_) return;
+    if (!lock_ || mark_.forked()) return;
     auto lock = std::exchange(lock_, nullptr);  // released last
-    if (running_.valid()) collect();
+    if (running_) collect();
     broken_ = broken();
     auto log = std::move(log_);
     log_.reset();  // nothing is committed after a failure, either
-    if (log && !broken_) log->close();
+    if (log && !broken_) {
+      log->close();
+      record_closing(*log);
+    }
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
@@ -160,6 +175,7 @@ class DurableFolder {
  private:
   using Merged = std::shared_ptr<const Snapshot>;
 
+  std::string closed_path() const { return join_path(path_, "closed"); }
   std::string snapshot_path(std::uint64_t generation) const {
     return join_path(path_, "snapshot-" + std::to_string(generation));
   }
@@ -188,11 +204,12 @@ class DurableFolder {
     std::vector<std::string> left;
     for (const auto& name : files_.list(path_)) {
       if (is_unfinished(name)) files_.remove(join_path(path_, name));
+      if (name == "closed") closed_ = closing_record::read(files_, closed_path());
       if (auto generation = generation_of(name, "snapshot-")) snapshots[*generation] = name;
       if (auto generation = generation_of(name, "changes-")) logs[*generation] = name;
     }
     if (!snapshots.empty()) base_ = open_snapshot(snapshots.rbegin()->first);
-    if (logs.empty() && snapshots.empty()) {
+    if (logs.empty() && snapshots.empty() && !closed_) {
       files_.sync_folder(folder_of(path_));
       ChangeLog(files_, changes_path(0), {format_, 0, 0, 0}).show();
       logs[0] = "changes-0";
@@ -202,6 +219,7 @@ class DurableFolder {
       if (!logs.contains(generation)) throw missing(generation);
     }
     if (newest_log_ < base_generation() || logs.empty()) throw missing(base_generation());
+    if (closed_ && newest_log_ < closed_->generation) throw missing(closed_->generation);
     remove_before(base_generation(), snapshots, left);
     remove_before(base_generation(), logs, left);
     for (const auto& name : left) files_.remove(join_path(path_, name));
@@ -210,7 +228,33 @@ class DurableFolder {
 
   DamageError missing(std::uint64_t generation) const {
     return DamageError(changes_path(generation) + ": is missing; the folder's snapshot is number " +
-                       std::to_string(base_generation()));
+                       std::to_string(base_generation()) + closing());
+  }
+
+  // The end of an error about files that were there when the folder was closed.
+  std::string closing() const {
+    if (!closed_) return "";
+    return ". The folder was closed with " + std::to_string(closed_->sequence) +
+           " groups, the last in " + changes_path(closed_->generation) +
+           ": restore the file, or remove " + closed_path() + " to open what is left";
+  }
+
+  // Throws if groups are missing that the folder had when it was closed.
+  void check_closed(const ChangeLog::End& end) const {
+    if (!closed_ || end.sequence >= closed_->sequence) return;
+    throw DamageError(changes_path(newest_log_) + ": ends at offset " + std::to_string(end.bytes) +
+                      ", after group " + std::to_string(end.sequence) + "; " +
+                      std::to_string(closed_->sequence - end.sequence) +
+                      " groups after it are missing" + closing());
+  }
+
+  void record_closing(const ChangeLog& log) {
+    ClosingRecord record;
+    record.generation = log.generation();
+    record.sequence = log.sequence();
+    record.log_bytes = log.bytes();
+    record.checksum = closing_record::checksum_of(record);
+    if (closed_ != record) closing_record::write(files_, closed_path(), record);
   }
 
   static void remove_before(std::uint64_t generation,
@@ -247,7 +291,12 @@ class DurableFolder {
     }
   }
 
+  void check_process() const {
+    if (mark_.forked()) ForkMark::refuse(path_);
+  }
+
   void check_usable() const {
+    check_process();
     if (!log_) throw std::logic_error(path_ + ": is not open");
     if (!broken()) return;
     throw std::runtime_error(path_ + ": takes no more changes since an operation on its files " +
@@ -283,7 +332,7 @@ class DurableFolder {
       return open_snapshot(target.generation);
     };
     auto launch = options_.background ? std::launch::async : std::launch::deferred;
-    running_ = std::async(launch, std::move(write));
+    running_.emplace(path_, std::async(launch, std::move(write)));
   }
 
   // A commit does not fail because of the checkpoint that it begins: the failure is kept.
@@ -299,10 +348,11 @@ class DurableFolder {
   // Takes over the snapshot of a checkpoint; keeps its failure.
   void collect() {
     try {
-      begin_from(running_.get());
+      begin_from((*running_)->get());
     } catch (const std::exception&) {
       failure_ = std::current_exception();
     }
+    running_.reset();
   }
 
   // Removes what a new snapshot, to which the growing log belongs, replaces; what cannot be removed
@@ -338,8 +388,10 @@ class DurableFolder {
   std::optional<ChangeLog> log_;
   std::uint64_t log_bytes_ = 0;  // of the logs since the snapshot, without the one that grows
   std::uint64_t next_checkpoint_ = 0;
+  std::optional<ClosingRecord> closed_;  // read at the opening
   bool broken_ = false;
-  std::future<Merged> running_;
+  ForkMark mark_;
+  std::optional<ProcessBound<std::future<Merged>>> running_;  // a child has no such thread
   std::exception_ptr failure_;
 };
 

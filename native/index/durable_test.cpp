@@ -293,6 +293,98 @@ void test_cut_or_altered_anywhere() {
   }
 }
 
+// What was closed opens as it was, or not at all and naming a file of the folder.
+void check_refused_or_equal(SimulatedFiles& files, const Model& model, bool refused) {
+  const auto listed = files.list("f");
+  try {
+    Map map("f", options_of(files));
+    CHECK(!refused && state_of<std::uint64_t>(map) == model);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    CHECK(text.starts_with("f/") && files.list("f") == listed);
+  }
+}
+
+// A log that was cut after close(), or removed with the snapshot, opened without an error: with the
+// groups before the cut, or empty, as if a failure had ended it there.
+void test_closed_then_cut_or_removed() {
+  for (const bool checkpoint : {false, true}) {
+    SimulatedFiles whole;
+    Model model;
+    {
+      Map map("f", options_of(whole));
+      for (int group = 0; group < 3; ++group) commit(map, model, 4);
+      if (checkpoint) map.checkpoint();
+      for (int group = 0; group < 3; ++group) commit(map, model, 4);
+      map.close();
+    }
+    for (const auto& name : whole.list("f")) {
+      const auto path = join_path("f", name);
+      const auto bytes = whole.bytes(path);
+      SimulatedFiles files;
+      for (std::size_t at = 0; at <= bytes.size(); ++at) {
+        files.copy_from(whole);
+        files.bytes(path).resize(at);
+        // The log ends with a mark that has no changes: of its 32 bytes none is missed.
+        const auto needed = bytes.size() - (name.starts_with("changes") ? 32 : 0);
+        check_refused_or_equal(files, model, at < needed);
+        if (at == bytes.size()) break;
+        files.copy_from(whole);
+        files.bytes(path)[at] ^= static_cast<std::byte>(1U << engine() % 8);
+        check_refused_or_equal(files, model, false);
+      }
+      files.copy_from(whole);
+      files.remove(path);
+      check_refused_or_equal(files, model, name != "closed");
+    }
+    SimulatedFiles emptied;
+    emptied.copy_from(whole);
+    for (const auto& name : whole.list("f")) {
+      if (name != "closed") emptied.remove(join_path("f", name));
+    }
+    const auto text = thrown<DamageError>([&] { Map("f", options_of(emptied)); });
+    CHECK(text.find("is missing") != std::string::npos);
+    CHECK(text.find("remove f/closed to open what is left") != std::string::npos);
+  }
+}
+
+// The record of a closing holds for what is committed later, and after a failure: the groups of
+// before are there or the folder is refused. Without the record what is left opens.
+void test_closed_then_opened_again() {
+  SimulatedFiles whole;
+  Model closed, model;
+  {
+    Map map("f", options_of(whole));
+    for (int group = 0; group < 4; ++group) commit(map, closed, 4);
+  }
+  const auto bytes = whole.bytes("f/changes-0").size();
+  model = closed;
+  {
+    Map map("f", options_of(whole));
+    for (int group = 0; group < 4; ++group) commit(map, model, 4);
+    whole.end_process();
+  }
+  SimulatedFiles files;
+  for (std::size_t at = 0; at <= whole.bytes("f/changes-0").size(); ++at) {
+    files.copy_from(whole);
+    files.bytes("f/changes-0").resize(at);
+    if (at >= bytes) {
+      Map map("f", options_of(files));
+      CHECK(map.folder().sequence() >= 4);
+    } else if (at < bytes - 32) {
+      CHECK(!thrown<DamageError>([&] { Map("f", options_of(files)); }).empty());
+    }
+  }
+  files.copy_from(whole);
+  files.bytes("f/changes-0").resize(bytes - 40);
+  const auto text = thrown<DamageError>([&] { Map("f", options_of(files)); });
+  CHECK(text.find("after group 3; 1 groups after it are missing") != std::string::npos);
+  files.remove("f/closed");
+  CHECK(Map("f", options_of(files)).folder().sequence() == 3);
+  Map(std::string("f"), options_of(files)).close();  // recorded anew
+  CHECK(files.bytes("f/closed").size() == sizeof(ClosingRecord));
+}
+
 // Damage that the thread finds which builds the tree: commits name the block, and so do lookups.
 void test_damage_found_later() {
   SimulatedFiles files;
@@ -389,6 +481,8 @@ int main() {
   test_automatic_checkpoints();
   test_missing_files();
   test_cut_or_altered_anywhere();
+  test_closed_then_cut_or_removed();
+  test_closed_then_opened_again();
   test_damage_found_later();
   test_exhausted_memory();
 }

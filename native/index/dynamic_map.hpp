@@ -2,6 +2,7 @@
 // languages: values are bits of 0, 4 or 8 bytes. Every call holds one lock for its duration, so
 // that threads may share a map; a batch is one call. What a batch is given is checked before it
 // changes anything; if memory ends inside of one (std::bad_alloc), the keys before are in the map.
+// A fork waits for the calls that other threads have begun: a child's copy is whole and unlocked.
 #pragma once
 
 #include <algorithm>
@@ -23,6 +24,7 @@
 #include "index/code_map.hpp"
 #include "index/key_column.hpp"
 #include "index/recording.hpp"
+#include "process.hpp"
 
 namespace headrace::index {
 
@@ -93,8 +95,10 @@ class DynamicMapOf final : public DynamicMap {
   std::size_t value_bytes() const override { return kBytes; }
 
   std::unique_ptr<DynamicMap> copy() const override {
+    auto copied = std::make_unique<DynamicMapOf>(configuration());  // not within the lock
     std::lock_guard lock(mutex_);
-    return std::make_unique<DynamicMapOf>(map_);
+    copied->map_ = map_;
+    return copied;
   }
 
   void build(const KeyColumn& keys, const void* values, int threads) override {
@@ -361,7 +365,7 @@ class DynamicMapOf final : public DynamicMap {
 
   inline static Value nothing_{};
 
-  mutable std::mutex mutex_;
+  mutable ForkSafeLock<> mutex_;
   CodeMap<Value> map_;
   Observer activity_;
   std::optional<Recording> recording_;

@@ -16,6 +16,7 @@
 
 #include "index/memory.hpp"
 #include "index/pause.hpp"
+#include "process.hpp"
 
 #if defined(__linux__) && __has_include(<linux/membarrier.h>)
 #include <linux/membarrier.h>
@@ -32,8 +33,14 @@ class ProcessBarrier {
   // False: threads have to make their own.
   static bool available() {
 #if defined(HEADRACE_MEMBARRIER)
-    static const bool registered = call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
-    return registered;
+    // No local static: a child that is forked while another thread initializes it would wait for
+    // it.
+    auto state = state_.load(std::memory_order_relaxed);
+    if (state == State::unknown) {
+      state = call(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) ? State::available : State::absent;
+      state_.store(state, std::memory_order_relaxed);
+    }
+    return state == State::available;
 #else
     return false;
 #endif
@@ -49,7 +56,9 @@ class ProcessBarrier {
 
  private:
 #if defined(HEADRACE_MEMBARRIER)
+  enum class State : std::uint8_t { unknown, available, absent };
   static bool call(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+  inline static constinit std::atomic<State> state_{State::unknown};
 #endif
 };
 
@@ -61,6 +70,14 @@ class ThreadNumber {
   // Of the calling thread; kNumbers if it has none.
   static std::size_t get() {
     if (number_ == kUnset) take();
+    return number_;
+  }
+  // In a child: the numbers of the threads that it lacks are free. Returns that of the caller, as
+  // it is: kNumbers if it has none, more if it never asked.
+  static std::size_t free_others() noexcept {
+    for (std::size_t word = 0; word < taken_.size(); ++word) {
+      taken_[word] = number_ / 64 == word ? std::uint64_t{1} << number_ % 64 : 0;
+    }
     return number_;
   }
 
@@ -94,7 +111,7 @@ class ThreadNumber {
   inline static thread_local std::size_t number_ = kUnset;
 };
 
-class Epochs {
+class Epochs final : public ForkListener {
   // The thread with a number has the entry with that number; threads without one share the rest,
   // and if there are more of these at once, some wait.
   static constexpr std::size_t kShared = 16;
@@ -136,6 +153,19 @@ class Epochs {
    private:
     Entry* entry_;
   };
+
+  // No reader but the forking thread's own: others would hold back what is retired for ever.
+  void after_fork_in_child() noexcept override {
+    const auto own = ThreadNumber::free_others();
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const bool owned = own < ThreadNumber::kNumbers
+                             ? i == own
+                             : own == ThreadNumber::kNumbers && i >= ThreadNumber::kNumbers;
+      if (owned) continue;
+      entries_[i].epoch = 0;
+      entries_[i].pins = 0;
+    }
+  }
 
   void expect(std::size_t blocks) {
     const auto needed = retired_.size() + blocks;

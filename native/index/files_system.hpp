@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "index/files.hpp"
+#include "process.hpp"
 
 namespace headrace::index {
 namespace files_system {
@@ -21,22 +22,57 @@ namespace files_system {
   throw std::system_error(errno, std::generic_category(), std::string(operation) + " " + path);
 }
 
-// An owned descriptor.
-class Descriptor {
+// An owned descriptor. A child closes its copy when it is forked: the open file, with its lock,
+// stays the parent's alone.
+class Descriptor final : public ForkListener {
  public:
-  Descriptor(const std::string& path, int flags) {
+  Descriptor(const std::string& path, int flags) : path_(path) {
+    const Hold hold;
     do {
       fd_ = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
     } while (fd_ < 0 && errno == EINTR);
     if (fd_ < 0) fail("cannot open", path);
   }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() { ::close(fd_); }
-  int get() const { return fd_; }
+  ~Descriptor() {
+    const Hold hold;
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
+
+  // Throws ForkError in a child.
+  int get() const {
+    if (fd_ < 0) ForkMark::refuse(path_);
+    return fd_;
+  }
+  bool is_open() const { return fd_ >= 0; }
+
+  void after_fork_in_child() noexcept override {
+    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  }
 
  private:
+  std::string path_;
   int fd_ = -1;
+};
+
+// A lock of the system on a file. A child that has not yet closed its copy of the descriptor does
+// not prolong it: the owner unlocks.
+class FileLock {
+ public:
+  explicit FileLock(const std::string& path) : fd_(path, O_RDWR | O_CREAT) {
+    while (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK) fail("cannot lock", path);
+      throw std::runtime_error(path + ": the folder is open already, here or in another process");
+    }
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  ~FileLock() {
+    if (fd_.is_open()) ::flock(fd_.get(), LOCK_UN);
+  }
+
+ private:
+  Descriptor fd_;
 };
 
 class SystemFile final : public File {
@@ -117,20 +153,15 @@ class SystemFiles final : public Files {
   }
 
   std::shared_ptr<const void> lock(const std::string& path) override {
-    auto fd = std::make_shared<files_system::Descriptor>(path, O_RDWR | O_CREAT);
-    while (::flock(fd->get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK) files_system::fail("cannot lock", path);
-      throw std::runtime_error(path + ": the folder is open already, here or in another process");
-    }
-    return fd;
+    return std::make_shared<files_system::FileLock>(path);
   }
 };
 
-// The one of this process.
-inline Files& system_files() {
-  static SystemFiles files;
-  return files;
+namespace files_system {
+inline SystemFiles instance;
 }
+
+// The one of this process.
+inline Files& system_files() { return files_system::instance; }
 
 }  // namespace headrace::index

@@ -4,7 +4,7 @@
 // Shards by ranges would keep scans in one shard, but writers that all append (time stamps), or all
 // change the same region, would wait for each other; here they rarely do, and every shard has its
 // part of each region. A scan merges the shards; it shows each of them as it is at some time of the
-// scan.
+// scan. A fork waits for changes that other threads have begun: a child's copy is whole.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,7 @@
 #include "index/brief_lock.hpp"
 #include "index/code_map.hpp"
 #include "index/concurrent.hpp"
+#include "process.hpp"
 
 namespace headrace::index {
 
@@ -42,6 +43,7 @@ class ShardedMap {
       shards_.push_back(std::make_unique<Locked>(configuration, allocator));
     }
     shift_ = 64 - static_cast<unsigned>(std::countr_zero(shards));
+    at_forks_ = std::make_unique<LocksAtForks>(shards_);
   }
 
   // Replaces everything; not at the same time as other changes. Codes in any order; of equal ones
@@ -176,6 +178,25 @@ class ShardedMap {
     Shard map;
   };
 
+  // Holds all locks while a thread forks. Apart from the map, which can be moved.
+  class LocksAtForks final : public ForkListener {
+   public:
+    explicit LocksAtForks(const std::vector<std::unique_ptr<Locked>>& shards) {
+      const Hold hold;
+      for (const auto& shard : shards) locks_.push_back(&shard->mutex);
+    }
+    void before_fork() noexcept override {
+      for (auto* lock : locks_) lock->lock();
+    }
+    void after_fork_in_parent() noexcept override {
+      for (auto* lock : locks_) lock->unlock();
+    }
+    void after_fork_in_child() noexcept override { after_fork_in_parent(); }
+
+   private:
+    std::vector<detail::BriefLock*> locks_;
+  };
+
   // Other bits of the hash than those that place a code in its leaf.
   std::size_t shard_of(std::uint64_t code) const {
     return shift_ == 64 ? 0 : scatter(code ^ 0x5851'f42d'4c95'7f2d) >> shift_;
@@ -221,6 +242,7 @@ class ShardedMap {
 
   std::vector<std::unique_ptr<Locked>> shards_;
   unsigned shift_ = 64;
+  std::unique_ptr<LocksAtForks> at_forks_;  // destroyed before the locks
 };
 
 }  // namespace headrace::index

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "index/snapshot_format.hpp"
+#include "process.hpp"
 
 namespace headrace::index {
 
@@ -37,9 +38,9 @@ class SnapshotWriter {
   }
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
-  // Removes what was written unless finish() has returned.
+  // Removes what was written unless finish() has returned; in a child, it is the parent's.
   ~SnapshotWriter() {
-    if (!file_) return;
+    if (!file_ || mark_.forked()) return;
     file_.reset();
     try {
       if (!may_be_visible_) files_.remove(unfinished(path_));
@@ -151,6 +152,7 @@ class SnapshotWriter {
   }
 
   Files& files_;
+  ForkMark mark_;
   std::string path_;
   Contents contents_;
   snapshot::Layout layout_;

@@ -7,6 +7,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from headrace.forks import ForkMark
+
 log = logging.getLogger(__name__)
 
 _KEPT = 1000
@@ -18,18 +20,19 @@ class Records:
     Parameters
     ----------
     path : file to append to (as of HEADRACE_ADAPT_LOG); None: none. If it cannot be written to, a
-        warning is logged, and no more is written: training goes on.
+        warning is logged, and no more is written: training goes on. A forked child writes nothing.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
+        self._mark = ForkMark()
         self.events: deque[dict[str, Any]] = deque(maxlen=_KEPT)
 
     def add(self, event: str, **facts: Any) -> None:
         """Record `event`; what is not a number, text or table of these is written as text."""
         row = {"event": event, "at": round(time.time(), 3), **facts}
         self.events.append(row)
-        if self._path is None:
+        if self._path is None or self._mark.forked:
             return
         try:
             with self._path.open("a") as file:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from headrace import _native
 from headrace.errors import HeadraceError
+from headrace.forks import ForkMark
 from headrace.index.adapt.decide import (
     SeenActivity,
     TuningAction,
@@ -67,6 +68,9 @@ _CLOSE_S = 30.0
 class IndexAdaptation:
     """Adaptation of one index, until `close`; or as a context.
 
+    It belongs to the process that made it: in a child that is forked since, `step` is refused, and
+    `close` has no effect. The child's copy of the index is an index without adaptation.
+
     Parameters
     ----------
     index : used from other threads meanwhile.
@@ -117,6 +121,7 @@ class IndexAdaptation:
         self._reading = False
         self._former: IndexPlan | Configuration | None = None
         self._proposal: Proposal | None = None
+        self._mark = ForkMark()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-index", daemon=True)
         if start:
@@ -128,7 +133,13 @@ class IndexAdaptation:
         return self._state
 
     def step(self) -> TuningAction:
-        """Look at the index once, continue the action under way, and begin the next."""
+        """Look at the index once, continue the action under way, and begin the next.
+
+        Raises
+        ------
+        ForkError : this process was forked from the one that made the adaptation.
+        """
+        self._mark.check("the adaptation of an index")
         outcome = None if self._work is None else self._work()
         if outcome is not None:
             self._work = None
@@ -148,6 +159,8 @@ class IndexAdaptation:
 
         Leaves that are not converted remain of their type: the index is whole at any time.
         """
+        if self._mark.forked:  # the thread and the planner are the parent's
+            return
         self._stop.set()
         if self._planner is not None:
             self._planner.close()

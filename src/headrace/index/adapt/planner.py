@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import CommunicationError, HeadraceError
+from headrace.forks import ForkMark
 from headrace.index.adapt.propose import Proposal, propose_configuration
 from headrace.index.configuration import Configuration, read_configuration
 from headrace.index.errors import PlanningError
@@ -36,6 +37,7 @@ class PlannerProcess:
 
     def __init__(self, most_bytes_per_key: float | None = None) -> None:
         self._most_bytes_per_key = most_bytes_per_key
+        self._mark = ForkMark()
         argv = [sys.executable, "-m", "headrace.index.adapt.planner"]
         env = {"OMP_NUM_THREADS": "1"}  # one processor: the others are the index's users'
         self._roles = Roles({_KEY: Role(name="the planner of an index", argv=argv, env=env)})
@@ -50,7 +52,9 @@ class PlannerProcess:
         ------
         PlanningError : `propose_configuration` raised an error, which the message has.
         CommunicationError : the process died, or was closed.
+        ForkError : it is the parent's of this process.
         """
+        self._mark.check("the planner of an index")
         with tempfile.TemporaryDirectory(prefix="headrace-index-") as folder:
             recorded, proposed = Path(folder) / "trace.npz", Path(folder) / "proposal"
             write_trace(recorded, trace)
@@ -68,7 +72,9 @@ class PlannerProcess:
             return pickle.loads(proposed.read_bytes())
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; without effect in a child, whose parent's it is."""
+        if self._mark.forked:
+            return
         self._roles.end()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:

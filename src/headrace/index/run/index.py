@@ -41,6 +41,9 @@ class Index:
     one after another, and a batch is one call. Iteration reads blocks: it has no lock between two,
     and continues after the last key that it returned, whatever has changed.
 
+    A forked child (`multiprocessing`, PyTorch's ``DataLoader``) has a copy, which is whole: a fork
+    waits for calls that other threads have begun.
+
     An error about keys or values is raised before anything changes. If memory ends within a batch
     of insertions (MemoryError), the keys before are in the index.
 
