@@ -116,20 +116,28 @@ def _found(_number: int) -> bool:
 
 
 def _pools(forks: int) -> dict[str, int]:
-    outcomes: list[str] = []
     with _batches(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        for _ in range(forks):
-            pool = multiprocessing.get_context("fork").Pool(2)
-            try:
-                right = all(pool.map_async(_found, range(4)).get(_DEADLINE_S))
-                outcomes.append("" if right else "damage")
-            except multiprocessing.TimeoutError:
-                outcomes.append("hang")
-            finally:
-                pool.terminate()
-                pool.join()
-    return _counts(outcomes)
+        return _counts([_outcome_of_pool() for _ in range(forks)])
+
+
+def _outcome_of_pool() -> str:
+    """Return "" for a pool whose workers find what they should, and end, else as of a child."""
+    pool = multiprocessing.get_context("fork").Pool(2)
+    try:
+        right = all(pool.map_async(_found, range(4)).get(_DEADLINE_S))
+        outcome = "" if right else "damage"
+    except multiprocessing.TimeoutError:
+        outcome = "hang"
+    # not by SIGTERM, which a worker that inherits the benchmark's handler may get too early
+    pool.close()
+    for worker in multiprocessing.active_children():
+        worker.join(_DEADLINE_S)
+        if worker.is_alive():
+            worker.kill()
+            outcome = "hang"
+    pool.join()
+    return outcome
 
 
 class _Rows:
