@@ -28,6 +28,7 @@ STAGED = capabilities()
 # The longest prefix of a module's name that stands here gives its layer.
 LAYERS = {
     "headrace": 0,
+    "headrace.accelerators": 0,
     "headrace.errors": 0,
     "headrace.extras": 0,
     "headrace.settings": 0,

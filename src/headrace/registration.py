@@ -6,18 +6,25 @@ torch calls `register`, through `headrace.torch`, at the end of its own import, 
 
 from typing import Any
 
+from headrace.accelerators import has_gpu
+
 NAME = "headrace"
 
 
 def register() -> None:
-    """Register the backend "headrace" for CPU and CUDA tensors; calling it twice is harmless."""
+    """Register the backend "headrace"; calling it twice is harmless.
+
+    It is for CPU tensors, and where there is a GPU for CUDA tensors, too: torch's layers above put
+    the tensors of CPU programs on the GPU of a backend that is registered for both.
+    """
     import torch.distributed as dist
 
     if dist.is_available() and NAME not in dist.Backend.backend_list:
         from headrace.collectives.run.torch.untraced import untraced
 
         create = untraced(_create)
-        dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu", "cuda"])
+        devices = ["cpu", "cuda"] if has_gpu() else ["cpu"]
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=devices)
 
 
 def _create(options: Any, _backend_options: Any) -> Any:

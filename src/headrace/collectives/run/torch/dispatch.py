@@ -9,6 +9,7 @@ Results and errors are the same.
 """
 # pyright: reportPrivateUsage=false
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,14 +19,16 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, OpType  # pyright: ignore[reportAttributeAccessIssue]
 
-from headrace.collectives.run.torch.buffers import Tensors
+from headrace.accelerators import has_gpu
 from headrace.collectives.run.torch.caller import DONE
-from headrace.collectives.run.torch.calls import ALIASES, DEFAULTS, Calls
+from headrace.collectives.run.torch.calls import ALIASES, Calls
+from headrace.collectives.run.torch.overloads import METHODS, overloaded
 from headrace.collectives.run.torch.spans import profiling
 from headrace.collectives.run.torch.staging import tensors_in
 from headrace.collectives.run.torch.untraced import untraced
 
 _Group = TypeVar("_Group", bound=Calls)
+_AllreduceOptions = dist.AllreduceOptions
 
 OPERATIONS: Mapping[str, int] = {
     "allreduce": int(OpType.ALLREDUCE),
@@ -108,13 +111,25 @@ Dispatched.allreduce_sparse = Dispatched.allreduce  # type: ignore[attr-defined]
 
 
 def observable(group: type[_Group]) -> type[_Group]:
-    """Make the calls of a class of groups observable by torch's tools, and set types of works."""
+    """Make the calls of a class of groups observable by torch's tools, in all their overloads.
+
+    Their works get types.
+    """
     for name, kind in OPERATIONS.items():
         method = _observed(name, kind)
         setattr(group, name, _briefly(method) if name == "allreduce" else method)
     for alias, name in ALIASES.items():
         setattr(group, alias, property(_alias(alias, name)))
     return group
+
+
+def callable_in_all_overloads(backend: type[_Group]) -> type[_Group]:
+    """Give a class of backends the calls in all their overloads."""
+    for name in METHODS:
+        setattr(backend, name, untraced(overloaded(name, getattr(Calls, name))))
+    for alias, name in ALIASES.items():
+        setattr(backend, alias, getattr(backend, name))
+    return backend
 
 
 def _alias(alias: str, name: str) -> Callable[[Any], Any]:
@@ -128,15 +143,20 @@ def _alias(alias: str, name: str) -> Callable[[Any], Any]:
 def _observed(name: str, kind: int) -> Callable[..., dist.Work]:
     call: Callable[..., dist.Work] = getattr(Calls, name)
     dispatch: Callable[..., object] = getattr(dist.ProcessGroup, name)
+    signatures = METHODS[name]
+    count, last = signatures.count, signatures.last
 
     def method(self: Any, *args: Any, **kwargs: Any) -> dist.Work:
+        # as `overloaded`, which would cost another call
+        if kwargs or len(args) != count or type(args[-1]) is not last:
+            args = tuple(signatures.arguments(args, kwargs))
         if (self.observed or profiling()) and _dispatches(args):
             with under:
-                dispatch(self, *args, **kwargs)
+                dispatch(self, *args)
                 work = under.work
             assert work is not None
         else:
-            work = call(self, *args, **kwargs)
+            work = call(self, *args)
         if work is not DONE:
             work.op_type = kind  # type: ignore[attr-defined]
         return work
@@ -152,10 +172,13 @@ def _briefly(allreduce: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
     """Return the observed `allreduce` at half the cost while it is not observed."""
     call, kind = Calls.allreduce, OPERATIONS["allreduce"]
 
-    def method(self: Any, tensors: Tensors, opts: Any = None) -> dist.Work:
-        if self.observed or profiling():
-            return allreduce(self, tensors, opts or dist.AllreduceOptions())
-        work = call(self, tensors, opts or DEFAULTS)
+    def method(
+        self: Any, tensors: Any = None, opts: Any = None, *more: Any, **named: Any
+    ) -> dist.Work:
+        if type(opts) is not _AllreduceOptions or self.observed or profiling():
+            leading = (tensors, opts, *more) if opts is not None else (tensors,)
+            return allreduce(self, *(() if tensors is None else leading), **named)
+        work = call(self, tensors, opts)
         if work is not DONE:
             work.op_type = kind  # type: ignore[attr-defined]
         return work
@@ -174,8 +197,9 @@ def _dispatches(args: Any) -> bool:
     )
 
 
+@functools.cache
 def _device_kinds() -> tuple[str, ...]:
-    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return ("cpu", "cuda") if has_gpu() else ("cpu",)
 
 
 def register_backend(group: Any) -> Dispatched:

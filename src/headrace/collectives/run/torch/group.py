@@ -12,9 +12,14 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
+from headrace.accelerators import has_gpu
 from headrace.collectives.run.torch.caller import Caller
 from headrace.collectives.run.torch.calls import Calls
-from headrace.collectives.run.torch.dispatch import observable, register_backend
+from headrace.collectives.run.torch.dispatch import (
+    callable_in_all_overloads,
+    observable,
+    register_backend,
+)
 from headrace.collectives.run.torch.untraced import untraced
 from headrace.errors import InputError
 
@@ -51,7 +56,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
         # devices, by default. It would record no calls unless it is enabled.
         if not (self.observed or self._just_split or self in dist.distributed_c10d._world.pg_map):
             return []
-        return [_CPU, _CUDA] if torch.cuda.is_available() else [_CPU]
+        return [_CPU, _CUDA] if has_gpu() else [_CPU]
 
     def _get_backend(self, device: torch.device) -> "HeadraceGroup":
         try:
@@ -77,7 +82,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
 
     def split_group(
         self,
-        new_ranks: Sequence[int],
+        ranks: Sequence[int],
         timeout: timedelta | None = None,
         opts: Any = None,
         group_name: str | None = None,
@@ -100,7 +105,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
         if timeout is None and opts is not None:
             timeout = opts._timeout
         store = PrefixStore(f"{group_name}/", self.get_group_store())
-        part: HeadraceGroup | None = self._split_off(store, new_ranks, group_name, timeout)
+        part: HeadraceGroup | None = self._split_off(store, ranks, group_name, timeout)
         if part is not None:
             part._set_group_desc(group_desc)
             # torch looks up a backend by its devices, and then attaches its recorder to the group
@@ -111,6 +116,7 @@ class HeadraceGroup(Calls, dist.ProcessGroup):
 
 
 @untraced
+@callable_in_all_overloads
 class HeadraceBackend(Calls, Backend):
     """Backend for one device of a process group, as in "cpu:headrace,cuda:nccl"."""
 
