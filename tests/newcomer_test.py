@@ -36,7 +36,7 @@ def test_a_missing_native_module_names_its_remedy() -> None:
         [sys.executable, str(PACKAGE / "_native.py")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert run.returncode == 1
@@ -50,7 +50,7 @@ def test_errors_print_text_that_looks_like_an_emoji_or_mark_up_as_it_is() -> Non
         [sys.executable, "-m", "headrace", "show", "no:x:[b]file"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert run.returncode == 2

@@ -34,7 +34,7 @@ def test_any_order_of_imports_registers_the_backend(order: str, autoload: str) -
         env=environment(TORCH_DEVICE_BACKEND_AUTOLOAD=autoload),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,8 @@ struct Block {
 };
 
 // Moves on the drafts of one graph and budget; equal seeds give equal results where `stop`, which
-// is polled in all of them some hundred times a second, does not end them.
+// is polled in all of them some hundred times a second, does not end them. Once true, `stop` stays
+// true: moves within moves poll it anew.
 class Search {
  public:
   using Stop = std::function<bool()>;

@@ -20,7 +20,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "headrace.cli.main", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -107,7 +107,7 @@ def test_an_interrupt_while_the_commands_are_loaded_is_quiet_too(
         preexec_fn=_hear_interrupts,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

@@ -40,7 +40,7 @@ def test_a_group_loads_no_dynamo() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert done.stdout.strip() == "[]"

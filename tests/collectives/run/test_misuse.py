@@ -16,7 +16,7 @@ def test_every_misuse_raises() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     lines = ended.stdout.splitlines()

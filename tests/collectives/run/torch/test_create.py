@@ -32,7 +32,7 @@ def test_which_setting_decides_the_level(application: str, level: str, lines: li
         [sys.executable, "-c", PROGRAM, application, level],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert done.stderr.splitlines() == lines
