@@ -116,6 +116,7 @@ def profile_step(
     name: str | None = None,
     device: Roofline | None = None,
     costs: MutableMapping[str, Cost] | None = None,
+    single_runs: bool = False,
 ) -> MemoryProfile:
     """Return the profile of a captured step.
 
@@ -124,6 +125,7 @@ def profile_step(
     name : of the model; else its class.
     device : a model of a device that is not at hand; else the model's own is measured.
     costs : of operators that were measured before; what is measured is added.
+    single_runs : whether operators are timed in one run each; see `measured_graph`.
 
     Raises
     ------
@@ -131,7 +133,7 @@ def profile_step(
     """
     step = unmeasured_profile(model, captured, job, name=name)
     if device is None:
-        graph = measured_graph(captured, device_of(model), costs)
+        graph = measured_graph(captured, device_of(model), costs, single_runs=single_runs)
         return replace(step, graph=replace(graph, resident=step.graph.resident))
     return replace(
         step,

@@ -46,7 +46,11 @@ class Cost:
 
 
 def measured_graph(
-    capture: Capture, device: torch.device, cache: MutableMapping[str, Cost] | None = None
+    capture: Capture,
+    device: torch.device,
+    cache: MutableMapping[str, Cost] | None = None,
+    *,
+    single_runs: bool = False,
 ) -> Graph:
     """Return the captured graph with times and workspaces as measured on a device.
 
@@ -55,6 +59,8 @@ def measured_graph(
     Parameters
     ----------
     cache : costs of before, by operator, arguments and device; what is measured is added.
+    single_runs : whether the time of an operator is that of one run, whatever is in the device's
+        cache: for schedules whose memory counts, and not their speed.
     """
     cache = {} if cache is None else cache
     where = device_name(device)
@@ -63,7 +69,7 @@ def measured_graph(
         key = f"{_signature(capture, call)} on {where}"
         if key not in cache:
             try:
-                cache[key] = _measure(capture, call, device)
+                cache[key] = _measure(capture, call, device, single_runs=single_runs)
             except torch.OutOfMemoryError:
                 if (whole := memory_bytes(device)) is None:
                     raise
@@ -152,7 +158,9 @@ def _signature(capture: Capture, call: TracedCall) -> str:
     return f"{target_name(call.target)}{args}"
 
 
-def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:
+def _measure(
+    capture: Capture, call: TracedCall, device: torch.device, *, single_runs: bool
+) -> Cost:
     with torch.no_grad(), torch.random.fork_rng(_accelerators(device)):
         args, kwargs = map_aggregate(
             (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
@@ -176,7 +184,8 @@ def _measure(capture: Capture, call: TracedCall, device: torch.device) -> Cost:
         found = allocations_of(run, device)
         step = ROUNDING.get(device.type, 1)
         workspace = max(found.peak_bytes - found.kept_bytes, 0)
-        return Cost(_time_us(run, device), -(-workspace // step) * step)
+        time_us = 1e6 * _stopwatch(device)(run) if single_runs else _time_us(run, device)
+        return Cost(time_us, -(-workspace // step) * step)
 
 
 def _accelerators(device: torch.device) -> list[torch.device]:

@@ -118,13 +118,21 @@ def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def as_traced(made: torch.Tensor, strides: tuple[int, ...], nbytes: int) -> torch.Tensor:
-    """Return a kernel's result in the layout that was traced, a single number in so many bytes."""
+    """Return a kernel's result in the layout that was traced, and in no more memory.
+
+    Parameters
+    ----------
+    nbytes : of the storage that was traced.
+    """
     if made.dim() != len(strides):  # a gradient that is not wanted
         return made
-    if not strides:  # that of `mse_loss` has the bytes of its input
-        return made if made.untyped_storage().nbytes() == nbytes else made.clone()
     layout = zip(made.shape, made.stride(), strides, strict=True)
-    return made if all(n == 1 or a == b for n, a, b in layout) else laid_out(made, strides)
+    if not all(n == 1 or a == b for n, a, b in layout):
+        return laid_out(made, strides)
+    if made.untyped_storage().nbytes() <= nbytes:
+        return made
+    # a single number of `mse_loss` is in the bytes of its input, `copy` of a slice in its base's
+    return made.new_empty_strided(made.shape, strides).copy_(made)
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:

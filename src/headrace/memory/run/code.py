@@ -3,7 +3,10 @@
 Arguments come in a list, which the code empties, so that the caller holds none of them.
 """
 
+# pyright: reportPrivateUsage=false
+
 from collections.abc import Callable, Sequence
+from operator import getitem
 from typing import Any, cast
 
 from torch import Tensor
@@ -49,13 +52,20 @@ class _Writer:
         return "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
 
     def _as_traced(self, node: Node) -> list[str]:
-        """Return the correction of a result that its kernel lays out otherwise than traced."""
+        """Return the correction of a result that its kernel lays out otherwise than traced.
+
+        Some kernels allocate more than traced, too: ``aten.copy`` of a slice copies all that the
+        slice is a part of. A view has its base's memory, which is corrected there, or an input's.
+        """
         traced = node.meta.get("val")
-        if not isinstance(traced, Tensor) or traced.dim() == 1:
+        if not isinstance(traced, Tensor) or _is_view(node, traced):
             return []
         strides, nbytes = traced.stride(), traced.untyped_storage().nbytes()
-        call = f"{node.name} = {self._constant(as_traced)}({node.name}, {strides}, {nbytes})"
-        return [f"if {node.name}.stride() != {strides}: {call}" if strides else call]
+        differs = [f"{node.name}.untyped_storage().nbytes() > {nbytes}"]
+        if len(strides) > 1:
+            differs.append(f"{node.name}.stride() != {strides}")
+        call = f"{self._constant(as_traced)}({node.name}, {strides}, {nbytes})"
+        return [f"if {' or '.join(differs)}: {node.name} = {call}"]
 
     def _call(self, node: Node) -> str:
         texts = [self._text(each) for each in node.args]
@@ -77,6 +87,20 @@ class _Writer:
         name = self.bound.setdefault(id(value), f"_c{len(self.bound)}")
         self.names[name] = value
         return name
+
+
+def _is_view(node: Node, traced: Tensor) -> bool:
+    """Return whether a node's value is in the memory of what its operator reads."""
+    computed = cast(Node, node.args[0]) if node.target is getitem else node
+    operands = (operand.meta.get("val") for operand in computed.all_input_nodes)
+    tensors = (
+        tensor
+        for value in operands
+        for tensor in (value if isinstance(value, list | tuple) else (value,))
+        if isinstance(tensor, Tensor)
+    )
+    storage = traced.untyped_storage()._cdata
+    return any(tensor.untyped_storage()._cdata == storage for tensor in tensors)
 
 
 def _last_reads(graph: FxGraph) -> dict[Node, list[Node]]:
