@@ -133,7 +133,7 @@ def _reduced(random: Random, x: Tensor) -> Operation:
     return lambda x: reduce(x, dim, keepdim=keeps)
 
 
-def _activated(random: Random, x: Tensor) -> Operation:  # noqa: ARG001
+def _activated(random: Random, x: Tensor) -> Operation:
     functions: tuple[Operation, ...] = (
         functional.relu,
         functional.relu6,
@@ -190,7 +190,7 @@ def _filled(random: Random, x: Tensor) -> Operation:
     return fill
 
 
-def _multiplied(random: Random, x: Tensor) -> Operation:  # noqa: ARG001
+def _multiplied(random: Random, x: Tensor) -> Operation:
     scale = x.shape[-1] ** -0.5
     return lambda x: (x @ x.transpose(-1, -2)) * scale
 
@@ -218,7 +218,7 @@ def _convolved(random: Random, x: Tensor) -> Operation:
     return nn.Conv2d(ins, outs, kernel, stride, padding=kernel // 2, bias=random.random() < 0.7)
 
 
-def _pooled(random: Random, x: Tensor) -> Operation:  # noqa: ARG001
+def _pooled(random: Random, x: Tensor) -> Operation:
     return random.choice(
         (
             nn.MaxPool2d(3, 2, 1),
@@ -448,7 +448,8 @@ def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
 
 def relative_error(values: list[Tensor], reference: list[Tensor]) -> float:
     """Return the norm of the differences over the norm of the reference."""
-    squares = sum(float((a.double() - b).square().sum()) for a, b in zip(values, reference))
+    pairs = zip(values, reference, strict=True)
+    squares = sum(float((value.double() - exact).square().sum()) for value, exact in pairs)
     scale = sum(float(part.double().square().sum()) for part in reference)
     return (squares / scale) ** 0.5 if scale else squares**0.5
 
