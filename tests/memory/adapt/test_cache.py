@@ -17,6 +17,7 @@ from headrace.artifact import Artifact
 from headrace.artifact import load as load_artifact
 from headrace.errors import InputError
 from headrace.memory import BudgetError, MismatchError, fit
+from headrace.memory.adapt import cache
 from headrace.memory.adapt.cache import PlanKey, StepCache, conditions
 from headrace.memory.measure import timing
 from headrace.memory.measure.step import StepConditions, capture_step, unmeasured_profile
@@ -230,6 +231,18 @@ def test_costs_of_two_processes_are_both_kept(cache_folder: Path) -> None:
     other.save_costs(known, {"b": Cost(2.0, 64)})
     assert one.costs(known) == {"a": Cost(1.0, 0), "b": Cost(2.0, 64)}
     assert one.costs({**known, "torch": "0"}) == {}
+
+
+def test_costs_of_an_earlier_way_to_measure_are_not_used(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Workspaces of `aten.copy` were measured too small, and kept under the version alone: a mended
+    # program of the same version went on planning with them, and its steps exceeded their budgets.
+    store = StepCache(cache_folder)
+    monkeypatch.setattr(cache, "MEASUREMENT", cache.MEASUREMENT - 1)
+    store.save_costs(conditions(CPU), {"a": Cost(1.0, 0)})
+    monkeypatch.undo()
+    assert store.costs(conditions(CPU)) == {}
 
 
 def test_no_folder_and_one_that_cannot_be_written(

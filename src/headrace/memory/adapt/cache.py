@@ -37,6 +37,9 @@ _COLUMNS = {"time_us": np.float64, "workspace_bytes": np.int64}
 _MOST_COSTS = 50_000
 """Costs in a file, some 10 MB; the oldest go first."""
 _MOST_PLANS = 128
+MEASUREMENT = 2
+"""Revision of what is measured, part of every key: costs and plans of another one are not used.
+Revision 1 measured workspaces without the memory of results larger than traced: too small ones."""
 
 _CONSEQUENCE = "the next job will do the work again"
 
@@ -161,6 +164,7 @@ def conditions(device: torch.device) -> dict[str, str]:
     backends = torch.backends
     found = {
         "headrace": headrace.__version__,
+        "measurement": str(MEASUREMENT),
         "torch": torch.__version__,
         "device": device_name(device),
         "deterministic": str(torch.are_deterministic_algorithms_enabled()),
