@@ -279,7 +279,8 @@ def test_tensors_that_a_call_assigns_are_refused() -> None:
         assert type(model[0].mean) is torch.Tensor
         assert model[0].last is None
     model = Averaging("")
-    capture(model, (torch.randn(3, 2),))
+    captured = capture(model, (torch.randn(3, 2),))
+    assert [(each.name, each.value) for each in captured.changes] == [(("", "calls"), 1)]
     assert model.calls == 0
     assert model.mean.equal(torch.zeros(2))
     assert list(model.state_dict()) == ["mean", "linear.weight", "linear.bias"]

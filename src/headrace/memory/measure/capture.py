@@ -36,6 +36,12 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
+from headrace.memory.measure.attributes import (
+    AttributeChange,
+    AttributeReader,
+    attribute_changes,
+    require_equal_changes,
+)
 from headrace.memory.measure.losses import loss_alone
 from headrace.memory.measure.preserve import attributes_preserved, preserved
 from headrace.memory.measure.recurrent import RECURRENT, decomposed
@@ -117,6 +123,7 @@ class Capture:
     hosted : of these, those in the host's memory; their storages have 0 bytes.
     accumulated : by operator of the backward pass, positions of the inputs whose gradients are
         added to those of before once it has run (`headrace.memory.measure.accumulate`).
+    changes : of attributes by `forward`, to be repeated behind each step.
     """
 
     graph: Graph
@@ -135,6 +142,7 @@ class Capture:
     fills: Mapping[int, int] = field(default_factory=dict[int, int])
     hosted: frozenset[int] = frozenset()
     accumulated: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    changes: tuple[AttributeChange, ...] = ()
 
     def example(self, storage: int) -> torch.Tensor:
         """Return the fake tensor that spans a storage."""
@@ -178,12 +186,12 @@ def capture(
     _refuse_hooks(model)
     with preserved(model):
         leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
-        joint = _export(model, *leaves)
+        joint, changes = _export(model, *leaves)
     _drop_unread_statistics(joint.graph_module.graph)
     correct_statistics(joint.graph_module.graph)
     rewrite(joint.graph_module.graph)
     joint.graph_module.recompile()  # its code is text alone: constants have no names in it
-    return replace(_Reader(joint.graph_module).read(), joint=joint)
+    return replace(_Reader(joint.graph_module).read(), joint=joint, changes=changes)
 
 
 def read_joint(module: GraphModule) -> Capture:
@@ -247,7 +255,7 @@ _REASONS = {
 
 def _export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> JointWithDescriptors:
+) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
     """Trace a step, under ``torch.compiler.is_compiling()`` if the model looks at values.
 
     Libraries of models then leave out what they decide by values: whether a mask hides something.
@@ -261,12 +269,15 @@ def _export(
         return _trace(model, args, kwargs)
 
 
-def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> JointWithDescriptors:
+def _trace(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
     entered: list[str] = []
     before = _host_state()
+    changes: list[tuple[AttributeChange, ...]] = []
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _attributes_kept(model):
+        with _attributes_kept(model, changes):
             return loss_alone(model(*args, **kwargs))
 
     step = TensorsAlone(model, args, kwargs, call)
@@ -294,9 +305,9 @@ def _trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> J
     if _host_state() != before:
         text = "draws random numbers of Python or NumPy, which would be the same in every step"
         raise CaptureError(f"the model {text}: use torch.rand")
-    if not any(isinstance(label, TangentAOTInput) for label in _labels(joint.graph_module.graph)):
+    if TangentAOTInput not in map(type, _labels(joint.graph_module.graph)):
         raise CaptureError("no output of the model depends on a parameter that requires gradients")
-    return joint
+    return joint, changes[-1]
 
 
 def _host_state() -> Hashable:
@@ -369,11 +380,19 @@ def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
 
 
 @contextmanager
-def _attributes_kept(model: nn.Module) -> Generator[None]:
+def _attributes_kept(
+    model: nn.Module, changes: list[tuple[AttributeChange, ...]]
+) -> Generator[None]:
     """Set attributes back behind a call, in which no module may assign a tensor.
 
     A trace calls the model several times: each call begins with the same attributes.
+
+    Parameters
+    ----------
+    changes : by calls; the call's own are added.
     """
+    reader = AttributeReader(model)
+    contents = reader.read()
     every = [(name, each) for name, of in model.named_modules() for each in (vars(of), of._buffers)]
     before = [dict(each) for _, each in every]
     with attributes_preserved(model):
@@ -386,6 +405,8 @@ def _attributes_kept(model: nn.Module) -> Generator[None]:
                         "pass, which captured steps would not; register it as a buffer and update "
                         f"it in place: self.{attribute}.copy_(...)"
                     )
+        changes.append(attribute_changes(model, contents, reader.read()))
+        require_equal_changes(changes)
 
 
 def _drop_unread_statistics(graph: FxGraph) -> None:

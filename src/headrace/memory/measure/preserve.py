@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from headrace.memory.generators import host_generators_preserved
+from headrace.memory.measure.probe import is_probe
 
 _MOST_BYTES = 16 << 20
 """Of an array or tensor whose values are copied: operators on fake tensors write into real ones of
@@ -96,7 +97,7 @@ class _Snapshot:
         return None
 
     def _add(self, value: Any, depth: int) -> None:
-        if value is None or isinstance(value, _OPAQUE):
+        if value is None or is_probe(value) or isinstance(value, _OPAQUE):
             return
         if id(value) in self._seen:
             return
@@ -133,7 +134,7 @@ class _Snapshot:
         if isinstance(attributes, dict):
             self._add(attributes, depth)
             self.restores.append(_class_restore(value))
-        for name in _slots(type(value)):
+        for name in slots_of(type(value)):
             try:
                 held = getattr(value, name)
             except AttributeError:
@@ -153,7 +154,7 @@ def _kind(value: Any) -> type:
     return next(kind for kind in _RESTORES if isinstance(value, kind))
 
 
-def _slots(kind: type) -> list[str]:
+def slots_of(kind: type) -> list[str]:
     """Return the names of an object's attributes that are not in a dictionary."""
     if kind.__module__ in ("builtins", "torch", "torch._C"):
         return []

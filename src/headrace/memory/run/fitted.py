@@ -4,7 +4,7 @@
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +13,12 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
-from headrace.memory.measure.capture import HOOKS, Capture, WithLoss, capture
-from headrace.memory.measure.preserve import preserved
+from headrace.memory.measure.capture import HOOKS, Capture, WithLoss
 from headrace.memory.measure.step import StepConditions, device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
-from headrace.memory.run.step import ScheduledStep, scheduled_step
+from headrace.memory.run.step import ScheduledStep
+from headrace.memory.run.variants import Variant, Variants
 from headrace.memory.schedule import Schedule
 from headrace.units import size
 
@@ -29,8 +29,9 @@ class FittedModule(nn.Module):
     Parameters, buffers and submodules are those of `model` itself, under the same names; so are
     the `state_dict` and everything else that is not defined here. Only calls in training differ:
     with gradients enabled, the first call, and any of equal arguments and modules, runs a schedule.
-    Modules are equal by their types, modes, hooks and, if torch's own, constants. Without gradients
-    and in evaluation, which is `model`'s own mode, the model runs as it is.
+    Modules are equal by their types, modes, hooks and attributes. Without gradients and in
+    evaluation, which is `model`'s own mode, the model runs as it is. Attributes that are set on it
+    are the model's own.
 
     Parameters
     ----------
@@ -71,26 +72,31 @@ class FittedModule(nn.Module):
             self.__dict__[shared] = getattr(model, shared)
         del self.__dict__["training"]  # the model's own is found in its place
         # not as a submodule: names would get a prefix
-        self.__dict__["_original"] = model
         self.__dict__["_called"] = model if loss is None else WithLoss(model, loss)
-        self._steps: dict[Hashable, Mapping[int, ScheduledStep]] = {}
         self._plan = plan
-        self._captures = captures
-        self._exactness = exactness
-        self._conditions = StepConditions(accumulates=accumulates, offload=offload)
+        conditions = StepConditions(accumulates=accumulates, offload=offload)
+        self._variants = Variants(
+            self._called, partial(conditions.implemented, exactness=exactness), plan, captures
+        )
         self._budget: int | None = None
         self._warned = False
+        self.__dict__["_original"] = model  # from here on other attributes are the model's own
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, in training by its schedule."""
         if not (self._original.training and torch.is_grad_enabled()):
             return self._called(*args, **kwargs)
-        step, held = self._step(args, kwargs)
-        if step is None:
-            self._warn()
+        kind, modules, tensors = self._kind(args, kwargs)
+        variant = self._variants.find(kind, modules, args, kwargs)
+        step = None if variant is None else self._step(variant)
+        if variant is None or step is None:
+            self._warn(self._variants.differing(kind, modules))
             return self._called(*args, **kwargs)
         leaves = pytree.tree_leaves((args, kwargs))
-        return step.of_tensors([*held, *(each for each in leaves if isinstance(each, Tensor))])
+        outputs = step.of_tensors([*tensors, *(e for e in leaves if isinstance(e, Tensor))])
+        for change in variant.changes:
+            change.apply(self._called)
+        return outputs
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Make the schedule of training steps with such arguments, without a step.
@@ -99,27 +105,28 @@ class FittedModule(nn.Module):
         ------
         CaptureError : the model cannot be captured.
         """
-        self._step(args, kwargs)
+        kind, modules, _ = self._kind(args, kwargs)
+        self._variants.find(kind, modules, args, kwargs)
 
-    def _step(
+    def _kind(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[ScheduledStep | None, list[Tensor]]:
-        """Return the step for such arguments, None if there are too many kinds; what it holds."""
+    ) -> tuple[Hashable, list[nn.Module], list[Tensor]]:
+        """Return what a step is specific to beside attributes, its modules and their tensors."""
         modules = list(self._called.modules())
         parameters = [p for each in modules for p in each._parameters.values() if p is not None]
-        kind = _kind(modules, parameters, args, kwargs)
-        if kind not in self._steps and len(self._steps) < self._captures:
-            self._steps[kind] = self._scheduled(args, kwargs)
         buffers = [b for each in modules for b in each._buffers.values() if b is not None]
-        steps = self._steps.get(kind, {})
-        fitting = [each for each in steps if self._budget is None or each <= self._budget]
-        step = steps[max(fitting)] if fitting else None
-        return step, [*parameters, *buffers]
+        kind = _kind(modules, parameters, buffers, args, kwargs)
+        return kind, modules, [*parameters, *buffers]
+
+    def _step(self, variant: Variant) -> ScheduledStep | None:
+        """Return the step for the budget, None if there is none."""
+        budgets = [each for each in variant.steps if self._budget is None or each <= self._budget]
+        return variant.steps[max(budgets)] if budgets else None
 
     @property
     def budgets(self) -> tuple[int, ...]:
         """Budgets in bytes that there are schedules for, the least first."""
-        return tuple(sorted({budget for steps in self._steps.values() for budget in steps}))
+        return self._variants.budgets
 
     def set_budget(self, budget: int | str) -> None:
         """Run the next steps by the schedules of the largest budget that is not above this one.
@@ -149,22 +156,14 @@ class FittedModule(nn.Module):
         """Plans made so far, where the function that makes them keeps them; see `fit`."""
         return list(getattr(self._plan, "plans", ()))
 
-    def _scheduled(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> dict[int, ScheduledStep]:
-        with preserved(self._called):
-            traced = capture(self._called, args, kwargs)
-            captured = self._conditions.implemented(traced, self._exactness)
-            schedules = self._plan(captured)
-        return {budget: scheduled_step(captured, each) for budget, each in schedules.items()}
-
-    def _warn(self) -> None:
+    def _warn(self, attributes: str) -> None:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                "a training step has other shapes, strides, types, modes, modules or arguments "
-                "than those with schedules, and runs without one: its memory is not bounded "
-                "(`captures` of headrace.memory.fit is how many kinds of steps have schedules)",
+                "a training step has other shapes, strides, types, modes, modules, arguments or "
+                f"attributes {f'({attributes}) ' if attributes else ''}than those with schedules, "
+                "and runs without one: its memory is not bounded (`captures` of "
+                "headrace.memory.fit is how many kinds of steps have schedules)",
                 stacklevel=4,
             )
 
@@ -190,9 +189,30 @@ class FittedModule(nn.Module):
         except AttributeError:
             return getattr(self.__dict__["_original"], name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, of the model but for what is defined here."""
+        if "_original" not in self.__dict__ or self._is_own(name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._original, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Delete an attribute, of the model but for what is defined here."""
+        if self._is_own(name):
+            super().__delattr__(name)
+        else:
+            delattr(self._original, name)
+
+    def _is_own(self, name: str) -> bool:
+        return name in self.__dict__ or hasattr(type(self), name)
+
 
 def _kind(
-    modules: list[nn.Module], parameters: list[nn.Parameter], args: Any, kwargs: Mapping[str, Any]
+    modules: list[nn.Module],
+    parameters: list[nn.Parameter],
+    buffers: list[Tensor],
+    args: Any,
+    kwargs: Mapping[str, Any],
 ) -> Hashable:
     """Return what a captured step is specific to."""
     leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
@@ -201,7 +221,7 @@ def _kind(
         _repeats([each for each in leaves if isinstance(each, Tensor)]),
         str(spec),
         tuple(map(_module_kind, modules)),
-        tuple((each.requires_grad, each.dtype, each.shape) for each in parameters),
+        tuple((each.requires_grad, each.dtype, each.shape) for each in (*parameters, *buffers)),
         _repeats(parameters),
         *((device, _autocast(device)) for device in ("cpu", "cuda")),
     )
@@ -214,17 +234,8 @@ def _repeats(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def _module_kind(module: nn.Module) -> Hashable:
-    """Return what a trace has of a module: its type, mode, hooks and, of torch's own, constants."""
-    found = module.__dict__
-    hooked = any(map(found.get, HOOKS))
-    return (type(module), module.training, hooked, *map(found.get, _constants(type(module))))
-
-
-@cache
-def _constants(kind: type[nn.Module]) -> tuple[str, ...]:
-    """Return names such as that of a dropout's share; other modules may change theirs in a step."""
-    own = kind.__module__.startswith("torch.nn.")
-    return tuple(getattr(kind, "__constants__", ())) if own else ()
+    """Return what a trace has of a module beside its attributes: type, mode, and hooks."""
+    return type(module), module.training, any(map(module.__dict__.get, HOOKS))
 
 
 def _leaf_kind(leaf: Any) -> Hashable:

@@ -1,0 +1,326 @@
+"""Scheduled steps by the attributes of modules that they were traced with.
+
+A trace has attributes as constants. So where one has changed the step is traced again, and runs by
+the schedules of before if its operators are the same. Attributes that `forward` does not use, such
+as a counter of a log, are told by a trace in which they are replaced by probes, and compared no
+more.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from headrace.memory.errors import CaptureError
+from headrace.memory.graph import Graph
+from headrace.memory.measure.attributes import (
+    AttributeChange,
+    AttributeReader,
+    Name,
+    described,
+    differing_names,
+    is_replaceable,
+    type_of,
+)
+from headrace.memory.measure.capture import Capture, capture
+from headrace.memory.measure.preserve import preserved
+from headrace.memory.measure.probe import Probe
+from headrace.memory.run.step import ScheduledStep, scheduled_step
+from headrace.memory.schedule import Schedule
+
+_MOST_VARIANTS = 32
+"""Steps of one kind of arguments that are kept: each is a graph, without tensors of its own."""
+_MOST_REFUSED = 3
+"""Traces for nothing, where all captures are used, before other attributes are not traced."""
+_WARNED_CHANGES = 8
+"""Values of an attribute that were traced, before a warning says what it costs."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Variant:
+    """A step as traced with attributes of some contents.
+
+    Attributes
+    ----------
+    steps : by budget.
+    contents : of the attributes.
+    unused : attributes that `forward` does not use, but to count them up.
+    schedules : by budget; empty if the step is to run without one.
+    changes : of attributes, behind each run.
+    plans : whether the schedules were planned for it, not for a variant of before.
+    """
+
+    steps: Mapping[int, ScheduledStep] = field(default_factory=dict[int, ScheduledStep])
+    contents: Mapping[Name, Any]
+    unused: set[Name] = field(default_factory=set[Name])
+    trace: "_Trace | None" = None
+    operators: "_Operators | None" = None
+    schedules: Mapping[int, Schedule] = field(default_factory=dict[int, Schedule])
+    changes: tuple[AttributeChange, ...] = ()
+    plans: bool = False
+
+    def serves(self, contents: Mapping[Name, Any]) -> bool:
+        """Return whether a step with other attributes is this one."""
+        if contents is self.contents:
+            return True
+        if not all(
+            name in self.unused and type_of(self.contents, name) == type_of(contents, name)
+            for name in differing_names(self.contents, contents)
+        ):
+            return False
+        self.contents = contents
+        return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trace:
+    """The computation of a traced step."""
+
+    code: str
+    constants: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, captured: Capture) -> "_Trace":
+        assert captured.joint is not None
+        outputs = captured.fx.output_node().args
+        labels = [node.meta.get("desc") for node in captured.fx.find_nodes(op="placeholder")]
+        return cls(
+            f"{captured.module.code}{outputs}{labels}{captured.joint.out_spec}",
+            tuple(
+                getattr(captured.module, str(node.target))
+                for node in captured.fx.find_nodes(op="get_attr")
+            ),
+        )
+
+    def equals(self, other: "_Trace | None") -> bool:
+        return (
+            other is not None
+            and self.code == other.code
+            and len(self.constants) == len(other.constants)
+            and all(map(_same_constant, self.constants, other.constants))
+        )
+
+
+def _same_constant(one: Any, other: Any) -> bool:
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return one is other
+    return one is other or (
+        one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Operators:
+    """Operators and their arguments but for real numbers: a plan depends on these."""
+
+    graph: Graph
+    nodes: str
+
+    @classmethod
+    def of(cls, captured: Capture) -> "_Operators":
+        return cls(captured.graph, "\n".join(map(_signature, captured.fx.nodes)))
+
+
+def _signature(node: Node) -> str:
+    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+    texts = ["float" if isinstance(leaf, float) else str(leaf) for leaf in leaves]
+    return f"{node.name} {node.op} {node.target} {texts} {spec}"
+
+
+class Variants:
+    """All scheduled steps of a module.
+
+    Parameters
+    ----------
+    model : with its loss.
+    implemented : a traced step with all implementations.
+    plan : schedules of a step with all implementations, by their budgets in bytes.
+    captures : how many steps are planned.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        implemented: Callable[[Capture], Capture],
+        plan: Callable[[Capture], Mapping[int, Schedule]],
+        captures: int,
+    ) -> None:
+        self._model, self._implemented, self._plan = model, implemented, plan
+        self._captures = captures
+        self._kinds: dict[Hashable, list[Variant]] = {}
+        self._reader = AttributeReader(model)
+        self._refused = 0
+        self._traced: Counter[Name] = Counter()
+        self._warned: set[Name] = set()
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Budgets in bytes that there are schedules for, the least first."""
+        variants = [variant for kind in self._kinds.values() for variant in kind]
+        return tuple(sorted({budget for variant in variants for budget in variant.schedules}))
+
+    def find(
+        self,
+        kind: Hashable,
+        modules: list[nn.Module],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Variant | None:
+        """Return the step for the modules as they are; None where it is to run without a schedule.
+
+        Parameters
+        ----------
+        kind : of the step, but for attributes.
+        modules : of the model.
+        """
+        contents = self._reader.read(modules)
+        variants = self._kinds.get(kind, [])
+        variant = next((each for each in variants if each.serves(contents)), None)
+        if variant is None:
+            variant = self._new(kind, contents, args, kwargs)
+        return variant if variant is not None and variant.schedules else None
+
+    def differing(self, kind: Hashable, modules: list[nn.Module]) -> str:
+        """Return the names of attributes by which a step differs from the latest of its kind."""
+        planned = [each for each in self._kinds.get(kind, ()) if each.schedules]
+        if not planned:
+            return ""
+        return described(differing_names(planned[-1].contents, self._reader.read(modules)))
+
+    def _new(
+        self,
+        kind: Hashable,
+        contents: Mapping[Name, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Variant | None:
+        variants = self._kinds.get(kind, [])
+        may_plan = self._planned < self._captures
+        if not may_plan and (not variants or self._refused >= _MOST_REFUSED):
+            return None
+        with preserved(self._model):
+            variant = self._variant(variants, contents, args, kwargs, may_plan=may_plan)
+        if variant not in variants:
+            self._kinds[kind] = _newest([*variants, variant])
+            self._note_changes(variants, contents)
+        return variant
+
+    @property
+    def _planned(self) -> int:
+        return sum(variant.plans for kind in self._kinds.values() for variant in kind)
+
+    def _variant(
+        self,
+        variants: Sequence[Variant],
+        contents: Mapping[Name, Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        may_plan: bool,
+    ) -> Variant:
+        """Return a variant of before that serves these contents too, or a new one."""
+        traced = capture(self._model, args, kwargs)
+        trace = _Trace.of(traced)
+        equal = next((each for each in variants if trace.equals(each.trace)), None)
+        names = {change.name for change in traced.changes}
+        if equal is not None:
+            names |= {*differing_names(equal.contents, contents)} - equal.unused
+        changes, unused = self._probed(names, trace, traced.changes, args, kwargs)
+        if equal is not None:
+            equal.unused |= unused
+            if equal.serves(contents):
+                equal.changes = changes
+                return equal
+            return Variant(
+                contents=contents,
+                unused=unused,
+                trace=trace,
+                operators=equal.operators,
+                schedules=equal.schedules,
+                steps=equal.steps,
+                changes=changes,
+            )
+        captured = self._implemented(traced)
+        operators = _Operators.of(captured)
+        alike = next((each for each in variants if each.operators == operators), None)
+        if alike is None and not may_plan:
+            self._refused += 1
+            return Variant(contents=contents, unused=unused)
+        schedules = self._plan(captured) if alike is None else alike.schedules
+        return Variant(
+            contents=contents,
+            unused=unused,
+            trace=trace,
+            operators=operators,
+            schedules=schedules,
+            steps={budget: scheduled_step(captured, each) for budget, each in schedules.items()},
+            changes=changes,
+            plans=alike is None,
+        )
+
+    def _probed(
+        self,
+        names: set[Name],
+        trace: _Trace,
+        changes: tuple[AttributeChange, ...],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[tuple[AttributeChange, ...], set[Name]]:
+        """Return the changes, as additions where they are, and which attributes are not used."""
+        modules = dict(self._model.named_modules())
+        values = {
+            (module, attribute): vars(modules[module]).get(attribute)
+            for module, attribute in names
+            if module in modules
+        }
+        candidates = {name: value for name, value in values.items() if is_replaceable(value)}
+        unused: set[Name] = set()
+        for probed in (set(candidates), *({name} for name in candidates)):
+            if not probed or probed <= unused:
+                continue
+            with preserved(self._model):
+                for module, attribute in probed:
+                    probe = Probe(type(candidates[module, attribute]), (module, attribute))
+                    vars(modules[module])[attribute] = probe
+                try:
+                    capture_probed = capture(self._model, args, kwargs)
+                except CaptureError:
+                    continue
+            if trace.equals(_Trace.of(capture_probed)):
+                unused |= probed
+                additions = {change.name: change for change in capture_probed.changes}
+                changes = tuple(
+                    additions.get(change.name, change) if change.name in probed else change
+                    for change in changes
+                )
+        return changes, unused
+
+    def _note_changes(self, variants: Sequence[Variant], contents: Mapping[Name, Any]) -> None:
+        """Warn of attributes that are traced again and again."""
+        if not variants:
+            return
+        names = differing_names(variants[-1].contents, contents)
+        self._traced.update(names)
+        often = {name for name in names if self._traced[name] >= _WARNED_CHANGES} - self._warned
+        if often:
+            self._warned |= often
+            warnings.warn(
+                f"{described(sorted(often))} has had {_WARNED_CHANGES} values in training steps, "
+                "each of which was traced anew, in the time of many steps: pass it to the model as "
+                "a tensor, or register it as a buffer",
+                stacklevel=6,
+            )
+
+
+def _newest(variants: list[Variant]) -> list[Variant]:
+    """Return the variants without the oldest that was not planned, if there are too many."""
+    if len(variants) <= _MOST_VARIANTS:
+        return variants
+    oldest = next((each for each in variants[:-1] if not each.plans), variants[0])
+    return [each for each in variants if each is not oldest]
