@@ -284,6 +284,33 @@ def test_state_of_forward_decides_what_it_computes(
             assert getattr(model, name) == getattr(eager, name)
 
 
+def caching(module: Any, x: torch.Tensor) -> torch.Tensor:
+    if x.shape not in module.value:
+        module.value[x.shape] = 1 / x.shape[0]
+    return x * module.value[x.shape]
+
+
+def hooking(module: Any, x: torch.Tensor) -> torch.Tensor:
+    if not module.value:
+        module.value.append("a hook")
+        module.linear.register_forward_hook(lambda *_: None)
+    return x
+
+
+@pytest.mark.parametrize(("read", "value"), [(caching, {}), (hooking, [])])
+def test_what_is_changed_once_and_computes_the_same_is_left(
+    read: Callable[[Any, torch.Tensor], torch.Tensor], value: Any
+) -> None:
+    """Hugging Face's models note the kind of a loss in their configuration, and register hooks."""
+    model, x = reading(read, value=value), torch.randn(3, 4)
+    eager, planner = deepcopy(model), Planner()
+    fitted = FittedModule(model, planner)
+    assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager)
+    assert planner.count == 1
+    assert not model.value
+    assert not model.linear._forward_hooks
+
+
 def appending(module: Any, x: torch.Tensor) -> torch.Tensor:
     module.value.append(x.mean())
     return x
@@ -314,7 +341,6 @@ def deleting(module: Any, x: torch.Tensor) -> torch.Tensor:
     [
         (appending, []),
         (configuring, Config()),
-        (writing, torch.zeros(())),
         (replacing, []),
         (deleting, 1),
     ],
@@ -326,6 +352,13 @@ def test_changes_that_a_step_cannot_repeat_are_refused(
     model = nn.Sequential(reading(read, value=value))
     with pytest.raises(CaptureError, match="attribute 'value' of module '0' is changed by its"):
         fit(model, torch.randn(3, 4), "1MiB", cache=False)
+
+
+def test_a_tensor_that_is_no_buffer_is_not_written() -> None:
+    model = reading(writing, value=torch.zeros(()))
+    with pytest.raises(CaptureError, match="writes into a tensor that is no buffer; use register"):
+        fit(model, torch.randn(3, 4), "1MiB", cache=False)
+    assert model.value == 0
 
 
 def test_attributes_of_a_fitted_module_are_the_models() -> None:

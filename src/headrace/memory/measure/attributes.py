@@ -82,11 +82,13 @@ class AttributeChange:
     Attributes
     ----------
     value : assigned; added if `adds`.
+    repeats : whether a step can do the same.
     """
 
     name: Name
-    value: Any
+    value: Any = None
     adds: bool = False
+    repeats: bool = True
 
     def apply(self, model: nn.Module) -> None:
         """Change the attribute in a model."""
@@ -322,36 +324,38 @@ def differing_names(before: Mapping[Name, Any], after: Mapping[Name, Any]) -> li
 def attribute_changes(
     model: nn.Module, before: Mapping[Name, Any], after: Mapping[Name, Any]
 ) -> tuple[AttributeChange, ...]:
-    """Return what a call of `forward` has changed, as it can be repeated after a step.
-
-    Raises
-    ------
-    CaptureError : it cannot.
-    """
+    """Return what a call of `forward` has changed."""
     changes: list[AttributeChange] = []
     modules = dict(model.named_modules())
     for name in differing_names(before, after):
         module_name, attribute = name
-        module = modules[module_name]
-        value: Any = vars(module).get(attribute)
+        attributes: dict[str, Any] = vars(modules[module_name])
+        value: Any = attributes.get(attribute)
         if is_probe(value) and value.name == name:
             change = AttributeChange(name=name, value=value.increment, adds=True)
-        elif _is_value(value) and attribute in vars(module) and _was_value(before, name):
+        elif _is_value(value) and attribute in attributes and _was_value(before, name):
             change = AttributeChange(name=name, value=value)
         else:
-            raise CaptureError(
-                f"{described([name])} is changed by its forward pass, which captured steps would "
-                "not do; use a buffer that is updated in place, an attribute that is a number or a "
-                "text, or return what is needed; or leave the module outside of what is fitted"
-            )
+            change = AttributeChange(name=name, repeats=False)
         changes.append(change)
     return tuple(changes)
+
+
+def require_repeatable(changes: Sequence[AttributeChange]) -> None:
+    """Raise a `CaptureError` for changes that a step cannot do."""
+    if names := [change.name for change in changes if not change.repeats]:
+        raise CaptureError(
+            f"{described(names)} is changed by its forward pass, which captured steps would not "
+            "do; use a buffer that is updated in place, an attribute that is a number or a text, "
+            "or return what is needed; or leave the module outside of what is fitted"
+        )
 
 
 def require_equal_changes(calls: Sequence[tuple[AttributeChange, ...]]) -> None:
     """Raise a `CaptureError` unless the latest call from the same state does what the first did."""
     first, latest = (
-        {each.name: (each.adds, _value(each.value)) for each in calls[place]} for place in (0, -1)
+        {each.name: (each.adds, each.repeats, _value(each.value)) for each in calls[place]}
+        for place in (0, -1)
     )
     if names := differing_names(first, latest):
         raise CaptureError(

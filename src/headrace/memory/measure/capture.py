@@ -12,7 +12,7 @@ import operator
 import random
 import re
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, cast
 
@@ -39,9 +39,12 @@ from headrace.memory.graph import Graph, Implementation, Operator, Storage
 from headrace.memory.measure.attributes import (
     AttributeChange,
     AttributeReader,
+    Name,
     attribute_changes,
     require_equal_changes,
+    require_repeatable,
 )
+from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.losses import loss_alone
 from headrace.memory.measure.preserve import attributes_preserved, preserved
 from headrace.memory.measure.recurrent import RECURRENT, decomposed
@@ -187,6 +190,9 @@ def capture(
     with preserved(model):
         leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
         joint, changes = _export(model, *leaves)
+        if not all(change.repeats for change in changes):
+            _require_no_effect(model, leaves, joint, changes)
+            changes = ()
     _drop_unread_statistics(joint.graph_module.graph)
     correct_statistics(joint.graph_module.graph)
     rewrite(joint.graph_module.graph)
@@ -247,37 +253,63 @@ _REASONS = {
     _BY_VALUES[0]: "it has control flow on values (.item(), if); use torch.where",
     _BY_VALUES[1]: "its shapes depend on values (x[x > 0]); use torch.where",
     "all Tensors to FakeTensors": "it reads a tensor that is no buffer; use register_buffer",
+    "entirely functional graph": "it writes into a tensor that is no buffer; use register_buffer",
     "need to register a pytree": "it returns an object ({}); use a tuple or dict, "
     "switch that off, or register a pytree",
 }
 """Reasons and remedies by parts of torch's errors."""
 
 
+def _require_no_effect(
+    model: nn.Module,
+    leaves: tuple[tuple[Any, ...], dict[str, Any]],
+    joint: JointWithDescriptors,
+    changes: tuple[AttributeChange, ...],
+) -> None:
+    """Raise a `CaptureError` unless a call behind this one changes nothing, and computes the same.
+
+    Then what this one has changed is for speed, or noted once, and steps can do without.
+    """
+    try:
+        with preserved(model):
+            later, later_changes = _export(model, *leaves, goes_on=True)
+        is_equal = not later_changes and Computation.of(later).equals(Computation.of(joint))
+    except CaptureError:
+        is_equal = False
+    if not is_equal:
+        require_repeatable(changes)
+
+
 def _export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, goes_on: bool = False
 ) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
     """Trace a step, under ``torch.compiler.is_compiling()`` if the model looks at values.
 
     Libraries of models then leave out what they decide by values: whether a mask hides something.
+
+    Parameters
+    ----------
+    goes_on : whether each call begins with the attributes that the call before has left.
     """
     try:
-        return _trace(model, args, kwargs)
+        return _trace(model, args, kwargs, goes_on=goes_on)
     except CaptureError as error:
         if type(error.__cause__).__name__ not in _BY_VALUES:
             raise
     with torch.compiler._compile_session_context():
-        return _trace(model, args, kwargs)
+        return _trace(model, args, kwargs, goes_on=goes_on)
 
 
 def _trace(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, goes_on: bool
 ) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
     entered: list[str] = []
     before = _host_state()
     changes: list[tuple[AttributeChange, ...]] = []
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _attributes_kept(model, changes):
+        own = nullcontext() if goes_on else attributes_preserved(model)
+        with own, _changes_noted(model, changes):
             return loss_alone(model(*args, **kwargs))
 
     step = TensorsAlone(model, args, kwargs, call)
@@ -307,6 +339,9 @@ def _trace(
         raise CaptureError(f"the model {text}: use torch.rand")
     if TangentAOTInput not in map(type, _labels(joint.graph_module.graph)):
         raise CaptureError("no output of the model depends on a parameter that requires gradients")
+    assert len(changes) > 1  # the first is behind the trace of shapes
+    if not goes_on:
+        require_equal_changes(changes)
     return joint, changes[-1]
 
 
@@ -380,33 +415,44 @@ def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
 
 
 @contextmanager
-def _attributes_kept(
-    model: nn.Module, changes: list[tuple[AttributeChange, ...]]
-) -> Generator[None]:
-    """Set attributes back behind a call, in which no module may assign a tensor.
-
-    A trace calls the model several times: each call begins with the same attributes.
+def _changes_noted(model: nn.Module, calls: list[tuple[AttributeChange, ...]]) -> Generator[None]:
+    """Note what a call changes in attributes, of which none may be a tensor.
 
     Parameters
     ----------
-    changes : by calls; the call's own are added.
+    calls : changes by calls; the call's own are added.
     """
-    reader = AttributeReader(model)
-    contents = reader.read()
     every = [(name, each) for name, of in model.named_modules() for each in (vars(of), of._buffers)]
     before = [dict(each) for _, each in every]
-    with attributes_preserved(model):
-        yield
-        for (name, now), first in zip(every, before, strict=True):
-            for attribute, value in now.items():
-                if isinstance(value, torch.Tensor) and first.get(attribute) is not value:
-                    raise CaptureError(
-                        f"module {_named(name)} assigns the tensor {attribute!r} in its forward "
-                        "pass, which captured steps would not; register it as a buffer and update "
-                        f"it in place: self.{attribute}.copy_(...)"
-                    )
-        changes.append(attribute_changes(model, contents, reader.read()))
-        require_equal_changes(changes)
+    reader, hooks = AttributeReader(model), _hook_counts(model)
+    contents = reader.read()
+    yield
+    for (name, now), first in zip(every, before, strict=True):
+        for attribute, value in now.items():
+            if isinstance(value, torch.Tensor) and first.get(attribute) is not value:
+                raise CaptureError(
+                    f"module {_named(name)} assigns the tensor {attribute!r} in its forward "
+                    "pass, which captured steps would not; register it as a buffer and update "
+                    f"it in place: self.{attribute}.copy_(...)"
+                )
+    calls.append(
+        (
+            *attribute_changes(model, contents, reader.read()),
+            *(
+                AttributeChange(name=hook, repeats=False)
+                for hook, count in _hook_counts(model).items()
+                if hooks.get(hook) != count
+            ),
+        )
+    )
+
+
+def _hook_counts(model: nn.Module) -> dict[Name, int]:
+    return {
+        (name, kind): len(getattr(module, kind))
+        for name, module in model.named_modules()
+        for kind in HOOKS
+    }
 
 
 def _drop_unread_statistics(graph: FxGraph) -> None:
@@ -517,10 +563,11 @@ class _Reader:
         if node.target is operator.getitem:
             return True
         returns = getattr(getattr(node.target, "_schema", None), "returns", ())
-        if returns and all(each.alias_info and not each.alias_info.is_write for each in returns):
+        aliases = [each.alias_info for each in returns]
+        if aliases and all([alias and not alias.is_write for alias in aliases]):
             return True
-        tensors = _tensors(node)
-        return bool(tensors) and all(_handle(tensor) in self.known for tensor in tensors)
+        handles = {_handle(tensor) for tensor in _tensors(node)}
+        return bool(handles) and handles <= self.known
 
     def _note_view(self, node: Node) -> None:
         self.views.add(node)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 from torch.fx import Node
 from torch.utils import _pytree as pytree
@@ -29,6 +28,7 @@ from headrace.memory.measure.attributes import (
     type_of,
 )
 from headrace.memory.measure.capture import Capture, capture
+from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.probe import Probe
 from headrace.memory.run.step import ScheduledStep, scheduled_step
@@ -59,7 +59,7 @@ class Variant:
     steps: Mapping[int, ScheduledStep] = field(default_factory=dict[int, ScheduledStep])
     contents: Mapping[Name, Any]
     unused: set[Name] = field(default_factory=set[Name])
-    trace: "_Trace | None" = None
+    computation: Computation | None = None
     operators: "_Operators | None" = None
     schedules: Mapping[int, Schedule] = field(default_factory=dict[int, Schedule])
     changes: tuple[AttributeChange, ...] = ()
@@ -76,43 +76,6 @@ class Variant:
             return False
         self.contents = contents
         return True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Trace:
-    """The computation of a traced step."""
-
-    code: str
-    constants: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, captured: Capture) -> "_Trace":
-        assert captured.joint is not None
-        outputs = captured.fx.output_node().args
-        labels = [node.meta.get("desc") for node in captured.fx.find_nodes(op="placeholder")]
-        return cls(
-            f"{captured.module.code}{outputs}{labels}{captured.joint.out_spec}",
-            tuple(
-                getattr(captured.module, str(node.target))
-                for node in captured.fx.find_nodes(op="get_attr")
-            ),
-        )
-
-    def equals(self, other: "_Trace | None") -> bool:
-        return (
-            other is not None
-            and self.code == other.code
-            and len(self.constants) == len(other.constants)
-            and all(map(_same_constant, self.constants, other.constants))
-        )
-
-
-def _same_constant(one: Any, other: Any) -> bool:
-    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
-        return one is other
-    return one is other or (
-        one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +189,13 @@ class Variants:
     ) -> Variant:
         """Return a variant of before that serves these contents too, or a new one."""
         traced = capture(self._model, args, kwargs)
-        trace = _Trace.of(traced)
-        equal = next((each for each in variants if trace.equals(each.trace)), None)
+        assert traced.joint is not None
+        computation = Computation.of(traced.joint)
+        equal = next((each for each in variants if computation.equals(each.computation)), None)
         names = {change.name for change in traced.changes}
         if equal is not None:
             names |= {*differing_names(equal.contents, contents)} - equal.unused
-        changes, unused = self._probed(names, trace, traced.changes, args, kwargs)
+        changes, unused = self._probed(names, computation, traced.changes, args, kwargs)
         if equal is not None:
             equal.unused |= unused
             if equal.serves(contents):
@@ -240,7 +204,7 @@ class Variants:
             return Variant(
                 contents=contents,
                 unused=unused,
-                trace=trace,
+                computation=computation,
                 operators=equal.operators,
                 schedules=equal.schedules,
                 steps=equal.steps,
@@ -256,7 +220,7 @@ class Variants:
         return Variant(
             contents=contents,
             unused=unused,
-            trace=trace,
+            computation=computation,
             operators=operators,
             schedules=schedules,
             steps={budget: scheduled_step(captured, each) for budget, each in schedules.items()},
@@ -267,7 +231,7 @@ class Variants:
     def _probed(
         self,
         names: set[Name],
-        trace: _Trace,
+        computation: Computation,
         changes: tuple[AttributeChange, ...],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
@@ -289,12 +253,13 @@ class Variants:
                     probe = Probe(type(candidates[module, attribute]), (module, attribute))
                     vars(modules[module])[attribute] = probe
                 try:
-                    capture_probed = capture(self._model, args, kwargs)
+                    traced = capture(self._model, args, kwargs)
                 except CaptureError:
                     continue
-            if trace.equals(_Trace.of(capture_probed)):
+            assert traced.joint is not None
+            if computation.equals(Computation.of(traced.joint)):
                 unused |= probed
-                additions = {change.name: change for change in capture_probed.changes}
+                additions = {change.name: change for change in traced.changes}
                 changes = tuple(
                     additions.get(change.name, change) if change.name in probed else change
                     for change in changes
