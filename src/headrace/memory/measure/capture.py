@@ -563,8 +563,8 @@ class _Reader:
         if node.target is operator.getitem:
             return True
         returns = getattr(getattr(node.target, "_schema", None), "returns", ())
-        aliases = [each.alias_info for each in returns]
-        if aliases and all([alias and not alias.is_write for alias in aliases]):
+        reads = [bool(each.alias_info) and not each.alias_info.is_write for each in returns]
+        if reads and all(reads):
             return True
         handles = {_handle(tensor) for tensor in _tensors(node)}
         return bool(handles) and handles <= self.known
