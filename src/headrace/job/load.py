@@ -53,9 +53,9 @@ class MachineLoad:
         """The load as words, such as "busy: waited 31% of the time for a processor"."""
         facts: list[str] = []
         if self.waited_share is not None:
-            facts.append(f"waited {self.waited_share:.0%} of the time for a processor")
+            facts.append(f"waited {self.waited_share:z.0%} of the time for a processor")
         if self.stolen_share is not None and self.stolen_share >= BUSY_STOLEN:
-            facts.append(f"{self.stolen_share:.0%} went to other virtual machines")
+            facts.append(f"{self.stolen_share:z.0%} went to other virtual machines")
         facts.append(f"load average {self.load_average:.1f} on {self.processors} processors")
         return f"{'busy' if self.busy else 'idle'}: {', '.join(facts)}"
 

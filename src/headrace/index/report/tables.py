@@ -143,7 +143,7 @@ def trials_text(candidate: ConfigurationCandidate) -> str:
     """Return the number of a candidate's trials and their spread, "21 trials (spread 4%)"."""
     count = f"{candidate.trials} trial{'' if candidate.trials == 1 else 's'}"
     spread = candidate.trial_spread
-    return count if spread is None else f"{count} (spread {spread:.0%})"
+    return count if spread is None else f"{count} (spread {spread:z.0%})"
 
 
 def _runner_up(plan: IndexPlan) -> str:
