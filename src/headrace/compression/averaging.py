@@ -41,7 +41,7 @@ from headrace.compression.codecs.requests import (
 from headrace.compression.codecs.table import make_codec
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import FAMILIES, CodecSpec, codec_spec
-from headrace.compression.policy import Policy, matrix_shape
+from headrace.compression.policy import Policy, matrix_shape, parameter_named
 from headrace.compression.staging import all_finite, read
 from headrace.compression.traffic import transfers
 
@@ -266,6 +266,11 @@ class Averager:
     # ---- what is kept ----------------------------------------------------------------------
 
     @property
+    def shapes(self) -> Mapping[str, Sequence[int]]:
+        """Shape of each parameter."""
+        return self._shapes
+
+    @property
     def codecs(self) -> Mapping[str, CodecSpec]:
         """Codec of each parameter."""
         return self._codecs
@@ -284,7 +289,8 @@ class Averager:
 
         Parameters
         ----------
-        name : of a parameter; None: all. Those that the policy leaves alone stay as they are.
+        name : of a parameter, with or without DistributedDataParallel's ``module.``; None: all.
+            Those that the policy leaves alone stay as they are.
 
         Raises
         ------
@@ -292,11 +298,10 @@ class Averager:
         """
         spec = codec_spec(codec)
         self.check_codec(spec)
-        if name is not None and name not in self._shapes:
-            raise CompressionError(f"parameter is {name!r}, needs the name of a parameter")
+        chosen = list(self._shapes) if name is None else [parameter_named(name, self._shapes)]
         if self._open:
             raise CompressionError("set_codec was called in a step, needs the time between steps")
-        for parameter in self._shapes if name is None else [name]:
+        for parameter in chosen:
             before = self._codecs[parameter].family
             self._codecs[parameter] = self.policy.codec_of(parameter, self._shapes[parameter], spec)
             if self._codecs[parameter].family != before and parameter in self._states:
@@ -338,7 +343,13 @@ class Averager:
                             kept.mul_(factor)
 
     def residual(self, name: str) -> Tensor:
-        """Return a parameter's residual (a copy), in its shape."""
+        """Return a parameter's residual (a copy), in its shape; names are as of `set_codec`.
+
+        Raises
+        ------
+        CompressionError : no such parameter.
+        """
+        name = parameter_named(name, self._shapes)
         found = self._residuals.get(name)
         shape = self._shapes[name]
         return torch.zeros(shape) if found is None else found.clone().view(shape)

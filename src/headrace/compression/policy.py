@@ -2,7 +2,8 @@
 
 import fnmatch
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.compression.errors import CompressionError
@@ -10,6 +11,9 @@ from headrace.compression.families import NONE, CodecSpec, codec_spec
 
 SMALLEST = 1024
 """Elements below which a tensor is sent as it is: its share of the bytes is not worth encoding."""
+
+_WRAPPER = "module."
+"""What DistributedDataParallel puts in front of its module's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +57,48 @@ class Policy:
         A matrix codec leaves tensors of one dimension alone in any case.
         """
         chosen = codec_spec(self.codec) if codec is None else codec
-        alone = (
-            math.prod(shape) < self.smallest
-            or (len(shape) < 2 and (chosen.traits.matrices or not self.one_dimension))
-            or any(_matches(name, pattern) for pattern in self.except_for)
-        )
-        return NONE if alone else chosen
+        return NONE if self._rule_against(name, shape, chosen) else chosen
+
+    def rules_against(
+        self, shapes: Mapping[str, Sequence[int]], codec: CodecSpec
+    ) -> Mapping[str, int]:
+        """Return the rules by which parameters are left alone, and how many by each."""
+        rules = (self._rule_against(name, shape, codec) for name, shape in shapes.items())
+        return Counter(rule for rule in rules if rule)
+
+    def _rule_against(self, name: str, shape: Sequence[int], codec: CodecSpec) -> str:
+        """Return the first rule by which a parameter is left alone, as words; "": none."""
+        if math.prod(shape) < self.smallest:
+            return f"of fewer than {self.smallest:,} elements"
+        if len(shape) < 2 and (codec.traits.matrices or not self.one_dimension):
+            return "of one dimension"
+        if any(_matches(name, pattern) for pattern in self.except_for):
+            return "named in except_for"
+        return ""
 
     def feeds_back(self, codec: CodecSpec) -> bool:
         """Return whether a parameter with this codec keeps a residual."""
         return codec.traits.feedback if self.feedback is None else self.feedback
 
 
+def parameter_named(text: str, names: Collection[str]) -> str:
+    """Return the parameter that a text names, as the module or its DistributedDataParallel does.
+
+    Raises
+    ------
+    CompressionError : none of `names`.
+    """
+    for name in (text, text.removeprefix(_WRAPPER)):
+        if name in names:
+            return name
+    example = next(iter(names), None)
+    such = "" if example is None else f", such as {example!r}"
+    raise CompressionError(f"parameter is {text!r}, needs the name of one that is averaged{such}")
+
+
 def _matches(name: str, pattern: str) -> bool:
     """Return whether a pattern is of this name, or of it as DistributedDataParallel prints it."""
-    return any(fnmatch.fnmatchcase(text, pattern) for text in (name, f"module.{name}"))
+    return any(fnmatch.fnmatchcase(text, pattern) for text in (name, _WRAPPER + name))
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:

@@ -48,6 +48,7 @@ def main() -> None:
         "equal": all(torch.equal(each, weights) for each in every),
         "events": [row["event"] for row in hook.records.events],
         "metrics": [each.name for each in hook.metrics().collect()],
+        "statistics": [hook.statistics.steps, hook.step, hook.statistics.sent_bytes],
         "schedule": _scheduled(clock),
         "differ": _differ(),
     }

@@ -181,5 +181,10 @@ def test_two_ranks_choose_alike_and_follow_a_change() -> None:
     assert first["levels"][-1] == "none"
     assert {"trial", "chosen", "change"} <= set(first["events"])
     assert "headrace_compression_level" in first["metrics"]
+    # steps at the level "none" were in no statistics
+    steps, averaged, sent_bytes = first["statistics"]
+    assert steps == averaged == 60
+    plain = first["levels"].count("none") * 4 * (2 * 32 * 64 + 32 + 64)
+    assert plain < sent_bytes < 60 * 4 * (2 * 32 * 64 + 32 + 64)
     assert first["schedule"] == second["schedule"] == []
     assert "differ" in first["differ"]

@@ -9,6 +9,7 @@ import pickle
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -314,6 +315,39 @@ def patterns_take_the_names_that_ddp_prints() -> None:
         hook.close()
 
 
+def names_of_ddp_are_parameters_names_everywhere() -> None:
+    """set_codec and residual knew "first.weight" alone, where DDP prints "module.first.weight"."""
+    model = parallel()
+    hook = ddp_hook(model, "minmax:4")
+    for step, name in enumerate(("first.weight", "module.first.weight")):
+        hook.set_codec(name, ("topk:5%", "sign")[step])
+        assert str(hook.codecs["first.weight"]) == ("topk:5%", "sign")[step]
+        backward(model, step, dist.get_rank())
+        assert torch.equal(hook.averager.residual(name), hook.averager.residual("first.weight"))
+        assert hook.averager.residual(name).any()
+    for name in ("module.second.weight", "module.module.first.weight"):
+        refuses(lambda name=name: hook.set_codec(name, "sign"), f"parameter is {name!r}, needs")
+        refuses(lambda name=name: hook.averager.residual(name), f"parameter is {name!r}, needs")
+    hook.close()
+
+
+def a_policy_that_compresses_nothing_is_warned_of_once() -> None:
+    """ddp_hook(DDP(nn.Linear(31, 31)), "powersgd:4") sent all as it was, and said nothing."""
+    small = {"powersgd:4": 31, "auto": 31, "topk:1": 64, "none": 31, "minmax:4": 64}
+    for codec, width in small.items():
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            hook = ddp_hook(DistributedDataParallel(nn.Linear(width, width)), codec)
+            if codec == "topk:1":
+                hook.set_codec("module.weight", "topk:0.9")
+        texts = [str(warning.message) for warning in warned]
+        expected = codec in ("powersgd:4", "auto", "topk:1") and dist.get_rank() == 0
+        assert len(texts) == expected, (codec, texts)
+        if expected:
+            assert ("of fewer than 1,024 elements" if width == 31 else "share of 100%") in texts[0]
+        hook.close()
+
+
 def refuses(call: Callable[[], object], text: str) -> None:
     try:
         call()
@@ -357,6 +391,8 @@ def checks() -> None:
         memory_formats_make_no_difference,
         layers_frozen_before_the_hook_are_averaged_or_left_alone,
         patterns_take_the_names_that_ddp_prints,
+        names_of_ddp_are_parameters_names_everywhere,
+        a_policy_that_compresses_nothing_is_warned_of_once,
         bad_arguments_are_refused,
     ):
         check()

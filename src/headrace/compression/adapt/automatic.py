@@ -27,8 +27,10 @@ from headrace.compression.adapt.detector import compare_ranks
 from headrace.compression.adapt.schedule import LevelSchedule
 from headrace.compression.codecs.requests import AllReduce, requested
 from headrace.compression.errors import CompressionError
-from headrace.compression.families import CodecSpec
+from headrace.compression.families import CodecSpec, codec_spec
+from headrace.compression.run.exchanger import ExchangeStatistics
 from headrace.compression.run.hook import Gradients, Hook
+from headrace.compression.traffic import PayloadTransfer, sent_bytes
 from headrace.job.metrics import RankMetrics
 from headrace.job.records import Records
 
@@ -62,7 +64,9 @@ class AutomaticHook(Hook):
     ) -> None:
         policy = replace(auto.rules, codec=auto.levels[0])
         super().__init__(model, policy, when="after", optimizer=optimizer, scaler=scaler)
-        for codec in (*auto.levels, *(auto.schedule.codecs if auto.schedule is not None else ())):
+        codecs = [codec_spec(level) for level in auto.levels]
+        codecs += auto.schedule.codecs if auto.schedule is not None else ()
+        for codec in codecs:
             self.averager.check_codec(codec)
         compare_ranks(repr(auto), "levels of compression", self._group)
         self.auto = auto
@@ -76,8 +80,10 @@ class AutomaticHook(Hook):
         self._exposed_s = 0.0
         self._direct = False  # whether the present step's buckets are sent as they are
         self._ready_s = 0.0
+        self._sent_bytes = 0.0  # of the present step's buckets that are sent as they are
         self._trained = False  # a step that has ended and that the schedule has not counted
         self.binding = None if auto.schedule is None else self._bound(auto.schedule)
+        self.warn_without_savings(codecs)
 
     @property
     def level(self) -> str:
@@ -109,7 +115,11 @@ class AutomaticHook(Hook):
                 self._scale = float(self._scaler.get_scale())
         if not self._direct:
             return super().on_bucket(bucket)
+        if bucket.index() == 0:
+            self.averager.step += 1
+            self._sent_bytes = 0.0
         buffer = bucket.buffer()
+        self._sent_bytes += _allreduce_bytes(buffer, self.averager.ranks)
         self._ready_s = time.perf_counter()
         work: Any = dist.all_reduce(
             buffer.div_(self.averager.ranks), group=self._group, async_op=True
@@ -170,7 +180,7 @@ class AutomaticHook(Hook):
 
     def _use_level(self) -> None:
         if self.state.level < len(self.auto.levels):
-            self.set_codec(None, self.level)
+            self._set_codecs([(None, self.level)])
         elif self.binding is not None:
             self._set_codecs(self.binding.levels.codecs.items())
 
@@ -185,6 +195,10 @@ class AutomaticHook(Hook):
             for name, gradient in self._gradients(bucket):
                 for observer in self.observers:
                     observer(name, gradient)
+        if bucket.is_last():
+            self._add_statistics(
+                ExchangeStatistics(steps=1, sent_bytes=self._sent_bytes, exchange_s=self._exposed_s)
+            )
         return mean
 
     def _finish(self, gradients: Gradients) -> None:
@@ -241,6 +255,11 @@ class AutomaticHook(Hook):
     def metrics(self) -> "LevelMetrics":
         """Return a collector for `headrace.job.metrics.start_metrics`."""
         return LevelMetrics(self)
+
+
+def _allreduce_bytes(tensor: Tensor, ranks: int) -> float:
+    payload_bytes = tensor.numel() * tensor.element_size()
+    return sent_bytes(PayloadTransfer(collective="allreduce", payload_bytes=payload_bytes), ranks)
 
 
 class LevelMetrics(RankMetrics):

@@ -61,6 +61,7 @@ class ScheduledHook(Hook):
             records=decision_log(self.averager.rank) if records is None else records,
         )
         self.observers.append(self._observe)
+        self.warn_without_savings(schedule.codecs)
 
     @property
     def rates(self) -> list[float]:

@@ -14,6 +14,7 @@ codec.
 # pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 
 import math
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,10 +33,11 @@ from headrace.compression.codecs.quantizers import Float8, MinMax, SignVote, Sto
 from headrace.compression.codecs.requests import AllToAll, Context, requested
 from headrace.compression.codecs.sharded import Coder
 from headrace.compression.errors import CompressionError
-from headrace.compression.families import NONE, CodecSpec
+from headrace.compression.families import NONE, CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger
 from headrace.compression.run.hook import compare_configurations, one_device
+from headrace.compression.savings import reason_without_savings
 from headrace.compression.staging import all_finite, read, staging_of
 from headrace.compression.traffic import Encoding
 
@@ -480,6 +482,10 @@ class FsdpHook:
             else _Replicas(group, rules, replicas)
             for group in groups
         }
+        codec = codec_spec(rules.codec)
+        reason = reason_without_savings(rules, [codec], dict(shapes), everyone.size())
+        if reason is not None and everyone.rank() == 0:
+            warnings.warn(reason, stacklevel=3)
         for group in groups:
             part = self._parts[group.name]
             if isinstance(part, _Replicas):

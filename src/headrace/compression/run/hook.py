@@ -10,6 +10,7 @@ still written in that call, when it is known that the whole step went well.
 # pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -21,9 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression.averaging import Averager, Gradients, is_dense
 from headrace.compression.errors import CompressionError
-from headrace.compression.families import CodecSpec
-from headrace.compression.policy import Policy
+from headrace.compression.families import CodecSpec, codec_spec
+from headrace.compression.policy import Policy, parameter_named
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+from headrace.compression.savings import reason_without_savings
 from headrace.compression.staging import DEVICES, Arrival, staging_of
 from headrace.job.switch import mark_step
 
@@ -59,7 +61,9 @@ def register_hook(
     ------
     CompressionError : no such codec; the model cannot be compressed, or has a hook; ranks differ.
     """
-    return Hook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+    hook = Hook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+    hook.warn_without_savings([codec_spec(hook.averager.policy.codec)])
+    return hook
 
 
 class Hook:
@@ -113,6 +117,7 @@ class Hook:
         self._buckets: list[tuple[torch.futures.Future[Tensor], Tensor, Gradients]] = []
         self._begun: list[Future[None]] = []
         self._open = True
+        self._warned = False
         model.register_comm_hook(self, _on_bucket)
 
     @property
@@ -128,6 +133,25 @@ class Hook:
     def set_codec(self, name: str | None, codec: CodecSpec | str) -> None:
         """Use another codec from the next step on; see `Averager.set_codec`."""
         self._set_codecs([(name, codec)])
+        self.warn_without_savings([codec_spec(codec)], name)
+
+    def warn_without_savings(self, codecs: Sequence[CodecSpec], name: str | None = None) -> None:
+        """Warn once, at the first rank, if none of the codecs saves bytes on any parameter.
+
+        Parameters
+        ----------
+        name : of the parameter that is asked about; None: all together.
+        """
+        averager, shapes = self.averager, self.averager.shapes
+        if self._warned or averager.rank:
+            return
+        if name is not None:
+            name = parameter_named(name, shapes)
+            shapes = {name: shapes[name]}
+        reason = reason_without_savings(averager.policy, codecs, shapes, averager.ranks)
+        if reason is not None:
+            self._warned = True
+            warnings.warn(reason, stacklevel=4)
 
     def _set_codecs(self, codecs: Iterable[tuple[str | None, CodecSpec | str]]) -> None:
         """Use other codecs, and announce it to headrace's adaptation of plans.
@@ -281,18 +305,14 @@ class Hook:
         exchanger.run(self.averager.add(gradients, last=True))
         encode_s = exchanger.compute_s
         exchanger.run(self.averager.finish())
-        self.last = ExchangeStatistics(
-            steps=1,
-            sent_bytes=exchanger.sent_bytes,
-            encode_s=encode_s,
-            exchange_s=exchanger.exchange_s,
-            decode_s=exchanger.compute_s - encode_s,
-        )
-        self.statistics = ExchangeStatistics(
-            **{
-                key: getattr(self.statistics, key) + getattr(self.last, key)
-                for key in ExchangeStatistics.__slots__
-            }
+        self._add_statistics(
+            ExchangeStatistics(
+                steps=1,
+                sent_bytes=exchanger.sent_bytes,
+                encode_s=encode_s,
+                exchange_s=exchanger.exchange_s,
+                decode_s=exchanger.compute_s - encode_s,
+            )
         )
         buckets, self._buckets, self._begun = self._buckets, [], []
         for future, buffer, means in buckets:
@@ -301,6 +321,19 @@ class Hook:
                     for name, mean in means:
                         observer(name, mean)
             future.set_result(buffer)
+
+    def _add_statistics(self, last: ExchangeStatistics) -> None:
+        """Count a step that has ended."""
+        sums = self.statistics
+        self.last, self.statistics = (
+            last,
+            ExchangeStatistics(
+                **{
+                    key: getattr(sums, key) + getattr(last, key)
+                    for key in ExchangeStatistics.__slots__
+                }
+            ),
+        )
 
     def _give_up(self, error: BaseException | None) -> None:
         """Undo a step: residuals are as before it, or the error says which are not."""
