@@ -13,7 +13,7 @@ SMALLEST = 1024
 """Elements below which a tensor is sent as it is: its share of the bytes is not worth encoding."""
 
 _WRAPPER = "module."
-"""What DistributedDataParallel puts in front of its module's names."""
+"""Prefix of the names of a DistributedDataParallel module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

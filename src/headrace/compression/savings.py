@@ -1,4 +1,4 @@
-"""Whether a codec saves bytes on a model's parameters, and why not: a pure function."""
+"""Bytes that codecs save on a model, and the reason where they save none: a pure function."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
