@@ -198,14 +198,14 @@ def test_attributes_that_are_not_used_are_traced_once() -> None:
         calls.append(len(calls))
         return x * 2
 
-    model, x = reading(read, step=0, log={}, loss=0.0), torch.randn(3, 4)
+    model, x = reading(read, step=0, log={}, loss=0.0, output=None), torch.randn(3, 4)
     fitted = FittedModule(model, planner := Planner())
 
     def train(first: int, last: int) -> None:
         for step in range(first, last):
             model.step, model.loss = step, 1 / (step + 1)
             model.log[step] = model.loss
-            fitted(x)
+            model.output = fitted(x)
 
     train(0, 2)
     traced = len(calls)
@@ -259,6 +259,19 @@ def warming(module: Any, x: torch.Tensor) -> torch.Tensor:
     return x * 2 if module.calls > 2 else x
 
 
+def noting(module: Any, x: torch.Tensor) -> torch.Tensor:
+    module.tau = module.calls
+    module.calls += 2
+    return x
+
+
+def counting_thrice(module: Any, x: torch.Tensor) -> torch.Tensor:
+    module.calls += 2
+    module.seen += x.shape[0]
+    module.steps += 1
+    return x * 2 if module.steps > 3 else x
+
+
 def decaying(module: Any, x: torch.Tensor) -> torch.Tensor:
     module.tau *= 0.5
     return x * module.tau
@@ -271,16 +284,16 @@ def starting(module: Any, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-@pytest.mark.parametrize("read", [warming, decaying, starting])
+@pytest.mark.parametrize("read", [warming, noting, counting_thrice, decaying, starting])
 def test_state_of_forward_decides_what_it_computes(
     read: Callable[[Any, torch.Tensor], torch.Tensor],
 ) -> None:
-    model, x = reading(read, calls=0, tau=1.0, started=False), torch.randn(3, 4)
+    model, x = reading(read, calls=0, seen=0, steps=0, tau=1.0, started=False), torch.randn(3, 4)
     eager = deepcopy(model)
     fitted = FittedModule(model, Planner(), captures=2)
     for _ in range(5):
         assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager, steps=1)
-        for name in ("calls", "tau", "started"):
+        for name in ("calls", "seen", "steps", "tau", "started"):
             assert getattr(model, name) == getattr(eager, name)
 
 
@@ -400,6 +413,10 @@ def test_unchanged_attributes_are_read_once() -> None:
     member.number = 1
     third = reader.read()
     assert differing_names(second, third) == [("1", "number")]
+    shared.parts.extend(range(20_000))
+    assert len(differing_names(third, third := reader.read())) == 3
+    shared.parts.append(0)
+    assert len(differing_names(third, third := reader.read())) == 3
     member.number = 10**20
     fourth = reader.read()
     member.number = 10**20 + 0 * len(shared.parts)

@@ -35,6 +35,8 @@ _SHARED = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 recurrent layers collect their parameters at every call."""
 _MOST_OBJECTS = 20_000
 """Containers and objects that are read; further ones are compared by identity."""
+_MOST_ENTRIES = 10_000
+"""Of a container; a larger one is compared by identity and length."""
 _MOST_BYTES = 64 << 10
 """Of an array that is compared by content before every step."""
 _MISSING = object()
@@ -42,6 +44,7 @@ _VALUES = (
     *(type(None), bool, int, complex, str, bytes, enum.Enum),
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, range),
 )
+_CONTAINERS = (dict, types.MappingProxyType, list, tuple, deque, set, frozenset)
 _BY_IDENTITY = (
     *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, nn.Module),
     *(torch.Generator, logging.Logger, weakref.ref),
@@ -225,6 +228,10 @@ class _Reader:
             return self._hidden_module(value, depth)
         if isinstance(value, _BY_IDENTITY) or _is_torch(value):
             return Identity(value)
+        if isinstance(value, _CONTAINERS) and len(container := cast(Any, value)) > _MOST_ENTRIES:
+            count = len(container)
+            self.unchanged.append(lambda: len(container) == count)
+            return type(container), Identity(container), count
         if isinstance(value, dict | types.MappingProxyType):
             return self._dict(cast(Any, value), depth)
         if isinstance(value, list | tuple | deque):
@@ -243,10 +250,10 @@ class _Reader:
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
         if id(tensor) in self._registered or tensor.is_inference():
-            return Identity(tensor)
+            return type(tensor), Identity(tensor)
         version = tensor._version
         self.unchanged.append(lambda: tensor._version == version)
-        return Identity(tensor), version
+        return type(tensor), Identity(tensor), version
 
     def _array(self, array: np.ndarray[Any, Any]) -> Any:
         if array.nbytes > _MOST_BYTES or array.dtype.hasobject:
@@ -387,9 +394,9 @@ def is_replaceable(value: object) -> bool:
     for nothing but whether they can be called.
     """
     return (
-        not isinstance(value, bool | enum.Enum | torch.Tensor | nn.Module | type(None))
+        not isinstance(value, bool | enum.Enum | nn.Module | type(None))
         and not callable(value)
-        and not _is_torch(value)
+        and (isinstance(value, torch.Tensor) or not _is_torch(value))
     )
 
 

@@ -36,6 +36,8 @@ from headrace.memory.schedule import Schedule
 
 _MOST_VARIANTS = 32
 """Steps of one kind of arguments that are kept: each is a graph, without tensors of its own."""
+_MOST_PROBED = 4
+"""Attributes that are probed one by one, where some of those that differ are used."""
 _MOST_REFUSED = 3
 """Traces for nothing, where all captures are used, before other attributes are not traced."""
 _WARNED_CHANGES = 8
@@ -119,6 +121,7 @@ class Variants:
         self._kinds: dict[Hashable, list[Variant]] = {}
         self._reader = AttributeReader(model)
         self._refused = 0
+        self._used: set[Name] = set()  # attributes that no further trace is to look at
         self._traced: Counter[Name] = Counter()
         self._warned: set[Name] = set()
 
@@ -243,9 +246,15 @@ class Variants:
             for module, attribute in names
             if module in modules
         }
-        candidates = {name: value for name, value in values.items() if is_replaceable(value)}
+        candidates = {
+            name: value
+            for name, value in sorted(values.items(), key=lambda item: not _is_number(item[1]))
+            if name not in self._used and is_replaceable(value)
+        }
         unused: set[Name] = set()
-        for probed in (set(candidates), *({name} for name in candidates)):
+        merged = {change.name: change for change in changes}
+        singly = [{name} for name in list(candidates)[:_MOST_PROBED]]
+        for probed in (set(candidates), *singly):
             if not probed or probed <= unused:
                 continue
             with preserved(self._model):
@@ -257,14 +266,14 @@ class Variants:
                 except CaptureError:
                     continue
             assert traced.joint is not None
-            if computation.equals(Computation.of(traced.joint)):
+            if computation.equals(Computation.of(traced.joint)) and _are_equal_but_for(
+                probed, changes, traced.changes
+            ):
                 unused |= probed
-                additions = {change.name: change for change in traced.changes}
-                changes = tuple(
-                    additions.get(change.name, change) if change.name in probed else change
-                    for change in changes
-                )
-        return changes, unused
+                merged = {name: change for name, change in merged.items() if name not in probed}
+                merged |= {each.name: each for each in traced.changes if each.name in probed}
+        self._used |= candidates.keys() - unused
+        return tuple(merged.values()), unused
 
     def _note_changes(self, variants: Sequence[Variant], contents: Mapping[Name, Any]) -> None:
         """Warn of attributes that are traced again and again."""
@@ -281,6 +290,20 @@ class Variants:
                 "a tensor, or register it as a buffer",
                 stacklevel=6,
             )
+
+
+def _are_equal_but_for(
+    names: set[Name], one: Sequence[AttributeChange], other: Sequence[AttributeChange]
+) -> bool:
+    """Return whether changes of other attributes are equal, and those of some can be repeated."""
+    first, second = (
+        {change for change in changes if change.name not in names} for changes in (one, other)
+    )
+    return first == second and all(change.repeats for change in other)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _newest(variants: list[Variant]) -> list[Variant]:
