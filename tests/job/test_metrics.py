@@ -1,5 +1,6 @@
 """Metrics come in Prometheus' format, where they are asked for, and nowhere else."""
 
+import os
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -61,3 +62,31 @@ def test_a_file_that_cannot_be_written_is_given_up(tmp_path: Path) -> None:
     assert served is not None
     served.refresh()
     served.close()
+
+
+def test_a_child_does_not_keep_the_port_of_its_parent() -> None:
+    """A job that was started again found its metrics' port in use.
+
+    Workers that the ended job had forked still had its listening socket: connections to it were
+    accepted by the kernel, and answered by no process.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    served = start_metrics(Sample(0), port)
+    assert served is not None
+    closed, closing = os.pipe()
+    child = os.fork()
+    if child == 0:  # lives on until the parent has tried the port
+        os.close(closing)
+        os.read(closed, 1)
+        os._exit(0)
+    try:
+        served.close()
+        with socket.socket() as later:
+            later.bind(("127.0.0.1", port))
+            later.listen()
+    finally:
+        os.close(closing)
+        os.close(closed)
+        assert os.waitpid(child, 0)[1] == 0

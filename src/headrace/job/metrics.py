@@ -6,8 +6,10 @@ A number is a port on 127.0.0.1, plus the rank. Nothing listens by default.
 """
 
 import logging
+import os
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ class MetricsOutput:
         self._server: tuple[Any, threading.Thread] | None = None
         if isinstance(where, int):
             self._server = start_http_server(where, _LOOPBACK, registry)
+        _outputs.add(self)
 
     def refresh(self) -> None:
         """Write the file anew, if there is one and it is old."""
@@ -72,6 +75,24 @@ class MetricsOutput:
             server.server_close()
             thread.join()
             self._server = None
+
+    def abandon(self) -> None:
+        """Release the parent's port and file in a forked child, whose copies would keep them."""
+        self._path = None
+        if self._server is not None:
+            self._server[0].socket.close()
+            self._server = None
+
+
+_outputs: "weakref.WeakSet[MetricsOutput]" = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for output in list(_outputs):
+        output.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def start_metrics(metrics: RankMetrics, where: Path | int) -> MetricsOutput | None:

@@ -1,5 +1,7 @@
 """Connection statistics: sums over channels, windows, and rates against real sockets."""
 
+import os
+import signal
 import threading
 
 import numpy as np
@@ -12,6 +14,7 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.statistics import Stat, StatisticsReader
+from headrace.errors import ForkError
 from tests.conformance.groups import each, group
 
 
@@ -124,3 +127,22 @@ def test_rates_are_those_of_the_links() -> None:
     assert (found.window_sent_bytes == found.sent_bytes).all()
     np.testing.assert_allclose(found.rate_bytes_per_s, list(rates.values()), rtol=0.25)
     assert (found.rtt_us > 0).all()
+
+
+def test_a_child_that_is_forked_during_a_reading_refuses() -> None:
+    """A child whose parent was reading its connections at the fork waited for ever.
+
+    Its copy of the reader's lock was held by a thread that the child does not have.
+    """
+    reader = StatisticsReader(lambda: np.zeros((0, len(Stat)), np.int64))
+    with reader._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends it if it waits
+            try:
+                reader.read()
+            except ForkError:
+                os._exit(0)
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(reader.read().peer) == 0

@@ -110,9 +110,9 @@ class Rendezvous:
         identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
         wanted = [max(settings.channels, channels), settings.shared_memory, settings.tls]
         lacking = shortage(self._ranks)
-        rows = self._exchange(
-            "meet", [identity, list(offer.items()), book_digest, *wanted, lacking]
-        )
+        self._set("meet", [identity, list(offer.items()), book_digest, *wanted, lacking])
+        *values, secret = self._get([*self._keys("meet"), _SECRET])
+        rows = [json.loads(value) for value in values]
         for at, row in enumerate(rows):
             if row[6]:
                 raise CommunicationError(f"rank {at} cannot make the group: {row[6]}")
@@ -127,7 +127,7 @@ class Rendezvous:
         )
         order = {name: index for index, name in enumerate(dict.fromkeys(hosts))}
         return GroupConfig(
-            secret=self._get([_SECRET])[0].decode(),
+            secret=secret.decode(),
             host=host,
             rank_host=tuple(order[name] for name in hosts),
             identities=tuple(hosts),
@@ -190,17 +190,22 @@ class Rendezvous:
                 self._store.delete_key(_SECRET)
 
     def _exchange(self, name: str, mine: Any) -> list[Any]:
+        self._set(name, mine)
+        return [json.loads(value) for value in self._get(self._keys(name))]
+
+    def _set(self, name: str, mine: Any) -> None:
         with self._answering():
             self._store.set(f"{name}/{self._rank}", json.dumps(mine))
-        rows = self._get([f"{name}/{rank}" for rank in range(self._ranks)])
-        return [json.loads(row) for row in rows]
+
+    def _keys(self, name: str) -> list[str]:
+        return [f"{name}/{rank}" for rank in range(self._ranks)]
 
     def _get(self, keys: list[str]) -> list[bytes]:
-        """Return the values of keys that end in the rank that writes them, or of rank 0's key."""
+        """Return the values of keys: one for each rank by which it is written, then rank 0's."""
         if not wait_for(self._store, keys, self._timeout_s, self._what):
             with self._answering():
                 found = [self._store.check([key]) for key in keys]
-            missing = [rank for rank, there in enumerate(found) if not there]
+            missing = sorted({at % self._ranks for at, there in enumerate(found) if not there})
             raise CommunicationError(
                 f"{self._what}: ranks {missing} did not reach it within {self._timeout_s:g} s"
             )

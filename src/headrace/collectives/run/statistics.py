@@ -14,6 +14,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from headrace.forks import ForkMark
+
 # The kernel counts busy time in ticks of 1 to 10 ms: over less than this a rate would be noise.
 _LEAST_BUSY_US = 20_000
 # The time of shorter messages is latency, whatever the bandwidth.
@@ -90,9 +92,16 @@ class StatisticsReader:
         self._then_s = clock_s()
         self._before: dict[tuple[int, int], np.ndarray] = {}
         self._lock = threading.Lock()
+        self._mark = ForkMark()
 
     def read(self) -> ConnectionStatistics:
-        """Return the changes since the last reading; no rows once the executor is closed."""
+        """Return the changes since the last reading; no rows once the executor is closed.
+
+        Raises
+        ------
+        ForkError : in a child process, where the connections are the parent's.
+        """
+        self._mark.check("a reader of connection statistics")  # a thread may hold the lock's copy
         with self._lock:
             rows, now_s = self._table(), self._clock_s()
             keys = [(peer, channel) for peer, channel in rows[:, :2].tolist()]

@@ -204,3 +204,53 @@ def attempt_on_dead(store: Any) -> Any:
     with pytest.raises(CommunicationError) as raised:
         own_part(store, 0, [0, 1], 5)
     return raised.value
+
+
+class WaitCounter(dist.Store):
+    """A store that counts the waits of one rank: each is a round trip and a sleep."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self.waits = 0
+        self._store = store
+
+    def set(self, key: str, value: str) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._store.check(keys)
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        return self._store.compare_set(key, expected, desired)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self._store.multi_get(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=ENDLESS_S)) -> None:
+        self.waits += 1
+        self._store.wait(keys, timeout)
+
+
+def test_ranks_wait_twice_however_many_they_are() -> None:
+    """Making a group took 6 times as long as Gloo takes.
+
+    A rank waited for the entries of the other ranks one after the other, so that the time to make a
+    group grew with its size. It waits once for all arrivals and once for all acknowledgements.
+    """
+    size = 8
+    shared = dist.HashStore()
+    stores = [WaitCounter(shared) for _ in range(size)]
+    with ThreadPoolExecutor(size) as pool:
+        names = set(
+            pool.map(
+                lambda rank: incarnation.agreed_slot(
+                    stores[rank], rank, size, ENDLESS_S, f"rank {rank}"
+                ),
+                range(size),
+            )
+        )
+    assert len(names) == 1
+    assert max(store.waits for store in stores) <= 2, [store.waits for store in stores]

@@ -29,6 +29,7 @@ others wait for it at the rendezvous, fail by their deadline, and the next attem
 """
 
 import hashlib
+import itertools
 import secrets
 import time
 from collections.abc import Sequence
@@ -63,6 +64,14 @@ class Log:
     @property
     def is_agreed(self) -> bool:
         return len(self.acknowledged) == self._ranks
+
+    @property
+    def outstanding(self) -> int:
+        """Least number of entries before an attempt that has nothing to write can go on.
+
+        Each missing rank writes one or more, none of which waits for the reader's.
+        """
+        return self._ranks - len(self.acknowledged if self.all_arrived else self.attempts)
 
     def apply(self, slot: int, entry: str) -> None:
         """Apply the next entry."""
@@ -104,7 +113,7 @@ def own_part(store: Any, rank: int, members: Sequence[int], timeout_s: float) ->
     part = PrefixStore(f"headrace/{digest_of(members)}", store)
     what = f"rank {rank}: making a group of {len(members)} ranks"
     with answering(store, what):
-        name = _agreed(part, rank, len(members), timeout_s, what)
+        name = agreed_slot(part, rank, len(members), timeout_s, what)
     return PrefixStore(str(name), part)
 
 
@@ -113,22 +122,39 @@ def digest_of(members: Sequence[int]) -> str:
     return hashlib.sha256(",".join(map(str, members)).encode()).hexdigest()[:16]
 
 
-def _agreed(store: Any, rank: int, ranks: int, timeout_s: float, what: str) -> int:
+def agreed_slot(store: Any, rank: int, ranks: int, timeout_s: float, what: str) -> int:
+    """Agree with the other ranks on the slot that names an incarnation.
+
+    Parameters
+    ----------
+    store : the members' own part of torch's store, with their log.
+    timeout_s : longest wait for the slowest rank, in seconds.
+    what : rank and operation, the beginning of error messages.
+
+    Raises
+    ------
+    CommunicationError : naming the ranks that did not arrive in time; the store does not answer.
+    """
     attempt = secrets.token_hex(8)
     until = time.monotonic() + timeout_s
     log = Log(ranks)
     slot = int(store.get(_START)) if store.check([_START]) else 0
     while True:
-        wanted = log.answer(rank, attempt)
-        entry = _read(store, slot, until, what) if wanted is None else _write(store, slot, wanted)
-        if entry is None:
+        answer = log.answer(rank, attempt)
+        if answer is None:
+            entries = _read(store, slot, log.outstanding, until, what)
+        else:
+            entries = [_write(store, slot, answer)]
+        complete = answer is not None or len(entries) == log.outstanding
+        for entry in entries:
+            log.apply(slot, entry)
+            slot += 1
+            if log.is_agreed and log.attempts[rank] == attempt:
+                if entry == answer:  # one writer suffices: readers may begin at any slot before
+                    store.set(_START, str(slot))
+                return log.newest
+        if not complete:
             raise CommunicationError(f"{what}: {_absent(log, ranks)} within {timeout_s:g} s")
-        log.apply(slot, entry)
-        slot += 1
-        if log.is_agreed and log.attempts[rank] == attempt:
-            if entry == wanted:  # one writer suffices: readers may begin at any slot before
-                store.set(_START, str(slot))
-            return log.newest
 
 
 def _write(store: Any, slot: int, entry: str) -> str:
@@ -139,13 +165,12 @@ def _write(store: Any, slot: int, entry: str) -> str:
     return found
 
 
-def _read(store: Any, slot: int, until: float, what: str) -> str | None:
-    """Return a slot's entry; None if there is none in time."""
-    key = f"slot/{slot}"
-    if not wait_for(store, [key], until - time.monotonic(), what):
-        return None
-    found: str = store.get(key).decode()
-    return found
+def _read(store: Any, slot: int, count: int, until: float, what: str) -> list[str]:
+    """Return the entries of `count` slots; those at the time limit if there are fewer by then."""
+    keys = [f"slot/{number}" for number in range(slot, slot + count)]
+    if not wait_for(store, keys, until - time.monotonic(), what):
+        keys = list(itertools.takewhile(lambda key: store.check([key]), keys))
+    return [entry.decode() for entry in store.multi_get(keys)] if keys else []
 
 
 def _absent(log: Log, ranks: int) -> str:

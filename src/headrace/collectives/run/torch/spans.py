@@ -7,6 +7,7 @@ profilers.
 # torch has no public names for these
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
 
+import os
 import threading
 from contextlib import AbstractContextManager
 from typing import Any
@@ -60,3 +61,13 @@ def _close_all_and_stop() -> Any:
 
 
 profiler._disable_profiler = _close_all_and_stop
+
+
+def _after_fork() -> None:
+    """Forget the parent's spans in a child: its threads end them, and one may hold the lock."""
+    global _lock
+    _lock = threading.Lock()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
