@@ -46,6 +46,7 @@ Driver::~Driver() { close(); }
 
 void Driver::enqueue(std::shared_ptr<Task> task, double deadline_s) {
   auto now = Clock::now();
+  task->timeout_s = deadline_s;
   task->deadline = after(now, deadline_s);
   std::lock_guard lock(tasks_);
   throw_if_failed();

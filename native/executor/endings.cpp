@@ -1,4 +1,4 @@
-// How the tasks of the driver end: done, out of time, cancelled, or failed with a cause that all
+// How the tasks of the driver end: done, timed out, cancelled, or failed with a cause that all
 // ranks get.
 #include <algorithm>
 #include <cstdio>
@@ -64,8 +64,10 @@ void Driver::check_closed() {
 void Driver::check_deadlines(Clock::time_point now) {
   for (const auto& task : active_) {
     if (now < task->deadline) continue;
-    fail(options_.rank,
-         rank_text(options_.rank) + " ran out of time in " + task->describe() + silent_ranks(now));
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%g s", task->timeout_s);
+    fail(options_.rank, rank_text(options_.rank) + " timed out: the timeout of " + seconds +
+                            " passed in " + task->describe() + silent_ranks(now));
     return;
   }
   if (active_.empty() || now - last_beat_ < kBeat) return;

@@ -182,7 +182,8 @@ void messages_match_by_tag_and_source(Via via) {
     thrown<CommunicationError>([&] { executor.wait(unmatched); });
     auto late = executor.receive(address, 4, 1, 99, 0.15, false);
     auto text = thrown<CommunicationError>([&] { executor.wait(late); });
-    CHECK(text.find("ran out of time in receive from rank 1") != std::string::npos);
+    CHECK(text.find("rank 0 timed out: the timeout of 0.15 s passed in receive from rank 1") !=
+          std::string::npos);
   });
 }
 

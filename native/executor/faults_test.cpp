@@ -33,7 +33,7 @@ void deadline_names_the_rank_that_is_waited_for(Via via) {
     auto program = program_of(rank, 3, 3, ring_allreduce(3));
     auto text = thrown<CommunicationError>(
         [&] { executor.run(call_on(data, program, DataType::kFloat32, 0.3)); });
-    CHECK(mentions(text, "ran out of time") && mentions(text, "collective 0"));
+    CHECK(mentions(text, "timed out") && mentions(text, "collective 0"));
     // The error is sticky.
     CHECK(thrown<CommunicationError>(
               [&] { executor.run(call_on(data, program, DataType::kFloat32)); }) == text);
@@ -60,7 +60,7 @@ void a_late_rank_fails_too(Via via) {
     for (const auto& act : {collective, message}) {
       Group group(2, {via});
       auto text = thrown<CommunicationError>([&] { act(group[early], early, 0.2); });
-      CHECK(mentions(text, rank_text(early) + " ran out of time"));
+      CHECK(mentions(text, rank_text(early) + " timed out"));
       CHECK(thrown<CommunicationError>([&] { act(group[1 - early], 1 - early, 20); }) == text);
       CHECK(thrown<CommunicationError>([&] { collective(group[early], early, 20); }) == text);
     }
@@ -83,7 +83,7 @@ void a_stopped_rank_is_named_by_all(Via via) {
       auto program = program_of(rank, 3, 1, {{2, 0, 0, false}, {0, 1, 0, false}});
       auto call = call_on(data, program, DataType::kFloat32, rank == 1 ? 2.0 : 20.0);
       auto text = thrown<CommunicationError>([&] { executor.run(call); });
-      CHECK(mentions(text, "rank 1 ran out of time") && mentions(text, "from rank 0"));
+      CHECK(mentions(text, "rank 1 timed out") && mentions(text, "from rank 0"));
       CHECK(mentions(text, "rank 2 has not answered for "));
       CHECK(mentions(text, "to be stopped"));
     });
@@ -190,7 +190,7 @@ void failing_amid_a_message_is_survived() {
     auto program = program_of(rank, 2, 2, ring_allreduce(2));
     auto text = thrown<CommunicationError>(
         [&] { executor.run(call_on(data, program, DataType::kFloat32, 0.3)); });
-    CHECK(mentions(text, "ran out of time"));
+    CHECK(mentions(text, "timed out"));
     CHECK(thrown<CommunicationError>([&] { executor.wait(handle); }) == text);
   });
 }

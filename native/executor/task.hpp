@@ -33,6 +33,7 @@ struct Collective;
 struct Task {
   std::uint64_t handle = 0;  // 0: known to the waiting caller only
   std::uint64_t bytes = 0;   // of all its buffers
+  double timeout_s = 0;      // from its submission to its deadline
   Clock::time_point deadline;
   bool notify = false;
   std::string error;               // empty: succeeded

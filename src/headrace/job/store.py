@@ -96,8 +96,8 @@ def monitored_barrier(
 
     Raises
     ------
-    CommunicationError : naming the ranks that did not arrive within `timeout`; the store does not
-        answer.
+    CommunicationError : naming the ranks that did not arrive within `timeout`, in the words of
+        torch's barrier of Gloo, which programs search for; the store does not answer.
     """
     prefix, what = f"monitored_barrier/{round_}", f"rank {rank}: monitored_barrier"
     limit_s = timeout.total_seconds()
@@ -111,8 +111,13 @@ def monitored_barrier(
             verdict = store.get(f"{prefix}/verdict").decode()
         else:
             verdict = f"rank 0 did not answer within {2 * limit_s:g} s"
+    if verdict and rank > 0:
+        verdict = (
+            f"Rank {rank} successfully reached monitoredBarrier, but received errors while "
+            f"waiting for send/recv from rank 0: {verdict}"
+        )
     if verdict:
-        raise CommunicationError(f"{what}: {verdict}")
+        raise CommunicationError(verdict)
 
 
 def _first_line(error: BaseException) -> str:
@@ -120,13 +125,15 @@ def _first_line(error: BaseException) -> str:
 
 
 def _missing_text(store: Any, prefix: str, ranks: int, limit_s: float, *, all_ranks: bool) -> str:
+    """Wait at rank 0 for all ranks; returns what it reports, empty if all arrived."""
     keys = [f"{prefix}/{rank}" for rank in range(ranks)]
-    if not wait_for(store, keys, limit_s, "monitored_barrier"):
-        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        named = missing if all_ranks else missing[:1]
-        if named:
-            return (
-                f"rank{'s' if len(named) > 1 else ''} {', '.join(map(str, named))} did not come "
-                f"within {limit_s:g} s"
-            )
-    return ""
+    if wait_for(store, keys, limit_s, "monitored_barrier"):
+        return ""
+    missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+    if not missing:
+        return ""
+    listed = missing if all_ranks else missing[:1]
+    names = f"{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed))}"
+    if limit_s > 0:
+        return f"Rank{names} failed to pass monitoredBarrier in {limit_s:g} s"
+    return f"Rank 0 timed out in monitoredBarrier after 0 s, before rank{names} reached it"

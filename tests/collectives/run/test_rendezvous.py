@@ -150,8 +150,21 @@ def test_a_monitored_barrier_names_missing_ranks(all_ranks: bool) -> None:
     results = together(4, act)
     for rank in (0, 2):
         assert isinstance(results[rank], CommunicationError)
-        assert ("rank 1 did" in str(results[rank])) != all_ranks
-        assert ("ranks 1, 3 did" in str(results[rank])) == all_ranks
+        text = f"Rank{'s 1, 3' if all_ranks else ' 1'} failed to pass monitoredBarrier in"
+        assert text in str(results[rank])
+    assert "Rank 2 successfully reached monitoredBarrier, but received" in str(results[2])
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_a_monitored_barrier_of_no_timeout_takes_the_ranks_that_are_there(present: bool) -> None:
+    # A timeout of zero was taken for "not set", so for the group's, of minutes.
+    store = dist.HashStore()
+    if present:
+        store.set("monitored_barrier/1/1", "here")
+        monitored_barrier(store, 0, 2, 1, timedelta(0), all_ranks=False)
+        return
+    with pytest.raises(CommunicationError, match="^Rank 0 timed out in monitoredBarrier after 0 s"):
+        monitored_barrier(store, 0, 2, 1, timedelta(0), all_ranks=False)
 
 
 def test_a_monitored_barrier_of_all_ranks_is_silent() -> None:

@@ -340,6 +340,7 @@ class Calls:
         checks.list_of("all_to_all", "output", outputs, self._ranks)
         checks.list_of("all_to_all", "input", inputs, self._ranks)
         checks.one_dtype("all_to_all", [*outputs, *inputs])
+        checks.own_block(outputs, inputs, self._rank)
         ready = self._caller.ready_for_blocks(Collective.ALL_TO_ALL)
         return self._caller.call(ready, binding.exchanged_lists(outputs, inputs), outputs, opts)
 
@@ -357,6 +358,7 @@ class Calls:
             checks.splits("output_split_sizes", output, output_splits, self._ranks),
             checks.splits("input_split_sizes", source, input_splits, self._ranks),
         )
+        checks.own_split(splits, self._rank)
         if output_splits or input_splits:
             ready = self._caller.ready_for_blocks(Collective.ALL_TO_ALL)
             bound = binding.exchanged(output, source, ready.layout, splits)
@@ -373,11 +375,16 @@ class Calls:
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Barrier through the store that names the ranks that did not reach it."""
-        limit = timeout or timedelta(seconds=self._main.timeout_s)
+        """Barrier through the store that names the ranks that did not reach it.
+
+        `timeout` is the group's if it is None or negative, which is torch's value for "not set"; of
+        zero, ranks that are not there yet are missing.
+        """
+        if timeout is None or timeout < timedelta(0):
+            timeout = timedelta(seconds=self._main.timeout_s)
         self._barriers += 1
         monitored_barrier(
-            self._store, self._rank, self._ranks, self._barriers, limit, all_ranks=wait_all_ranks
+            self._store, self._rank, self._ranks, self._barriers, timeout, all_ranks=wait_all_ranks
         )
 
     # ---- point to point -------------------------------------------------------------------

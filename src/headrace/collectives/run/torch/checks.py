@@ -102,3 +102,23 @@ def splits(name: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) ->
             f"{tensor.shape[0]}"
         )
     return sizes
+
+
+def own_split(splits: tuple[Sequence[int], Sequence[int]], rank: int) -> None:
+    """Check that the split sizes of output and input agree on what a rank sends to itself."""
+    output, source = splits
+    if output[rank] != source[rank]:
+        raise InputError(
+            f"all_to_all_single: the split sizes disagree: rank {rank} sends {source[rank]} rows "
+            f"to itself and receives {output[rank]} (input_split_sizes {list(source)}, "
+            f"output_split_sizes {list(output)})"
+        )
+
+
+def own_block(outputs: Tensors, inputs: Tensors, rank: int) -> None:
+    """Check that the lists of an all_to_all agree on what a rank sends to itself."""
+    if outputs[rank].numel() != inputs[rank].numel():
+        raise InputError(
+            f"all_to_all: the sizes of the lists disagree: rank {rank} sends "
+            f"{inputs[rank].numel()} elements to itself and receives {outputs[rank].numel()}"
+        )

@@ -150,8 +150,7 @@ class HeadraceBackend(Calls, Backend):
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
         """Run `Calls.monitored_barrier`, called from C++."""
-        timeout = opts.timeout if opts.timeout > timedelta(0) else None
-        super().monitored_barrier(timeout, wait_all_ranks)
+        super().monitored_barrier(opts.timeout, wait_all_ranks)
 
 
 def check_device(kind: str) -> None:
