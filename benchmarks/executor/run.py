@@ -2,10 +2,21 @@
 
 import sys
 
-from benchmarks.executor import cpu, groups, memory, overlap, shm, small, soak, tcp, threads
+from benchmarks.executor import (
+    cpu,
+    groups,
+    memory,
+    overlap,
+    shm,
+    small,
+    soak,
+    suite,
+    tcp,
+    threads,
+)
 from benchmarks.sections import run_sections
 
-SECTIONS = (shm, small, memory, tcp, overlap, cpu, threads, groups, soak)
+SECTIONS = (shm, small, memory, tcp, overlap, cpu, threads, groups, soak, suite)
 
 if __name__ == "__main__":
     sys.exit(run_sections("executor", __doc__, SECTIONS))
