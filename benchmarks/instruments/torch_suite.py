@@ -5,6 +5,7 @@ the name of the backend, which stays "gloo"; the groups are made by "headrace". 
 one host, forked for every test.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 RANKS = 3
 TEST_LIMIT_S = 120
@@ -103,7 +104,7 @@ def _case() -> type[unittest.TestCase]:
     import torch.distributed as dist
     from torch.testing._internal.distributed import distributed_test
 
-    import headrace.torch  # noqa: F401 - registers the backend
+    importlib.import_module("headrace.torch")  # registers the backend
 
     class HeadraceSuite(
         distributed_test.TestDistBackend,
@@ -114,7 +115,7 @@ def _case() -> type[unittest.TestCase]:
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
         @classmethod
-        def _run(cls, rank: int, test_name: str, file_name: str, pipe: Any, **_: Any) -> None:
+        def _run(cls, rank: int, test_name: str, file_name: str, pipe: Any, **_: Any) -> Never:
             case = cls(test_name)
             case.rank, case.file_name = rank, file_name
             limits = distributed_test.CUSTOM_PG_TIMEOUT
