@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -144,28 +145,9 @@ def test_changed_modules_are_captured_again() -> None:
     changed(lambda each: setattr(each[1], "p", 0.1))
     changed(lambda each: each.__setitem__(2, nn.GELU()))
     with pytest.warns(
-        UserWarning, match="types, modes, modules, arguments or attributes than"
+        UserWarning, match="types, modes, modules, hooks, arguments or attributes than"
     ):  # two are planned already, as the share of a dropout needs no other plan
         changed(lambda each: doubling(each[3]))
-
-
-def test_a_new_hook_is_refused() -> None:
-    model, (x,) = CASES["perceptron"]()
-    fitted = FittedModule(model, sparing, captures=2)
-    fitted(x).sum().backward()
-    doubling(model[0])
-    with pytest.raises(CaptureError, match="module '0' has forward hooks"):
-        fitted(x)
-
-
-def test_a_new_backward_pre_hook_is_refused() -> None:
-    """It was not noticed, and did not run in fitted steps."""
-    model, (x,) = CASES["perceptron"]()
-    fitted = FittedModule(model, sparing, captures=2)
-    fitted(x).sum().backward()
-    model[1].register_full_backward_pre_hook(lambda _module, gradients: gradients)
-    with pytest.raises(CaptureError, match="module '1' has backward pre hooks"):
-        fitted(x)
 
 
 @pytest.mark.parametrize(
@@ -371,3 +353,75 @@ def test_a_weight_that_is_tied_no_more() -> None:
         )
         for each in (model, eager) if not step else ():
             each.head.weight = nn.Parameter(each.head.weight.detach().clone())
+
+
+def test_the_signature_is_the_models() -> None:
+    """Trainers read which arguments `forward` has: a fitted module seemed to take any."""
+    model, x = Optional(), torch.randn(4, 4)
+    fitted = FittedModule(model, sparing)
+    for module in (fitted, deepcopy(fitted)):
+        assert signature(module.forward) == signature(model.forward)
+        assert list(signature(type(module).forward).parameters)[1:] == [
+            *signature(model.forward).parameters
+        ]
+        assert type(module).__name__ == "FittedModule"
+        module(x).sum().backward()
+
+
+def test_by_position_and_by_name_is_one_step() -> None:
+    """Arguments by name were another kind of step, as were names in another order."""
+    model, x = Optional(), torch.randn(4, 4)
+    fitted = FittedModule(model, sparing)
+    eager = model(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(fitted(x), eager)
+        torch.testing.assert_close(fitted(x=x), eager)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * scale
+
+
+def test_a_target_by_name_in_any_order() -> None:
+    """The target was the last name of the call, and beside arguments by position the last of
+    these: the loss was of the wrong tensors, without an error where shapes were equal."""
+    model = TwoInputs()
+    x, scale, y = torch.randn(3, 4, 4).unbind()
+    expected = nn.functional.mse_loss(model(x, scale), y)
+    fitted = FittedModule(model, sparing, loss=nn.MSELoss())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for training in (True, False):
+            fitted.train(training)
+            for loss in (
+                fitted(x, scale, y),
+                fitted(x, scale, target=y),
+                fitted(target=y, x=x, scale=scale),
+                fitted(x, labels=y, scale=scale),
+                fitted(scale=scale, labels=y, x=x),
+            ):
+                torch.testing.assert_close(loss, expected)
+    with pytest.raises(CaptureError, match="arguments x, scale is the loss's target"):
+        fitted(x=x, scale=scale)
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_full_backward_pre_hook"])
+def test_a_new_hook_runs_the_module_with_a_warning(register: str) -> None:
+    """A step was captured anew and refused, or a hook not noticed: it did not run."""
+    model, (x,) = CASES["perceptron"]()
+    fitted = FittedModule(model, sparing, captures=2)
+    fitted(x).sum().backward()
+    runs: list[str] = []
+    hook = getattr(model[1], register)(lambda *_: runs.append("hook"))
+    with pytest.warns(UserWarning, match="hooks, arguments or attributes"):
+        fitted(x).sum().backward()
+    assert runs == ["hook"]
+    hook.remove()
+    fitted(x).sum().backward()
+    assert runs == ["hook"]

@@ -36,6 +36,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
+from headrace.memory.measure.arguments import bound_arguments, split_target
 from headrace.memory.measure.attributes import (
     AttributeChange,
     AttributeReader,
@@ -63,7 +64,7 @@ STATE_BYTES = 5056
 
 
 class WithLoss(nn.Module):
-    """A model and its loss: the last argument is the target."""
+    """A model and its loss: calls take the model's arguments and the target."""
 
     def __init__(self, model: nn.Module, loss: nn.Module) -> None:
         super().__init__()
@@ -72,11 +73,28 @@ class WithLoss(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the loss of the model's output."""
-        if args:
-            *inputs, target = args
-        else:
-            inputs, target = (), kwargs.pop(next(reversed(kwargs)))
-        return self.loss(self.model(*inputs, **kwargs), target)
+        inputs, named, target = split_target(self.model, self.loss, args, kwargs)
+        return self.loss(self.model(*inputs, **named), target)
+
+
+def step_arguments(
+    called: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a step's arguments in one form: equal calls by position and by name are one step.
+
+    Parameters
+    ----------
+    called : the model, or a `WithLoss`: the target is then the last argument by position.
+
+    Raises
+    ------
+    CaptureError : no argument is the target.
+    """
+    if not isinstance(called, WithLoss):
+        return bound_arguments(called, args, kwargs)
+    inputs, named, target = split_target(called.model, called.loss, args, kwargs)
+    inputs, named = bound_arguments(called.model, inputs, named)
+    return (*inputs, target), named
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +205,7 @@ def capture(
         implementation, nothing to differentiate.
     """
     _refuse_hooks(model)
+    args, kwargs = step_arguments(model, args, kwargs or {})
     with preserved(model):
         leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
         joint, changes = _export(model, *leaves)
@@ -232,6 +251,11 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 """Attributes of modules with hooks that a trace cannot have."""
 TENSOR_HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
 """Methods that register hooks that a trace cannot have."""
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Return whether a module has hooks that a trace cannot have."""
+    return any(map(module.__dict__.get, HOOKS))
 
 
 def _refuse_hooks(model: nn.Module) -> None:

@@ -5,7 +5,8 @@
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from inspect import Parameter, Signature
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,8 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
-from headrace.memory.measure.capture import HOOKS, Capture, WithLoss
+from headrace.memory.measure.arguments import forward_signature
+from headrace.memory.measure.capture import Capture, WithLoss, is_hooked, step_arguments
 from headrace.memory.measure.step import StepConditions, device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
@@ -38,8 +40,9 @@ class FittedModule(nn.Module):
     model : is captured at the first call in training, in the mode and under the autocast of then.
     plan : schedules of a captured step, by their budgets in bytes. The step has all implementations
         and has not been measured.
-    loss : a module of the model's output and a target; calls then take the target as their last
-        argument and return the loss, and the schedule covers its memory.
+    loss : a module of the model's output and a target; calls then take the target too, as their
+        last positional argument or by name, and return the loss, and the schedule covers its
+        memory. Without it `forward` has the signature of the model's.
     captures : how many kinds of arguments (shapes, types, modes) get a schedule. Calls of other
         kinds, such as a smaller last batch, run the model as it is, with a warning at the first.
     exactness : of the implementations that captured steps have.
@@ -80,12 +83,42 @@ class FittedModule(nn.Module):
         )
         self._budget: int | None = None
         self._warned = False
+        self._take_signature()
         self.__dict__["_original"] = model  # from here on other attributes are the model's own
+
+    def _take_signature(self) -> None:
+        """Take the model's signature: trainers read which arguments `forward` has.
+
+        They read it of the object and of its class, so the object gets a class of its own.
+        """
+        if isinstance(self._called, WithLoss):
+            return
+
+        def forward(self: FittedModule, *args: Any, **kwargs: Any) -> Any:
+            return FittedModule.forward(self, *args, **kwargs)
+
+        forward.__doc__ = FittedModule.forward.__doc__
+        names = {name: getattr(FittedModule, name) for name in ("__qualname__", "__module__")}
+        signature = forward_signature(self._called)
+        itself = Parameter("self", Parameter.POSITIONAL_ONLY)
+        forward.__signature__ = signature.replace(  # pyright: ignore[reportFunctionMemberAccess]
+            parameters=[itself, *_behind_self(signature)]
+        )
+        own = type("FittedModule", (FittedModule,), {**names, "forward": forward})
+        self.__class__ = cast("type[Self]", own)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FittedModule.__new__, (FittedModule,), self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._take_signature()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, in training by its schedule."""
         if not (self._original.training and torch.is_grad_enabled()):
             return self._called(*args, **kwargs)
+        args, kwargs = step_arguments(self._called, args, kwargs)
         kind, modules, tensors = self._kind(args, kwargs)
         variant = self._variants.find(kind, modules, args, kwargs)
         step = None if variant is None else self._step(variant)
@@ -105,6 +138,7 @@ class FittedModule(nn.Module):
         ------
         CaptureError : the model cannot be captured.
         """
+        args, kwargs = step_arguments(self._called, args, kwargs)
         kind, modules, _ = self._kind(args, kwargs)
         self._variants.find(kind, modules, args, kwargs)
 
@@ -160,9 +194,9 @@ class FittedModule(nn.Module):
         if not self._warned:
             self._warned = True
             warnings.warn(
-                "a training step has other shapes, strides, types, modes, modules, arguments or "
-                f"attributes {f'({attributes}) ' if attributes else ''}than those with schedules, "
-                "and runs without one: its memory is not bounded (`captures` of "
+                "a training step has other shapes, strides, types, modes, modules, hooks, "
+                f"arguments or attributes {f'({attributes}) ' if attributes else ''}than those "
+                "with schedules, and runs without one: its memory is not bounded (`captures` of "
                 "headrace.memory.fit is how many kinds of steps have schedules)",
                 stacklevel=4,
             )
@@ -207,6 +241,11 @@ class FittedModule(nn.Module):
         return name in self.__dict__ or hasattr(type(self), name)
 
 
+def _behind_self(signature: Signature) -> list[Parameter]:
+    """Return the parameters as they may stand behind `self`: its name is free."""
+    return [each for each in signature.parameters.values() if each.name != "self"]
+
+
 def _kind(
     modules: list[nn.Module],
     parameters: list[nn.Parameter],
@@ -235,7 +274,7 @@ def _repeats(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 def _module_kind(module: nn.Module) -> Hashable:
     """Return what a trace has of a module beside its attributes: type, mode, and hooks."""
-    return type(module), module.training, any(map(module.__dict__.get, HOOKS))
+    return type(module), module.training, is_hooked(module)
 
 
 def _leaf_kind(leaf: Any) -> Hashable:

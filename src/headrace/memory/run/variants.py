@@ -27,7 +27,7 @@ from headrace.memory.measure.attributes import (
     is_replaceable,
     type_of,
 )
-from headrace.memory.measure.capture import Capture, capture
+from headrace.memory.measure.capture import Capture, capture, is_hooked
 from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.probe import Probe
@@ -148,7 +148,8 @@ class Variants:
         contents = self._reader.read(modules)
         variants = self._kinds.get(kind, [])
         variant = next((each for each in variants if each.serves(contents)), None)
-        if variant is None:
+        hooked_later = bool(self._kinds) and any(map(is_hooked, modules))
+        if variant is None and not hooked_later:
             variant = self._new(kind, contents, args, kwargs)
         return variant if variant is not None and variant.schedules else None
 

@@ -1,0 +1,77 @@
+"""Arguments of a model's call, by position and by name, and which of them is a loss's target."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+from torch import nn
+
+from headrace.memory.errors import CaptureError
+
+_ANY = Signature(
+    [Parameter("args", Parameter.VAR_POSITIONAL), Parameter("kwargs", Parameter.VAR_KEYWORD)]
+)
+
+
+def forward_signature(module: nn.Module) -> Signature:
+    """Return the signature of a module's `forward`; of one that has none, that it takes all."""
+    try:
+        return inspect.signature(module.forward)
+    except (TypeError, ValueError):
+        return _ANY
+
+
+def bound_arguments(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments in one form for all calls that mean the same.
+
+    By position as far as the signature allows, then by name in its order, further names sorted.
+    Arguments that do not fit the signature are returned as they are: the call says what is wrong.
+    """
+    signature = forward_signature(module)
+    try:
+        bound = signature.bind(*args, **dict(sorted(kwargs.items())))
+    except TypeError:
+        return tuple(args), dict(kwargs)
+    return bound.args, bound.kwargs
+
+
+def split_target(
+    model: nn.Module, loss: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Return the model's arguments, by position and by name, and the target.
+
+    The target is the only name that the model does not take; of several, or of a model that takes
+    all names, the one that the loss calls its target by, or `target`. Where no name is one, it is
+    the last argument by position. The order of names has no meaning.
+
+    Raises
+    ------
+    CaptureError : no argument is the target.
+    """
+    name = _target_name(model, loss, args, kwargs)
+    named = dict(kwargs)
+    if name is not None:
+        target = named.pop(name)
+        return tuple(args), named, target
+    if not args:
+        raise CaptureError(
+            f"which of the arguments {', '.join(kwargs) or '(none)'} is the loss's target? Name it "
+            "target, or pass it by position, behind the others"
+        )
+    return tuple(args[:-1]), named, args[-1]
+
+
+def _target_name(
+    model: nn.Module, loss: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str | None:
+    parameters = forward_signature(model).parameters
+    takes_all = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+    further = [name for name in kwargs if name not in parameters]
+    if len(further) == 1 and not takes_all:
+        return further[0]
+    names = [*list(forward_signature(loss).parameters)[1:2], "target"]
+    candidates = kwargs if not args else further
+    return next((name for name in names if name in candidates), None)
