@@ -130,3 +130,22 @@ def all_to_all_of_uneven_blocks() -> None:
     dist.all_to_all(outputs, inputs)
     for src, found in enumerate(outputs):
         same(found, make(src, (src + me()) % 3, torch.int32, me()))
+
+
+@check
+def reduce_scatter_of_blocks_that_differ_in_size() -> None:
+    # Refused before: "tensor 1 of the list has 5 elements, needs 2". Gloo takes them.
+    n = len(everyone())
+    for dtype in (torch.float32, torch.complex64, torch.int64):
+        blocks = [torch.full((3 * rank + 2,), rank + me() + 1).to(dtype) for rank in range(n)]
+        blocks[n - 1] = blocks[n - 1][:0]
+        output = torch.zeros_like(blocks[me()])
+        dist.reduce_scatter(output, blocks)
+        assert output.tolist() == [sum(me() + rank + 1 for rank in range(n))] * len(output)
+    largest = [torch.ones(100_000 * (rank + 1)) for rank in range(n)]
+    before = [block.clone() for block in largest]
+    dist.reduce_scatter(largest[me()], largest)  # the output is one of the inputs
+    assert set(largest[me()].tolist()) == {float(n)}
+    assert all(
+        a.equal(b) for r, (a, b) in enumerate(zip(largest, before, strict=True)) if r != me()
+    )

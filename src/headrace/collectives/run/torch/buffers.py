@@ -260,7 +260,8 @@ def scattered(
     """Bind one block per rank of which the own one is the result: reduce_scatter and scatter.
 
     The inputs are copied, unless the plan keeps them. None where there are none (scatter, except
-    at the root).
+    at the root). Those of a reduce_scatter by a plan that keeps them may differ in size, with one
+    chunk each.
     """
     rank, ranks, chunks, blockwise, keeps_inputs = layout
     if blockwise and keeps_inputs:
@@ -288,18 +289,27 @@ def _scattered_in_place(
     own, size = landing.data_ptr(), landing.nbytes
     read: list[torch.Tensor] = []
     addresses = [own] * ranks  # never read without inputs
+    sizes = [size] * ranks
     if inputs is not None:
         read = [plain(tensor.detach()) for tensor in inputs]
+        if len(read) > 1:
+            sizes = [tensor.nbytes for tensor in read]
         addresses = _block_addresses(read, size, ranks)
-        if any(own - size < at < own + size for r, at in enumerate(addresses) if r != rank):
+        blocks = zip(range(ranks), addresses, sizes, strict=True)
+        if any(own - nbytes < at < own + size for r, at, nbytes in blocks if r != rank):
             read = [tensor.clone() for tensor in read]
             addresses = _block_addresses(read, size, ranks)
         if addresses[rank] != own and size:
             block = read[rank] if len(read) > 1 else read[0].reshape(ranks, -1)[rank]
             _bytes_of(landing).copy_(_bytes_of(block))
     addresses[rank] = own
-    elements = size if moved else real(landing.detach()).numel()
-    rows = tuple((address, elements, 1, chunks) for address in addresses)
+    if any(nbytes != size for nbytes in sizes):
+        _check_frames(sizes)
+    unit = 1 if moved else real(landing.detach()).element_size()
+    rows = tuple(
+        (address, nbytes // unit, 1, chunks)
+        for address, nbytes in zip(addresses, sizes, strict=True)
+    )
     return Binding(rows, _copy_all([output], [landing]), (landing, *read))
 
 
@@ -396,14 +406,19 @@ def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[Segment]:
 
 def _framed(rows: Sequence[Segment]) -> tuple[Segment, ...]:
     """Check rows of blocks that are each sent in one frame, as blocks of any sizes are."""
-    largest = max((size for _, size, _, _ in rows), default=0)
+    _check_frames([size for _, size, _, _ in rows])
+    return tuple(rows)
+
+
+def _check_frames(sizes: Sequence[int]) -> None:
+    """Raise InputError unless blocks of these bytes fit in one frame each."""
+    largest = max(sizes, default=0)
     if largest > _LARGEST_FRAME_BYTES:
         raise InputError(
             f"a block has {largest} bytes, blocks that may differ in size at most "
             f"{_LARGEST_FRAME_BYTES}: use a call whose blocks are equal (all_to_all_single "
             "without split sizes, all_gather_into_tensor), or make several calls"
         )
-    return tuple(rows)
 
 
 def _place(tensor: torch.Tensor, target: torch.Tensor) -> None:

@@ -314,7 +314,7 @@ class Calls:
         self, outputs: Tensors, inputs: TensorLists, opts: Any = DEFAULTS
     ) -> dist.Work:
         (output,), (blocks,) = outputs, inputs
-        checks.blocks("reduce_scatter", blocks, output, self._rank, self._ranks)
+        checks.blocks("reduce_scatter", blocks, output, self._rank, self._ranks, even=False)
         return self._reduce_scatter(output, blocks, opts)
 
     @staged(Use.WRITE, Use.READ)
@@ -468,8 +468,10 @@ class Calls:
     def _reduce_scatter(self, output: torch.Tensor, blocks: Tensors, opts: Any) -> dist.Work:
         arithmetic = binding.arithmetic(output.dtype, opts.reduceOp)
         blocks = [binding.premultiplied(block, opts.reduceOp) for block in blocks]
-        total_bytes = output.nbytes * self._ranks
-        ready = self._caller.ready(Collective.REDUCE_SCATTER, total_bytes)
+        if len(blocks) > 1 and any(block.nbytes != output.nbytes for block in blocks):
+            ready = self._caller.ready_for_blocks(Collective.REDUCE_SCATTER)
+        else:
+            ready = self._caller.ready(Collective.REDUCE_SCATTER, output.nbytes * self._ranks)
         bound = binding.scattered(blocks, output, ready.layout, moved=False)
         return self._caller.call(ready, bound, [output], opts, arithmetic)
 
