@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import PrefixStore
 from headrace.collectives.run.book import channels, describe_book, fitting, load_book
 from headrace.collectives.run.choose import Chooser
 from headrace.collectives.run.connect.addresses import host_of
+from headrace.collectives.run.connect.descriptors import shortage
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous, allgather_addresses
@@ -25,7 +26,7 @@ from headrace.collectives.run.torch.group import HeadraceBackend, HeadraceGroup,
 from headrace.collectives.run.torch.incarnation import own_part
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.settings import CollectiveSettings
-from headrace.errors import HeadraceError
+from headrace.errors import CommunicationError, HeadraceError
 from headrace.job.store import answering
 
 if TYPE_CHECKING:
@@ -115,14 +116,33 @@ class _Joined:
         return len(set(self.config.rank_host)) == 1
 
     def connect_again(self, name: str, deadline_s: float) -> Executor:
-        """Return another executor of this rank, connected with those of all ranks."""
+        """Return another executor of this rank, connected with those of all ranks.
+
+        Raises
+        ------
+        CommunicationError : at every rank, if one lacks file descriptors; naming the ranks that did
+            not come in time.
+        """
+        lacking = shortage(self.executor.ranks)
+
+        def exchange(mine: str) -> list[str]:
+            addresses = allgather_addresses(self.executor, name, mine, deadline_s)
+            if lacking or "" in addresses:
+                raise CommunicationError(
+                    f"rank {addresses.index('')} cannot make more connections for calls in "
+                    f"callbacks: {lacking or 'it has too few file descriptors (ulimit -n)'}"
+                )
+            return addresses
+
+        if lacking:  # the others would wait for the address
+            exchange("")
         secret = hmac.digest(self.config.secret.encode(), name.encode(), "sha256").hex()
         connected, _ = _connected(
             self.executor.rank,
             self.executor.ranks,
             replace(self.config, secret=secret),
             self.settings,
-            lambda mine: allgather_addresses(self.executor, name, mine, deadline_s),
+            exchange,
             deadline_s,
         )
         return connected
