@@ -51,6 +51,42 @@ class ErrorBound:
         return self.error < 1
 
 
+GENTLE_ERROR = 0.05
+"""Bound up to which a codec counts as gentle: that of ``minmax:4`` is 0.02, of 3 bits 0.09."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecAccuracy:
+    """Effect of a codec on gradients.
+
+    Attributes
+    ----------
+    text : in two or three words.
+    gentle : whether the bound of its error is at most `GENTLE_ERROR`.
+    """
+
+    text: str
+    gentle: bool
+
+
+def codec_accuracy(
+    spec: CodecSpec, policy: Policy, shapes: Mapping[str, Sequence[int]]
+) -> CodecAccuracy:
+    """Return a codec's effect on the parameters of these names and shapes, by its largest bound."""
+    coded = [shape for name, shape in shapes.items() if policy.codec_of(name, shape, spec) == spec]
+    error = max((error_bound(spec, shape).error for shape in coded), default=0.0)
+    gentle = error <= GENTLE_ERROR
+    if spec.family == "none":
+        return CodecAccuracy(text="exact", gentle=True)
+    if policy.feeds_back(spec):
+        text = "gentle, with feedback" if gentle else "harsh, with feedback"
+    elif spec.traits.unbiased:
+        text = "unbiased, little noise" if gentle else "unbiased, noisy"
+    else:
+        text = "rounded" if gentle else "harsh"
+    return CodecAccuracy(text=text, gentle=gentle)
+
+
 def error_bound(spec: CodecSpec, shape: Sequence[int]) -> ErrorBound:
     """Return the bound of a codec's error with feedback, for one tensor of this shape.
 

@@ -161,6 +161,19 @@ def test_a_gentler_level_is_kept_unless_a_harsher_one_is_clearly_faster() -> Non
         assert state.level == expected, (gain, error)
 
 
+def test_steps_of_two_kinds_are_named_where_they_hide_a_faster_level() -> None:
+    """Short and long steps by turns kept "none" for ever, and the log did not tell why."""
+    auto = Auto(levels=("none", "sign"), budget=0.0)
+    for error_s, named in ((0.05, True), (0.001, False)):
+        state = start(auto)
+        for step_s in (0.1, 0.08):
+            seen = SeenWindow(step_s=step_s, error_s=error_s, exposed_s=0.0)
+            state, decision = decide(auto, state, seen)
+        assert decision.event == "chosen"
+        assert decision.level == (0 if named else 1)
+        assert ("steps are of two kinds" in decision.reason) == named
+
+
 def test_bad_levels_fail() -> None:
     wrong: dict[str, Any]
     for wrong in ({"levels": ()}, {"levels": ("none", "none")}, {"levels": ("zip",)}):

@@ -37,6 +37,7 @@ _EXCHANGE_SHARE = 0.02  # of a step, below which exchanges' times are latency an
 _SIGMAS = 4.0
 _CONFIRMED = 2  # windows in a row: a single one may be a checkpoint's
 _MOST_FUTILE = 6
+_UNEVEN = 0.1  # of a step, from which a margin is said to hide faster levels
 _LEARNING = 0.25  # weight of a new window in a level's times
 _LEAST_COST = 0.02  # of a step: a trial of an equally fast level is not free
 SWITCH_STEPS = 2  # of a trial, that do not count: of both levels, and with a cold codec
@@ -196,12 +197,29 @@ def _chosen(state: AutoState) -> tuple[AutoState, AutoDecision]:
         if time is not None and (known is None or _faster(time, known)):
             best = level
     shown = ", ".join(f"{t.step_s * 1e3:.1f}" if t else "-" for t in state.times)
-    decision = AutoDecision(level=best, event="chosen", reason=f"steps of {shown} ms")
+    reason = f"steps of {shown} ms{_hidden(state.times, best)}"
+    decision = AutoDecision(level=best, event="chosen", reason=reason)
     futile = state.futile
     if state.origin is not None:
         futile = futile + 1 if state.origin == best else 0
     state = replace(state, level=best, suspects=0, futile=futile, origin=None)
     return state, decision
+
+
+def _hidden(times: Sequence[SeenWindow | None], best: int) -> str:
+    """Return a word on harsher levels that may be faster, if uneven steps hide it; "": none."""
+    chosen = times[best]
+    assert chosen is not None
+    for time in times[best + 1 :]:
+        if time is None or time.step_s >= (1 - LEAST_GAIN) * chosen.step_s:
+            continue
+        margin_s = 2 * math.hypot(time.error_s, chosen.error_s)
+        if margin_s > _UNEVEN * chosen.step_s:
+            return (
+                f"; shorter ones are within their error of {margin_s * 1e3:.1f} ms: steps are of "
+                "two kinds or have other work between them, which pause() leaves out"
+            )
+    return ""
 
 
 def _faster(time: SeenWindow, known: SeenWindow) -> bool:

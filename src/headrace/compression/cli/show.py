@@ -6,9 +6,21 @@ from rich.console import RenderableType
 
 from headrace.artifact import Artifact
 from headrace.cli.tables import facts, rows
+from headrace.compression.plan.advice import (
+    AdviceRow,
+    fastest_gentle,
+    row_accuracy,
+    sent_bytes,
+)
 from headrace.compression.plan.plan import CompressionPlan
 from headrace.compression.profile import CompressionProfile
 from headrace.units import duration, ms, rate, size
+
+OTHER_PROGRAMS = (
+    "the exchanges are headrace's own; other programs' differ, and so may the order of codecs: on "
+    "8 GPUs at 1 Gbit/s TopK of 1% was measured ahead of PowerSGD and sign in another program, where "
+    "this model has it behind both"
+)
 
 
 def profile_facts(profile: CompressionProfile, everything: bool) -> Iterable[RenderableType]:
@@ -71,7 +83,7 @@ def advice_tables(plan: CompressionPlan, everything: bool) -> Iterable[Renderabl
     yield facts("compression plan", dict(advice_summary(plan)), everything=everything)
     yield from rows(
         "steps",
-        ("name", "when", "step", "coding", "network", "sent", "break-even"),
+        ("name", "when", "step", "coding", "network", "sent", "break-even", "accuracy"),
         [
             (
                 row.codec,
@@ -79,8 +91,9 @@ def advice_tables(plan: CompressionPlan, everything: bool) -> Iterable[Renderabl
                 ms(row.step_us),
                 ms(row.codec_us),
                 ms(row.communication_us),
-                size(round(row.sent_bytes)),
+                size(round(sent_bytes(row, plan.profile, plan.network.workers))),
                 bandwidth_text(row.break_even_bytes_per_s),
+                row_accuracy(row, plan.profile).text,
             )
             for row in plan.advice.rows
         ],
@@ -102,15 +115,22 @@ def advice_summary(plan: CompressionPlan) -> list[tuple[str, str]]:
             f"{network.describe()}",
         ),
         *([("latency", f"assumed: {assumed}")] if assumed else []),
-        ("fastest", f"{winner.codec}, {winner.mode} the backward pass: {ms(winner.step_us)}"),
+        ("fastest", _answer(winner, profile)),
+        ("fastest gentle", _answer(fastest_gentle(advice, profile), profile)),
         ("one worker", ms(advice.alone_us)),
         (
             "for linear scaling",
             "none: the latency alone is too long" if needed is None else f"compress {needed:.3g}x",
         ),
         ("why", advice.why),
+        ("elsewhere", OTHER_PROGRAMS),
         (str(profile.provenance["kind"]), str(profile.provenance["source"])),
     ]
+
+
+def _answer(row: AdviceRow, profile: CompressionProfile) -> str:
+    accuracy = row_accuracy(row, profile).text
+    return f"{row.codec}, {row.mode} the backward pass: {ms(row.step_us)} ({accuracy})"
 
 
 def bandwidth_text(bytes_per_s: float | None) -> str:

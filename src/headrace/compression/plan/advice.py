@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace import fields
+from headrace.compression.bounds import CodecAccuracy, codec_accuracy
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.plan.network import NetworkTimes
@@ -35,7 +36,7 @@ class AdviceRow:
     codec : its specification's text.
     mode : ``during`` or ``after`` the backward pass, the faster one; ``every 16 steps`` for fewer
         exchanges.
-    sent_bytes : payload of a rank in a step.
+    payload_bytes : of a rank in a step; `sent_bytes` tells what leaves a rank.
     memory_bytes : residuals and payloads; `fits`: with them the step's memory is enough, as far as
         the device's is known.
     break_even_bytes_per_s : the bandwidth at which the step is as long as without compression; None
@@ -48,7 +49,7 @@ class AdviceRow:
     codec_us: float
     communication_us: float
     exposed_us: float
-    sent_bytes: float
+    payload_bytes: float
     memory_bytes: int
     fits: bool
     break_even_bytes_per_s: float | None = None
@@ -133,6 +134,29 @@ def advise(
     )
 
 
+def sent_bytes(row: AdviceRow, profile: CompressionProfile, workers: int) -> float:
+    """Return the bytes that leave a rank in a step of a row."""
+    mode = row.mode if row.mode in MODES else DURING
+    work = step_work(profile, CodecSpec.parse(row.codec), workers, mode)
+    return work.sent_bytes(workers) * row.payload_bytes / work.exchanged_bytes
+
+
+def row_accuracy(row: AdviceRow, profile: CompressionProfile) -> CodecAccuracy:
+    """Return the effect of a row's codec, or of averages that are made more rarely."""
+    if row.mode not in MODES:
+        return CodecAccuracy(text="rare averages", gentle=False)
+    shapes = {tensor.name: tensor.shape for tensor in profile.tensors}
+    return codec_accuracy(CodecSpec.parse(row.codec), Policy(), shapes)
+
+
+def fastest_gentle(advice: Advice, profile: CompressionProfile) -> AdviceRow:
+    """Return the fastest row that fits and whose codec is gentle; "none" is, and needs no memory.
+
+    See `headrace.compression.bounds.GENTLE_ERROR`.
+    """
+    return next(row for row in advice.rows if row.fits and row_accuracy(row, profile).gentle)
+
+
 def known_codecs(profile: CompressionProfile) -> list[CodecSpec]:
     """Return the profile's codecs whose bytes are known."""
     codecs = [CodecSpec.parse(name) for name in profile.codecs]
@@ -154,7 +178,7 @@ def _row(
         codec_us=time.codec_us,
         communication_us=time.communication_us,
         exposed_us=time.exposed_us,
-        sent_bytes=work.exchanged_bytes,
+        payload_bytes=work.exchanged_bytes,
         memory_bytes=work.memory_bytes,
         fits=not capacity or profile.used_bytes + work.memory_bytes <= capacity,
         break_even_bytes_per_s=even,
@@ -177,7 +201,7 @@ def _fewer(
         codec_us=0.0,
         communication_us=time.communication_us,
         exposed_us=time.exposed_us,
-        sent_bytes=plain.exchanged_bytes / local_steps,
+        payload_bytes=plain.exchanged_bytes / local_steps,
         memory_bytes=profile.gradient_bytes,
         fits=not capacity or profile.used_bytes + profile.gradient_bytes <= capacity,
     )
@@ -189,9 +213,9 @@ def _why(
     """Return the figures that decide, in a sentence or two."""
     best = fitting[0]
     hidden = (
-        f"without compression {size(round(none.sent_bytes))} take {ms(none.communication_us)} of "
-        f"communication beside {ms(plain.backward_us)} of backward pass, and make the step "
-        f"{ms(none.exposed_us)} longer"
+        f"without compression a payload of {size(round(none.payload_bytes))} takes "
+        f"{ms(none.communication_us)} of communication beside {ms(plain.backward_us)} of backward "
+        f"pass, and makes the step {ms(none.exposed_us)} longer"
     )
     if best.codec == none.codec:
         others = [row for row in fitting if row.codec != none.codec]
@@ -206,7 +230,8 @@ def _why(
         text = (
             f"{hidden}; with {best.codec} {best.mode} the backward pass it is "
             f"{ms(best.exposed_us)} longer: {ms(best.codec_us)} of encoding and decoding, "
-            f"{ms(best.communication_us)} of communication of {size(round(best.sent_bytes))}"
+            f"{ms(best.communication_us)} of communication of a payload of "
+            f"{size(round(best.payload_bytes))}"
         )
     faster = [row.codec for row in rows if not row.fits and row.step_us < best.step_us]
     return text + (f"; faster but out of memory: {', '.join(faster)}" if faster else "")

@@ -21,6 +21,9 @@ from headrace.fields import Field
 PLAN_KIND = "compression-plan"
 PLAN_SCHEMA = 1
 
+_PAYLOAD = "sent_bytes"
+"""Name of a row's payload in files."""
+
 _CLOSE = 1e-5
 """Relative difference of figures that count as equal: break-even bandwidths are found to 1e-6."""
 
@@ -175,6 +178,8 @@ class CompressionPlan:
             policy=Policy(),
         )
         kept, found = _advice_head(self.advice), _advice_head(again)
+        for head in (kept, found):
+            del head["why"]  # a sentence of figures that are compared themselves
         if not formula:
             for head in (kept, found):
                 for row in (*head["rows"], head["winner"]):
@@ -252,7 +257,16 @@ class CompressionPlan:
 
 def _advice_head(advice: Advice) -> dict[str, Any]:
     head = asdict(advice)
-    return {**head, "rows": [dict(row) for row in head["rows"]]}
+    return {
+        **head,
+        "rows": [_row_head(row) for row in head["rows"]],
+        "winner": _row_head(head["winner"]),
+    }
+
+
+def _row_head(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row's fields as files name them, which call the payload "sent_bytes"."""
+    return {_PAYLOAD if name == "payload_bytes" else name: value for name, value in row.items()}
 
 
 def _network(found: Field) -> FormulaNetwork | RecordedNetwork:
@@ -293,11 +307,12 @@ def _advice(found: Field) -> Advice:
 
 def _advice_row(row: Field) -> AdviceRow:
     even = row.at("break_even_bytes_per_s")
-    times = ("step_us", "codec_us", "communication_us", "exposed_us", "sent_bytes")
+    times = ("step_us", "codec_us", "communication_us", "exposed_us")
     return AdviceRow(
         codec=row.at("codec").text(),
         mode=row.at("mode").text(),
         **{name: row.at(name).read(fields.number) for name in times},
+        payload_bytes=row.at(_PAYLOAD).read(fields.number),
         memory_bytes=row.at("memory_bytes").integer(0, 1 << 50),
         fits=row.at("fits").read(fields.boolean),
         break_even_bytes_per_s=None if even.found is None else even.read(fields.number),

@@ -14,7 +14,7 @@ from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.plan.network import NetworkTimes
 from headrace.compression.policy import Policy
 from headrace.compression.profile import CodecTiming, CompressionProfile, ModelTensor
-from headrace.compression.traffic import buffer_bytes, transfers
+from headrace.compression.traffic import PayloadTransfer, buffer_bytes, sent_bytes, transfers
 
 DURING, AFTER = "during", "after"
 MODES = (DURING, AFTER)
@@ -104,8 +104,20 @@ class StepWork:
     @property
     def exchanged_bytes(self) -> float:
         """Payload bytes of a rank in a step."""
-        rounds = (each for bucket in self.buckets for each in bucket.rounds)
-        return sum(size for each in rounds for _, size in each.exchanges)
+        return sum(payload_bytes for _, payload_bytes in self._exchanges())
+
+    def sent_bytes(self, workers: int) -> float:
+        """Return the bytes that leave a rank in a step; see `headrace.compression.traffic`."""
+        return sum(
+            sent_bytes(
+                PayloadTransfer(collective=collective, payload_bytes=round(payload_bytes)), workers
+            )
+            for collective, payload_bytes in self._exchanges()
+        )
+
+    def _exchanges(self) -> list[tuple[str, float]]:
+        rounds = (part for bucket in self.buckets for part in bucket.rounds)
+        return [exchange for part in rounds for exchange in part.exchanges]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
