@@ -18,8 +18,8 @@ from headrace.units import duration, ms, rate, size
 
 OTHER_PROGRAMS = (
     "the exchanges are headrace's own; other programs' differ, and so may the order of codecs: on "
-    "8 GPUs at 1 Gbit/s TopK of 1% was measured ahead of PowerSGD and sign in another program, where "
-    "this model has it behind both"
+    "8 GPUs at 1 Gbit/s TopK of 1% was measured ahead of PowerSGD and sign in another program, "
+    "where this model has it behind both"
 )
 
 
