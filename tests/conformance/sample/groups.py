@@ -84,7 +84,7 @@ def barriers() -> None:
     dist.monitored_barrier(group, timeout=timedelta(seconds=20))
     last = len(everyone()) - 1
     if last and me() != last:
-        with raises(RuntimeError, f"rank {last}", "did not come"):
+        with raises(RuntimeError, f"Rank {last} failed to pass monitoredBarrier"):
             dist.monitored_barrier(group, timeout=timedelta(seconds=0.5), wait_all_ranks=True)
     dist.barrier()
     dist.destroy_process_group(group)
