@@ -25,7 +25,7 @@ def main() -> None:
             try:
                 dist.monitored_barrier(timeout=timedelta(seconds=0.3))
             except RuntimeError as error:
-                assert "rank 1 did not come" in str(error), error
+                assert "Rank 1 failed to pass monitoredBarrier" in str(error), error
             else:
                 raise AssertionError("a barrier found rank 1, which was not there")
         dist.destroy_process_group()
