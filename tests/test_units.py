@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.units import duration, mbit, ms, parse_size, rate, size
+from headrace.errors import InputError
+from headrace.units import duration, mbit, ms, parse_count, parse_size, rate, size
 
 SOURCES = Path(__file__).parents[1] / "src" / "headrace"
 
@@ -62,3 +63,17 @@ def test_percentages_that_round_to_nothing_have_no_sign() -> None:
         if re.search(r":[+]?\.\d%\}", line)
     ]
     assert not signed, f"these can print -0%: write z, as in {{gap:z.0%}}: {signed}"
+
+
+@pytest.mark.parametrize(
+    ("typed", "count"), [("6M", 6_000_000), ("1.5K", 1500), ("250000", 250_000), ("1 G", 10**9)]
+)
+def test_counts_are_in_powers_of_1000(typed: str, count: int) -> None:
+    """`index measure --sample 6M` took 6,291,456 operations where its default, 6M, is 6,000,000."""
+    assert parse_count(typed) == count
+
+
+@pytest.mark.parametrize("typed", ["6MB", "6MiB", "-1", "many", "", "9999999G"])
+def test_what_is_no_count_is_an_error(typed: str) -> None:
+    with pytest.raises(InputError, match="sample is"):
+        parse_count(typed, "sample")

@@ -81,7 +81,7 @@ void submits_beside_a_driver(Via via) {
           {reinterpret_cast<std::uintptr_t>(&values[static_cast<std::size_t>(i)]), 1, 1, 2}};
       call.type = DataType::kInt64;
       executor.submit(call, true);
-      auto done = executor.completions()->take(std::chrono::seconds(10));
+      auto done = executor.completions()->take(std::chrono::seconds(60));
       CHECK(!done.empty());
       finished += done.size();
     }
@@ -143,7 +143,7 @@ void averages_and_notifies(Via via) {
     auto call = call_on(data, program_of(rank, 2, 2, ring_allreduce(2)), DataType::kFloat64);
     call.average = true;
     auto handle = executor.submit(call, true);
-    auto finished = executor.completions()->take(std::chrono::seconds(10));
+    auto finished = executor.completions()->take(std::chrono::seconds(60));
     CHECK(finished.size() == 1 && finished[0].handle == handle && finished[0].error.empty());
     for (double value : data) CHECK(value == 1.5);
   });
@@ -237,7 +237,7 @@ void messages_are_claimed_while_their_end_is_read(Via via) {
   std::size_t arrived = 0;
   int posted = 0;
   auto wait_for = [&](std::unique_lock<std::mutex>& held, auto holds) {
-    CHECK(changed.wait_for(held, std::chrono::seconds(20), holds));
+    CHECK(changed.wait_for(held, std::chrono::seconds(60), holds));
   };
   auto in_the_window = [&](std::size_t room, std::size_t moved) {
     std::unique_lock held(lock);

@@ -150,7 +150,7 @@ void unexpected_steps_are_named(Via via) {
     auto text = thrown<CommunicationError>([&] { executor.run(call); });
     told += mentions(text, "rank 0 sent collective 0") && mentions(text, "nothing was expected");
   });
-  CHECK(told == 3 && Clock::now() - begin < std::chrono::seconds(5));
+  CHECK(told == 3 && Clock::now() - begin < std::chrono::seconds(60));
 }
 
 // One rank changes plans a call earlier than the other: an error, whichever bytes are sent.

@@ -17,6 +17,8 @@ _UNITS = {"": 1, "B": 1} | {
 GBIT_FROM = 10_000
 """Mbit/s from which rates are shown in Gbit/s."""
 
+_COUNTS = {"": 1} | {letter: 1000**power for power, letter in enumerate("KMG", start=1)}
+
 MOST_BYTES = 1 << 50
 """Of a size; more are a slip of the keyboard, and beyond what a program's counts hold."""
 
@@ -38,6 +40,26 @@ def parse_size(text: str, name: str = "size") -> int:
     count = round(float(found[1]) * _UNITS[found[2]])
     if count > MOST_BYTES:
         raise InputError(f"{name} is {text!r}, needs at most {size(MOST_BYTES)}")
+    return count
+
+
+def parse_count(text: str, name: str = "count") -> int:
+    """Return the number of things that "6M" (6,000,000), "1.5K" or "250000" mean: not bytes.
+
+    Parameters
+    ----------
+    name : of what is parsed, for the error.
+
+    Raises
+    ------
+    InputError : for anything else.
+    """
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)", text.strip())
+    if not parts:
+        raise InputError(f"{name} is {text!r}, needs a number: 250000, 250K or 6M")
+    count = round(float(parts[1]) * _COUNTS[parts[2]])
+    if count > MOST_BYTES:
+        raise InputError(f"{name} is {text!r}, needs at most {MOST_BYTES:,}")
     return count
 
 

@@ -322,7 +322,7 @@ void connect_errors_name_the_cause() {
   auto begin = Clock::now();
   auto silent = error_beside([](auto&) {}, 0.3);
   CHECK(silent.find("the handshake with rank 1 did not end") != std::string::npos);
-  auto dead = error_beside([](auto& links) { links.clear(); }, 20);
+  auto dead = error_beside([](auto& links) { links.clear(); }, 600);
   CHECK(dead.find("rank 1 ended a connection") != std::string::npos);
   auto connect = [](auto& links) {
     for (auto& link : links) link.key = link.channel == 1 ? kOtherKey : link.key;
@@ -330,11 +330,11 @@ void connect_errors_name_the_cause() {
     options.rank = 1;
     options.ranks = 2;
     Executor executor(options);
-    thrown<CommunicationError>([&] { executor.connect(std::move(links), 20); });
+    thrown<CommunicationError>([&] { executor.connect(std::move(links), 600); });
   };
-  auto wrong = error_beside(connect, 20);
+  auto wrong = error_beside(connect, 600);
   CHECK(wrong.find("TLS with rank 1 failed") != std::string::npos);
-  CHECK(Clock::now() - begin < 10s);
+  CHECK(Clock::now() - begin < 60s);
 }
 
 // A changed byte of a collective is an error at every rank, never a wrong result.

@@ -28,6 +28,8 @@ def main() -> None:
     done = folder / "steps"
     first = torch.tensor([int(done.read_text()) if done.exists() else 0])
     dist.broadcast(first, 0)
+    if rank == 0:
+        (folder / "ranks").write_text(str(ranks))
     for step in range(int(first), STEPS):
         tensor = torch.full((1 << 16,), float(rank + 1))
         dist.all_reduce(tensor)

@@ -50,6 +50,7 @@ def compiled(model: nn.Module, budget: int | str, *, dynamic: bool = False) -> A
     return torch.compile(model, dynamic=dynamic, options=options)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_stores_less_and_computes_the_same() -> None:
     torch.compiler.reset()
     model, equal = network(), network()

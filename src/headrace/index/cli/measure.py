@@ -8,7 +8,7 @@ import typer
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.errors import InputError
-from headrace.units import parse_size, size
+from headrace.units import parse_count, size
 
 if TYPE_CHECKING:
     from headrace.index.measure.workload import Workload
@@ -37,7 +37,10 @@ def measure_trace_command(
     output: Annotated[Path, output_option("File for the index profile.")],
     sample: Annotated[
         str | None,
-        typer.Option(help="Limit of keys and operations of the sample together; default: 6M."),
+        typer.Option(
+            help="Limit of keys and operations of the sample together, such as 250K (of 1000); "
+            "default: 6M."
+        ),
     ] = None,
     loaded: Loaded = 0.5,
     inserts: Inserts = 0.5,
@@ -51,7 +54,7 @@ def measure_trace_command(
     from headrace.index.measure.files import read_trace
     from headrace.index.measure.survey import SAMPLE, survey_trace
 
-    most = SAMPLE if sample is None else parse_size(sample, "sample")
+    most = SAMPLE if sample is None else parse_count(sample, "sample")
     if most < 1000:
         raise InputError(f"sample is {sample!r}, needs at least 1000")
     with terminal(stderr=True).status("reading") as status:
