@@ -110,7 +110,7 @@ def test_a_rank_that_comes_late_gets_the_error_of_those_that_gave_up() -> None:
         assert len(re.findall(r"failed: .*timed out: the timeout", text)) == 2, text
         if rank != VICTIM:  # waits of their own, in a group that goes on
             assert re.search(r"^a short wait failed: .*timed out after 0\.2 s", text, re.M), text
-            assert re.search(r"^a short barrier failed: .*monitored_barrier", text, re.M), text
+            assert re.search(r"^a short barrier failed: .*monitoredBarrier", text, re.M), text
         assert f"then {[float(RANKS)] * 4}" in text
 
 
