@@ -293,7 +293,9 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(CompressionError, match="rank is 2, needs 0 to 1"):
         Averager("none", SHAPES, rank=2, ranks=2)
     (one,) = averagers("powersgd:2", 1)
-    with pytest.raises(CompressionError, match=r"'c', needs the name of a parameter"):
+    with pytest.raises(
+        CompressionError, match="'c', needs the name of one that is averaged, such as 'a.weight'"
+    ):
         one.set_codec("c", "none")
     with pytest.raises(CompressionError, match="needs one of"):
         one.set_codec(None, "zip")
