@@ -62,7 +62,7 @@ VECTOR = OrderedMap(label="sorted vector", kind="vector")
 
 
 class Running:
-    """A map's process, which obeys commands of `native/index/index_bench.cpp`."""
+    """A map's process, which obeys commands of `native/index/bench/index_bench.cpp`."""
 
     def __init__(self, ordered_map: OrderedMap, workload: Path) -> None:
         self.label = ordered_map.label

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "index/dynamic_map.hpp"
-#include "index/replay.hpp"
-#include "index/slices.hpp"
+#include "index/maps/dynamic_map.hpp"
+#include "index/maps/replay.hpp"
+#include "index/maps/slices.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

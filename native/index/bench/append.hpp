@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "index/bench/workload.hpp"
-#include "index/multimap.hpp"
+#include "index/maps/multimap.hpp"
 
 namespace headrace::index::bench {
 

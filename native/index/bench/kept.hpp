@@ -12,9 +12,9 @@
 
 #include "index/bench/workload.hpp"
 
-#if __has_include("index/durable.hpp") && !defined(HEADRACE_BENCH_NO_DURABLE)
-#include "index/code_map.hpp"
-#include "index/durable.hpp"
+#if __has_include("index/durable/durable.hpp") && !defined(HEADRACE_BENCH_NO_DURABLE)
+#include "index/durable/durable.hpp"
+#include "index/maps/code_map.hpp"
 #define HEADRACE_BENCH_DURABLE
 #endif
 #if defined(HEADRACE_BENCH_LMDB)

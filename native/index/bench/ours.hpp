@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "index/activity.hpp"
 #include "index/bench/meter.hpp"
 #include "index/bench/workload.hpp"
-#include "index/code_map.hpp"
-#include "index/dynamic_map.hpp"
+#include "index/maps/code_map.hpp"
+#include "index/maps/dynamic_map.hpp"
+#include "index/observe/activity.hpp"
 
 namespace headrace::index::bench {
 

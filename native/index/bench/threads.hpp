@@ -12,8 +12,8 @@
 #include "index/bench/ours.hpp"
 #include "index/bench/replay.hpp"
 #include "index/bench/workload.hpp"
-#include "index/concurrent.hpp"
-#include "index/sharded.hpp"
+#include "index/maps/sharded.hpp"
+#include "index/memory/concurrent.hpp"
 
 namespace headrace::index::bench {
 

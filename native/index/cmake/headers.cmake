@@ -1,12 +1,22 @@
-# Copies the headers from `from` to `to`, but those of tests, and process.hpp from beside `from` to
-# beside `to`. Here they include each other by "index/…" and "process.hpp"; installed, by
-# "headrace/index/…" and "headrace/process.hpp".
-file(GLOB headers RELATIVE "${from}" "${from}/*.hpp")
-list(FILTER headers EXCLUDE REGEX "_(testing|faulty|simulated|fuzz)\\.hpp$")
-foreach(name IN LISTS headers ITEMS ../process.hpp)
-  file(READ "${from}/${name}" text)
-  string(REPLACE "#include \"index/" "#include \"headrace/index/" text "${text}")
+# Copies the headers from the folders of `from` to `to`, but those of tests and benchmarks, and
+# process.hpp from beside `from` to beside `to`. Here they include each other by
+# "index/FOLDER/NAME.hpp" and "process.hpp"; installed, all are in one folder, so that users name a
+# header alone: "headrace/index/NAME.hpp" and "headrace/process.hpp".
+file(GLOB_RECURSE headers RELATIVE "${from}" "${from}/*.hpp")
+list(FILTER headers EXCLUDE REGEX "^bench/|_(testing|faulty|simulated|fuzz)\\.hpp$")
+set(names "")
+foreach(header IN LISTS headers ITEMS ../process.hpp)
+  file(READ "${from}/${header}" text)
+  string(REGEX REPLACE "#include \"index/([a-z]+/)?" "#include \"headrace/index/" text "${text}")
   string(REPLACE "#include \"process.hpp" "#include \"headrace/process.hpp" text "${text}")
+  set(name "${header}")
+  if(NOT header STREQUAL "../process.hpp")
+    get_filename_component(name "${header}" NAME)
+    if(name IN_LIST names)
+      message(FATAL_ERROR "two headers of the index are named ${name}: rename ${from}/${header}")
+    endif()
+    list(APPEND names "${name}")
+  endif()
   set(target "$ENV{DESTDIR}${to}/${name}")
   set(before "")
   if(EXISTS "${target}")

@@ -1,0 +1,335 @@
+// An ordered map from 64-bit codes to values that is fast to read and to write.
+//
+// A tree of linear models (node.hpp) leads to leaves of several types (leaves.hpp). An operation
+// that throws leaves the map as it was; only allocation throws. `Sharing`: Exclusive for one thread
+// at a time (several may look up while none writes; scans and cursors sort log leaves in place, so
+// they count as writes there), Shared for one writer beside readers (concurrent.hpp). `Allocator`
+// is asked for aligned lines and chunks of 256 kB (memory.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "index/configuration.hpp"
+#include "index/tree/batch.hpp"
+#include "index/tree/build.hpp"
+#include "index/tree/change.hpp"
+#include "index/tree/conversion.hpp"
+#include "index/tree/cursor.hpp"
+#include "index/tree/inspect.hpp"
+#include "index/tree/sort.hpp"
+#include "index/tree/tree.hpp"
+
+namespace headrace::index {
+
+template <class Value, class Sharing = Exclusive, class Allocator = std::allocator<std::byte>>
+class CodeMap {
+  static_assert(std::is_trivially_copyable_v<Value> && std::is_default_constructible_v<Value>);
+  using Map = Tree<Value, Sharing, Allocator>;
+
+ public:
+  using Cursor = BasicCursor<Value, Sharing, Allocator>;
+
+  // Throws std::invalid_argument for a configuration that is not valid.
+  explicit CodeMap(const Configuration& configuration = {}, const Allocator& allocator = {})
+      : tree_((configuration.validate(), configuration), allocator) {}
+  CodeMap(CodeMap&&) noexcept = default;
+  CodeMap(const CodeMap& other) : CodeMap(other.configuration(), other.tree_.memory.allocator()) {
+    copy_from(other);
+  }
+  CodeMap& operator=(CodeMap&&) noexcept = default;
+  CodeMap& operator=(const CodeMap& other) { return *this = CodeMap(other); }
+
+  // Replaces everything. Codes in any order; of equal ones the last counts.
+  void build(const std::uint64_t* codes, const Value* values, std::size_t count, int threads = 1) {
+    const SortedInput<Value, Allocator> input({codes, values, count}, threads,
+                                              tree_.memory.allocator());
+    typename Map::Draft draft(tree_);
+    Builder<Value, Sharing, Allocator> builder(tree_, draft, configuration().fill);
+    const auto root = builder.root(input.entries());
+    const auto old = tree_.root();
+    tree_.state.expect(tree_.blocks_below(old));
+    draft.keep(0);
+    tree_.set_root(root);
+    tree_.set_size(input.entries().count);
+    tree_.release_all(old);
+    tree_.state.reclaim_all(tree_.memory);
+    tree_.memory.expect(0);
+  }
+
+  bool get(std::uint64_t code, Value& out) const {
+    [[maybe_unused]] const auto pin = tree_.state.pin();
+    return get_from(tree_.leaf(code), code, out);
+  }
+  bool contains(std::uint64_t code) const {
+    Value unused;
+    return get(code, unused);
+  }
+
+  // The value in its place, until the next change of the map; null: not there.
+  const Value* find(std::uint64_t code) const
+    requires(!Sharing::kShared)
+  {
+    const auto word = tree_.leaf(code);
+    if (word.none()) return nullptr;
+    return with_leaf<Value, Sharing>(word, [code](auto leaf) { return leaf.find(code); });
+  }
+
+  // False: the code is there already, with its value as it was.
+  bool insert(std::uint64_t code, const Value& value) { return put(code, value, false); }
+  // True: the code is new. False: its value was replaced.
+  bool insert_or_assign(std::uint64_t code, const Value& value) { return put(code, value, true); }
+  // False: the code is not there.
+  bool update(std::uint64_t code, const Value& value) {
+    const auto word = tree_.leaf(code);
+    if (word.none()) return false;
+    return with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      return write_entry(word, leaf, [&] { return leaf.update(code, value); });
+    });
+  }
+
+  // False: the code is not there.
+  bool erase(std::uint64_t code) { return erase_from(tree_.leaf(code), code); }
+
+  // Up to `most` entries in ascending order from `from` on; returns how many.
+  std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes,
+                   Value* values) const {
+    LeafReader<Value, Sharing, Allocator> reader(&tree_, from);
+    EntryBuffer<Value> to{codes, values, 0};
+    while (to.count < most && !reader.ended()) {
+      reader.read(most - to.count, to, [](std::size_t) {});
+    }
+    return to.count;
+  }
+
+  // Calls `action(codes, count)` for one leaf after another, ascending, with its codes from
+  // `cursor` on in no order, until they are `most` or more; moves the cursor. False: the end is
+  // reached.
+  template <class Action>
+  bool visit(std::uint64_t& cursor, std::size_t most, const Action& action) const
+    requires(!Sharing::kShared)
+  {
+    std::vector<std::uint64_t> codes;
+    std::vector<Value> values;
+    for (std::size_t visited = 0; visited < most;) {
+      std::uint64_t last = 0;
+      if (const auto word = tree_.leaf(cursor, last); !word.none()) {
+        with_leaf<Value, Sharing>(word, [&](auto leaf) {
+          codes.resize(std::max(codes.size(), leaf.capacity()));
+          values.resize(codes.size());
+          EntryBuffer<Value> entries{codes.data(), values.data()};
+          leaf.gather(cursor, entries);
+          action(codes.data(), entries.count);
+          visited += entries.count;
+        });
+      }
+      if (last == ~std::uint64_t{0}) return false;
+      cursor = last + 1;
+    }
+    return true;
+  }
+
+  // At the first entry with at least this code.
+  Cursor lower_bound(std::uint64_t code) const { return Cursor(&tree_, code); }
+  Cursor begin() const { return lower_bound(0); }
+
+  // False: the map is empty.
+  bool min(std::uint64_t& code) const {
+    Value unused;
+    return scan(0, 1, &code, &unused) == 1;
+  }
+  bool max(std::uint64_t& code) const {
+    [[maybe_unused]] const auto pin = tree_.state.pin();
+    return last_below(tree_.root(), code);
+  }
+  std::size_t size() const { return tree_.size(); }
+  bool empty() const { return size() == 0; }
+
+  // Batches: the same for each code in turn, faster as memory accesses overlap. An exception leaves
+  // the changes made for the codes before.
+
+  // Sets `found[i]`, and if it is true `out[i]`; returns how many are.
+  std::size_t get(const std::uint64_t* codes, std::size_t count, Value* out, bool* found) const {
+    [[maybe_unused]] const auto pin = tree_.state.pin();
+    std::size_t hits = 0;
+    in_batches<false>(codes, count, [&](Word word, const void* home, std::size_t i) {
+      bool there = false;
+      if (word.kind() == Kind::hashed) {
+        const HashedLeaf<Value, Sharing> leaf(word);
+        tree_.state.read(word.to(), [&] { there = leaf.get(codes[i], home, out[i]); });
+      } else {
+        there = get_from(word, codes[i], out[i]);
+      }
+      found[i] = there;
+      hits += there;
+    });
+    return hits;
+  }
+  // Returns how many codes are new.
+  std::size_t insert_or_assign(const std::uint64_t* codes, const Value* values, std::size_t count) {
+    std::size_t fresh = 0;
+    const Entries<Value> entries{codes, values, count};
+    in_batches<true>(codes, count, [&](Word word, const void*, std::size_t i) {
+      fresh += put_into(word, codes[i], entries.value(i), true);
+    });
+    return fresh;
+  }
+  // Returns how many codes were there.
+  std::size_t erase(const std::uint64_t* codes, std::size_t count) {
+    std::size_t erased = 0;
+    in_batches<true>(codes, count, [&](Word word, const void*, std::size_t i) {
+      erased += erase_from(word, codes[i]);
+    });
+    return erased;
+  }
+
+  const Configuration& configuration() const { return tree_.configuration; }
+  // For leaves made from now on. Throws std::invalid_argument.
+  void configure(const Configuration& configuration) {
+    configuration.validate();
+    tree_.configuration = configuration;
+  }
+
+  // Makes leaves from the code `cursor` on anew by the configuration, about as many as have
+  // `most_keys` keys, and moves the cursor; false: the end is reached.
+  bool convert(std::uint64_t& cursor, std::size_t most_keys) {
+    std::size_t keys = 0;
+    while (keys < most_keys) {
+      if (tree_.root().none()) return false;
+      keys += 1 + Conversion<Value, Sharing, Allocator>(tree_).convert(cursor);
+      if (cursor == ~std::uint64_t{0}) return false;
+      ++cursor;
+    }
+    return true;
+  }
+
+  Statistics statistics() const { return Inspector<Value, Sharing, Allocator>(tree_).statistics(); }
+  // Throws std::logic_error naming the node and the invariant that is broken.
+  void verify() const { Inspector<Value, Sharing, Allocator>(tree_).verify(); }
+
+  void clear() {
+    const auto old = tree_.root();
+    tree_.state.expect(tree_.blocks_below(old));
+    tree_.set_root(Word());
+    tree_.set_size(0);
+    tree_.release_all(old);
+    tree_.state.reclaim_all(tree_.memory);
+  }
+
+ private:
+  bool get_from(Word word, std::uint64_t code, Value& out) const {
+    if (word.none()) return false;
+    return with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      bool found = false;
+      tree_.state.read(word.to(), [&] { found = leaf.get(code, out); });
+      return found;
+    });
+  }
+
+  // Readers see that a leaf changes only where they could see it half changed.
+  template <class LeafType, class Action>
+  auto write_entry(Word word, const LeafType&, const Action& action) {
+    if constexpr (kPutsAreAtomic<LeafType>) return action();
+    return tree_.state.write(word.to(), action);
+  }
+
+  bool put(std::uint64_t code, const Value& value, bool assign) {
+    return put_into(tree_.leaf(code), code, value, assign);
+  }
+
+  bool put_into(Word word, std::uint64_t code, const Value& value, bool assign) {
+    for (;; word = tree_.leaf(code)) {
+      auto outcome = Outcome::full;
+      if (!word.none()) {
+        outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
+          return write_entry(word, leaf, [&] { return leaf.insert(code, value, assign); });
+        });
+      }
+      if (outcome == Outcome::present) return false;
+      if (outcome == Outcome::done) {
+        tree_.set_size(tree_.size() + 1);
+        return true;
+      }
+      make_room(code);
+    }
+  }
+
+  bool erase_from(Word word, std::uint64_t code) {
+    if (word.none()) return false;
+    const auto outcome = with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      return tree_.state.write(word.to(), [&] { return leaf.erase(code); });
+    });
+    if (outcome == Outcome::absent) return false;
+    tree_.set_size(tree_.size() - 1);
+    if (outcome == Outcome::sparse) compact(code);
+    return true;
+  }
+
+  // Calls `action` for each code with its leaf and its home there, found in advance. A change of
+  // structure, which only a batch of changes can make, makes the leaves found before invalid.
+  template <bool kChanges, class Action>
+  void in_batches(const std::uint64_t* codes, std::size_t count, const Action& action) const {
+    BatchLeaves leaves;
+    for (std::size_t first = 0; first < count; first += kBatch) {
+      const auto part = std::min(kBatch, count - first);
+      find_leaves(tree_, codes + first, part, leaves);
+      const auto changes = kChanges ? tree_.statistics.changes : 0;
+      for (std::size_t i = 0; i < part; ++i) {
+        const bool valid = !kChanges || tree_.statistics.changes == changes;
+        const auto word = valid ? leaves.words[i] : tree_.leaf(codes[first + i]);
+        action(word, leaves.homes[i], first + i);
+      }
+    }
+  }
+
+  [[gnu::noinline]] void make_room(std::uint64_t code) {
+    if (tree_.root().none()) {
+      build(nullptr, nullptr, 0);
+      return;
+    }
+    Change<Value, Sharing, Allocator>(tree_).make_room(code);
+  }
+
+  // Only saves memory: an erase does not fail for want of it.
+  [[gnu::noinline]] void compact(std::uint64_t code) noexcept {
+    try {
+      Change<Value, Sharing, Allocator>(tree_).compact(code);
+    } catch (...) {  // NOLINT: the leaf remains as large as it is
+    }
+  }
+
+  bool last_below(Word word, std::uint64_t& code) const {
+    if (word.none()) return false;
+    if (word.inner()) {
+      for (auto slot = slot_count(word); slot-- > 0;) {
+        const Word child(Sharing::load(slots_of(word) + slot));
+        if (slot + 1 < slot_count(word) &&
+            child.bits() == Sharing::load(slots_of(word) + slot + 1)) {
+          continue;
+        }
+        if (last_below(child, code)) return true;
+      }
+      return false;
+    }
+    return with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      bool any = false;
+      tree_.state.read(word.to(), [&] { any = leaf.max(code); });
+      return any;
+    });
+  }
+
+  void copy_from(const CodeMap& other) {
+    std::vector<std::uint64_t> codes(other.size());
+    std::vector<Value> values(other.size());
+    other.scan(0, other.size(), codes.data(), values.data());
+    build(codes.data(), values.data(), codes.size());
+  }
+
+  Map tree_;
+};
+
+}  // namespace headrace::index

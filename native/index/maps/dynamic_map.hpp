@@ -1,0 +1,396 @@
+// An ordered map whose types of keys and values are known at run time, for use from other
+// languages: values are bits of 0, 4 or 8 bytes. Every call holds one lock for its duration, so
+// that threads may share a map; a batch is one call. What a batch is given is checked before it
+// changes anything; if memory ends inside of one (std::bad_alloc), the keys before are in the map.
+// A fork waits for the calls that other threads have begun: a child's copy is whole and unlocked.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "index/maps/code_map.hpp"
+#include "index/maps/key_column.hpp"
+#include "index/observe/activity.hpp"
+#include "index/observe/recording.hpp"
+#include "process.hpp"
+
+namespace headrace::index {
+
+// Codes from `first` to `last`, both included.
+struct CodeRange {
+  std::uint64_t first = 0;
+  std::uint64_t last = ~std::uint64_t{0};
+};
+
+class DynamicMap {
+ public:
+  virtual ~DynamicMap() = default;
+  virtual std::size_t value_bytes() const = 0;
+  virtual std::unique_ptr<DynamicMap> copy() const = 0;
+
+  // Arrays of values have `value_bytes` an element, and are not used (may be null) if that is 0.
+  virtual void build(const KeyColumn& keys, const void* values, int threads) = 0;
+  // Sets `found` for each key, and its value, or `missing` if it is not there. Returns how many
+  // are.
+  virtual std::size_t find(const KeyColumn& keys, void* values, bool* found,
+                           const void* missing) = 0;
+  virtual std::size_t contains(const KeyColumn& keys, bool* found) = 0;
+  virtual std::size_t insert_or_assign(const KeyColumn& keys, const void* values) = 0;
+  // Returns how many keys are in the map and so have a new value.
+  virtual std::size_t update(const KeyColumn& keys, const void* values) = 0;
+  virtual std::size_t erase(const KeyColumn& keys) = 0;
+  virtual void clear() = 0;
+
+  // Writes at most `most` codes of a range, ascending, and their values. Returns how many.
+  virtual std::size_t scan(CodeRange range, std::size_t most, std::uint64_t* codes,
+                           void* values) = 0;
+  // For each key the least code that is not below it, and its value, if `found`.
+  virtual std::size_t lower_bound(const KeyColumn& keys, std::uint64_t* codes, void* values,
+                                  bool* found) = 0;
+  virtual std::optional<std::uint64_t> min() const = 0;
+  virtual std::optional<std::uint64_t> max() const = 0;
+  virtual std::size_t size() const = 0;
+
+  virtual Configuration configuration() const = 0;
+  virtual void configure(const Configuration& configuration) = 0;
+  // Converts leaves of about `most_keys` keys from `cursor` on, which it moves, to the
+  // configuration; `done` at the end. Returns the seconds that it held the lock.
+  virtual double convert(std::uint64_t& cursor, std::size_t most_keys, bool& done) = 0;
+  virtual Statistics statistics() const = 0;
+  virtual void verify() const = 0;
+
+  virtual Activity activity() const = 0;
+  // Returns the recording's number, or 0 if one is under way that does not yield its place.
+  virtual std::uint64_t begin_recording(unsigned halvings, std::size_t most, bool yields) = 0;
+  // Nothing if the recording of that number is not under way.
+  virtual std::optional<Recording> end_recording(std::uint64_t number) = 0;
+  // Visits about `most` keys from the code `cursor` on, and appends those that a recording of so
+  // many halvings selects, ascending. Moves the cursor; false: the end is reached.
+  virtual bool select(std::uint64_t& cursor, std::size_t most, unsigned halvings,
+                      std::vector<std::uint64_t>& codes) const = 0;
+};
+
+namespace detail {
+
+// `Observer`: Activity, or a class of it that observes nothing, to measure what that costs.
+template <class Value, class Observer = Activity>
+class DynamicMapOf final : public DynamicMap {
+ public:
+  explicit DynamicMapOf(const Configuration& configuration) : map_(configuration) {}
+  explicit DynamicMapOf(CodeMap<Value> map) : map_(std::move(map)) {}
+  CodeMap<Value> release() && { return std::move(map_); }
+
+  std::size_t value_bytes() const override { return kBytes; }
+
+  std::unique_ptr<DynamicMap> copy() const override {
+    auto copied = std::make_unique<DynamicMapOf>(configuration());  // not within the lock
+    std::lock_guard lock(mutex_);
+    copied->map_ = map_;
+    return copied;
+  }
+
+  void build(const KeyColumn& keys, const void* values, int threads) override {
+    check_keys(keys);
+    if (keys.type == KeyType::uint64) {
+      std::lock_guard lock(mutex_);
+      return map_.build(static_cast<const std::uint64_t*>(keys.data), at(values, 0), keys.count,
+                        threads);
+    }
+    std::vector<std::uint64_t> codes(keys.count);
+    for_codes(keys, [&](const std::uint64_t* block, std::size_t first, std::size_t count) {
+      std::copy_n(block, count, codes.data() + first);
+    });
+    std::lock_guard lock(mutex_);
+    map_.build(codes.data(), at(values, 0), codes.size(), threads);
+  }
+
+  std::size_t find(const KeyColumn& keys, void* values, bool* found, const void* missing) override {
+    check_keys(keys);
+    const auto there = each(Operation::find, keys, [&](auto* codes, auto first, auto count) {
+      return get(codes, count, at(values, first), found + first);
+    });
+    if constexpr (kBytes > 0) {
+      if (there < keys.count) fill_missing(static_cast<Value*>(values), found, keys.count, missing);
+    }
+    return there;
+  }
+
+  std::size_t contains(const KeyColumn& keys, bool* found) override {
+    check_keys(keys);
+    return each(Operation::find, keys, [&](auto* codes, auto first, auto count) {
+      std::array<Value, kCodeBlock> unused;
+      std::size_t there = 0;
+      for (std::size_t from = 0; from < count; from += kCodeBlock) {
+        const auto some = std::min(kCodeBlock, count - from);
+        there += get(codes + from, some, unused.data(), found + first + from);
+      }
+      return there;
+    });
+  }
+
+  std::size_t insert_or_assign(const KeyColumn& keys, const void* values) override {
+    check_keys(keys);
+    return each(Operation::insert, keys, [&](auto* codes, auto first, auto count) {
+      if (count == 1) return std::size_t{map_.insert_or_assign(codes[0], value(values, first))};
+      return map_.insert_or_assign(codes, at(values, first), count);
+    });
+  }
+
+  std::size_t update(const KeyColumn& keys, const void* values) override {
+    check_keys(keys);
+    return each(Operation::insert, keys, [&](auto* codes, auto first, auto count) {
+      std::size_t there = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        there += map_.update(codes[i], value(values, first + i));
+      }
+      return there;
+    });
+  }
+
+  std::size_t erase(const KeyColumn& keys) override {
+    check_keys(keys);
+    return each(Operation::erase, keys, [&](auto* codes, auto, auto count) {
+      return count == 1 ? std::size_t{map_.erase(codes[0])} : map_.erase(codes, count);
+    });
+  }
+
+  void clear() override {
+    std::lock_guard lock(mutex_);
+    map_.clear();
+  }
+
+  std::size_t scan(CodeRange range, std::size_t most, std::uint64_t* codes, void* values) override {
+    if (range.first > range.last) return 0;
+    const KeyColumn from{&range.first, 1, KeyType::uint64};
+    return each(Operation::scan, from,
+                [&](auto*, auto, auto) { return scan_locked(range, most, codes, values); });
+  }
+
+  std::size_t lower_bound(const KeyColumn& keys, std::uint64_t* codes, void* values,
+                          bool* found) override {
+    check_keys(keys);
+    return each(Operation::find, keys, [&](auto* from, auto first, auto count) {
+      std::size_t there = 0;
+      for (std::size_t i = first; i < first + count; ++i) {
+        found[i] = map_.scan(from[i - first], 1, codes + i, at(values, i)) == 1;
+        there += found[i];
+      }
+      return there;
+    });
+  }
+
+  std::optional<std::uint64_t> min() const override {
+    std::lock_guard lock(mutex_);
+    std::uint64_t code = 0;
+    return map_.min(code) ? std::optional(code) : std::nullopt;
+  }
+
+  std::optional<std::uint64_t> max() const override {
+    std::lock_guard lock(mutex_);
+    std::uint64_t code = 0;
+    return map_.max(code) ? std::optional(code) : std::nullopt;
+  }
+
+  std::size_t size() const override {
+    std::lock_guard lock(mutex_);
+    return map_.size();
+  }
+
+  Configuration configuration() const override {
+    std::lock_guard lock(mutex_);
+    return map_.configuration();
+  }
+
+  void configure(const Configuration& configuration) override {
+    std::lock_guard lock(mutex_);
+    map_.configure(configuration);
+  }
+
+  double convert(std::uint64_t& cursor, std::size_t most_keys, bool& done) override {
+    std::lock_guard lock(mutex_);
+    const auto began = Activity::Clock::now();
+    done = !map_.convert(cursor, most_keys);
+    return std::chrono::duration<double>(Activity::Clock::now() - began).count();
+  }
+
+  Statistics statistics() const override {
+    std::lock_guard lock(mutex_);
+    return map_.statistics();
+  }
+
+  void verify() const override {
+    std::lock_guard lock(mutex_);
+    map_.verify();
+  }
+
+  Activity activity() const override {
+    std::lock_guard lock(mutex_);
+    return activity_;
+  }
+
+  std::uint64_t begin_recording(unsigned halvings, std::size_t most, bool yields) override {
+    Recording begun(halvings, most);  // memory is allocated without the lock
+    std::lock_guard lock(mutex_);
+    if (recording_ && !yields_) return 0;
+    recording_ = std::move(begun);
+    yields_ = yields;
+    return ++recordings_;
+  }
+
+  std::optional<Recording> end_recording(std::uint64_t number) override {
+    std::lock_guard lock(mutex_);
+    if (number != recordings_) return std::nullopt;
+    return std::exchange(recording_, std::nullopt);
+  }
+
+  bool select(std::uint64_t& cursor, std::size_t most, unsigned halvings,
+              std::vector<std::uint64_t>& codes) const override {
+    std::vector<std::uint64_t> selected;  // of leaves in order, which have theirs in none
+    std::vector<std::ptrdiff_t> ends;
+    selected.reserve(most);
+    bool more = false;
+    {
+      std::lock_guard lock(mutex_);
+      more = map_.visit(cursor, most, [&](const std::uint64_t* visited, std::size_t count) {
+        std::copy_if(visited, visited + count, std::back_inserter(selected),
+                     [&](std::uint64_t code) { return Recording::selects(code, halvings); });
+        ends.push_back(std::ssize(selected));
+      });
+    }
+    std::ptrdiff_t first = 0;
+    for (const auto end : ends) {
+      std::sort(selected.begin() + first, selected.begin() + end);
+      first = end;
+    }
+    codes.insert(codes.end(), selected.begin(), selected.end());
+    return more;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::is_empty_v<Value> ? 0 : sizeof(Value);
+  // Keys that a scan of a short range reads at first: it learns its end from the keys.
+  static constexpr std::size_t kFirstScan = 128;
+  static constexpr std::size_t kLargestScan = std::size_t{1} << 14;
+
+  // Arrays of no bytes have no elements: what stands for one is never read or written.
+  static Value* at(void* values, std::size_t i) {
+    if constexpr (kBytes == 0) return &nothing_;
+    return static_cast<Value*>(values) + i;
+  }
+  static const Value* at(const void* values, std::size_t i) {
+    if constexpr (kBytes == 0) return &nothing_;
+    return static_cast<const Value*>(values) + i;
+  }
+  static Value value(const void* values, std::size_t i) {
+    if constexpr (kBytes == 0) return Value{};
+    return *at(values, i);
+  }
+
+  static void fill_missing(Value* values, const bool* found, std::size_t count,
+                           const void* missing) {
+    Value fill;
+    std::memcpy(&fill, missing, sizeof(fill));
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!found[i]) values[i] = fill;
+    }
+  }
+
+  // Runs one batch under the lock: `run` on each block of its codes returns how many had an effect.
+  template <class Run>
+  std::size_t each(Operation operation, const KeyColumn& keys, const Run& run) {
+    std::lock_guard lock(mutex_);
+    const bool counted = keys.count == 1 && activity_.passes(operation);
+    if (counted) return each_block(operation, keys, false, run);
+    typename Observer::Batch batch(activity_, operation, keys.count);
+    const auto effective = each_block(operation, keys, true, run);
+    batch.done(effective);
+    return effective;
+  }
+
+  template <class Run>
+  std::size_t each_block(Operation operation, const KeyColumn& keys, bool sampled, const Run& run) {
+    std::size_t effective = 0;
+    for_codes(keys, [&](const std::uint64_t* codes, std::size_t first, std::size_t count) {
+      if (sampled) activity_.sample(operation, codes, count);
+      if (recording_) record(operation, codes, count);
+      effective += run(codes, first, count);
+    });
+    return effective;
+  }
+
+  std::size_t get(const std::uint64_t* codes, std::size_t count, Value* values, bool* found) const {
+    if (count > 1) return map_.get(codes, count, values, found);
+    Value read{};
+    found[0] = map_.get(codes[0], read);
+    if constexpr (kBytes > 0) values[0] = read;
+    return found[0];
+  }
+
+  void record(Operation operation, const std::uint64_t* codes, std::size_t count) {
+    Value unused{};
+    for (std::size_t i = 0; i < count; ++i) {
+      if (!recording_->selects(codes[i])) continue;
+      const bool present = operation != Operation::scan && map_.get(codes[i], unused);
+      recording_->add(operation, codes[i], present);
+    }
+  }
+
+  std::size_t scan_locked(CodeRange range, std::size_t most, std::uint64_t* codes,
+                          void* values) const {
+    std::size_t count = 0;
+    for (auto step = kFirstScan; count < most; step = std::min(4 * step, kLargestScan)) {
+      const auto wanted =
+          range.last == ~std::uint64_t{0} ? most - count : std::min(step, most - count);
+      const auto read = map_.scan(range.first, wanted, codes + count, at(values, count));
+      auto* end = std::upper_bound(codes + count, codes + count + read, range.last);
+      const bool ended = read < wanted || end != codes + count + read;
+      count = static_cast<std::size_t>(end - codes);
+      if (ended || count == 0 || codes[count - 1] == range.last) break;
+      range.first = codes[count - 1] + 1;
+    }
+    return count;
+  }
+
+  inline static Value nothing_{};
+
+  mutable ForkSafeLock<> mutex_;
+  CodeMap<Value> map_;
+  Observer activity_;
+  std::optional<Recording> recording_;
+  std::uint64_t recordings_ = 0;  // that were begun: the number of the last
+  bool yields_ = false;
+};
+
+}  // namespace detail
+
+// Throws std::invalid_argument if `value_bytes` is not 0, 4 or 8, or a field of the configuration
+// is out of range.
+inline std::unique_ptr<DynamicMap> make_dynamic_map(std::size_t value_bytes,
+                                                    const Configuration& configuration = {}) {
+  configuration.validate();
+  switch (value_bytes) {
+    case 0:
+      return std::make_unique<detail::DynamicMapOf<Nothing>>(configuration);
+    case 4:
+      return std::make_unique<detail::DynamicMapOf<std::uint32_t>>(configuration);
+    case 8:
+      return std::make_unique<detail::DynamicMapOf<std::uint64_t>>(configuration);
+    default:
+      throw std::invalid_argument("values have " + std::to_string(value_bytes) +
+                                  " bytes, needs 0, 4 or 8");
+  }
+}
+
+}  // namespace headrace::index
