@@ -9,6 +9,7 @@ from benchmarks.memory import (
     correct,
     gpt,
     gpu,
+    harm,
     implementations,
     models,
     planning,
@@ -23,6 +24,7 @@ SECTIONS: tuple[Section, ...] = (
     ablations,
     models,
     correct,
+    harm,
     implementations,
     *((gpu,) if torch.cuda.is_available() else ()),
 )

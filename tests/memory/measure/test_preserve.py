@@ -5,18 +5,14 @@
 import copy
 import operator
 import random
-import sys
 import types
 from collections import OrderedDict, deque
-from collections.abc import Hashable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headrace.memory import BudgetError, CaptureError, fit, fit_blocks
 from headrace.memory.measure.capture import capture
@@ -24,83 +20,10 @@ from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import optimizer_bytes
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import plain_schedule
+from tests.memory.failures import INJECTIONS, MOST, FailureError, Shared, state_of_objects
 from tests.memory.models import CASES
 from tests.memory.training import assert_trains_alike
 from tests.tiers import Sample
-
-
-class Shared(nn.Module):
-    """A layer under two names, a parameter under two, and a running mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 6)
-        self.again = self.first
-        self.tied = nn.Linear(6, 6, bias=False)
-        self.tied.weight = self.first.weight
-        self.norm = nn.BatchNorm1d(6)
-        self.dropout = nn.Dropout(0.3)
-        self.history = [1.0]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.dropout(torch.tanh(self.again(torch.tanh(self.first(x)))))
-        return self.norm(self.tied(x))
-
-
-def state_of_objects(model: nn.Module) -> Hashable:
-    """Return what identifies a model's parts, with the values of its tensors."""
-    parts: list[Hashable] = [random.getstate(), repr(np.random.get_state())]
-    parts.append(torch.get_rng_state().numpy().tobytes())
-    for name, module in model.named_modules():
-        for kind, value in vars(module).items():
-            items = value.items() if isinstance(value, dict) else enumerate([value])
-            parts += [(name, kind, key, id(each)) for key, each in items]
-    for tensor in (*model.parameters(), *model.buffers()):
-        parts.append((tensor.detach().numpy().tobytes(), tensor.requires_grad, id(tensor.grad)))
-    return tuple(parts)
-
-
-class FailureError(Exception):
-    """Raised inside of a model's trace."""
-
-
-class FailingMode(TorchDispatchMode):
-    """Raises at an operator, by the number of those that ran before."""
-
-    def __init__(self, count: int, error: type[BaseException]) -> None:
-        super().__init__()
-        self.left, self.error = count, error
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.left -= 1
-        if self.left < 0:
-            raise self.error
-        return func(*args, **(kwargs or {}))
-
-
-class FailingCalls:
-    """Raises at a call of a Python function of capture's or torch's swapping, by number."""
-
-    def __init__(self, count: int, error: type[BaseException]) -> None:
-        self.left, self.error = count, error
-
-    def __enter__(self) -> "FailingCalls":
-        sys.setprofile(self._profile)
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        sys.setprofile(None)
-
-    def _profile(self, frame: types.FrameType, event: str, _argument: object) -> None:
-        if event == "call" and frame.f_code.co_filename.endswith(("capture.py", "stateless.py")):
-            self.left -= 1
-            if self.left < 0:
-                sys.setprofile(None)
-                raise self.error
-
-
-INJECTIONS = {"operator": FailingMode, "call": FailingCalls}
-MOST = 10**9
 
 
 @pytest.mark.parametrize("error", [FailureError, KeyboardInterrupt])
