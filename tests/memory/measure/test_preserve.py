@@ -31,7 +31,10 @@ from tests.tiers import Sample
 def test_a_capture_that_fails_anywhere_leaves_the_model(
     kind: str, error: type[BaseException], sample: Sample
 ) -> None:
-    """A module with two names was left with traced tensors in place of its parameters."""
+    """A module with two names was left with traced tensors in place of its parameters.
+
+    Some failures, Ctrl-C too, arrived as a KeyError of torch's notes of modules.
+    """
     model, x = Shared(), torch.randn(4, 6)
     before = state_of_objects(model)
     with INJECTIONS[kind](MOST, error) as counted:
@@ -40,7 +43,7 @@ def test_a_capture_that_fails_anywhere_leaves_the_model(
     points = MOST - counted.left
     assert points > 20
     for count in sample.of(range(points), 8):
-        with pytest.raises(BaseException), INJECTIONS[kind](count, error):  # noqa: B017, PT011
+        with pytest.raises((error, CaptureError)), INJECTIONS[kind](count, error):
             capture(model, (x,))
         assert state_of_objects(model) == before, f"failure at {count} of {points}"
 

@@ -12,7 +12,7 @@ import operator
 import random
 import re
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, suppress, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, cast
 
@@ -435,7 +435,10 @@ def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
             yield
         finally:
             while open_notes:
-                open_notes.pop().__exit__(None, None, None)
+                # behind an error torch has set back all notes of the trace: the failure's own
+                # error, or Ctrl-C, is the one to raise
+                with suppress(KeyError):
+                    open_notes.pop().__exit__(None, None, None)
 
 
 @contextmanager
