@@ -12,7 +12,7 @@ import operator
 import random
 import re
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, cast
 
