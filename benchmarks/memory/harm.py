@@ -1,7 +1,7 @@
 """Models of the user that `fit` changes, where it succeeds and wherever it fails."""
 
 import random
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -10,18 +10,20 @@ import torch
 from torch import nn
 
 from benchmarks.harness import Report
-from headrace.memory import BudgetError, CaptureError, fit
+from headrace.memory import BudgetError, CaptureError, fit, fit_blocks
 from headrace.memory.cli.measure import StepOptions, profile_of
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.step import optimizer_bytes
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule
-from tests.memory.failures import INJECTIONS, MOST, FailureError, Shared, state_of_objects
+from tests.memory.failures import INJECTIONS, MOST, FailureError, Noting, Shared
+from tests.memory.states import differences, state_of_objects
 
 SECTION = "harm"
-_QUICK_POINTS = 6
+_QUICK_POINTS = 3
 _ERRORS: tuple[type[BaseException], ...] = (FailureError, KeyboardInterrupt)
+_BATCH, _WIDTH = 4, 6
 
 
 class Hooked(Shared):
@@ -33,24 +35,24 @@ class Hooked(Shared):
 
 
 class Unregistered(nn.Module):
-    """A layer with objects that are no parameters, buffers or modules, and a gradient."""
+    """A layer with objects that are no parameters, buffers or modules."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(6, 6)
+        self.tied = nn.Linear(_WIDTH, _WIDTH)
         self.dropout = nn.Dropout(0.1)
-        self.shape, self.names, self.scale = [6], {"kind": "tanh"}, 2.0
-        self.linear.weight.grad = torch.ones(6, 6)
+        self.shape, self.names, self.scale = [_WIDTH], {"kind": "tanh"}, 2.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the scaled output."""
-        return self.dropout(torch.tanh(self.linear(x))) * self.scale
+        return self.dropout(torch.tanh(self.tied(x))) * self.scale
 
 
 _MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "aliased, tied, BatchNorm, dropout": Shared,
     "hooks": Hooked,
-    "unregistered attributes, gradient": Unregistered,
+    "unregistered attributes": Unregistered,
+    "forward changes a list and a generator": Noting,
 }
 
 
@@ -63,45 +65,62 @@ def _no_plan(_captured: Capture) -> dict[int, Schedule]:
     raise FailureError
 
 
-def _attempts(model: nn.Module, x: torch.Tensor) -> dict[str, Callable[[], Any]]:
-    """Return what is tried on a model, by the part of `fit` or of the command line."""
-    optimizer = torch.optim.Adam(model.parameters())
-    return {
-        "fit": partial(fit, model, x, "10MiB", cache=False, optimizer=optimizer),
-        "a budget too small": partial(fit, model, x, 1, cache=False),
-        "the solver": partial(FittedModule(model, _no_plan).prepare, x),
-        "memory measure": partial(profile_of, (model, x, None, optimizer), "harm", _OPTIONS),
-        "the optimizer's first step": partial(optimizer_bytes, optimizer),
-    }
-
-
 _OPTIONS = StepOptions(exactness=Exactness.ROUNDED, conditions={}, device=None, cache=False)
-_INJECTED = ("fit", "memory measure", "the optimizer's first step")
+
+
+class Job:
+    """A model that has trained a step, so that it has gradients, and its optimizer a state."""
+
+    def __init__(self, make: Callable[[], nn.Module]) -> None:
+        self.model, self.x = make(), torch.randn(_BATCH, _WIDTH)
+        self.optimizer = torch.optim.Adam(self.model.parameters())
+        self.unused_optimizer = torch.optim.Adam(self.model.parameters())
+        self.model(self.x).sum().backward()
+        self.optimizer.step()
+
+    @property
+    def attempts(self) -> dict[str, Callable[[], Any]]:
+        """What is tried, by the part of `fit` or of the command line."""
+        model, x, optimizer = self.model, self.x, self.optimizer
+        return {
+            "fit": partial(fit, model, x, "10MiB", cache=False, optimizer=optimizer),
+            "a budget too small": partial(fit, model, x, 1, cache=False),
+            "fit_blocks, a budget too small": partial(
+                fit_blocks, model, [model.tied], x, 1, cache=False, optimizer=optimizer
+            ),
+            "the solver": partial(FittedModule(model, _no_plan).prepare, x),
+            "memory measure": partial(profile_of, (model, x, None, optimizer), "harm", _OPTIONS),
+            "the optimizer's first step": partial(optimizer_bytes, self.unused_optimizer),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """What the job holds."""
+        return state_of_objects(self.model, self.optimizer, self.unused_optimizer, self.x)
+
+
+_INJECTED = (
+    "fit",
+    "fit_blocks, a budget too small",
+    "memory measure",
+    "the optimizer's first step",
+)
 _REFUSALS = (FailureError, KeyboardInterrupt, BudgetError, CaptureError)
-
-
-def _state(model: nn.Module) -> Hashable:
-    gradients = tuple(
-        None if each.grad is None else each.grad.numpy().tobytes() for each in model.parameters()
-    )
-    return state_of_objects(model), gradients
 
 
 def _is_harmed(
     make: Callable[[], nn.Module], part: str, injection: Callable[[], Any] | None
 ) -> bool:
     """Return whether a model is changed behind one attempt."""
-    model, x = make(), torch.randn(4, 6)
-    attempt = _attempts(model, x)[part]
-    before = _state(model)
+    job = Job(make)
+    attempt, before = job.attempts[part], job.state()
     with suppress(*_REFUSALS), nullcontext() if injection is None else injection():
         attempt()
-    return _state(model) != before
+    return differences(before, job.state()) != []
 
 
 def _points(make: Callable[[], nn.Module], part: str, kind: str) -> int:
     """Return at how many points of an attempt a failure can be injected."""
-    attempt = _attempts(make(), torch.randn(4, 6))[part]
+    attempt = Job(make).attempts[part]
     with INJECTIONS[kind](MOST, FailureError) as injection, suppress(*_REFUSALS):
         attempt()
     return MOST - injection.left
@@ -111,7 +130,7 @@ def measure(report: Report, *, quick: bool) -> None:
     """Try every part on every model, with a failure at each point."""
     sampler, harmed_cases = random.Random(0), 0
     for name, make in _MODELS.items():
-        for part in _attempts(make(), torch.randn(4, 6)):
+        for part in Job(make).attempts:
             cases: list[Callable[[], Any] | None] = [None]
             for kind in INJECTIONS if part in _INJECTED else ():
                 points = range(_points(make, part, kind))

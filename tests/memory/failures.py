@@ -1,12 +1,10 @@
-"""Models that are easy to harm, what identifies their state, and failures inside of a trace."""
+"""Models that are easy to harm, and failures inside of a trace."""
 
 import random
 import sys
 import types
-from collections.abc import Hashable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,17 +28,17 @@ class Shared(nn.Module):
         return self.norm(self.tied(x))
 
 
-def state_of_objects(model: nn.Module) -> Hashable:
-    """Return what identifies a model's parts, with the values of its tensors."""
-    parts: list[Hashable] = [random.getstate(), repr(np.random.get_state())]
-    parts.append(torch.get_rng_state().numpy().tobytes())
-    for name, module in model.named_modules():
-        for kind, value in vars(module).items():
-            items = value.items() if isinstance(value, dict) else enumerate([value])
-            parts += [(name, kind, key, id(each)) for key, each in items]
-    for tensor in (*model.parameters(), *model.buffers()):
-        parts.append((tensor.detach().numpy().tobytes(), tensor.requires_grad, id(tensor.grad)))
-    return tuple(parts)
+class Noting(Shared):
+    """A model whose `forward` changes what the model and others hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.history.append(random.random())
+        return super().forward(x)
 
 
 class FailureError(Exception):
