@@ -84,6 +84,7 @@ PURE = (
     "headrace.index.errors",
     "headrace.index.plan",
     "headrace.index.profile",
+    "headrace.index.tables",
     "headrace.index.trace",
     "headrace.memory.errors",
     "headrace.memory.graph",

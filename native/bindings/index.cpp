@@ -1,6 +1,6 @@
-// Python binding of native/index: types and sizes are checked, the GIL released, no logic. Arrays
-// are NumPy's, of the exact type, in one row and contiguous: nothing is converted. Single keys and
-// values are Python's numbers.
+// Python binding of native/index: objects are translated, the GIL released, no logic; types and
+// sizes are checked by native/index (maps/types.hpp). Arrays are NumPy's, of the exact type, in one
+// row and contiguous: nothing is converted. Single keys and values are Python's numbers.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -33,44 +33,17 @@ using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // -- types ----------------------------------------------------------------------------------------
 
-enum class ValueType : std::uint8_t { none, uint32, int32, float32, uint64, int64, float64 };
-
-struct TypeRow {
-  const char* name;
-  std::size_t bytes;
-  nb::dlpack::dtype dtype;
-};
-
-constexpr std::array kKeyTypes{
-    TypeRow{"uint64", 8, nb::dtype<std::uint64_t>()},
-    TypeRow{"int64", 8, nb::dtype<std::int64_t>()},
-    TypeRow{"float64", 8, nb::dtype<double>()},
-};
-constexpr std::array kValueTypes{
-    TypeRow{"none", 0, {}},
-    TypeRow{"uint32", 4, nb::dtype<std::uint32_t>()},
-    TypeRow{"int32", 4, nb::dtype<std::int32_t>()},
-    TypeRow{"float32", 4, nb::dtype<float>()},
-    TypeRow{"uint64", 8, nb::dtype<std::uint64_t>()},
-    TypeRow{"int64", 8, nb::dtype<std::int64_t>()},
-    TypeRow{"float64", 8, nb::dtype<double>()},
-};
-
-template <class Rows>
-std::size_t row_of(const Rows& rows, const char* what, const std::string& name) {
-  std::string names;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (name == rows[i].name) return i;
-    names += (i == 0 ? "" : ", ") + std::string(rows[i].name);
-  }
-  throw std::invalid_argument(std::string(what) + " is '" + name + "', needs one of " + names);
+// Whether an array's elements are of a type.
+bool is_of(nb::dlpack::dtype type, const index::NumberType& row) {
+  constexpr std::array kCodes{nb::dlpack::dtype_code::UInt, nb::dlpack::dtype_code::UInt,
+                              nb::dlpack::dtype_code::Int, nb::dlpack::dtype_code::Float};
+  return row.bytes > 0 && type.lanes == 1 && type.bits == 8 * row.bytes &&
+         type.code == static_cast<std::uint8_t>(kCodes[static_cast<std::size_t>(row.kind)]);
 }
 
-[[noreturn]] void refuse_type(const std::string& text) { throw nb::type_error(text.c_str()); }
-
 std::string name_of(nb::dlpack::dtype type) {
-  for (const auto& row : kValueTypes) {
-    if (row.bytes > 0 && row.dtype == type) return row.name;
+  for (const auto& row : index::kValueTypes) {
+    if (is_of(type, row)) return row.name;
   }
   constexpr const char* kKinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   const auto kind = type.code < std::size(kKinds) ? kKinds[type.code] : "unknown";
@@ -78,55 +51,71 @@ std::string name_of(nb::dlpack::dtype type) {
 }
 
 template <class Array>
-void check_array(const char* name, const Array& array, const TypeRow& needed) {
-  if (array.dtype() != needed.dtype) {
-    refuse_type(std::string(name) + " have type " + name_of(array.dtype()) + ", needs " +
-                needed.name);
-  }
-  if (array.ndim() != 1) {
-    throw std::invalid_argument(std::string(name) + " have " + std::to_string(array.ndim()) +
-                                " dimensions, needs one");
-  }
-  if (array.shape(0) > 1 && array.stride(0) != 1) {
-    throw std::invalid_argument(std::string(name) + " are not contiguous");
-  }
+index::ArrayView view_of(const Array& array) {
+  const auto dimensions = array.ndim();
+  return {const_cast<void*>(static_cast<const void*>(array.data())), name_of(array.dtype()),
+          dimensions == 0 ? 1 : array.shape(0), dimensions,
+          dimensions != 1 || array.shape(0) < 2 || array.stride(0) == 1};
 }
 
-void check_size(const char* name, std::size_t found, std::size_t needed) {
-  if (found == needed) return;
-  throw std::invalid_argument(std::string(name) + " are " + std::to_string(found) + ", needs " +
-                              std::to_string(needed) + ", one for each key");
+template <class Array>
+std::optional<index::ArrayView> view_of(const std::optional<Array>& array) {
+  return array ? std::optional(view_of(*array)) : std::nullopt;
+}
+
+nb::dict ranges_of(const auto& types) {
+  nb::dict ranges;
+  for (const auto& type : types) {
+    if (type.bytes > 0) ranges[type.name] = nb::make_tuple(type.least, type.most);
+  }
+  return ranges;
+}
+
+nb::dict limits_of(const auto& rows) {
+  nb::dict limits;
+  for (const auto& row : rows) limits[row.field] = nb::make_tuple(row.least, row.most);
+  return limits;
+}
+
+nb::dict tables() {
+  nb::list leaves;
+  for (const auto* name : index::kLeafNames) leaves.append(name);
+  nb::dict tables;
+  tables["LEAVES"] = nb::tuple(leaves);
+  tables["KEY_TYPES"] = ranges_of(index::kKeyTypes);
+  tables["VALUE_TYPES"] = ranges_of(index::kValueTypes);
+  tables["INTEGER_LIMITS"] = limits_of(index::kIntegerLimits);
+  tables["NUMBER_LIMITS"] = limits_of(index::kNumberLimits);
+  return tables;
 }
 
 // -- single keys and values -----------------------------------------------------------------------
 
-[[noreturn]] void refuse_number(const char* what, nb::handle found, const char* needed) {
-  refuse_type(std::string(what) + " is " + nb::repr(found).c_str() + ", needs " + needed);
+[[noreturn]] void refuse_number(const char* what, nb::handle object, const char* accepted) {
+  throw nb::type_error(
+      (std::string(what) + " is " + nb::repr(object).c_str() + ", needs " + accepted).c_str());
 }
 
-// The number of a Python integer, or NumPy's.
-template <class Integer>
-Integer integer_of(const char* what, nb::handle object, const char* needed) {
+// The bits of a Python integer, or NumPy's.
+std::uint64_t integer_bits(const char* what, nb::handle object, const index::NumberType& type) {
   nb::object number = nb::steal(PyNumber_Index(object.ptr()));
   if (!number.is_valid()) {
     PyErr_Clear();
-    refuse_number(what, object, needed);
+    refuse_number(what, object, type.accepted);
   }
-  if constexpr (std::is_signed_v<Integer>) {
+  if (type.kind == index::NumberKind::integer) {
     const long long value = PyLong_AsLongLong(number.ptr());
-    if (!(value == -1 && PyErr_Occurred()) && value >= std::numeric_limits<Integer>::min() &&
-        value <= std::numeric_limits<Integer>::max()) {
-      return static_cast<Integer>(value);
+    if (!(value == -1 && PyErr_Occurred()) && value >= type.least &&
+        value <= static_cast<long long>(type.most)) {
+      return static_cast<std::uint64_t>(value);
     }
   } else {
     const unsigned long long value = PyLong_AsUnsignedLongLong(number.ptr());
-    if (!PyErr_Occurred() && value <= std::numeric_limits<Integer>::max()) {
-      return static_cast<Integer>(value);
-    }
+    if (!PyErr_Occurred() && value <= type.most) return value;
   }
   PyErr_Clear();
   throw std::out_of_range(std::string(what) + " is " + nb::repr(object).c_str() + ", needs " +
-                          needed);
+                          type.accepted);
 }
 
 double double_of(const char* what, nb::handle object) {
@@ -145,72 +134,52 @@ double double_of(const char* what, nb::handle object) {
   return value;
 }
 
+std::uint64_t bits_of(const char* what, nb::handle object, const index::NumberType& type) {
+  switch (type.kind) {
+    case index::NumberKind::none:
+      return 0;
+    case index::NumberKind::real:
+      return type.bytes == 4
+                 ? std::bit_cast<std::uint32_t>(static_cast<float>(double_of(what, object)))
+                 : std::bit_cast<std::uint64_t>(double_of(what, object));
+    default:
+      return integer_bits(what, object, type);
+  }
+}
+
+nb::object number_of(std::uint64_t bits, const index::NumberType& type) {
+  const auto low = static_cast<std::uint32_t>(bits);
+  switch (type.kind) {
+    case index::NumberKind::natural:
+      return nb::int_(type.bytes == 4 ? low : bits);
+    case index::NumberKind::integer:
+      return nb::int_(type.bytes == 4 ? std::bit_cast<std::int32_t>(low)
+                                      : std::bit_cast<std::int64_t>(bits));
+    case index::NumberKind::real:
+      return nb::float_(type.bytes == 4 ? static_cast<double>(std::bit_cast<float>(low))
+                                        : std::bit_cast<double>(bits));
+    case index::NumberKind::none:
+      break;
+  }
+  return nb::none();
+}
+
 Code code_of(nb::handle key, index::KeyType type) {
+  const auto bits = bits_of("key", key, row_of(type));
   switch (type) {
     case index::KeyType::uint64:
-      return integer_of<Code>("key", key, "an integer of 0 to 2^64-1");
+      return bits;
     case index::KeyType::int64:
-      return index::encode(integer_of<std::int64_t>("key", key, "an integer of -2^63 to 2^63-1"));
+      return index::encode(std::bit_cast<std::int64_t>(bits));
     case index::KeyType::float64:
-      return index::encode(double_of("key", key));
+      return index::encode(std::bit_cast<double>(bits));
   }
   return 0;
 }
 
 nb::object key_of(Code code, index::KeyType type) {
-  switch (type) {
-    case index::KeyType::uint64:
-      return nb::int_(code);
-    case index::KeyType::int64:
-      return nb::int_(index::decode<std::int64_t>(code));
-    case index::KeyType::float64:
-      return nb::float_(index::decode<double>(code));
-  }
-  return nb::none();
-}
-
-std::uint64_t bits_of(nb::handle value, ValueType type) {
-  const auto* what = "value";
-  switch (type) {
-    case ValueType::none:
-      return 0;
-    case ValueType::uint32:
-      return integer_of<std::uint32_t>(what, value, "an integer of 0 to 2^32-1");
-    case ValueType::int32:
-      return std::bit_cast<std::uint32_t>(
-          integer_of<std::int32_t>(what, value, "an integer of -2^31 to 2^31-1"));
-    case ValueType::float32:
-      return std::bit_cast<std::uint32_t>(static_cast<float>(double_of(what, value)));
-    case ValueType::uint64:
-      return integer_of<std::uint64_t>(what, value, "an integer of 0 to 2^64-1");
-    case ValueType::int64:
-      return std::bit_cast<std::uint64_t>(
-          integer_of<std::int64_t>(what, value, "an integer of -2^63 to 2^63-1"));
-    case ValueType::float64:
-      return std::bit_cast<std::uint64_t>(double_of(what, value));
-  }
-  return 0;
-}
-
-nb::object value_of(std::uint64_t bits, ValueType type) {
-  const auto low = static_cast<std::uint32_t>(bits);
-  switch (type) {
-    case ValueType::none:
-      return nb::none();
-    case ValueType::uint32:
-      return nb::int_(low);
-    case ValueType::int32:
-      return nb::int_(std::bit_cast<std::int32_t>(low));
-    case ValueType::float32:
-      return nb::float_(static_cast<double>(std::bit_cast<float>(low)));
-    case ValueType::uint64:
-      return nb::int_(bits);
-    case ValueType::int64:
-      return nb::int_(std::bit_cast<std::int64_t>(bits));
-    case ValueType::float64:
-      return nb::float_(std::bit_cast<double>(bits));
-  }
-  return nb::none();
+  index::decode_keys(&code, 1, type);
+  return number_of(code, row_of(type));
 }
 
 // -- arrays that are returned ---------------------------------------------------------------------
@@ -255,9 +224,9 @@ class IndexMap {
  public:
   IndexMap(const std::string& keys, const std::string& values,
            const index::Configuration& configuration)
-      : key_type_(static_cast<index::KeyType>(row_of(kKeyTypes, "keys", keys))),
-        value_type_(static_cast<ValueType>(row_of(kValueTypes, "values", values))),
-        map_(index::make_dynamic_map(value_row().bytes, configuration)) {}
+      : key_type_(index::key_type_named(keys)),
+        value_type_(index::value_type_named(values)),
+        map_(index::make_dynamic_map(row_of(value_type_).bytes, configuration)) {}
 
   IndexMap copy() const {
     nb::gil_scoped_release release;
@@ -275,15 +244,15 @@ class IndexMap {
                    nb::object missing) {
     const auto column = column_of(keys);
     auto* data = values_of(values, column.count);
-    check_size("found", found.shape(0), column.count);
-    const auto fill = missing.is_none() ? 0 : bits_of(missing, value_type_);
+    index::check_count("found", found.shape(0), column.count);
+    const auto fill = missing.is_none() ? 0 : bits_of("value", missing, row_of(value_type_));
     nb::gil_scoped_release release;
     return map_->find(column, data, found.data(), &fill);
   }
 
   std::size_t contains(Input keys, Vector<bool> found) {
     const auto column = column_of(keys);
-    check_size("found", found.shape(0), column.count);
+    index::check_count("found", found.shape(0), column.count);
     nb::gil_scoped_release release;
     return map_->contains(column, found.data());
   }
@@ -317,7 +286,7 @@ class IndexMap {
       nb::gil_scoped_release release;
       map_->find({&code, 1, index::KeyType::uint64}, &bits, &found, &fill);
     }
-    return found ? value_of(bits, value_type_) : missing;
+    return found ? number_of(bits, row_of(value_type_)) : missing;
   }
 
   bool contains_one(nb::handle key) {
@@ -330,7 +299,7 @@ class IndexMap {
 
   bool insert_one(nb::handle key, nb::handle value) {
     const auto code = code_of(key, key_type_);
-    const auto bits = bits_of(value, value_type_);
+    const auto bits = bits_of("value", value, row_of(value_type_));
     nb::gil_scoped_release release;
     return map_->insert_or_assign({&code, 1, index::KeyType::uint64}, &bits) == 1;
   }
@@ -344,8 +313,8 @@ class IndexMap {
   // Keys from `first` (or after it), and below `end`.
   std::size_t scan(nb::object first, nb::object end, bool after, Output keys,
                    std::optional<Output> values) {
-    check_array("keys", keys, kKeyTypes[static_cast<std::size_t>(key_type_)]);
-    const auto most = keys.shape(0);
+    const auto column = column_of(keys);
+    const auto most = column.count;
     auto* data = values_of(values, most);
     auto* codes = static_cast<Code*>(keys.data());
     const auto range = range_of(first, end, after);
@@ -359,9 +328,9 @@ class IndexMap {
   std::size_t lower_bound(Input keys, Output bounds, std::optional<Output> values,
                           Vector<bool> found) {
     const auto column = column_of(keys);
-    check_array("bounds", bounds, kKeyTypes[static_cast<std::size_t>(key_type_)]);
-    check_size("bounds", bounds.shape(0), column.count);
-    check_size("found", found.shape(0), column.count);
+    index::check_array("bounds", view_of(bounds), row_of(key_type_));
+    index::check_count("bounds", bounds.shape(0), column.count);
+    index::check_count("found", found.shape(0), column.count);
     auto* data = values_of(values, column.count);
     auto* codes = static_cast<Code*>(bounds.data());
     nb::gil_scoped_release release;
@@ -427,30 +396,18 @@ class IndexMap {
   index::DynamicMap& map() { return *map_; }
 
  private:
-  IndexMap(index::KeyType keys, ValueType values, std::unique_ptr<index::DynamicMap> map)
+  IndexMap(index::KeyType keys, index::ValueType values, std::unique_ptr<index::DynamicMap> map)
       : key_type_(keys), value_type_(values), map_(std::move(map)) {}
 
-  const TypeRow& value_row() const { return kValueTypes[static_cast<std::size_t>(value_type_)]; }
-
-  index::KeyColumn column_of(const Input& keys) const {
-    check_array("keys", keys, kKeyTypes[static_cast<std::size_t>(key_type_)]);
-    return {keys.data(), keys.shape(0), key_type_};
+  template <class Array>
+  index::KeyColumn column_of(const Array& keys) const {
+    return index::checked_keys(view_of(keys), key_type_);
   }
 
   template <class Array>
-  auto values_of(const std::optional<Array>& values, std::size_t count) const
-      -> decltype(values->data()) {
-    if (value_type_ == ValueType::none) {
-      if (values) throw std::invalid_argument("values are given, but this index has keys alone");
-      return nullptr;
-    }
-    if (!values) {
-      throw std::invalid_argument(std::string("values are missing, needs an array of ") +
-                                  value_row().name);
-    }
-    check_array("values", *values, value_row());
-    check_size("values", values->shape(0), count);
-    return values->data();
+  void* values_of(const std::optional<Array>& values, std::size_t count) const {
+    const auto view = view_of(values);
+    return index::checked_values(view ? &*view : nullptr, value_type_, count);
   }
 
   std::optional<index::CodeRange> range_of(nb::handle first, nb::handle end, bool after) const {
@@ -475,14 +432,14 @@ class IndexMap {
   }
 
   index::KeyType key_type_;
-  ValueType value_type_;
+  index::ValueType value_type_;
   std::unique_ptr<index::DynamicMap> map_;
 };
 
 // -- recordings and replays -----------------------------------------------------------------------
 
 void selects(Vector<const Code> codes, unsigned halvings, Vector<bool> out) {
-  check_size("out", out.shape(0), codes.shape(0));
+  index::check_count("out", out.shape(0), codes.shape(0));
   nb::gil_scoped_release release;
   for (std::size_t i = 0; i < codes.shape(0); ++i) {
     out.data()[i] = index::Recording::selects(codes.data()[i], halvings);
@@ -525,14 +482,13 @@ void bind_configuration(nb::module_& module) {
              std::uint32_t fragments, std::uint32_t initial_fragments, bool fingerprints,
              std::uint32_t leaf_keys, double fill, double max_search, double max_shifts,
              double insert_fraction) {
-            std::array<TypeRow, index::kLeafTypes> rows{};
-            for (std::size_t i = 0; i < rows.size(); ++i) rows[i].name = index::kLeafNames[i];
-            const auto type = static_cast<index::Leaf>(row_of(rows, "leaf", leaf));
-            Configuration made{type,         fragment_keys,  fragments, initial_fragments,
-                               fingerprints, leaf_keys,      fill,      max_search,
-                               max_shifts,   insert_fraction};
-            made.validate();
-            new (self) Configuration(made);
+            const auto type = static_cast<index::Leaf>(index::position_of(
+                "leaf", leaf, index::kLeafTypes, [](auto i) { return index::kLeafNames[i]; }));
+            Configuration configuration{type,         fragment_keys,  fragments, initial_fragments,
+                                        fingerprints, leaf_keys,      fill,      max_search,
+                                        max_shifts,   insert_fraction};
+            configuration.validate();
+            new (self) Configuration(configuration);
           },
           nb::kw_only(), "leaf"_a = index::kLeafNames[static_cast<std::size_t>(plain.leaf)],
           "fragment_keys"_a = plain.fragment_keys, "fragments"_a = plain.fragments,
@@ -633,9 +589,6 @@ void bind_index(nb::module_& module) {
       .def(
           "__init__",
           [](index::SlicedConversion* self, double slice_s, double share) {
-            if (!(slice_s > 0) || !(share > 0 && share <= 1)) {
-              throw std::invalid_argument("slice_s and share need more than 0, share at most 1");
-            }
             new (self) index::SlicedConversion({slice_s, share});
           },
           "slice_s"_a = index::SliceLimits().slice_s, "share"_a = index::SliceLimits().share)
@@ -654,7 +607,6 @@ void bind_index(nb::module_& module) {
       .def(
           "__init__",
           [](index::SlicedSelection* self, unsigned halvings, double share) {
-            if (!(share > 0 && share <= 1)) throw std::invalid_argument("share needs 0 to 1");
             new (self) index::SlicedSelection(halvings, share);
           },
           "halvings"_a, "share"_a)
@@ -668,6 +620,9 @@ void bind_index(nb::module_& module) {
       .def("codes", [](const index::SlicedSelection& self) {
         return array_of<Code>(self.codes().size(), [&](auto i) { return self.codes()[i]; });
       });
+  module.def("index_tables", &tables,
+             "Return the types of leaves, keys and values, and the limits of a configuration, by "
+             "name: what headrace/index/tables.py has.");
   module.def("recording_selects", &selects, nb::arg("codes").noconvert(), "halvings"_a,
              nb::arg("out").noconvert(),
              "Write for each code whether a recording of so many halvings selects it.");

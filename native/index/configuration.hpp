@@ -46,6 +46,30 @@ struct Configuration {
   void validate() const;
 };
 
+// Both bounds are accepted. Besides, `initial_fragments` is at most `fragments`, and `leaf_keys` a
+// power of two.
+template <class Number>
+struct FieldLimits {
+  const char* field;
+  Number Configuration::* member;
+  Number least;
+  Number most;
+};
+constexpr std::array kIntegerLimits{
+    FieldLimits<std::uint32_t>{"fragment_keys", &Configuration::fragment_keys, 8,
+                               kMostFragmentKeys},
+    FieldLimits<std::uint32_t>{"fragments", &Configuration::fragments, 2, kMostSlots},
+    FieldLimits<std::uint32_t>{"initial_fragments", &Configuration::initial_fragments, 2,
+                               kMostSlots},
+    FieldLimits<std::uint32_t>{"leaf_keys", &Configuration::leaf_keys, 16, kMostMovedKeys},
+};
+constexpr std::array kNumberLimits{
+    FieldLimits<double>{"fill", &Configuration::fill, kLeastFill, 0.98},
+    FieldLimits<double>{"max_search", &Configuration::max_search, 0.0, 1e9},
+    FieldLimits<double>{"max_shifts", &Configuration::max_shifts, 0.0, 1e9},
+    FieldLimits<double>{"insert_fraction", &Configuration::insert_fraction, 0.0, 1.0},
+};
+
 struct Statistics {
   std::size_t size = 0;         // keys
   std::size_t bytes = 0;        // memory of nodes, leaves and free blocks between them
@@ -82,19 +106,17 @@ void check_between(const char* field, Number found, Number least, Number most) {
 }  // namespace detail
 
 inline void Configuration::validate() const {
-  using detail::check_between;
   if (static_cast<std::size_t>(leaf) >= kLeafTypes) {
     detail::refuse("leaf", static_cast<int>(leaf), "0 (gapped) to 3 (perfect)");
   }
-  check_between("fragment_keys", fragment_keys, 8U, kMostFragmentKeys);
-  check_between("fragments", fragments, 2U, kMostSlots);
-  check_between("initial_fragments", initial_fragments, 2U, fragments);
-  check_between("leaf_keys", leaf_keys, 16U, kMostMovedKeys);
+  for (const auto& row : kIntegerLimits) {
+    detail::check_between(row.field, this->*row.member, row.least, row.most);
+  }
+  for (const auto& row : kNumberLimits) {
+    detail::check_between(row.field, this->*row.member, row.least, row.most);
+  }
+  detail::check_between("initial_fragments", initial_fragments, 2U, fragments);
   if (!std::has_single_bit(leaf_keys)) detail::refuse("leaf_keys", leaf_keys, "a power of two");
-  check_between("fill", fill, kLeastFill, 0.98);
-  check_between("max_search", max_search, 0.0, 1e9);
-  check_between("max_shifts", max_shifts, 0.0, 1e9);
-  check_between("insert_fraction", insert_fraction, 0.0, 1.0);
 }
 
 }  // namespace headrace::index

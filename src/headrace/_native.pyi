@@ -405,6 +405,11 @@ class IndexSelection:
 
     def codes(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')]: ...
 
+def index_tables() -> dict:
+    """
+    Return the types of leaves, keys and values, and the limits of a configuration, by name: what headrace/index/tables.py has.
+    """
+
 def recording_selects(codes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], halvings: int, out: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """
     Write for each code whether a recording of so many halvings selects it.

@@ -9,10 +9,9 @@
 #include <string>
 
 #include "index/maps/code.hpp"
+#include "index/maps/types.hpp"
 
 namespace headrace::index {
-
-enum class KeyType : std::uint8_t { uint64, int64, float64 };
 
 // Codes that are encoded at once, on the stack.
 constexpr std::size_t kCodeBlock = 1024;
@@ -55,6 +54,12 @@ inline void check_keys(const KeyColumn& keys) {
   throw std::domain_error("key " + std::to_string(first - at) + " is NaN (" +
                           std::to_string(wrong) + " of " + std::to_string(keys.count) +
                           " are), needs numbers");
+}
+
+// The keys of an array that another language hands over. Throws std::invalid_argument.
+inline KeyColumn checked_keys(const ArrayView& keys, KeyType type) {
+  check_array("keys", keys, row_of(type));
+  return {keys.data, keys.count, type};
 }
 
 // Calls use(codes, first, count) for one block of codes after another, `first` being the position

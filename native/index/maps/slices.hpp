@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -18,8 +19,11 @@ namespace headrace::index {
 // mutex alone does not let others in.
 class SlicedSelection {
  public:
+  // Throws std::invalid_argument.
   explicit SlicedSelection(unsigned halvings, double share = 0.5)
-      : halvings_(halvings), share_(share) {}
+      : halvings_(halvings), share_(share) {
+    if (!(share > 0 && share <= 1)) throw std::invalid_argument("share needs 0 to 1");
+  }
 
   // Reads for about `seconds`. False: the end is reached.
   bool run(const DynamicMap& map, double seconds) {
@@ -52,7 +56,12 @@ struct SliceLimits {
 
 class SlicedConversion {
  public:
-  explicit SlicedConversion(const SliceLimits& limits = {}) : limits_(limits) {}
+  // Throws std::invalid_argument.
+  explicit SlicedConversion(const SliceLimits& limits = {}) : limits_(limits) {
+    if (!(limits.slice_s > 0) || !(limits.share > 0 && limits.share <= 1)) {
+      throw std::invalid_argument("slice_s and share need more than 0, share at most 1");
+    }
+  }
 
   // Converts leaves to the map's configuration for about `seconds`. False: the end is reached.
   bool run(DynamicMap& map, double seconds) {

@@ -7,22 +7,8 @@ from typing import Any
 from headrace.errors import ArtifactError
 from headrace.fields import Field, boolean, conform, number, shown, table, text
 from headrace.index.errors import ConfigurationError
+from headrace.index.tables import INTEGER_LIMITS, LEAVES, NUMBER_LIMITS
 
-LEAVES = ("gapped", "log", "hashed", "perfect")
-"""Types of leaves, in the order of the native enumeration."""
-
-_INTEGERS = {
-    "fragment_keys": (8, 1 << 15),
-    "fragments": (2, 1 << 20),
-    "initial_fragments": (2, 1 << 20),
-    "leaf_keys": (16, 1 << 16),
-}
-_NUMBERS = {
-    "fill": (0.3, 0.98),
-    "max_search": (0.0, 1e9),
-    "max_shifts": (0.0, 1e9),
-    "insert_fraction": (0.0, 1.0),
-}
 _USED = {
     "gapped": ("leaf_keys", "fill", "max_search", "max_shifts", "insert_fraction"),
     "log": ("fragment_keys", "fragments", "initial_fragments", "fingerprints", "fill"),
@@ -69,10 +55,10 @@ class Configuration:
         conform(self, ConfigurationError)
         if self.leaf not in LEAVES:
             raise _wrong("leaf", self.leaf, f"one of {', '.join(LEAVES)}")
-        for name, (least, most) in _INTEGERS.items():
+        for name, (least, most) in INTEGER_LIMITS.items():
             if not least <= getattr(self, name) <= most:
                 raise _wrong(name, getattr(self, name), f"{least} to {most}")
-        for name, (low, high) in _NUMBERS.items():
+        for name, (low, high) in NUMBER_LIMITS.items():
             if not low <= getattr(self, name) <= high:
                 raise _wrong(name, getattr(self, name), f"{low:g} to {high:g}")
         if self.initial_fragments > self.fragments:

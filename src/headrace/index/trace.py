@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace.fields import shown
 from headrace.index.errors import TraceError
+from headrace.index.tables import KEY_TYPES
 
 FIND, INSERT, ERASE, SCAN = range(4)
 OPERATIONS = ("find", "insert", "erase", "scan")
@@ -19,7 +20,7 @@ key, `SCAN_LENGTH` keys."""
 
 SCAN_LENGTH = 100
 
-KINDS: Mapping[str, type] = {"uint64": np.uint64, "int64": np.int64, "float64": np.float64}
+KINDS: Mapping[str, type] = {name: np.dtype(name).type for name in KEY_TYPES}
 """Types of keys."""
 
 _SIGN = np.uint64(1 << 63)

@@ -5,11 +5,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.configuration import Configuration
 from headrace.index.errors import CapError
 from headrace.index.plan.choose import ROUNDS, plan
 from headrace.index.plan.grid import grid
 from headrace.index.plan.plan import IndexPlan
+from headrace.index.tables import LEAVES
 from headrace.index.trace import FIND, INSERT
 from tests.index.plan.models import FakeTrials, profile, random_model
 

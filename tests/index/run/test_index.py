@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict
 
-from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.configuration import Configuration
 from headrace.index.run.index import Index
+from headrace.index.tables import LEAVES
 from tests.tiers import case
 
 KEYS: dict[str, st.SearchStrategy[Any]] = {

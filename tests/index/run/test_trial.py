@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.configuration import Configuration
 from headrace.index.errors import TraceError
 from headrace.index.run.trial import replay, trial
+from headrace.index.tables import LEAVES
 from headrace.index.trace import ERASE, FIND, INSERT, SCAN, SCAN_LENGTH, Trace
 from tests.tiers import case
 

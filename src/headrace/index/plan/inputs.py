@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.configuration import Configuration
 from headrace.index.profile import FEATURES, TraceEncoding
+from headrace.index.tables import LEAVES
 
 BUCKETS = {
     "leaf": len(LEAVES),

@@ -13,9 +13,10 @@ from headrace import fields
 from headrace.artifact import Artifact, columns_of
 from headrace.errors import ArtifactError
 from headrace.fields import Field
-from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.configuration import Configuration
 from headrace.index.errors import ChoiceError
 from headrace.index.profile import TraceEncoding
+from headrace.index.tables import LEAVES
 
 PLAN_KIND = "index-plan"
 PLAN_SCHEMA = 1
@@ -52,7 +53,7 @@ class ConfigurationCandidate:
     trial_bytes_per_key : at the end of the sample.
     trial_spread : distance of the quartiles of the trials' rates over their median; None: one trial
         or none, or a plan of an earlier version.
-    leaves : at the end of the sample, by type, in the order of `configuration.LEAVES`.
+    leaves : at the end of the sample, by type, in the order of `tables.LEAVES`.
     """
 
     configuration: Configuration

@@ -19,7 +19,7 @@ class ConfigurationTrial:
     operations_per_s : of the operations, without loading.
     bytes : memory of the index after the last operation.
     seconds : of the whole trial, with loading; 0 if not known.
-    leaves : leaves at the end by type, in the order of `configuration.LEAVES`.
+    leaves : leaves at the end by type, in the order of `tables.LEAVES`.
     """
 
     operations_per_s: float

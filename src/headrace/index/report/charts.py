@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.index.configuration import LEAVES
 from headrace.index.plan.frontier import pareto_front
 from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan
 from headrace.index.profile import TraceEncoding
+from headrace.index.tables import LEAVES
 from headrace.report.page import empty_figure
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from headrace.index.configuration import LEAVES
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.profile import IndexProfile, TraceEncoding
 from headrace.index.report.charts import (
@@ -20,6 +19,7 @@ from headrace.index.report.tables import (
     index_plan_summary,
     index_profile_summary,
 )
+from headrace.index.tables import LEAVES
 from headrace.report.page import Page
 
 

@@ -6,11 +6,11 @@ from rich.console import RenderableType
 
 from headrace.artifact import Artifact, Table
 from headrace.cli.tables import facts, rows
-from headrace.index.configuration import LEAVES
 from headrace.index.errors import ChoiceError
 from headrace.index.plan.model import shipped_model
 from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan
 from headrace.index.profile import IndexProfile, TraceEncoding
+from headrace.index.tables import LEAVES
 from headrace.job.load import load_text
 
 _CLOSE = 1e-3

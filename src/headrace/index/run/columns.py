@@ -4,17 +4,15 @@ Nothing is rounded or wraps around: a number that the index's type cannot hold i
 the exact type already is used as it is, without a copy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace.index.errors import KeysError
+from headrace.index.tables import VALUE_TYPES
 
-KEY_TYPES = ("uint64", "int64", "float64")
-VALUE_TYPES = ("uint32", "int32", "float32", "uint64", "int64", "float64")
-
-_EXACT = 1 << 53
+_EXACT = VALUE_TYPES["float64"][1]
 """Up to here a float64 holds every integer."""
 
 
@@ -53,7 +51,7 @@ def value_type_of(values: np.ndarray) -> str:
     return f"{kind}{64 if values.dtype.itemsize == 8 else 32}"
 
 
-def check_type(what: str, found: Any, accepted: tuple[str, ...]) -> str:
+def check_type(what: str, found: Any, accepted: Collection[str]) -> str:
     """Return the name of a NumPy type.
 
     Raises
@@ -141,26 +139,20 @@ def _converted(what: str, found: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return np.empty(0, dtype)
     if found.dtype.kind not in "uif" or found.dtype.itemsize > 8:
         raise KeysError(f"{what} have type {found.dtype}, needs {dtype}")
-    if dtype.kind == "f":
-        return _as_float(what, found, dtype)
-    if found.dtype.kind == "f":
+    if dtype.kind != "f" and found.dtype.kind == "f":
         raise KeysError(f"{what} have type {found.dtype}, needs {dtype}")
-    limits = np.iinfo(dtype)
-    _check(what, found, dtype, int(limits.min), int(limits.max))
-    return found.astype(dtype)
-
-
-def _as_float(what: str, found: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if found.dtype.kind != "f":
-        exact = _EXACT if dtype.itemsize == 8 else 1 << 24
-        _check(what, found, dtype, -exact, exact)
+        _check_exact(what, found, dtype)
     return found.astype(dtype)
 
 
-def _check(what: str, found: np.ndarray, dtype: np.dtype, least: int, most: int) -> None:
-    if int(found.min()) >= least and int(found.max()) <= most:
+def _check_exact(what: str, integers: np.ndarray, dtype: np.dtype) -> None:
+    least, most = VALUE_TYPES[dtype.name]
+    if int(integers.min()) >= least and int(integers.max()) <= most:
         return
-    wrong = next(i for i, number in enumerate(found.tolist()) if not least <= number <= most)
+    position = next(
+        i for i, integer in enumerate(integers.tolist()) if not least <= integer <= most
+    )
     raise KeysError(
-        f"{what}: number {wrong} is {found[wrong]}, which {dtype} does not hold exactly"
+        f"{what}: number {position} is {integers[position]}, which {dtype} does not hold exactly"
     )

@@ -13,8 +13,6 @@ from headrace.index.configuration import Configuration
 from headrace.index.errors import InvariantError, KeysError
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.columns import (
-    KEY_TYPES,
-    VALUE_TYPES,
     check_type,
     key_type_of,
     keys_as,
@@ -22,6 +20,7 @@ from headrace.index.run.columns import (
     value_type_of,
     values_as,
 )
+from headrace.index.tables import KEY_TYPES, VALUE_TYPES
 
 BLOCK = 1 << 16
 """Keys that iteration reads at once."""

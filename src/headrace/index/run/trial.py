@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from headrace import _native
-from headrace.index.configuration import LEAVES, Configuration
+from headrace.index.configuration import Configuration
 from headrace.index.errors import InvariantError, TraceError
 from headrace.index.plan.trial import ConfigurationTrial
 from headrace.index.run.index import native_configuration
+from headrace.index.tables import LEAVES
 from headrace.index.trace import Trace
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of mallopt
