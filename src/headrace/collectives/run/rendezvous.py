@@ -55,6 +55,7 @@ class GroupConfig:
     channels : connections per pair of ranks: the maximum over the ranks' settings.
     shared_memory : whether ranks of one host share memory: if all ranks' settings allow it.
     tls : whether traffic between hosts is encrypted: the same setting on all ranks.
+    compares_calls : whether the ranks compare their calls: if a rank asks for it.
     """
 
     secret: str
@@ -64,6 +65,7 @@ class GroupConfig:
     channels: int
     shared_memory: bool
     tls: bool
+    compares_calls: bool
 
 
 class Rendezvous:
@@ -82,7 +84,12 @@ class Rendezvous:
         self._timeout_s = timeout_s
 
     def agree(
-        self, settings: CollectiveSettings, *, book_digest: str = "", channels: int = 1
+        self,
+        settings: CollectiveSettings,
+        *,
+        book_digest: str = "",
+        channels: int = 1,
+        compares_calls: bool = False,
     ) -> GroupConfig:
         """Run round one.
 
@@ -91,6 +98,7 @@ class Rendezvous:
         settings : this rank's. One with a paced address listens there regardless of routes; ranks
             with different ones count as on different hosts (a testbed on loopback).
         channels : connections per pair of ranks that this rank's plan book needs.
+        compares_calls : whether this rank asks for its calls to be compared with the others'.
 
         Raises
         ------
@@ -110,7 +118,8 @@ class Rendezvous:
         identity = f"{_host_identity()}/{listen}" if listen else _host_identity()
         wanted = [max(settings.channels, channels), settings.shared_memory, settings.tls]
         lacking = shortage(self._ranks)
-        self._set("meet", [identity, list(offer.items()), book_digest, *wanted, lacking])
+        own = [identity, list(offer.items()), book_digest, *wanted, lacking, compares_calls]
+        self._set("meet", own)
         *values, secret = self._get([*self._keys("meet"), _SECRET])
         rows = [json.loads(value) for value in values]
         for at, row in enumerate(rows):
@@ -134,6 +143,7 @@ class Rendezvous:
             channels=max(int(row[3]) for row in rows),
             shared_memory=all(row[4] for row in rows),
             tls=settings.tls,
+            compares_calls=any(row[7] for row in rows),
         )
 
     def addresses(self, mine: str) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import DebugLevel, PrefixStore, get_debug_level
 
 from headrace.collectives.run.book import channels, describe_book, fitting, load_book
 from headrace.collectives.run.choose import Chooser
@@ -21,6 +21,7 @@ from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous, allgath
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch.callbacks import Callbacks
 from headrace.collectives.run.torch.caller import Caller
+from headrace.collectives.run.torch.compared import ComparingCaller
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.group import HeadraceBackend, HeadraceGroup, check_device
 from headrace.collectives.run.torch.incarnation import own_part
@@ -159,7 +160,12 @@ def _join(
     """Run the rendezvous of the ranks, and connect this one with the others."""
     rendezvous = Rendezvous(store, rank, ranks, timeout_s)
     digest = "" if book is None else book.digest
-    config = rendezvous.agree(settings, book_digest=digest, channels=channels(book))
+    config = rendezvous.agree(
+        settings,
+        book_digest=digest,
+        channels=channels(book),
+        compares_calls=get_debug_level() == DebugLevel.DETAIL,
+    )
     try:
         executor, addresses = _connected(
             rank, ranks, config, settings, rendezvous.addresses, timeout_s, rendezvous.check
@@ -194,10 +200,14 @@ def _group(
         whole=kind is HeadraceGroup,
     )
 
+    # torch itself compares the calls of a group with several backends
+    compares = config.compares_calls and kind is HeadraceGroup
+    caller_class = ComparingCaller if compares else Caller
+
     def caller_on(connected: Executor) -> Caller:
         one_host = config.shared_memory and joined.one_host
         chooser = Chooser(connected.ranks, book, one_host=one_host, channels=config.channels)
-        return Caller(connected, chooser, joined.timeout_s, callbacks)
+        return caller_class(connected, chooser, joined.timeout_s, callbacks)
 
     def connect_again(name: str, deadline_s: float) -> Caller:
         return caller_on(joined.connect_again(name, deadline_s))
