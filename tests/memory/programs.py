@@ -354,6 +354,7 @@ class Measured:
     error : of its gradients against float64's: norm of the differences over the norm.
     eager_error : the larger of eager's and of eager's without oneDNN.
     is_equal : whether gradients are eager's, bit for bit.
+    equals_plain : whether they are those of a plain run of the same graph, bit for bit.
     """
 
     seed: int
@@ -363,6 +364,7 @@ class Measured:
     error: float
     eager_error: float
     is_equal: bool
+    equals_plain: bool
 
     @property
     def error_over_eager(self) -> float:
@@ -401,11 +403,13 @@ def measured(
     eager_error = max(relative_error(exact, double), relative_error(reordered, double))
     # the step allocates the generators' states that it counts as resident
     beside_step = graphs[0].resident_bytes - graphs[0].resident["generators"]
+    plain: list[Tensor] = []
     for budget, schedule in schedules.items():
         fitted.set_budget(budget)
         gradients(fitted, x)
         peak = step_peak(fitted, x)
         values = gradients(fitted, x)
+        plain = plain or values
         yield Measured(
             seed=seed,
             budget_bytes=budget,
@@ -414,6 +418,7 @@ def measured(
             error=relative_error(values, double),
             eager_error=eager_error,
             is_equal=all(map(torch.equal, values, exact)),
+            equals_plain=all(map(torch.equal, values, plain)),
         )
 
 
@@ -457,7 +462,7 @@ def relative_error(values: list[Tensor], reference: list[Tensor]) -> float:
 
 
 def _schedules(graph: Graph) -> dict[int, Schedule]:
-    """Return a plain run, and schedules within budgets below its peak."""
+    """Return a plain run first, and schedules within budgets below its peak."""
     plain = plain_schedule(graph)
     most = Simulator(graph).run(plain).peak_bytes
     schedules = {most: plain}

@@ -146,16 +146,23 @@ def _mapped(capture: Capture, values: Any, convert: Callable[[Any], Any]) -> Any
 
 
 def _signature(capture: Capture, call: TracedCall) -> str:
+    """Return what the cost of a call depends on, beside the device.
+
+    Sizes of storages belong to it: ``aten.copy`` of a slice copies the storage, and a result in
+    more memory than traced is copied out of it.
+    """
+
     def text(value: Any) -> Any:
         if isinstance(value, list | tuple):
             return [text(each) for each in value]
         if isinstance(value, torch.Tensor):
-            offset = value.storage_offset()
-            return f"{value.dtype}{tuple(value.shape)}{value.stride()}+{offset}"
+            offset, nbytes = value.storage_offset(), value.untyped_storage().nbytes()
+            return f"{value.dtype}{tuple(value.shape)}{value.stride()}+{offset} of {nbytes}"
         return str(value)
 
     args = _mapped(capture, (call.args, dict(call.kwargs)), text)
-    return f"{target_name(call.target)}{args}"
+    results = [text(capture.example(storage)) for storage in call.outputs]
+    return f"{target_name(call.target)}{args} -> {results}"
 
 
 def _measure(
