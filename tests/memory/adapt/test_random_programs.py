@@ -5,7 +5,7 @@ import pytest
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.timing import Cost
 from tests.memory.programs import measured
-from tests.tiers import Sample, case
+from tests.tiers import case
 
 PROGRAMS = range(150)
 GREATEST_ERROR_OVER_EAGER = 4.0
@@ -26,9 +26,10 @@ def check(seed: int, exactness: Exactness) -> None:
             assert not (exactness is Exactness.EXACT and cell.rounds)
 
 
-def test_random_programs_stay_within_budgets_and_bounds_of_error(sample: Sample) -> None:
-    for seed in sample.of(PROGRAMS, 4):
-        check(seed, Exactness.ROUNDED if seed % 4 else Exactness.EXACT)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("seed", PROGRAMS)
+def test_random_programs_stay_within_budgets_and_bounds_of_error(seed: int) -> None:
+    check(seed, Exactness.ROUNDED if seed % 4 else Exactness.EXACT)
 
 
 @pytest.mark.parametrize("seed", COSTS_SHARED_WRONGLY)
