@@ -70,6 +70,7 @@ PUBLIC = {
         "IndexMetrics",
         "InvariantError",
         "KeysError",
+        "ShardedIndex",
         "Trace",
         "TraceError",
         "TraceRecorder",

@@ -293,6 +293,50 @@ class IndexConfiguration:
     @property
     def insert_fraction(self) -> float: ...
 
+class IndexRows:
+    """Keys and their rows in a table, in shards. Threads may share it."""
+
+    def __init__(self, keys: str, shards: int, configuration: IndexConfiguration) -> None: ...
+
+    def build(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], threads: int) -> None:
+        """Load keys and their rows into an empty map."""
+
+    def find(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Write rows, -1 for keys that have none; return the number of keys found.
+        """
+
+    def find_or_insert(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')], is_new: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """Write rows and `is_new`; return the number of new keys."""
+
+    def erase(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Write the rows that keys had, which are retired, or -1; return the number of keys erased.
+        """
+
+    def release(self, rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Make retired rows free."""
+
+    def scan(self, keys: Annotated[NDArray, dict(device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Write keys, ascending, and their rows: as many as fit; return their number.
+        """
+
+    def size(self) -> int: ...
+
+    def shards(self) -> int: ...
+
+    def bytes(self) -> int: ...
+
+    def rows(self) -> int:
+        """Return one more than the largest row that is in use or retired."""
+
+    def free_rows(self) -> int: ...
+
+    def retired_rows(self) -> int: ...
+
+    def verify(self) -> None: ...
+
 class IndexMap:
     """An ordered map. Threads may share it: each call holds its lock."""
 
@@ -313,6 +357,11 @@ class IndexMap:
 
     def insert_or_assign(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None) -> int:
         """Return the number of new keys."""
+
+    def find_or_insert(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], fresh: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu')], is_new: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Write values and `is_new`; new keys take the first elements of `fresh`, in order. Return the number of new keys.
+        """
 
     def update(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None) -> int:
         """Return the number of keys that are there."""

@@ -81,6 +81,12 @@ class CodeMap {
 
   // False: the code is there already, with its value as it was.
   bool insert(std::uint64_t code, const Value& value) { return put(code, value, false); }
+  // True: the code is new, with this value. `out` is the value that it has.
+  bool find_or_insert(std::uint64_t code, const Value& value, Value& out) {
+    if (!insert(code, value)) return !get(code, out);
+    out = value;
+    return true;
+  }
   // True: the code is new. False: its value was replaced.
   bool insert_or_assign(std::uint64_t code, const Value& value) { return put(code, value, true); }
   // False: the code is not there.

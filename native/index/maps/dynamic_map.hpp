@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "index/maps/code_map.hpp"
+#include "index/maps/find_or_insert.hpp"
 #include "index/maps/key_column.hpp"
 #include "index/observe/activity.hpp"
 #include "index/observe/recording.hpp"
@@ -48,6 +49,12 @@ class DynamicMap {
                            const void* missing) = 0;
   virtual std::size_t contains(const KeyColumn& keys, bool* found) = 0;
   virtual std::size_t insert_or_assign(const KeyColumn& keys, const void* values) = 0;
+  // Sets each key's value, and whether the key is new: of equal ones the first is. New keys take
+  // the first elements of `fresh`, which has `count`, in the order in which they first appear.
+  // Returns how many are new. Throws std::invalid_argument, and changes nothing, if `fresh` has
+  // fewer, or the map keys alone.
+  virtual std::size_t find_or_insert(const KeyColumn& keys, const void* fresh, std::size_t count,
+                                     void* values, bool* is_new) = 0;
   // Returns how many keys are in the map and so have a new value.
   virtual std::size_t update(const KeyColumn& keys, const void* values) = 0;
   virtual std::size_t erase(const KeyColumn& keys) = 0;
@@ -103,17 +110,9 @@ class DynamicMapOf final : public DynamicMap {
 
   void build(const KeyColumn& keys, const void* values, int threads) override {
     check_keys(keys);
-    if (keys.type == KeyType::uint64) {
-      std::lock_guard lock(mutex_);
-      return map_.build(static_cast<const std::uint64_t*>(keys.data), at(values, 0), keys.count,
-                        threads);
-    }
-    std::vector<std::uint64_t> codes(keys.count);
-    for_codes(keys, [&](const std::uint64_t* block, std::size_t first, std::size_t count) {
-      std::copy_n(block, count, codes.data() + first);
-    });
+    const Codes codes(keys);
     std::lock_guard lock(mutex_);
-    map_.build(codes.data(), at(values, 0), codes.size(), threads);
+    map_.build(codes.data(), at(values, 0), keys.count, threads);
   }
 
   std::size_t find(const KeyColumn& keys, void* values, bool* found, const void* missing) override {
@@ -146,6 +145,22 @@ class DynamicMapOf final : public DynamicMap {
       if (count == 1) return std::size_t{map_.insert_or_assign(codes[0], value(values, first))};
       return map_.insert_or_assign(codes, at(values, first), count);
     });
+  }
+
+  std::size_t find_or_insert(const KeyColumn& keys, const void* fresh, std::size_t count,
+                             void* values, bool* is_new) override {
+    check_keys(keys);
+    if constexpr (kBytes == 0) {
+      throw std::invalid_argument("this index has keys alone, and no values to find");
+    } else {
+      const Codes codes(keys);  // in one block, so that `fresh` is checked before the first change
+      ArraySource<Value> source(static_cast<const Value*>(fresh), count);
+      return each(Operation::insert, {codes.data(), keys.count, KeyType::uint64},
+                  [&](auto* block, auto, auto size) {
+                    return index::find_or_insert(map_, block, size, static_cast<Value*>(values),
+                                                 is_new, source);
+                  });
+    }
   }
 
   std::size_t update(const KeyColumn& keys, const void* values) override {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "index/maps/code.hpp"
 #include "index/maps/types.hpp"
@@ -78,6 +79,30 @@ void for_codes(const KeyColumn& keys, Use use) {
       return detail::encode_blocks<double>(keys, use);
   }
 }
+
+// The codes of a column, which checked_keys and check_keys have accepted; of codes no copy.
+class Codes {
+ public:
+  explicit Codes(const KeyColumn& keys) {
+    if (keys.type == KeyType::uint64) {
+      data_ = static_cast<const std::uint64_t*>(keys.data);
+      return;
+    }
+    encoded_.resize(keys.count);
+    for_codes(keys, [&](const std::uint64_t* block, std::size_t first, std::size_t count) {
+      std::copy_n(block, count, encoded_.data() + first);
+    });
+    data_ = encoded_.data();
+  }
+  Codes(const Codes&) = delete;
+  Codes& operator=(const Codes&) = delete;
+
+  const std::uint64_t* data() const { return data_; }
+
+ private:
+  std::vector<std::uint64_t> encoded_;
+  const std::uint64_t* data_ = nullptr;
+};
 
 // Replaces codes by the bits of their keys.
 inline void decode_keys(std::uint64_t* codes, std::size_t count, KeyType type) {

@@ -75,8 +75,16 @@ class ShardedMap {
   bool update(std::uint64_t code, const Value& value) {
     return change(code, [&](Shard& map) { return map.update(code, value); });
   }
+  // True: the code is new, with this value. `out` is the value that it has.
+  bool find_or_insert(std::uint64_t code, const Value& value, Value& out) {
+    return change(code, [&](Shard& map) { return map.find_or_insert(code, value, out); });
+  }
   bool erase(std::uint64_t code) {
     return change(code, [&](Shard& map) { return map.erase(code); });
+  }
+  // Erases a code, and sets `out` to the value that it had. False: it is not there.
+  bool extract(std::uint64_t code, Value& out) {
+    return change(code, [&](Shard& map) { return map.get(code, out) && map.erase(code); });
   }
 
   // Batches, as of CodeMap; each shard is locked once for all of its codes. One shard after the
@@ -160,6 +168,14 @@ class ShardedMap {
     return total;
   }
   std::size_t shards() const { return shards_.size(); }
+  std::size_t bytes() const {
+    std::size_t total = 0;
+    for (const auto& shard : shards_) {
+      const std::lock_guard lock(shard->mutex);
+      total += shard->map.statistics().bytes;
+    }
+    return total;
+  }
 
   void verify() const {
     for (const auto& shard : shards_) {

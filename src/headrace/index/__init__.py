@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.index.adapt.metrics import IndexMetrics
     from headrace.index.run.index import Index
     from headrace.index.run.recorder import TraceRecorder
+    from headrace.index.run.sharded import ShardedIndex
 
 __all__ = [
     "CapError",
@@ -31,6 +32,7 @@ __all__ = [
     "IndexMetrics",
     "InvariantError",
     "KeysError",
+    "ShardedIndex",
     "Trace",
     "TraceError",
     "TraceRecorder",
@@ -41,6 +43,7 @@ _LATER = {
     "Index": "run.index",
     "IndexAdaptation": "adapt.agent",
     "IndexMetrics": "adapt.metrics",
+    "ShardedIndex": "run.sharded",
     "TraceRecorder": "run.recorder",
 }
 

@@ -4,7 +4,7 @@ Nothing is rounded or wraps around: a number that the index's type cannot hold i
 the exact type already is used as it is, without a copy.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def value_type_of(values: np.ndarray) -> str:
     return f"{kind}{64 if values.dtype.itemsize == 8 else 32}"
 
 
-def check_type(what: str, found: Any, accepted: Collection[str]) -> str:
+def named_type(what: str, found: Any, accepted: Collection[str]) -> str:
     """Return the name of a NumPy type.
 
     Raises
@@ -156,3 +156,11 @@ def _check_exact(what: str, integers: np.ndarray, dtype: np.dtype) -> None:
     raise KeysError(
         f"{what}: number {position} is {integers[position]}, which {dtype} does not hold exactly"
     )
+
+
+def checked(method: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a native method; what it refuses is a `KeysError`."""
+    try:
+        return method(*arguments)
+    except (ValueError, TypeError, IndexError) as error:
+        raise KeysError(str(error)) from error

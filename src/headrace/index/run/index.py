@@ -13,9 +13,10 @@ from headrace.index.configuration import Configuration
 from headrace.index.errors import InvariantError, KeysError
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.columns import (
-    check_type,
+    checked,
     key_type_of,
     keys_as,
+    named_type,
     row_of,
     value_type_of,
     values_as,
@@ -85,7 +86,7 @@ class Index:
         value_type = _value_type(values, value_dtype)
         if plan is not None and configuration is not None:
             raise KeysError("both a plan and a configuration are given, needs one of them")
-        self._plan, self._configuration = _planned(
+        self._plan, self._configuration = structure_of(
             (configuration or Configuration()) if plan is None else plan
         )
         self._dtype = np.dtype(key_type)
@@ -186,26 +187,26 @@ class Index:
         column = keys_as(keys, self._dtype)
         found = np.empty(len(column), np.bool_)
         if self._value_dtype is None:
-            _checked(self._map.contains, column, found)
+            checked(self._map.contains, column, found)
             return None, found
         given: Any = out
         if given is not None and not (isinstance(given, np.ndarray) and given.flags.writeable):
             raise KeysError(f"out is {out!r}, needs an array that may be written to")
         values = np.empty(len(column), self._value_dtype) if out is None else out
-        _checked(self._map.find, column, values, found, default)
+        checked(self._map.find, column, values, found, default)
         return values, found
 
     def contains(self, keys: Any) -> Any:
         """Return whether one key is there, or an array of bool for an array of keys."""
         if isinstance(keys, _SINGLE):
-            return _checked(self._map.contains_one, keys)
+            return checked(self._map.contains_one, keys)
         column = keys_as(keys, self._dtype)
         found = np.empty(len(column), np.bool_)
-        _checked(self._map.contains, column, found)
+        checked(self._map.contains, column, found)
         return found
 
     def __contains__(self, key: Any) -> bool:
-        return _checked(self._map.contains_one, key)
+        return checked(self._map.contains_one, key)
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """Return the value of one key, or of each of an array; `default` for those not there.
@@ -215,7 +216,7 @@ class Index:
         if self._value_dtype is None:
             return self.contains(keys)
         if isinstance(keys, _SINGLE):
-            return _checked(self._map.find_one, keys, default)
+            return checked(self._map.find_one, keys, default)
         return self.find(keys, default)[0]
 
     def __getitem__(self, keys: Any) -> Any:
@@ -229,7 +230,7 @@ class Index:
         if self._value_dtype is None:
             raise KeysError("this index has keys alone: use `contains`")
         if isinstance(keys, _SINGLE):
-            value = _checked(self._map.find_one, keys, _ABSENT)
+            value = checked(self._map.find_one, keys, _ABSENT)
             if value is _ABSENT:
                 raise KeyError(keys)
             return value
@@ -250,10 +251,39 @@ class Index:
         if isinstance(keys, _SINGLE):
             if (values is None) != (self._value_dtype is None):
                 values_as(values, self._value_dtype, 1)
-            return int(_checked(self._map.insert_one, keys, values))
+            return int(checked(self._map.insert_one, keys, values))
         column = keys_as(keys, self._dtype)
         data = values_as(values, self._value_dtype, len(column))
-        return _checked(self._map.insert_or_assign, column, data)
+        return checked(self._map.insert_or_assign, column, data)
+
+    def find_or_insert(self, keys: Any, fresh: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the value of each key; keys that are not in the index are inserted, as one call.
+
+        For ids and their rows in a table: `fresh` are the rows that are free. Several threads that
+        insert often use a `ShardedIndex`, which numbers rows itself.
+
+        Parameters
+        ----------
+        fresh : values that new keys take, in the order in which these first appear: at least as
+            many as keys are new, of which the first ``new.sum()`` are used.
+
+        Returns
+        -------
+        values : in the order of the keys; equal keys have one value.
+        new : bool, one for each key: it was not in the index. Of equal keys only the first is new.
+
+        Raises
+        ------
+        KeysError : as `insert`; `fresh` has too few values; this is a set of keys.
+        """
+        if self._value_dtype is None:
+            raise KeysError("this index has keys alone: use `insert`")
+        column = keys_as(keys, self._dtype)
+        numbers = values_as(fresh, self._value_dtype, len(row_of("fresh", fresh)))
+        values = np.empty(len(column), self._value_dtype)
+        new = np.empty(len(column), np.bool_)
+        checked(self._map.find_or_insert, column, numbers, values, new)
+        return values, new
 
     def __setitem__(self, keys: Any, values: Any) -> None:
         self.insert(keys, values)
@@ -262,13 +292,13 @@ class Index:
         """Assign the values of keys that are there, and leave others out; return how many are."""
         column = keys_as(keys, self._dtype)
         data = values_as(values, self._value_dtype, len(column))
-        return _checked(self._map.update, column, data)
+        return checked(self._map.update, column, data)
 
     def erase(self, keys: Any) -> int:
         """Erase keys, and leave out those that are not there; return how many were."""
         if isinstance(keys, _SINGLE):
-            return int(_checked(self._map.erase_one, keys))
-        return _checked(self._map.erase, keys_as(keys, self._dtype))
+            return int(checked(self._map.erase_one, keys))
+        return checked(self._map.erase, keys_as(keys, self._dtype))
 
     def __delitem__(self, keys: Any) -> None:
         """Erase keys.
@@ -345,7 +375,7 @@ class Index:
         bounds = np.zeros(len(column), self._dtype)
         found = np.empty(len(column), np.bool_)
         values = None if self._value_dtype is None else np.zeros(len(column), self._value_dtype)
-        _checked(self._map.lower_bound, column, bounds, values, found)
+        checked(self._map.lower_bound, column, bounds, values, found)
         bounds[~found] = 0
         return bounds, values, found
 
@@ -368,7 +398,7 @@ class Index:
             room = min(count, len(self) + 1)
             keys = np.empty(room, self._dtype)
             values = None if self._value_dtype is None else np.empty(room, self._value_dtype)
-            read = _checked(self._map.scan, first, end, after, keys, values)
+            read = checked(self._map.scan, first, end, after, keys, values)
             if read < room or room == count:
                 break
             # full although there was room for all: other threads have inserted meanwhile
@@ -380,7 +410,7 @@ class Index:
 
     def configure(self, plan: IndexPlan | Configuration) -> None:
         """Set the configuration of leaves that are made from now on; `convert` changes others."""
-        self._plan, self._configuration = _planned(plan)
+        self._plan, self._configuration = structure_of(plan)
         self._map.configure(native_configuration(self._configuration))
 
     def convert(self, cursor: int = 0, most_keys: int = BLOCK) -> int | None:
@@ -390,7 +420,7 @@ class Index:
         """
         if most_keys < 1:
             raise KeysError(f"most_keys is {most_keys}, needs at least 1")
-        return _checked(self._map.convert, cursor, most_keys)
+        return checked(self._map.convert, cursor, most_keys)
 
     def copy(self) -> Self:
         """Return a copy, whose leaves are all of the configuration."""
@@ -430,38 +460,38 @@ def _restored(
     return made(keys, values, configuration=configuration)
 
 
-def _checked(method: Any, *arguments: Any) -> Any:
-    try:
-        return method(*arguments)
-    except (ValueError, TypeError, IndexError) as error:
-        raise KeysError(str(error)) from error
-
-
 def _key_type(keys: np.ndarray | None, dtype: Any) -> str:
     if dtype is not None:
-        return check_type("dtype", dtype, KEY_TYPES)
+        return named_type("dtype", dtype, KEY_TYPES)
     return "uint64" if keys is None else key_type_of(keys)
 
 
 def _value_type(values: Any, dtype: Any) -> str | None:
     if dtype is not None:
-        return check_type("value_dtype", dtype, VALUE_TYPES)
+        return named_type("value_dtype", dtype, VALUE_TYPES)
     return None if values is None else value_type_of(row_of("values", values))
 
 
-def _planned(
-    given: IndexPlan | Configuration | str | os.PathLike[str],
+def structure_of(
+    structure: IndexPlan | Configuration | str | os.PathLike[str],
 ) -> tuple[IndexPlan | None, Configuration]:
-    if isinstance(given, Configuration):
-        return None, given
-    if isinstance(given, IndexPlan):
-        return given, given.configuration
+    """Return the plan of a structure, if it has one, and its configuration.
+
+    Raises
+    ------
+    KeysError : it is neither a plan, nor a path, nor a configuration.
+    ArtifactError : the file of the plan is none.
+    """
+    if isinstance(structure, Configuration):
+        return None, structure
+    if isinstance(structure, IndexPlan):
+        return structure, structure.configuration
     try:
-        path = Path(given)
+        path = Path(structure)
     except TypeError:
         raise KeysError(
-            f"the structure is given by {given!r}, needs an index plan, its file, or a "
+            f"the structure is given by {structure!r}, needs an index plan, its file, or a "
             "Configuration"
         ) from None
-    loaded = IndexPlan.load(path)
-    return loaded, loaded.configuration
+    plan = IndexPlan.load(path)
+    return plan, plan.configuration
