@@ -13,6 +13,7 @@ from benchmarks.memory import (
     implementations,
     models,
     planning,
+    programs,
     resnet,
 )
 from benchmarks.sections import Section, run_sections
@@ -25,6 +26,7 @@ SECTIONS: tuple[Section, ...] = (
     models,
     correct,
     harm,
+    programs,
     implementations,
     *((gpu,) if torch.cuda.is_available() else ()),
 )

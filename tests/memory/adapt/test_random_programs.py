@@ -22,7 +22,7 @@ def check(seed: int, exactness: Exactness) -> None:
         with case(cell):
             assert cell.excess_bytes <= 0
             assert cell.error_over_eager <= GREATEST_ERROR_OVER_EAGER
-            assert cell.rounds or cell.equals_plain
+            assert cell.rounds or cell.is_equal
             assert not (exactness is Exactness.EXACT and cell.rounds)
 
 
