@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from queue import Empty
 from typing import Any
 
 from headrace.launch.roles import LINES, Role, Roles
+from tests.conformance.warm import program_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,10 +70,11 @@ def all_succeed(
     code: str, count: int, *arguments: str, deadline_s: float = 90, **settings: str
 ) -> None:
     """Run `count` processes of `code`, each of which has to end with exit code 0."""
+    variables = [environment(RANK=str(rank), **settings) for rank in range(count)]
     started = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore::FutureWarning", "-c", code, *arguments],
-            env=environment(RANK=str(rank), **settings),
+            program_arguments(rank, ["-c", code, *arguments], variables[rank]),
+            env=variables[rank],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -93,18 +94,22 @@ def all_succeed(
 def ranks(count: int, script: Path, *arguments: str, **settings: str) -> Iterator[list[Rank]]:
     """Yield `count` processes of `script`, set up as torchrun would, with `settings`."""
     port = str(free_port())
+    variables = [
+        environment(
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+            WORLD_SIZE=str(count),
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            **settings,
+        )
+        for rank in range(count)
+    ]
     roles = {
         rank: Role(
             name=f"rank {rank}",
-            argv=[sys.executable, "-W", "ignore::FutureWarning", str(script), *arguments],
-            env=environment(
-                MASTER_ADDR="127.0.0.1",
-                MASTER_PORT=port,
-                WORLD_SIZE=str(count),
-                RANK=str(rank),
-                LOCAL_RANK=str(rank),
-                **settings,
-            ),
+            argv=program_arguments(rank, [str(script), *arguments], variables[rank]),
+            env=variables[rank],
         )
         for rank in range(count)
     }
