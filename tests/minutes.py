@@ -6,8 +6,7 @@ the tests, the elapsed seconds of all are divided by their number.
 
 ``python -m tests.minutes TIER FILE [TOTAL]`` prints the minutes of all lines, and fails where those
 of a capability are more than 1.5 times its budget. The elapsed minutes of native and Python tests
-together, which begin at the time in FILE's first line, are written to TOTAL, too: first without
-those of capabilities that have a budget of their own, then the largest of these.
+together, which begin at the time in FILE's first line, are written to TOTAL, too.
 
 What is held against a budget is processor time, of the tests and of the child processes that they
 waited for, shared by two processors: other work on the same machine prolongs the elapsed time of a
@@ -144,11 +143,8 @@ def main(arguments: Sequence[str]) -> int:
     total = (time.time() - began["began"]) / 60
     lines = summary(tier, minutes, total)
     print("\n".join(lines))
-    own = [
-        minutes[names[0]][0] for names in BUDGETS[tier] if len(names) == 1 and names[0] in minutes
-    ]
     for path in totals:
-        Path(path).write_text(f"{total - sum(own):.2f} {max(own, default=0):.2f}\n")
+        Path(path).write_text(f"{total:.2f}\n")
     return len(lines) > 1
 
 

@@ -107,9 +107,7 @@ def test_runs_are_summed_and_the_total_is_left(
         "minutes of tests: collectives 0.5 (0.1 of processors), "
         "compression 1.5 (0.5 of processors), shared 2.0 (0.8 of processors); "
     )
-    first, later = map(float, total.read_text().split())
-    assert 3.5 <= first < 4.5  # the elapsed 5 without compression's, which has its own budget
-    assert later == 1.5
+    assert 5 <= float(total.read_text()) < 6
     lines.append({"shared": [60.0, 1800.0]})
     seconds.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(["fast", str(seconds)]) == 1

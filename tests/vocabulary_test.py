@@ -9,6 +9,10 @@ Four rules, over `src`, `native`, the README and `docs/` (quotations in backtick
 
 Names in formats keep their words: `FORMATS` lists them.
 ``python -m tests.vocabulary_test [PATH...]`` prints what breaks a rule.
+
+Two more counts are bars of ``make bench CLAIM=house``: `placeholder_share` of the names that a
+package binds, and `banned_phrases` in texts. ``python -m tests.vocabulary_test --placeholders
+[PATH...]`` and ``--phrases`` print their places.
 """
 
 import ast
@@ -37,6 +41,35 @@ NO_NAME = re.compile(
     r"|settl(?:e|es|ed|ing)|says?|said|hears?|heard|by_hand)"
 )
 NO_MODULE = re.compile(r"(placed|images?|census|shapes?|places?)")
+
+PLACEHOLDERS = frozenset(
+    [
+        "found",
+        "made",
+        "each",
+        "known",
+        "given",
+        "kept",
+        "way",
+        "one",
+        "other",
+        "held",
+        "wanted",
+        "chosen",
+        "whole",
+        "rest",
+    ]
+)
+"""Names that do not say what their value is in the domain."""
+
+GENERIC = frozenset(["item", "entry", "value", "result", "data", "current", "obj", "tmp"])
+"""Names that would replace `PLACEHOLDERS` without telling more: counted with them."""
+
+PHRASES = re.compile(
+    r"Return what\b|\bthose\s+of\s+before\b|\bof\s+then\b|\b(?:is|are)\s+there\b"
+    r"|\bone\s+and\s+the\s+other\b|\bso\s+that\s+nothing\s+is\s+lost\b"
+)
+"""Phrases for which the field has a word: live, resident, exists, earlier gradients, ..."""
 
 FORMATS: dict[str, str] = {
     "maker": "a field of plans",
@@ -186,6 +219,131 @@ def retired_words(paths: Iterable[Path]) -> list[Found]:
     ]
 
 
+class Placeholder(NamedTuple):
+    """One binding of a name that is a placeholder."""
+
+    path: Path
+    line: int
+    name: str
+
+
+class NameCount(NamedTuple):
+    """Bindings of some files: of all names, and those of `PLACEHOLDERS` and of `GENERIC`."""
+
+    names: int
+    placeholders: list[Placeholder]
+    generic: int
+
+    @property
+    def placeholder_share(self) -> float:
+        """Placeholders among all bindings; 0 of none."""
+        return len(self.placeholders) / max(1, self.names)
+
+    @property
+    def generic_share(self) -> float:
+        """Placeholders and generic names among all bindings; 0 of none."""
+        return (len(self.placeholders) + self.generic) / max(1, self.names)
+
+
+def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield (name, line) of each assigned name and parameter, without leading underscores.
+
+    Left out: `self` and `cls`, and parameters of protocols: of methods such as ``__eq__``.
+    """
+    protocols = {
+        parameter
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        and re.fullmatch(r"__\w+__", function.name)
+        and function.name not in ("__init__", "__new__", "__call__")
+        for parameter in ast.walk(function.args)
+        if isinstance(parameter, ast.arg)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name.lstrip("_"), node.lineno
+            case ast.arg(arg=name) if name not in ("self", "cls") and node not in protocols:
+                yield name.lstrip("_"), node.lineno
+            case _:
+                pass
+
+
+def count_names(paths: Iterable[Path]) -> NameCount:
+    """Count the names that Python files bind."""
+    names, generic = 0, 0
+    placeholders: list[Placeholder] = []
+    for path in paths:
+        for name, line in bound_names(ast.parse(path.read_text(encoding="utf-8"))):
+            names += 1
+            generic += name in GENERIC
+            if name in PLACEHOLDERS:
+                placeholders.append(Placeholder(path, line, name))
+    return NameCount(names, placeholders, generic)
+
+
+def packages(source: Path) -> dict[str, list[Path]]:
+    """Return the Python files of each package in a folder, and its own modules as ``(top)``."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(source.rglob("*.py")):
+        folders = path.relative_to(source).parts[:-1]
+        files.setdefault(folders[0] if folders else "(top)", []).append(path)
+    return files
+
+
+def banned_phrases(paths: Iterable[Path]) -> list[Found]:
+    """Return every use of `PHRASES` in the texts of files: docstrings, messages and comments."""
+    phrases: list[Found] = []
+    for path in paths:
+        source = path.read_text(encoding="utf-8")
+        if path.suffix == ".md":
+            source = _CODE.sub(lambda code: "\n" * code.group(0).count("\n"), source)
+        for phrase in PHRASES.finditer(source):
+            line = source.count("\n", 0, phrase.start()) + 1
+            phrases.append(Found(path, line, f"the phrase {' '.join(phrase.group(0).split())!r}"))
+    return phrases
+
+
+def test_placeholders_are_counted_among_the_names_that_a_file_binds(tmp_path: Path) -> None:
+    module = tmp_path / "one" / "schedule.py"
+    module.parent.mkdir()
+    module.write_text(
+        "class Schedule:\n"
+        "    def __eq__(self, other): return True\n"
+        "    def __init__(self, other): self.kept = other\n"
+        "def read(path, *, each):\n"
+        "    found = [entry for entry in path]\n"
+        "    _made, steps = found\n"
+    )
+    (tmp_path / "errors.py").write_text("")
+    assert {name: len(files) for name, files in packages(tmp_path).items()} == {
+        "(top)": 1,
+        "one": 1,
+    }
+    count = count_names(packages(tmp_path)["one"])
+    assert sorted((place.line, place.name) for place in count.placeholders) == [
+        (3, "other"),
+        (4, "each"),
+        (5, "found"),
+        (6, "made"),
+    ]
+    assert (count.names, count.generic) == (7, 1)
+    assert count.placeholder_share == 4 / 7
+    assert count.generic_share == 5 / 7
+
+
+def test_phrases_are_found_across_lines_and_not_in_quoted_code(tmp_path: Path) -> None:
+    module = tmp_path / "step.py"
+    module.write_text('"""Return what a step reads.\n\nAdds to those of\nbefore."""\n')
+    page = tmp_path / "page.md"
+    page.write_text("`is there`\nThe data is there.\n")
+    assert [(phrase.path.name, phrase.line) for phrase in banned_phrases([module, page])] == [
+        ("step.py", 1),
+        ("step.py", 3),
+        ("page.md", 2),
+    ]
+
+
 def test_texts_and_names_use_the_words_of_the_field() -> None:
     found = retired_words(covered())
     assert not found, "\n".join(map(str, found))
@@ -208,10 +366,23 @@ def test_every_rule_can_fail(tmp_path: Path) -> None:
     ]
 
 
-if __name__ == "__main__":
-    _chosen = [Path(argument).resolve() for argument in sys.argv[1:]]
-    _files = [
-        path for path in covered() if not _chosen or any(path.is_relative_to(c) for c in _chosen)
+def main(arguments: list[str]) -> None:
+    """Print what breaks a rule, or the places of a count, in all files or below some paths."""
+    folders = [Path(argument).resolve() for argument in arguments if argument[:2] != "--"]
+    files = [
+        path
+        for path in covered()
+        if not folders or any(path.is_relative_to(folder) for folder in folders)
     ]
-    for _one in retired_words(_files):
-        print(_one)
+    if "--placeholders" in arguments:
+        python = [path for path in files if path.suffix == ".py"]
+        for path, line, name in count_names(python).placeholders:
+            print(f"{path.relative_to(ROOT)}:{line}: {name}")
+        return
+    problems = banned_phrases(files) if "--phrases" in arguments else retired_words(files)
+    for problem in problems:
+        print(problem)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house.duplicates import DuplicateBlock, duplicate_blocks
 from benchmarks.house.modules import (
     code_lines,
     cycles,
@@ -12,6 +13,7 @@ from benchmarks.house.modules import (
     long_functions,
     source_modules,
 )
+from benchmarks.house.public import private_types
 
 FILES = {
     "headrace/__init__.py": "",
@@ -70,3 +72,54 @@ def test_functions_are_measured_from_their_first_line_to_their_last(
 def test_blank_lines_comments_and_docstrings_hold_no_code(modules: dict[str, Path]) -> None:
     assert code_lines(modules["headrace.collectives.plan.entry"]) == 5
     assert code_lines(modules["headrace.collectives.plan.book"]) == 4
+
+
+COPY = """
+def {0}(path):
+    # a comment
+    {1} = open(path)
+    if {1} is None:
+        raise ValueError("{0}")
+
+    for line in {1}:
+        print(line, {2})
+    {1}.close()
+    return [line for line in {1}]
+"""
+FIELDS = "class Row:\n" + "".join(f"    field_{number}: int\n" for number in range(12))
+
+
+def test_copies_with_other_names_and_constants_are_pairs_of_places(tmp_path: Path) -> None:
+    (tmp_path / "first.py").write_text(COPY.format("load", "file", 1))
+    (tmp_path / "second.py").write_text(f"{FIELDS}{FIELDS}{COPY.format('read', 'stream', 2)}")
+    (tmp_path / "third.py").write_text(COPY.format("parse", "text", 3).replace("print(", "len("))
+    (tmp_path / "fourth.py").write_text(COPY.format("scan", "text", 3).replace(" is ", " == "))
+    assert duplicate_blocks(source_modules(tmp_path)) == [
+        DuplicateBlock(first="first:2", second="second:28", lines=8),
+        DuplicateBlock(first="first:2", second="third:2", lines=8),
+        DuplicateBlock(first="second:28", second="third:2", lines=8),
+    ]
+
+
+def test_types_of_public_annotations_that_no_facade_offers_are_private(tmp_path: Path) -> None:
+    (tmp_path / "facade.py").write_text(
+        "from inner import Plan, Proof\n"
+        "__all__ = ['Plan', 'plan']\n"
+        "def plan(path: 'Path', *, proof: Proof | None = None) -> 'Plan': ...\n"
+    )
+    (tmp_path / "inner.py").write_text(
+        "from pathlib import Path\n"
+        "Steps = list[int]\n"
+        "class Proof: ...\n"
+        "class Plan:\n"
+        "    steps: 'Steps'\n"
+        "    _cache: 'Cache'\n"
+        "    def prove(self, hidden: 'Cache | None') -> Proof: ...\n"
+        "    def _inner(self) -> 'Cache': ...\n"
+        "class Cache: ...\n"
+    )
+    assert private_types(source_modules(tmp_path)) == {
+        ("inner", "Cache"): ["facade.Plan"],
+        ("inner", "Proof"): ["facade.Plan", "facade.plan"],
+        ("inner", "Steps"): ["facade.Plan"],
+    }
