@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.preserve import preserved
+from headrace.memory.measure.running_averages import averages_as_tensors
 from headrace.memory.measure.step import sample_of
 
 
@@ -74,6 +75,7 @@ def traced_outside(
         with (
             preserved(model),
             FakeTensorMode(allow_non_fake_inputs=True) as mode,
+            averages_as_tensors(model),
             _standing_still(blocks, alive, calls),
         ):
             named = {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -49,6 +49,7 @@ from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.losses import loss_alone
 from headrace.memory.measure.preserve import attributes_preserved, preserved
 from headrace.memory.measure.recurrent import RECURRENT, decomposed
+from headrace.memory.measure.running_averages import averages_as_tensors
 from headrace.memory.measure.tensors_alone import TensorsAlone
 from headrace.memory.operators import is_rewritten, rewrite
 from headrace.memory.operators.normalization import correct_statistics
@@ -340,6 +341,7 @@ def _trace(
     with ExitStack() as stack:
         stack.enter_context(preserve_node_meta())
         stack.enter_context(_modules_noted(model, entered))
+        stack.enter_context(averages_as_tensors(model))
         stack.enter_context(_ForwardMode(entered))
         try:
             joint = aot_export_joint_with_descriptors(stack, step, step.tensors)
