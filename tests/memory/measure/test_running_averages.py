@@ -13,7 +13,11 @@ from tests.memory.states import differences, state_of_objects
 def normalized() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4, momentum=None),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16, 3),
     )
 
 

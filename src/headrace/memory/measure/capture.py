@@ -280,7 +280,10 @@ _REASONS = {
     "all Tensors to FakeTensors": "it reads a tensor that is no buffer; use register_buffer",
     "entirely functional graph": "it writes into a tensor that is no buffer; use register_buffer",
     "need to register a pytree": "it returns an object ({}); use a tuple or dict, "
-    "switch that off, or register a pytree",
+    "switch that off (a cache of transformers: config.use_cache = False of all modules that have a "
+    "config), or register a pytree",
+    "use_reentrant=True": "it calls torch.utils.checkpoint with use_reentrant=True; remove the "
+    "checkpoint, as the schedule decides what is computed again, or pass use_reentrant=False",
 }
 """Reasons and remedies by parts of torch's errors."""
 

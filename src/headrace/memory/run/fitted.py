@@ -19,10 +19,23 @@ from headrace.memory.measure.capture import Capture, WithLoss, is_hooked, step_a
 from headrace.memory.measure.step import StepConditions, device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
+from headrace.memory.run.differentiation import is_transformed
 from headrace.memory.run.step import ScheduledStep
 from headrace.memory.run.variants import Variant, Variants
 from headrace.memory.schedule import Schedule
 from headrace.units import size
+
+_DIFFERENT = (
+    "a training step has other shapes, strides, types, modes, modules, hooks, arguments or "
+    "attributes {attributes}than those with schedules, and runs without one: its memory is not "
+    "bounded (`captures` of headrace.memory.fit is how many kinds of steps have schedules)"
+)
+_TRANSFORMED = (
+    "a fitted module is called within a transform of torch.func (grad, vmap, jvp, ...) or "
+    "forward-mode differentiation, which do not run schedules: it runs without one, and its memory "
+    "is not bounded. Call the module that was fitted there, which does the same without this "
+    "warning"
+)
 
 
 class FittedModule(nn.Module):
@@ -31,9 +44,9 @@ class FittedModule(nn.Module):
     Parameters, buffers and submodules are those of `model` itself, under the same names; so are
     the `state_dict` and everything else that is not defined here. Only calls in training differ:
     with gradients enabled, the first call, and any of equal arguments and modules, runs a schedule.
-    Modules are equal by their types, modes, hooks and attributes. Without gradients and in
-    evaluation, which is `model`'s own mode, the model runs as it is. Attributes that are set on it
-    are the model's own.
+    Modules are equal by their types, modes, hooks and attributes. Without gradients, where nothing
+    requires one, and in evaluation, which is `model`'s own mode, the model runs as it is; within
+    transforms of torch.func too, with a warning. Attributes that are set on it are the model's own.
 
     Parameters
     ----------
@@ -82,7 +95,7 @@ class FittedModule(nn.Module):
             self._called, partial(conditions.implemented, exactness=exactness), plan, captures
         )
         self._budget: int | None = None
-        self._warned = False
+        self._warned: set[str] = set()
         self._take_signature()
         self.__dict__["_original"] = model  # from here on other attributes are the model's own
 
@@ -118,15 +131,22 @@ class FittedModule(nn.Module):
         """Run the model, in training by its schedule."""
         if not (self._original.training and torch.is_grad_enabled()):
             return self._called(*args, **kwargs)
+        if is_transformed():
+            self._warn(_TRANSFORMED)
+            return self._called(*args, **kwargs)
         args, kwargs = step_arguments(self._called, args, kwargs)
-        kind, modules, tensors = self._kind(args, kwargs)
+        kind, modules, state = self._kind(args, kwargs)
+        leaves = pytree.tree_leaves((args, kwargs))
+        tensors = [*state, *(leaf for leaf in leaves if isinstance(leaf, Tensor))]
+        if not any(tensor.requires_grad for tensor in tensors):
+            return self._called(*args, **kwargs)
         variant = self._variants.find(kind, modules, args, kwargs)
         step = None if variant is None else self._step(variant)
         if variant is None or step is None:
-            self._warn(self._variants.differing(kind, modules))
+            attributes = self._variants.differing(kind, modules)
+            self._warn(_DIFFERENT, attributes=f"({attributes}) " if attributes else "")
             return self._called(*args, **kwargs)
-        leaves = pytree.tree_leaves((args, kwargs))
-        outputs = step.of_tensors([*tensors, *(e for e in leaves if isinstance(e, Tensor))])
+        outputs = step.of_tensors(tensors)
         for change in variant.changes:
             change.apply(self._called)
         return outputs
@@ -190,16 +210,11 @@ class FittedModule(nn.Module):
         """Plans made so far, where the function that makes them keeps them; see `fit`."""
         return list(getattr(self._plan, "plans", ()))
 
-    def _warn(self, attributes: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                "a training step has other shapes, strides, types, modes, modules, hooks, "
-                f"arguments or attributes {f'({attributes}) ' if attributes else ''}than those "
-                "with schedules, and runs without one: its memory is not bounded (`captures` of "
-                "headrace.memory.fit is how many kinds of steps have schedules)",
-                stacklevel=4,
-            )
+    def _warn(self, template: str, **details: str) -> None:
+        """Warn of steps that run without a schedule, of each reason once."""
+        if template not in self._warned:
+            self._warned.add(template)
+            warnings.warn(template.format(**details), stacklevel=4)
 
     def train(self, mode: bool = True) -> "FittedModule":
         """Set training or evaluation, of the model too."""

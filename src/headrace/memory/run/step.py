@@ -18,6 +18,7 @@ from headrace.memory.measure.capture import Capture
 from headrace.memory.measure.losses import refusing_gradients
 from headrace.memory.run.accumulate import AddedGradients
 from headrace.memory.run.code import freeing_code
+from headrace.memory.run.differentiation import refuse_second_order
 from headrace.memory.run.graphs import scheduled_graphs
 from headrace.memory.schedule import Schedule
 
@@ -71,7 +72,9 @@ class ScheduledStep:
 
     def of_tensors(self, tensors: list[Tensor]) -> Any:
         """Run the forward pass on all tensors in one list."""
-        return refusing_gradients(self.run(*tensors))
+        outputs = self.run(*tensors)
+        refuse_second_order(outputs)
+        return refusing_gradients(outputs)
 
     def __deepcopy__(self, _copied: Mapping[int, Any]) -> Self:
         return self
