@@ -45,16 +45,18 @@ def _averages_cumulatively(module: nn.Module) -> TypeGuard[_BatchNorm]:
 
 def _normalized(norm: _BatchNorm, x: Tensor) -> Tensor:
     """Return what `forward` does, with the running statistics updated."""
-    running = norm.running_mean, norm.running_var
-    assert isinstance(norm.num_batches_tracked, Tensor)
-    assert isinstance(running[0], Tensor)
-    assert isinstance(running[1], Tensor)
+    mean, variance, batches = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    assert isinstance(mean, Tensor)
+    assert isinstance(variance, Tensor)
+    assert isinstance(batches, Tensor)
     norm._check_input_dim(x)
-    norm.num_batches_tracked.add_(1)
-    batch = torch.zeros_like(running[0]), torch.zeros_like(running[1])
+    batches.add_(1)
+    newest_mean, newest_variance = torch.zeros_like(mean), torch.zeros_like(variance)
     # with a momentum of 1 the statistics become those of the batch
-    y = nn.functional.batch_norm(x, *batch, norm.weight, norm.bias, True, 1.0, norm.eps)
-    share = norm.num_batches_tracked.double().reciprocal()
-    for average, newest in zip(running, batch, strict=True):
-        average.mul_(1 - share).add_(newest * share)
+    y = nn.functional.batch_norm(
+        x, newest_mean, newest_variance, norm.weight, norm.bias, True, 1.0, norm.eps
+    )
+    share = batches.double().reciprocal()
+    mean.mul_(1 - share).add_(newest_mean * share)
+    variance.mul_(1 - share).add_(newest_variance * share)
     return y
