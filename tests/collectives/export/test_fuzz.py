@@ -3,7 +3,6 @@
 import json
 import random
 import tracemalloc
-from time import perf_counter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +14,7 @@ from headrace.collectives.export import msccl_xml, mscclpp_json, mscclpp_read
 from headrace.collectives.plan.generators.templates.direct import direct
 from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.ir.lower import lower
+from tests.waiting import no_hang
 
 XML = [
     msccl_xml.export(lower(ring(Demand(collective=Collective.ALLREDUCE, ranks=3, chunks=3)))),
@@ -139,11 +139,10 @@ def test_changed_plans(seed: int, text: str, junk: object) -> None:
 )
 def test_hostile_xml_takes_neither_time_nor_memory(text: str) -> None:
     tracemalloc.start()
-    started = perf_counter()
-    xml(text)
+    with no_hang():
+        xml(text)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert perf_counter() - started < 5
     assert peak < 200e6
 
 

@@ -1,6 +1,5 @@
 """The plan book: what it chooses, how it is stored, what it refuses."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,11 +85,9 @@ def test_programs_are_stored_once(book: PlanBook) -> None:
     assert set(digests) == {entry.plan.program.digest for entry in book.entries}
 
 
-def test_building_is_reproducible_and_quick(book: PlanBook) -> None:
+def test_building_is_reproducible_and_tells_its_progress(book: PlanBook) -> None:
     seen: list[tuple[str, float]] = []
-    start = time.process_time()
     again = build_book(TOPOLOGY, progress=lambda what, done: seen.append((what, done)))
-    assert time.process_time() - start < 6
     assert again.digest == book.digest
     fractions = [done for _, done in seen]
     assert fractions == sorted(fractions)

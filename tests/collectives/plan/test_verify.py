@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import time
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from tests.collectives.plan.handmade import (
     ring_allgather,
     ring_allreduce,
 )
+from tests.waiting import no_hang
 
 
 def rejects(draft_or_program: Draft | Program, *pieces: str) -> None:
@@ -453,15 +453,13 @@ def test_sums_in_different_order_at_different_ranks() -> None:
 # ---- size -----------------------------------------------------------------------------------
 
 
-@pytest.mark.timing
-def test_fifty_thousand_steps_take_seconds() -> None:
+def test_fifty_thousand_steps_are_no_hang() -> None:
     program = ring_allreduce(16, 800).build()
     wide = direct_all_to_all(96).build()
     assert len(program.steps["op"]) > 45_000
-    start = time.perf_counter()
-    verify(program)
-    verify(wide)
-    assert time.perf_counter() - start < 15.0
+    with no_hang():
+        verify(program)
+        verify(wide)
 
 
 def test_every_rank_may_cover_ranges() -> None:

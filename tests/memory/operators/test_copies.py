@@ -22,6 +22,7 @@ from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
 from tests.memory.models import CASES, SquareLoss
 from tests.memory.training import state_of
+from tests.waiting import ENDLESS_S
 
 CPU = torch.device("cpu")
 
@@ -95,7 +96,8 @@ def test_plans_store_bf16_where_products_are_slow() -> None:
     peak = simulate_step(graph, plain_schedule(graph)).peak_bytes
     least = simulate_step(graph, half_schedule(graph)).peak_bytes
     assert least < 0.7 * peak
-    found = solve_schedule(graph, least, limits=SolveLimits(seconds=10.0))
+    limits = SolveLimits(seconds=ENDLESS_S, bound_seconds=0.0, rounds=5, interval_work=0.0)
+    found = solve_schedule(graph, least, limits=limits)
     names = [
         graph.operators[step.operator].implementations[step.implementation].name
         for step in found.schedule.steps

@@ -24,6 +24,7 @@ from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
 from tests.memory.models import CASES, SquareLoss
 from tests.memory.training import assert_trains_alike, state_of
+from tests.waiting import ENDLESS_S
 
 CPU = torch.device("cpu")
 DEVICE = Roofline(
@@ -99,7 +100,8 @@ def test_plans_offload_where_products_are_slow() -> None:
     captured = with_implementations(capture(model, (x,)), offload=True)
     graph = modelled(captured, DEVICE)
     plain = simulate_step(graph, plain_schedule(graph))
-    found = solve_schedule(graph, int(0.6 * plain.peak_bytes), limits=SolveLimits(seconds=4.0))
+    limits = SolveLimits(seconds=ENDLESS_S, bound_seconds=0.0, rounds=5, interval_work=2.0)
+    found = solve_schedule(graph, int(0.6 * plain.peak_bytes), limits=limits)
     ways = [
         graph.operators[s.operator].implementations[s.implementation] for s in found.schedule.steps
     ]

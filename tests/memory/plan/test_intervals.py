@@ -16,6 +16,7 @@ from headrace.solver import Parameters
 from tests.memory.graphs import random_graph
 from tests.memory.plan.oracle import fastest
 from tests.memory.plan.test_programs import budget_of
+from tests.waiting import ENDLESS_S
 
 
 @settings(max_examples=25)
@@ -29,7 +30,7 @@ def test_intervals_find_the_optimum(random: Random, ways: bool) -> None:
     search = Search(stages, budget)
     start = search.evaluator.try_(Draft.plain(stages))
     assert start is not None
-    draft = improved(stages, budget, start, Parameters(limit_s=20.0), spare=3)
+    draft = improved(stages, budget, start, Parameters(limit_s=ENDLESS_S), spare=3)
     in_place = any(
         graph.operators[step.operator].implementations[step.implementation].overwrites is not None
         for step in best.schedule.steps

@@ -16,10 +16,11 @@ from headrace.solver import Parameters, Proved, Result, solve
 from tests.memory.graphs import chain, random_graph
 from tests.memory.plan.oracle import fastest
 from tests.memory.plan.paper import paper_program
+from tests.waiting import ENDLESS_S
 
 
 def optimum(program: StepProgram) -> Result:
-    found = solve(program.model, Parameters(limit_s=60.0))
+    found = solve(program.model, Parameters(limit_s=ENDLESS_S))
     assert found.proved in (Proved.OPTIMAL, Proved.INFEASIBLE)
     return found
 

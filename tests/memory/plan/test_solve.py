@@ -1,7 +1,9 @@
 """Plans for a budget: optimal where the step is small, within their certificate where it is not."""
 
+import itertools
 from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -24,8 +26,10 @@ from tests.memory.graphs import chain, random_graph
 from tests.memory.networks import resnet
 from tests.memory.plan.oracle import fastest
 from tests.memory.plan.test_programs import budget_of
+from tests.waiting import ENDLESS_S
 
-EXACT = SolveLimits(gap=1e-9)
+UNTIMED = SolveLimits(seconds=ENDLESS_S, bound_seconds=ENDLESS_S)
+EXACT = replace(UNTIMED, gap=1e-9)
 
 
 @settings(max_examples=40)
@@ -109,7 +113,7 @@ def test_a_network_within_its_certificate() -> None:
     plain = simulate_step(graph, plain_schedule(graph))
     budget = int(0.5 * plain.peak_bytes)
     seen: list[SolveProgress] = []
-    limits = SolveLimits(seconds=15.0, bound_seconds=12.0, rounds=3, interval_work=0.5, gap=0.02)
+    limits = replace(UNTIMED, rounds=3, interval_work=0.5, gap=0.02)
     found = solve_schedule(graph, budget, limits=limits, progress=seen.append)
     assert verify(graph, found.schedule, budget).time_us == found.time_us
     assert found.bound_us >= plain.time_us
@@ -123,7 +127,7 @@ def test_a_network_within_its_certificate() -> None:
 def test_equal_seeds_and_rounds_give_equal_schedules() -> None:
     graph = resnet(blocks=(1,))
     budget = int(0.5 * simulate_step(graph, plain_schedule(graph)).peak_bytes)
-    limits = SolveLimits(bound_seconds=0.0, rounds=3, interval_work=0.5)
+    limits = replace(UNTIMED, bound_seconds=0.0, rounds=3, interval_work=0.5)
     first, second = (
         solve_schedule(graph, budget, limits=limits, seed=3).schedule for _ in range(2)
     )
@@ -153,7 +157,7 @@ def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
         return polled > polls
 
     try:
-        found = solve_schedule(graph, budget, limits=SolveLimits(gap=0.0), interrupt=interrupt)
+        found = solve_schedule(graph, budget, limits=replace(UNTIMED, gap=0.0), interrupt=interrupt)
     except BudgetError:
         assert polled < polls + 20
         return
@@ -162,12 +166,17 @@ def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
     assert polled < polls + 100
 
 
-def test_a_short_limit_leaves_time_for_the_bound() -> None:
-    """A polish that ran beyond the limit once left only the trivial bound."""
-    graph = resnet(blocks=(2, 2, 2))
+def test_a_short_limit_leaves_time_for_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A polish that ran beyond the limit once left only the trivial bound.
+
+    The clock goes on with the work: it is read after each piece.
+    """
+    reads = itertools.count()
+    monkeypatch.setattr(solve, "time", SimpleNamespace(monotonic=lambda: 0.06 * next(reads)))
+    graph = resnet(blocks=(1, 1, 1))
     plain = simulate_step(graph, plain_schedule(graph))
     found = solve_schedule(
-        graph, int(0.5 * plain.peak_bytes), limits=SolveLimits(seconds=4.0, gap=0.0)
+        graph, int(0.5 * plain.peak_bytes), limits=SolveLimits(seconds=30.0, gap=0.0)
     )
     assert found.stop is Stop.TIME
     assert found.bound_us > plain.time_us
@@ -186,7 +195,7 @@ def test_all_implementations_are_no_worse_than_one_each_post_optimised(
         ),
     )
     plain = verify(one, plain_schedule(one)).peak_bytes
-    limits = SolveLimits(seconds=5.0, rounds=5, interval_work=0.0, gap=0.0)
+    limits = replace(UNTIMED, rounds=5, interval_work=0.0, gap=0.0)
     for budget in (plain, plain * 9 // 10):
         try:
             found = solve_schedule(one, budget, limits=limits)

@@ -1,7 +1,5 @@
 """The simulator against closed forms, and against what any sane network does."""
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +14,7 @@ from headrace.collectives.program import Op, Program, Schedule, Transfer
 from headrace.errors import InputError, TopologyError, VerificationError
 from headrace.topology import Link, SharedCapacity, Topology
 from headrace.topology.presets import racks, uniform
+from tests.waiting import no_hang
 
 MB = 1_000_000
 
@@ -232,15 +231,10 @@ def test_large_programs_use_larger_pieces() -> None:
     assert coarse.total_us == pytest.approx(found.total_us, rel=0.02)
 
 
-@pytest.mark.timing
-def test_a_thousand_pieces_take_milliseconds() -> None:
-    program, topology = ring(8, 8), uniform(8)
-    took = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        pieces = simulate(program, topology, 1 << 26).pieces
-        took.append((time.perf_counter() - begin) / pieces * 1000)
-    assert min(took) < 0.020
+def test_half_a_million_pieces_are_no_hang() -> None:
+    with no_hang():
+        found = simulate(ring(8, 8), uniform(8), 1 << 30, max_pieces=1_000_000)
+    assert found.pieces > 400_000
 
 
 def test_a_deadlock_is_an_error_that_names_the_step() -> None:

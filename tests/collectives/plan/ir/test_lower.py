@@ -1,7 +1,6 @@
 """Lowering: which lanes, steps and dependencies a global order becomes."""
 
 import random
-import time
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from headrace.collectives.plan.ir import lower as lower_module
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.program import Direction, Op, Program, Schedule, Transfer
 from tests.collectives.plan.symbolic import run
+from tests.waiting import no_hang
 
 S, R, L = Direction.SEND, Direction.RECV, Direction.LOCAL
 
@@ -162,16 +162,15 @@ def test_any_order_the_program_allows_gives_what_the_global_order_gives(seed: in
         assert run(lowered, order) == memory
 
 
-def test_twenty_thousand_transfers_take_well_under_a_second() -> None:
+def test_twenty_thousand_transfers_are_no_hang() -> None:
     draw = random.Random(1)
     pairs = [(s, d) for s in range(4) for d in range(4) if s != d]
     transfers = [
         Transfer(*draw.choice(pairs), slot := draw.randrange(512), slot, True)
         for _ in range(20_000)
     ]
-    start = time.process_time()
-    program(*transfers, ranks=4, chunks=512)
-    assert time.process_time() - start < 1.0
+    with no_hang():
+        program(*transfers, ranks=4, chunks=512)
 
 
 def test_messages_are_numbered_in_the_order_of_the_schedule() -> None:
