@@ -64,7 +64,7 @@ class Reference:
             gradients=found,
             loss=loss,
             statistics=statistics,
-            rounding=relative_error(found, _in_double(workload, batch)),
+            rounding=relative_error(found, double_gradients(workload, batch)),
         )
 
     def by(self, rival: Rival, workload: Workload, batch: int | None = None) -> Self:
@@ -113,7 +113,8 @@ def _first_run(step: Step) -> tuple[dict[str, Tensor], float, dict[str, Tensor]]
     return made, float(found[0]), statistics
 
 
-def _in_double(workload: Workload, batch: int | None) -> dict[str, Tensor]:
+def double_gradients(workload: Workload, batch: int | None = None) -> dict[str, Tensor]:
+    """Return the gradients of eager's first step in float64, by the parameters' names."""
     model, inputs, targets = workload.make(batch)
     model = model.double()
     step = Step(

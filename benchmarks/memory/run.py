@@ -13,6 +13,7 @@ from benchmarks.memory import (
     implementations,
     models,
     planning,
+    precision,
     programs,
     resnet,
 )
@@ -27,6 +28,7 @@ SECTIONS: tuple[Section, ...] = (
     correct,
     harm,
     programs,
+    precision,
     implementations,
     *((gpu,) if torch.cuda.is_available() else ()),
 )

@@ -21,6 +21,7 @@ from benchmarks.memory.networks import GPT, MobileNetV2
 from benchmarks.memory.papers import BUDGETS_GB, TO_2_PERCENT, TO_5_PERCENT, solved
 from benchmarks.memory.planned import PlannedCells
 from benchmarks.memory.planning import FULL, NOOP, OVERHEAD, Steps, plan_left
+from benchmarks.memory.precision import SQUEEZENET
 from benchmarks.memory.reference import Reference
 from benchmarks.memory.rivals import BY_BLOCK, CHECKPOINTS, EAGER, SPLIT_LOSS, Rival, stock
 from benchmarks.memory.step import (
@@ -51,14 +52,19 @@ PARAMETERS = {
     "gpt48": 1_557_611_200,
     "densenet121": 7_978_856,
     "vit_small": 22_050_664,
+    "squeezenet1_1": 1_235_496,
 }
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+PUBLISHED = {**WORKLOADS, "squeezenet1_1": SQUEEZENET}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_networks_have_the_published_numbers_of_parameters(name: str) -> None:
+    workload = PUBLISHED[name]
     with torch.device("meta"):
-        model, inputs, targets = WORKLOADS[name].make(1)
-        loss = WORKLOADS[name].loss(model(inputs), targets)
+        model, inputs, targets = workload.make(1)
+        loss = workload.loss(model(inputs), targets)
     assert loss.shape == ()
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
 

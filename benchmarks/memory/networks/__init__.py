@@ -4,7 +4,7 @@ Every one is a plain `torch.nn.Module` with random weights. Those that are a cha
 middle in `blocks`, a `torch.nn.Sequential`: the units that checkpointing recomputes.
 """
 
-from benchmarks.memory.networks.branches import DenseNet, GoogLeNet
+from benchmarks.memory.networks.branches import DenseNet, GoogLeNet, SqueezeNet
 from benchmarks.memory.networks.chains import VGG16, MobileNetV2, ResNet50
 from benchmarks.memory.networks.transformers import GPT, VisionTransformer
 from benchmarks.memory.networks.unets import UNet, UNet3D
@@ -15,6 +15,7 @@ __all__ = [
     "GoogLeNet",
     "MobileNetV2",
     "ResNet50",
+    "SqueezeNet",
     "UNet",
     "UNet3D",
     "VGG16",

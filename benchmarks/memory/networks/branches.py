@@ -1,4 +1,4 @@
-"""Networks whose blocks concatenate branches: GoogLeNet and DenseNet-121."""
+"""Networks whose blocks concatenate branches: GoogLeNet, DenseNet-121 and SqueezeNet."""
 
 import torch
 from torch import Tensor, nn
@@ -124,3 +124,42 @@ def _transition(channels: int) -> nn.Module:
         nn.Conv2d(channels, channels // 2, 1, bias=False),
         nn.AvgPool2d(2),
     )
+
+
+class Fire(nn.Module):
+    """A squeezing 1 x 1 convolution, then 1 x 1 and 3 x 3 ones (Iandola et al. 2016, figure 1)."""
+
+    def __init__(self, inputs: int, squeezed: int, expanded: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(inputs, squeezed, 1)
+        self.expand1x1 = nn.Conv2d(squeezed, expanded, 1)
+        self.expand3x3 = nn.Conv2d(squeezed, expanded, 3, padding=1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        squeezed = torch.relu(self.squeeze(inputs))
+        branches = (self.expand1x1(squeezed), self.expand3x3(squeezed))
+        return torch.cat([torch.relu(branch) for branch in branches], 1)
+
+
+class SqueezeNet(nn.Module):
+    """SqueezeNet 1.1 (Iandola et al. 2016, table 1, with the authors' later stem and poolings).
+
+    It has no batch norms, no dropout here, and a ReLU behind every convolution.
+    """
+
+    def __init__(self, classes: int = 1000) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 2), nn.ReLU()]
+        channels = 64
+        for stage in (((16, 64),) * 2, ((32, 128),) * 2, ((48, 192),) * 2 + ((64, 256),) * 2):
+            layers.append(nn.MaxPool2d(3, 2, ceil_mode=True))
+            for squeezed, expanded in stage:
+                layers.append(Fire(channels, squeezed, expanded))
+                channels = 2 * expanded
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(
+            nn.Conv2d(channels, classes, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.classifier(self.features(inputs))

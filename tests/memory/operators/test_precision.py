@@ -1,10 +1,10 @@
 """Errors of all implementations against float64, beside eager's under other orders of sums.
 
-The step of torchvision's `squeezenet` was 1,000 times farther from float64 than eager's: in parts of
-the batch a convolution adds in another order, and one of 102,400 inputs of a ReLU took another sign.
-Without oneDNN eager's step was as far. So "rounding" is a bound here: on networks whose derivatives
-are continuous, an implementation may have `MOST_OVER_EAGER` times the error that an order of
-eager's has.
+The step of torchvision's `squeezenet` was 1,000 times farther from float64 than eager's: in parts
+of the batch a convolution adds in another order, and one of 102,400 inputs of a ReLU took another
+sign. Without oneDNN eager's step was as far. So "rounding" is a bound here: on networks whose
+derivatives are continuous, an implementation may have `MOST_OVER_EAGER` times the error that an
+order of eager's has.
 """
 
 from collections.abc import Callable, Mapping
