@@ -35,21 +35,44 @@ void Driver::Watch::wake() const {
   (void)!::write(event.get(), &one, sizeof one);
 }
 
-std::unique_ptr<Connection> Driver::connection_of(Link& link) {
-  std::unique_ptr<Connection> made;
-  if (link.memory) {
-    made = std::make_unique<shm::Connection>(std::move(link.fd), link.memory,
-                                             options_.rank < link.peer);
-  } else if (!link.key.empty()) {
-    made = tls::make(
-        std::move(link.fd),
-        {.key = std::move(link.key), .client = options_.rank > link.peer, .peer = link.peer});
-  } else {
-    made = std::make_unique<tcp::Connection>(std::move(link.fd));
+std::vector<Driver::Opened> Driver::connections_of(std::vector<Link>& links) {
+  const auto data_channels = kPriorities * options_.channels;
+  std::vector<Opened> opened;
+  for (auto& link : links) {
+    auto member = link.peer >= 0 && link.peer < options_.ranks && link.peer != options_.rank;
+    auto channels = link.memory ? kControlChannel + 1 : data_channels;
+    if (!member || link.channel < kControlChannel || link.channel >= channels) {
+      throw std::invalid_argument("the connection to rank " + std::to_string(link.peer) +
+                                  " on channel " + std::to_string(link.channel) +
+                                  " is not expected");
+    }
+    if (link.memory) {
+      auto count = static_cast<std::size_t>(data_channels - kControlChannel);
+      auto channel = kControlChannel;
+      for (auto& connection :
+           shm::connections_of(std::move(link.fd), link.memory, count, options_.rank < link.peer)) {
+        opened.push_back({link.peer, channel++, std::move(connection)});
+      }
+    } else if (!link.key.empty()) {
+      opened.push_back({link.peer, link.channel,
+                        tls::make(std::move(link.fd), {.key = std::move(link.key),
+                                                       .client = options_.rank > link.peer,
+                                                       .peer = link.peer})});
+    } else {
+      opened.push_back(
+          {link.peer, link.channel, std::make_unique<tcp::Connection>(std::move(link.fd))});
+    }
   }
-  if (!options_.faults.any()) return made;
-  return std::make_unique<faulty::Connection>(std::move(made), options_.faults,
-                                              link.channel != kControlChannel);
+  auto expected =
+      static_cast<std::size_t>(options_.ranks - 1) * static_cast<std::size_t>(data_channels + 2);
+  require(opened.size() == expected, std::to_string(opened.size()) + " connections, " +
+                                         std::to_string(expected) + " are needed");
+  if (!options_.faults.any()) return opened;
+  for (auto& [peer, channel, connection] : opened) {
+    connection = std::make_unique<faulty::Connection>(std::move(connection), options_.faults,
+                                                      channel != kControlChannel);
+  }
+  return opened;
 }
 
 void Driver::connect(std::vector<Link> links, double deadline_s) {
@@ -79,46 +102,35 @@ void Driver::connect(std::vector<Link> links, double deadline_s) {
 void Driver::add(std::vector<Link>& links) {
   std::lock_guard members(members_);
   const auto data_channels = kPriorities * options_.channels;
-  auto expected =
-      static_cast<std::size_t>(options_.ranks - 1) * static_cast<std::size_t>(data_channels + 2);
-  require(links.size() == expected, std::to_string(links.size()) + " connections, " +
-                                        std::to_string(expected) + " are needed");
   for (auto& data : channels_) data.assign(static_cast<std::size_t>(data_channels), nullptr);
-  for (auto& link : links) {
-    auto channel = link.channel;
-    auto member = link.peer >= 0 && link.peer < options_.ranks && link.peer != options_.rank;
-    if (!member || channel < kControlChannel || channel >= data_channels) {
-      throw std::invalid_argument("the connection to rank " + std::to_string(link.peer) +
-                                  " on channel " + std::to_string(channel) + " is not expected");
-    }
-    auto peer = static_cast<std::size_t>(link.peer);
-    bool again = channel == kControlChannel ? controls_[peer] != nullptr
+  for (auto& [peer, channel, connection] : connections_of(links)) {
+    auto at = static_cast<std::size_t>(peer);
+    bool again = channel == kControlChannel ? controls_[at] != nullptr
                  : channel == kPointToPointChannel
-                     ? messages_[peer] != nullptr
-                     : channels_[peer][static_cast<std::size_t>(channel)] != nullptr;
-    require(!again, "rank " + std::to_string(link.peer) + " has two connections on channel " +
+                     ? messages_[at] != nullptr
+                     : channels_[at][static_cast<std::size_t>(channel)] != nullptr;
+    require(!again, "rank " + std::to_string(peer) + " has two connections on channel " +
                         std::to_string(channel));
-    auto connection = connection_of(link);
     if (channel == kControlChannel) {
-      auto stream = std::make_unique<ControlStream>(std::move(connection), link.peer, channel,
-                                                    options_.ranks);
-      controls_[peer] = stream.get();
+      auto stream =
+          std::make_unique<ControlStream>(std::move(connection), peer, channel, options_.ranks);
+      controls_[at] = stream.get();
       streams_.push_back(std::move(stream));
     } else if (channel == kPointToPointChannel) {
-      auto stream =
-          std::make_unique<MessageStream>(std::move(connection), link.peer, channel, mailbox_);
-      messages_[peer] = stream.get();
+      auto stream = std::make_unique<MessageStream>(std::move(connection), peer, channel, mailbox_);
+      messages_[at] = stream.get();
       streams_.push_back(std::move(stream));
     } else {
-      auto stream = std::make_unique<DataStream>(std::move(connection), link.peer, channel);
-      channels_[peer][static_cast<std::size_t>(channel)] = stream.get();
+      auto stream = std::make_unique<DataStream>(std::move(connection), peer, channel);
+      channels_[at][static_cast<std::size_t>(channel)] = stream.get();
       streams_.push_back(std::move(stream));
     }
     auto* stream = streams_.back().get();
     bool memory = stream->connection().shares_memory();
     shares_memory_ |= memory;
     has_sockets_ |= !memory && channel != kControlChannel;
-    all_.add(stream->connection().fd(), stream);
+    // Ranks that share memory have one socket, which counts as the control connection's.
+    if (!memory || channel == kControlChannel) all_.add(stream->connection().fd(), stream);
     if (channel == kControlChannel) own_.add(stream->connection().fd(), stream);
   }
   // Order within a pass: control, urgent data, messages, other data.

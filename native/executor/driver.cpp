@@ -1,6 +1,7 @@
 // The driver's loop: takes submitted tasks, moves data, and waits for events.
 #include "executor/driver.hpp"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -399,8 +400,23 @@ void Driver::io_thread() {
     io_thread_woken_ = false;
     take_inbox();
     read_controls();
-    if (!stop_ && !driving_ && !idle()) drive(state, nullptr);
+    if (stop_) return;
+    if (!driving_ && !idle()) {
+      drive(state, nullptr);
+    } else if (driving_ && shares_memory_) {
+      leave_events_to_driver(state);
+    }
   }
+}
+
+// Ranks that share memory have one socket for all connections, so that each event wakes this thread
+// beside the one that drives. The latter reads the control connections in every pass: this one may
+// sleep for a while, unless it is woken for a task.
+void Driver::leave_events_to_driver(Lock& state) {
+  pollfd task{own_.event.get(), POLLIN, 0};
+  state.unlock();
+  ::poll(&task, 1, static_cast<int>(kDriverAlone.count()));
+  state.lock();
 }
 
 // Helper thread: progresses streams while other threads own theirs without the lock.

@@ -86,7 +86,12 @@ class Driver {
     Driver& driver_;
   };
   void take_inbox();
-  std::unique_ptr<Connection> connection_of(Link& link);
+  struct Opened {
+    int peer;
+    std::int32_t channel;
+    std::unique_ptr<Connection> connection;
+  };
+  std::vector<Opened> connections_of(std::vector<Link>& links);
   void add(std::vector<Link>& links);
   void open(Lock& state, Clock::time_point deadline);
   bool spin(Lock& state);
@@ -111,11 +116,14 @@ class Driver {
   std::string report_tasks() const;
   void fail(int culprit, const std::string& text);
   void io_thread();
+  void leave_events_to_driver(Lock& state);
   void wake();
   void wake_io_thread();
   bool idle() const;
   void throw_if_failed();
 
+  // How long the io thread leaves events to another thread that drives.
+  static constexpr std::chrono::milliseconds kDriverAlone{20};
   // Interval at which a waiting driver checks deadlines and interrupts.
   static constexpr std::chrono::milliseconds kTick{100};
   // Maximum age of the control connections' state when a call begins: another rank may have ended

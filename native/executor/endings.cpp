@@ -43,6 +43,8 @@ void Driver::check_closed() {
     auto since = stream->connection().closed_at() ? *stream->connection().closed_at()
                                                   : *control.connection().closed_at();
     bool in_grace = Clock::now() - since < kGoodbyeGrace;
+    // The control connection may have more to say since it was last read in this pass.
+    if (!control.goodbye_received() && !read_controls()) return;
     if (control.goodbye_received()) {
       if (!dry) continue;
       fail(peer,

@@ -27,8 +27,7 @@ struct Victim {
     executor->connect(std::move(links[0]));
     for (auto& link : links[1]) {
       if (link.memory) {
-        connections.push_back(
-            std::make_unique<shm::Connection>(std::move(link.fd), link.memory, false));
+        connections = shm::connections_of(std::move(link.fd), link.memory, kPriorities + 2, false);
       } else {
         connections.push_back(std::make_unique<tcp::Connection>(std::move(link.fd)));
       }

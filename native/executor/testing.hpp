@@ -22,6 +22,7 @@
 
 #include "check.hpp"
 #include "executor/executor.hpp"
+#include "transport/shm/connection.hpp"
 #include "transport/tls/connection.hpp"
 #include "transport/wire.hpp"
 
@@ -133,9 +134,11 @@ inline std::pair<Fd, Fd> unix_pair() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
-inline Fd memory_of(std::size_t ring_bytes) {
+// Memory of two ranks' connections: control, and `others`.
+inline Fd memory_of(std::size_t ring_bytes, std::size_t others) {
   Fd memory(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  CHECK(memory && ::ftruncate(memory.get(), static_cast<off_t>(4096 + 2 * ring_bytes)) == 0);
+  auto bytes = shm::kControlBytes + others * (4096 + 2 * ring_bytes);
+  CHECK(memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0);
   CHECK(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
   return memory;
 }
@@ -156,9 +159,11 @@ inline std::vector<std::vector<Link>> links_of(int ranks, int channels, Via via,
   for (int a = 0; a < ranks; ++a) {
     for (int b = a + 1; b < ranks; ++b) {
       bool memory = via == Via::kMemory || (via == Via::kBoth && a % 2 == b % 2);
-      for (auto channel = kControlChannel; channel < kPriorities * channels; ++channel) {
+      auto end = memory ? kControlChannel + 1 : kPriorities * channels;
+      auto others = static_cast<std::size_t>(kPriorities * channels + 1);
+      for (auto channel = kControlChannel; channel < end; ++channel) {
         auto [mine, its] = memory ? unix_pair() : tcp_pair();
-        Fd shared = memory && channel != kControlChannel ? memory_of(ring_bytes) : Fd();
+        Fd shared = memory ? memory_of(ring_bytes, others) : Fd();
         Fd same(shared ? ::dup(shared.get()) : -1);
         std::string key;
         if (via == Via::kTls) {

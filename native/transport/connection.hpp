@@ -89,17 +89,9 @@ class Connection {
   virtual const Traffic& traffic() const = 0;
 };
 
-// Base of all connections: socket, end of the connection, counters.
-class SocketConnection : public Connection {
+// Base of all connections: counters.
+class CountingConnection : public Connection {
  public:
-  explicit SocketConnection(Fd fd) : fd_(std::move(fd)) {}
-
-  int fd() const final { return fd_.get(); }
-  std::optional<Clock::time_point> closed_at() const final { return closed_at_; }
-  void close() override {
-    if (!closed_at_) closed_at_ = Clock::now();
-  }
-  void abandon() override { fd_.reset(); }
   const Traffic& traffic() const final { return traffic_; }
 
  protected:
@@ -110,17 +102,33 @@ class SocketConnection : public Connection {
   void count_received(std::size_t bytes) { Traffic::add(traffic_.received_bytes, bytes); }
 
  private:
-  Fd fd_;
-  std::optional<Clock::time_point> closed_at_;
   Traffic traffic_;
 };
 
-// One end of an established connection, before anything is sent.
+// Base of connections with a socket of their own: socket, end of the connection.
+class SocketConnection : public CountingConnection {
+ public:
+  explicit SocketConnection(Fd fd) : fd_(std::move(fd)) {}
+
+  int fd() const final { return fd_.get(); }
+  std::optional<Clock::time_point> closed_at() const final { return closed_at_; }
+  void close() override {
+    if (!closed_at_) closed_at_ = Clock::now();
+  }
+  void abandon() override { fd_.reset(); }
+
+ private:
+  Fd fd_;
+  std::optional<Clock::time_point> closed_at_;
+};
+
+// One end of an established connection, before anything is sent; with memory, of all connections
+// to a peer on this host.
 struct Link {
   Fd fd;  // a connected, non-blocking stream socket
   int peer;
   std::int32_t channel;  // kControlChannel, kPointToPointChannel, or a data channel
-  Fd memory;             // shared with a peer on this host; else none
+  Fd memory;             // shared with a peer on this host; else none. The channel is control's
   std::string key{};     // of this connection alone, if it uses TLS
 };
 

@@ -1,10 +1,9 @@
 #include "transport/shm/connection.hpp"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "transport/copy.hpp"
 
@@ -18,22 +17,27 @@ constexpr std::size_t kMinSharedBytes = 32 << 10;
 
 }  // namespace
 
-Connection::Connection(Fd fd, const Fd& memory, bool first)
-    : SocketConnection(std::move(fd)),
-      memory_(memory),
-      out_(memory_, first ? 0 : 1),
-      owner_(memory_.buffer_queue(first ? 0 : 1)),
-      in_(memory_, first ? 1 : 0),
-      reader_(memory_.buffer_queue(first ? 1 : 0)) {}
+Connection::Connection(std::shared_ptr<Doorbell> doorbell, RingMemory memory, Options options)
+    : doorbell_(std::move(doorbell)),
+      options_(options),
+      memory_(std::move(memory)),
+      out_(memory_, options.first ? 0 : 1),
+      owner_(memory_.buffer_queue(options.first ? 0 : 1), *doorbell_, options.number),
+      in_(memory_, options.first ? 1 : 0),
+      reader_(memory_.buffer_queue(options.first ? 1 : 0)) {}
+
+std::optional<Clock::time_point> Connection::closed_at() const {
+  return closed_at_ ? closed_at_ : doorbell_->closed_at();
+}
 
 void Connection::close() {
   owner_.revoke();
-  SocketConnection::close();
+  if (!closed_at_) closed_at_ = Clock::now();
 }
 
 void Connection::abandon() {
   owner_.abandon();
-  SocketConnection::abandon();
+  doorbell_->abandon();
 }
 
 // ---- sending
@@ -59,7 +63,7 @@ std::size_t Connection::send(const iovec* parts, int count, std::uint32_t zero_c
   }
   sent += released();
   if (sent > 0) count_sent(sent);
-  if (any && out_.wakes_reader()) ring_doorbell();
+  if (any && (out_.wakes_reader() || options_.always_rings)) doorbell_->ring();
   return sent;
 }
 
@@ -79,7 +83,7 @@ std::optional<std::size_t> Connection::share(const std::byte* from, std::size_t 
   auto region = region_of(from, bytes);
   if (!region) return std::nullopt;
   if (owner_.full()) return 0;
-  if (!owner_.post(out_.tail(), region, from, bytes, fd())) return std::nullopt;
+  if (!owner_.post(out_.tail(), region, from, bytes)) return std::nullopt;
   hold(bytes, true);
   return bytes;
 }
@@ -128,8 +132,8 @@ std::span<const std::byte> Connection::peek(std::size_t least, std::size_t) {
 std::span<const std::byte> Connection::shared_span() {
   auto bytes = reader_.span();
   if (bytes.empty()) {
-    read_socket();  // the descriptor of its region was sent first
-    for (auto& [number, memory] : std::exchange(passed_regions_, {})) {
+    doorbell_->read();  // the descriptor of its region was sent first
+    for (auto& [number, memory] : doorbell_->take(options_.number)) {
       reader_.add_region(number, std::move(memory));
     }
     bytes = reader_.span();
@@ -154,45 +158,11 @@ bool Connection::use(std::size_t bytes) {
 // ---- sleeping
 
 void Connection::wake_writer() {
-  if (in_.wakes_writer()) ring_doorbell();
-}
-
-void Connection::ring_doorbell() {
-  // A full socket wakes the peer anyway, and a closed one raises its event.
-  char doorbell = 0;
-  (void)!::send(fd(), &doorbell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (in_.wakes_writer()) doorbell_->ring();
 }
 
 void Connection::ready(bool readable, bool, bool hangup) {
-  if (readable || hangup) read_socket();
-}
-
-// Reads doorbell bytes off the socket, and the descriptors passed with them.
-void Connection::read_socket() {
-  for (;;) {
-    char doorbells[64];
-    iovec part{doorbells, sizeof doorbells};
-    alignas(cmsghdr) char space[CMSG_SPACE(16 * sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = space;
-    message.msg_controllen = sizeof space;
-    auto n = ::recvmsg(fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    for (auto* rights = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr; rights != nullptr;
-         rights = CMSG_NXTHDR(&message, rights)) {
-      if (rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) continue;
-      for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= rights->cmsg_len; at += sizeof(int)) {
-        int one;
-        std::memcpy(&one, CMSG_DATA(rights) + at, sizeof one);
-        // A read ends with the byte that a descriptor was passed with.
-        passed_regions_.push_back({static_cast<unsigned char>(doorbells[n - 1]), Fd(one)});
-      }
-    }
-    if (n > 0 || (n < 0 && errno == EINTR)) continue;
-    if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) close();
-    return;
-  }
+  if (readable || hangup) doorbell_->read();
 }
 
 void Connection::announce_sleep(bool asleep) {
@@ -203,6 +173,27 @@ void Connection::announce_sleep(bool asleep) {
 bool Connection::changed() {
   bool came = in_.changed() || reader_.changed();
   return out_.changed() || owner_.changed() || came;
+}
+
+std::vector<std::unique_ptr<headrace::Connection>> connections_of(Fd socket, const Fd& memory,
+                                                                  std::size_t count, bool first) {
+  auto doorbell = std::make_shared<Doorbell>(std::move(socket));
+  auto bytes = RingMemory::size_of(memory);
+  auto others = count - 1;
+  if (bytes <= kControlBytes || others == 0 || (bytes - kControlBytes) % others != 0) {
+    throw CommunicationError("shared memory: " + std::to_string(bytes) +
+                             " bytes are not those of " + std::to_string(count) + " connections");
+  }
+  std::vector<std::unique_ptr<headrace::Connection>> connections;
+  std::size_t offset = 0;
+  for (std::size_t number = 0; number < count; ++number) {
+    auto part = number == 0 ? kControlBytes : (bytes - kControlBytes) / others;
+    connections.push_back(std::make_unique<Connection>(
+        doorbell, RingMemory(memory, offset, part),
+        Connection::Options{.number = number, .first = first, .always_rings = number == 0}));
+    offset += part;
+  }
+  return connections;
 }
 
 }  // namespace headrace::shm

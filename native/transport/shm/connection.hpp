@@ -1,21 +1,29 @@
-// A connection between ranks of one host: a shared memory ring in each direction, and a socket as
-// doorbell and to detect the peer's end. Large parts in memory that the peer can map (see
-// region.hpp) are not copied: the peer reads them in place.
+// A connection between ranks of one host: a shared memory ring in each direction, and the doorbell
+// of the two ranks. Large parts in memory that the peer can map (see region.hpp) are not copied:
+// the peer reads them in place.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "transport/connection.hpp"
+#include "transport/shm/doorbell.hpp"
 #include "transport/shm/ring.hpp"
 #include "transport/shm/shared_buffer.hpp"
 
 namespace headrace::shm {
 
-class Connection final : public SocketConnection {
+class Connection final : public CountingConnection {
  public:
-  // `first` is true at exactly one of the two ends. Throws CommunicationError if the memory cannot
-  // be mapped.
-  Connection(Fd fd, const Fd& memory, bool first);
+  struct Options {
+    std::size_t number = 0;  // of the connection, the same at both ends
+    bool first = false;      // true at exactly one of the two ends
+    // Whether every send rings: the peer's reader may sleep at any time, without an announcement.
+    bool always_rings = false;
+  };
+
+  Connection(std::shared_ptr<Doorbell> doorbell, RingMemory memory, Options options);
   ~Connection() override { owner_.revoke(); }
 
   std::size_t send(const iovec* parts, int count, std::uint32_t zero_copy) override;
@@ -28,6 +36,8 @@ class Connection final : public SocketConnection {
   void announce_sleep(bool asleep) override;
   bool changed() override;
   bool shares_memory() const override { return true; }
+  int fd() const override { return doorbell_->fd(); }
+  std::optional<Clock::time_point> closed_at() const override;
   void close() override;
   void abandon() override;
 
@@ -47,10 +57,11 @@ class Connection final : public SocketConnection {
 
   std::size_t in_ring() { return reader_.bytes_before_next(in_.head(), in_.tail()); }
   std::span<const std::byte> shared_span();
-  void read_socket();
   void wake_writer();
-  void ring_doorbell();
 
+  std::shared_ptr<Doorbell> doorbell_;
+  Options options_;
+  std::optional<Clock::time_point> closed_at_;  // this connection alone
   RingMemory memory_;
   Writer out_;
   BufferOwner owner_;
@@ -59,11 +70,16 @@ class Connection final : public SocketConnection {
 
   Reader in_;
   BufferReader reader_;
-  struct PassedRegion {
-    std::size_t number;
-    Fd memory;
-  };
-  std::vector<PassedRegion> passed_regions_;  // received with their descriptors, not yet mapped
 };
+
+// The connections of two ranks, the first of which always rings (control). The memory has a small
+// ring each way for that one, and shares the rest equally among the others. Throws
+// CommunicationError if it cannot be mapped.
+std::vector<std::unique_ptr<headrace::Connection>> connections_of(Fd socket, const Fd& memory,
+                                                                  std::size_t count, bool first);
+
+// Bytes of the memory for the first of them: a page of state and a page each way, more than the
+// frames of a control connection that are under way at one time.
+inline constexpr std::size_t kControlBytes = 3 * 4096;
 
 }  // namespace headrace::shm

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "transport/connection.hpp"
 
@@ -33,29 +34,39 @@ void* map(void* at, std::size_t bytes, int fd, std::size_t offset, int more_flag
 
 }  // namespace
 
-RingMemory::RingMemory(const Fd& memory) {
+std::size_t RingMemory::size_of(const Fd& memory) {
+  struct stat found{};
+  if (::fstat(memory.get(), &found) != 0) fail("cannot read its size");
+  return static_cast<std::size_t>(found.st_size);
+}
+
+RingMemory::RingMemory(const Fd& memory, std::size_t offset, std::size_t bytes) {
   // Without the seal, a peer that shrinks it kills every process that touches it (SIGBUS).
   auto seals = ::fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     throw CommunicationError("shared memory: it is not sealed against shrinking");
   }
-  struct stat found{};
-  if (::fstat(memory.get(), &found) != 0) fail("cannot read its size");
   auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  auto bytes = static_cast<std::size_t>(found.st_size);
-  if (bytes < 3 * page || (bytes - page) % (2 * page) != 0) {
+  if (bytes < 3 * page || (bytes - page) % (2 * page) != 0 || offset % page != 0) {
     throw CommunicationError("shared memory: " + std::to_string(bytes) +
                              " bytes are not a page and two rings of whole pages");
   }
   capacity_ = (bytes - page) / 2;
   // Not initialised here, as the peer may have begun: new memory is all zeros.
-  shared_ = static_cast<Shared*>(map(nullptr, page, memory.get(), 0, 0));
+  shared_ = static_cast<Shared*>(map(nullptr, page, memory.get(), offset, 0));
   for (std::size_t ring = 0; ring < 2; ++ring) {
     auto* twice = static_cast<std::byte*>(map(nullptr, 2 * capacity_, -1, 0, 0));
     rings_[ring] = twice;
     for (auto* at : {twice, twice + capacity_}) {
-      map(at, capacity_, memory.get(), page + ring * capacity_, MAP_FIXED);
+      map(at, capacity_, memory.get(), offset + page + ring * capacity_, MAP_FIXED);
     }
+  }
+}
+
+RingMemory::RingMemory(RingMemory&& other) noexcept
+    : capacity_(other.capacity_), shared_(std::exchange(other.shared_, nullptr)) {
+  for (std::size_t ring = 0; ring < 2; ++ring) {
+    rings_[ring] = std::exchange(other.rings_[ring], nullptr);
   }
 }
 

@@ -30,15 +30,18 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 // rest for each ring.
 class RingMemory {
  public:
-  explicit RingMemory(const Fd& memory);
+  // In all of `memory`, or in its `bytes` from `offset` on.
+  explicit RingMemory(const Fd& memory) : RingMemory(memory, 0, size_of(memory)) {}
+  RingMemory(const Fd& memory, std::size_t offset, std::size_t bytes);
   ~RingMemory();
-  RingMemory(const RingMemory&) = delete;
-  RingMemory& operator=(const RingMemory&) = delete;
+  RingMemory(RingMemory&& other) noexcept;
+  RingMemory& operator=(RingMemory&&) = delete;
 
   RingState& state(int ring) const { return shared_->rings[ring]; }
   BufferQueue& buffer_queue(int ring) const { return shared_->buffer_queue[ring]; }
   std::byte* bytes(int ring) const { return rings_[ring]; }
   std::size_t capacity() const { return capacity_; }
+  static std::size_t size_of(const Fd& memory);
 
  private:
   struct Shared {

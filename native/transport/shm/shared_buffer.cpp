@@ -1,7 +1,5 @@
 #include "transport/shm/shared_buffer.hpp"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -9,25 +7,6 @@
 
 namespace headrace::shm {
 namespace {
-
-// Passes the descriptor (SCM_RIGHTS) with one byte of data, the region's number.
-bool pass_fd(int socket, const Fd& memory, std::size_t number) {
-  auto note = static_cast<char>(static_cast<unsigned char>(number));
-  iovec part{&note, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))]{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof space;
-  auto* rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  int fd = memory.get();
-  std::memcpy(CMSG_DATA(rights), &fd, sizeof fd);
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
-}
 
 // Whether the pointer is empty or was reset, as opposed to expired.
 bool is_none(const std::weak_ptr<const Region>& region) {
@@ -38,8 +17,8 @@ bool is_none(const std::weak_ptr<const Region>& region) {
 }  // namespace
 
 bool BufferOwner::post(std::uint64_t position, const std::shared_ptr<const Region>& region,
-                       const std::byte* from, std::size_t bytes, int socket) {
-  auto number = number_of(region, socket);
+                       const std::byte* from, std::size_t bytes) {
+  auto number = number_of(region);
   if (!number) return false;
   state_.descriptors[posted_ % BufferQueue::kCapacity] = {
       position, *number, static_cast<std::uint64_t>(from - region->begin()), bytes};
@@ -48,8 +27,7 @@ bool BufferOwner::post(std::uint64_t position, const std::shared_ptr<const Regio
   return true;
 }
 
-std::optional<std::size_t> BufferOwner::number_of(const std::shared_ptr<const Region>& region,
-                                                  int socket) {
+std::optional<std::size_t> BufferOwner::number_of(const std::shared_ptr<const Region>& region) {
   std::optional<std::size_t> free;
   for (std::size_t number = 0; number < known_.size(); ++number) {
     // Compares owners, as the address of an ended region may be reused.
@@ -62,7 +40,7 @@ std::optional<std::size_t> BufferOwner::number_of(const std::shared_ptr<const Re
     if (known_.size() == BufferQueue::kMaxRegions) return std::nullopt;
     free = known_.size();
   }
-  if (!pass_fd(socket, region->fd(), *free)) return std::nullopt;
+  if (!doorbell_.pass(connection_, *free, region->fd())) return std::nullopt;
   if (*free == known_.size()) known_.emplace_back();
   known_[*free] = region;
   return free;

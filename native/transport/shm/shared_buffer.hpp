@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "transport/shm/doorbell.hpp"
 #include "transport/shm/region.hpp"
 
 namespace headrace::shm {
@@ -38,14 +39,16 @@ struct BufferQueue {
 
 class BufferOwner {
  public:
-  explicit BufferOwner(BufferQueue& state) : state_(state) {}
+  // Passes regions to connection `connection` of the peer.
+  BufferOwner(BufferQueue& state, const Doorbell& doorbell, std::size_t connection)
+      : state_(state), doorbell_(doorbell), connection_(connection) {}
 
   bool full() const { return posted_ - known_consumed_ == BufferQueue::kCapacity; }
   bool pending() const { return posted_ != known_consumed_; }
-  // Posts `bytes` at `from`, in `region`, whose descriptor is passed on `socket` the first time.
+  // Posts `bytes` at `from`, in `region`, whose descriptor is passed the first time.
   // Returns false if it cannot be passed. The queue must not be full.
   bool post(std::uint64_t position, const std::shared_ptr<const Region>& region,
-            const std::byte* from, std::size_t bytes, int socket);
+            const std::byte* from, std::size_t bytes);
   // Number of descriptors consumed since the last call. Throws ProtocolError if it is impossible.
   std::uint32_t reclaim();
   // Whether `reclaim` would return more than 0.
@@ -58,10 +61,12 @@ class BufferOwner {
   void drop_ended();
 
  private:
-  // The number of `region` at the reader; passes its descriptor on `socket` if it has none.
-  std::optional<std::size_t> number_of(const std::shared_ptr<const Region>& region, int socket);
+  // The number of `region` at the reader; passes its descriptor if it has none.
+  std::optional<std::size_t> number_of(const std::shared_ptr<const Region>& region);
 
   BufferQueue& state_;
+  const Doorbell& doorbell_;
+  std::size_t connection_;
   std::vector<std::weak_ptr<const Region>> known_;  // regions passed to the reader, by number
   std::uint64_t ended_ = regions_ended();           // value at the last check of `known_`
   // Keeps regions with unconsumed descriptors from being reused.

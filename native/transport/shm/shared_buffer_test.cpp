@@ -31,13 +31,13 @@ constexpr std::size_t kRegionBytes = 1 << 20;
 
 struct Pair {
   Pair() {
-    auto memory = memory_of(kRingBytes);
+    auto memory = memory_of(kRingBytes, 1);
     auto [mine, its] = unix_pair();
-    sender = std::make_unique<shm::Connection>(std::move(mine), memory, true);
-    receiver = std::make_unique<shm::Connection>(std::move(its), memory, false);
+    sender = std::move(connections_of(std::move(mine), memory, 2, true)[1]);
+    receiver = std::move(connections_of(std::move(its), memory, 2, false)[1]);
   }
-  std::unique_ptr<shm::Connection> sender;
-  std::unique_ptr<shm::Connection> receiver;
+  std::unique_ptr<headrace::Connection> sender;
+  std::unique_ptr<headrace::Connection> receiver;
 };
 
 // Memory that is released at the end of the test.
@@ -257,12 +257,13 @@ void what_is_to_be_read_is_kept() {
 
 void numbers_are_used_again_once_the_reader_let_go() {
   BufferQueue state{};
-  BufferOwner owner(state);
-  BufferReader reader(state);
   auto [socket, other] = unix_pair();
+  Doorbell doorbell(std::move(socket));
+  BufferOwner owner(state, doorbell, 0);
+  BufferReader reader(state);
   auto post = [&](std::size_t bytes) {
     auto region = std::make_shared<const Region>(bytes);
-    CHECK(owner.post(0, region, region->begin(), bytes, socket.get()));
+    CHECK(owner.post(0, region, region->begin(), bytes));
     auto number = state.descriptors[(state.posted.load() - 1) % BufferQueue::kCapacity].region;
     reader.add_region(number, Fd(::dup(region->fd().get())));
     state.consumed.store(state.posted.load());
@@ -278,6 +279,30 @@ void numbers_are_used_again_once_the_reader_let_go() {
   CHECK(post(50'000) == 0);
   auto again = std::make_shared<const Region>(50'000);
   thrown<ProtocolError>([&] { reader.add_region(0, Fd(::dup(again->fd().get()))); });
+}
+
+// Two connections of one doorbell, with regions of the same number each, and a peer that is woken
+// while descriptors come.
+void every_connection_gets_its_own_regions() {
+  auto [mine, its] = unix_pair();
+  Doorbell from(std::move(mine));
+  Doorbell to(std::move(its));
+  for (std::size_t connection : {1, 2}) {
+    Region region(kRegionBytes * connection);
+    for (int ring = 0; ring < 100; ++ring) from.ring();
+    CHECK(from.pass(connection, 7, region.fd()));
+  }
+  to.read();
+  for (std::size_t connection : {1, 2}) {
+    auto passed = to.take(connection);
+    CHECK(passed.size() == 1 && passed[0].number == 7);
+    CHECK(Region(std::move(passed[0].memory)).bytes() == kRegionBytes * connection);
+    CHECK(to.take(connection).empty());
+  }
+  CHECK(to.take(0).empty() && to.take(9).empty() && !to.closed_at());
+  from.abandon();
+  to.read();
+  CHECK(to.closed_at());
 }
 
 void detects_impossible_descriptors() {
@@ -296,7 +321,8 @@ void detects_impossible_descriptors() {
     thrown<ProtocolError>([&] { one.span(); });
     thrown<ProtocolError>([&] { one.bytes_before_next(101, 120); });
   }
-  BufferOwner owner(state);
+  Doorbell none{Fd()};
+  BufferOwner owner(state, none, 0);
   state.consumed = 1;
   thrown<ProtocolError>([&] { owner.reclaim(); });
   Fd unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -403,6 +429,7 @@ int main() {
   memory_is_given_back();
   what_is_to_be_read_is_kept();
   numbers_are_used_again_once_the_reader_let_go();
+  every_connection_gets_its_own_regions();
   detects_impossible_descriptors();
   buffers_keep_their_position();
   collectives_are_right(2);

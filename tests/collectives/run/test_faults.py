@@ -45,9 +45,9 @@ def survivors_of(how: str) -> list[str]:
 def nothing_is_left(text: str) -> None:
     left = re.search(r"descriptors (\d+) then (\d+), threads \[(.*)\]", text)
     assert left is not None, text
-    # torch's store keeps some; of the group nothing is to stay: three connections per peer, an
-    # event queue and its alarm
-    assert int(left[2]) <= int(left[1]) - 3 * (RANKS - 1) - 2, text
+    # torch's store keeps some; of the group nothing is to stay: a socket per peer, two event
+    # queues and their alarms
+    assert int(left[2]) <= int(left[1]) - (RANKS - 1) - 4, text
     assert left[3] == "", text
 
 

@@ -37,10 +37,12 @@ ELEMENTS = (
 TAGS = 1 << 31
 """Bound on tags of the user's messages; those of messages within collectives are not below it."""
 
-# Two rings and a page for their state. A ring should hold the bytes that a rank sends to one other
-# in the first round of a medium collective, and all rings together should fit a processor's cache.
+# A connection has two rings and a page for their state. A ring should hold the bytes that a rank
+# sends to one other in the first round of a medium collective, and all rings together should fit a
+# processor's cache.
 _RING_BYTES = 512 << 10
-_MEMORY_BYTES = 4096 + 2 * _RING_BYTES
+_CONNECTION_BYTES = 4096 + 2 * _RING_BYTES
+_CONTROL_BYTES = 4096 + 2 * 4096  # as in native/transport/shm/connection.hpp
 
 
 Segment = tuple[int, int, int, int]
@@ -142,14 +144,15 @@ class Executor:
         self._failure_logged = False
         self._warned_of_types = False
         _made.add(self)
+        data_channels = _native.PRIORITIES * channels
         self._listener = Listener(
             rank,
             ranks,
             host,
             secret.encode(),
-            _native.PRIORITIES * channels,
+            data_channels,
             shared_memory=shared_memory,
-            memory_bytes=_MEMORY_BYTES,
+            memory_bytes=_CONTROL_BYTES + (data_channels + 1) * _CONNECTION_BYTES,
             tls=tls,
         )
         with _translated():

@@ -16,6 +16,7 @@ import pytest
 from headrace.collectives.run.connect import accepting
 from headrace.collectives.run.connect.handshake import (
     CHALLENGE_BYTES,
+    CONTROL_CHANNEL,
     HELLO_BYTES,
     PROOF_BYTES,
     WELCOME_BYTES,
@@ -287,7 +288,7 @@ def no_memory() -> int:
 def test_only_sealed_memory_of_the_right_size_is_taken(
     offer: Callable[[], int],
 ) -> None:
-    purpose = Purpose(6, 3, 0, 1, True)
+    purpose = Purpose(6, 3, 0, CONTROL_CHANNEL, True)
     good, bad = make_memory(MEMORY_BYTES), offer()
     with listening_in_vain() as address:
         for memory_fd, size in ((bad, 0), (good, WELCOME_BYTES)):

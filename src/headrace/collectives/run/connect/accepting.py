@@ -128,7 +128,9 @@ class Accepting:
         handshake.send(challenge)
         welcome = acceptor.welcome((yield from handshake.receive(PROOF_BYTES)))
         peer, channel = acceptor.purpose.dialler, acceptor.purpose.channel
-        if local and channel != CONTROL_CHANNEL:
+        if local:
+            if channel != CONTROL_CHANNEL:
+                raise Refused(f"requested channel {channel}, which the pair's memory has")
             yield from handshake.receive_memory(self._own.memory_bytes)
         if (peer, channel) in self._links:
             raise Refused(f"requested channel {channel} of rank {peer}, which is connected")

@@ -3,7 +3,7 @@
 import resource
 from pathlib import Path
 
-_PER_PEER = 2
+_PER_PEER = 1
 _PER_GROUP = 8  # event queues, listeners, and those in use while it is made
 
 

@@ -1,7 +1,8 @@
 """Dialling side of connection set-up: connects to all lower ranks, with retries.
 
-A pair's control channel comes first and determines the kind of the others. Where the peer listens
-under its local name it is on this host, and the connections are AF_UNIX sockets. A local listener
+A pair's control channel comes first and determines whether there are others. Where the peer listens
+under its local name it is on this host, and one AF_UNIX socket with memory serves all channels. A
+local listener
 that does not answer is either a rank that is still busy or an unauthenticated process that took the
 name: then TCP is dialled, where the peer's challenge tells whether it listens locally. If so, it is
 dialled locally again; after `LOCAL_ATTEMPTS` failures TCP is used.
@@ -120,7 +121,7 @@ class Dialling:
         dial.reached = False
         memory_fd = -1
         try:
-            if dial.local and dial.channel != CONTROL_CHANNEL:
+            if dial.local:
                 memory_fd = self._memory(dial)
             sock = dialling_socket(self._endpoint(dial).family, self._source)
         except OSError as error:
@@ -145,11 +146,10 @@ class Dialling:
             return make_memory(self._own.memory_bytes)
         except OSError as error:
             log.warning(
-                "rank %d: no memory to share with rank %d (%s): channel %d uses TCP",
+                "rank %d: no memory to share with rank %d (%s): TCP instead",
                 self._own.rank,
                 dial.peer,
                 error.strerror,
-                dial.channel,
             )
             raise
 
@@ -186,9 +186,9 @@ class Dialling:
             self._failed(dial, error)
             return
         self._links[dial.peer, dial.channel] = handshake
-        if dial.channel == CONTROL_CHANNEL:
+        if dial.channel == CONTROL_CHANNEL and not dial.local:
             for channel in range(POINT_TO_POINT_CHANNEL, self._own.channels):
-                self._add(dial.peer, channel, local=dial.local)
+                self._add(dial.peer, channel, local=False)
 
     def _failed(self, dial: _Dial, error: Exception) -> None:
         if dial.local:

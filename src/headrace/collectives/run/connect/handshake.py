@@ -74,8 +74,7 @@ class Member:
     ----------
     secret : known to the ranks of this group only.
     rank, ranks, channels : this rank, the size of the group, data channels per pair of ranks.
-    memory_bytes : size of the shared memory of each local connection that carries data; the same on
-        all ranks.
+    memory_bytes : size of the memory that two ranks of one host share; the same on all ranks.
     listens_locally : whether it accepts connections inside its host.
     tls : whether connections between hosts continue in TLS.
     """

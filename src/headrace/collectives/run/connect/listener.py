@@ -1,8 +1,8 @@
 """Full-mesh connection set-up of a group: every pair of ranks, on every channel.
 
-Higher ranks dial lower ones. Ranks of one host are connected by AF_UNIX sockets, and share memory
-over those that carry data; others by TCP. Each connection begins with the handshake of
-`handshake.py`; all handshakes run concurrently, so that a slow peer delays no other.
+Higher ranks dial lower ones. Two ranks of one host are connected by one AF_UNIX socket and memory
+for all channels; others by TCP, each channel by its own. Each connection begins with the handshake
+of `handshake.py`; all handshakes run concurrently, so that a slow peer delays no other.
 """
 
 import logging
@@ -38,7 +38,8 @@ class PeerConnection(NamedTuple):
     fd : descriptor of a TCP or AF_UNIX socket.
     peer : the other rank.
     channel : CONTROL_CHANNEL, POINT_TO_POINT_CHANNEL, or a data channel from 0.
-    memory_fd : descriptor of the shared memory, or -1; made by the higher rank, initially zeros.
+    memory_fd : descriptor of the shared memory of all channels, whose only socket is that of
+        CONTROL_CHANNEL, or -1; made by the higher rank, initially zeros.
     tls_key : pre-shared key of a connection that continues in TLS, else empty.
     """
 
@@ -61,8 +62,8 @@ class Listener:
     host : numeric address of the interface to listen on and to dial from; no other is used.
     secret : known to the ranks of this group only.
     channels : data connections per pair of ranks.
-    memory_bytes : size of the memory that two ranks of one host share per channel; the same on all
-        ranks.
+    memory_bytes : size of the memory that two ranks of one host share for all channels; the same on
+        all ranks.
     shared_memory : whether ranks of this host may be connected by AF_UNIX sockets and memory; both
         sides of a pair have to allow it.
     tls : whether connections by TCP continue in TLS, which the caller sets up; the same on all
@@ -129,8 +130,8 @@ class Listener:
 
         Returns
         -------
-        A connection per other rank and channel (two more than data channels), in order of peer and
-        channel.
+        A connection per other rank and channel (two more than data channels), or per other rank
+        with which this one shares memory, in order of peer and channel.
 
         Raises
         ------
@@ -149,12 +150,11 @@ class Listener:
                 parsed(address)
             accepting = Accepting(own, self._listeners, loop, links)
             dialling = Dialling(own, self._source, addresses, loop, links)
-            wanted = (own.ranks - 1) * (own.channels - CONTROL_CHANNEL)
             deadline = time.monotonic() + deadline_s
             next_check = time.monotonic() + _CHECK_S
             accepting.begin()
             dialling.begin()
-            while len(links) < wanted:
+            while not _complete(own, links):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise CommunicationError(
@@ -189,6 +189,15 @@ class Listener:
             )
 
 
+def _complete(own: Member, links: dict[tuple[int, int], Handshake]) -> bool:
+    """Return whether all channels of all other ranks are connected."""
+    if len(links) < own.ranks - 1:
+        return False
+    every = own.channels - CONTROL_CHANNEL
+    channels = sum(every if link.memory_fd >= 0 else 1 for link in links.values())
+    return channels == (own.ranks - 1) * every
+
+
 def _released(links: dict[tuple[int, int], Handshake]) -> list[PeerConnection]:
     """Move the descriptors out of `links`."""
     released: list[PeerConnection] = []
@@ -216,7 +225,9 @@ def _missing(
     problems: defaultdict[str, list[str]] = defaultdict(list)
     channels = range(CONTROL_CHANNEL, own.channels)
     for peer in range(own.ranks):
-        missing = [channel for channel in channels if (peer, channel) not in links]
+        control = links.get((peer, CONTROL_CHANNEL))
+        shares = control is not None and control.memory_fd >= 0
+        missing = [channel for channel in channels if not shares and (peer, channel) not in links]
         if peer == own.rank or not missing:
             continue
         if peer < own.rank:
