@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from headrace.compression.cli.show import marked_codec
 from headrace.compression.plan.models import MODELS, bundled_profile
 from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.plan.plan import CompressionPlan
@@ -90,7 +91,8 @@ def test_charts_of_a_profile_show_every_codec(figures: list[dict[str, Any]]) -> 
         single, several = figures
         for figure in figures:
             check(figure)
-        assert all(trace["x"] == list(profile.codecs) for trace in single["data"])
-        assert [trace["name"] for trace in several["data"]] == list(profile.codecs)
+        codecs = [marked_codec(name, profile) for name in profile.codecs]
+        assert all(trace["x"] == codecs for trace in single["data"])
+        assert [trace["name"] for trace in several["data"]] == codecs
         compression_profile_page(replace(profile, codecs={}), "a.profile")
         assert len(figures) == 2

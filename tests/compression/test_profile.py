@@ -117,6 +117,7 @@ WRONG = [
     (put("codecs", "sine", value={}), "names an unknown codec: codec is 'sine', needs one of none"),
     (put("codecs", "powersgd:2.0", value={}), "needs the name 'powersgd:2'"),
     (put("provenance", "kind", value="felt"), "'kind' is 'felt', needs 'measured' or 'literature'"),
+    (put("provenance", "derived", value={"sign": 3}), "'derived.sign'.* 3 is not a text"),
     (put("provenance", value=3), "field 'provenance': 3 is not an object"),
 ]
 

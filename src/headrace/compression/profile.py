@@ -111,7 +111,8 @@ class CompressionProfile:
     memory_bytes : of the device; 0: not known. `used_bytes`: the step's peak with gradients and
         without compression.
     codecs : by the specification's text.
-    provenance : "kind" is "measured" or "literature", "source" says where and how; others are free.
+    provenance : "kind" is "measured" or "literature", "source" says where and how; "derived", if
+        any, has by codec how its times follow from others'; other fields are free.
 
     Raises
     ------
@@ -153,6 +154,11 @@ class CompressionProfile:
     def gradient_bytes(self) -> int:
         """Bytes of all gradients, in float32."""
         return _FLOAT32_BYTES * self.elements
+
+    @property
+    def derived(self) -> Mapping[str, str]:
+        """Codecs whose times were not measured but follow from others', and how."""
+        return self.provenance.get("derived", {})
 
     def bucket_tensors(self) -> tuple[tuple[ModelTensor, ...], ...]:
         """Return the parameters of each bucket."""
@@ -270,6 +276,9 @@ def _profile_parts(head: Any, provenance: Any, source: str) -> dict[str, Any]:
     if kind not in (MEASURED, LITERATURE):
         raise origin.at("kind").wrong(f"'{MEASURED}' or '{LITERATURE}'")
     origin.at("source").text()
+    derived = origin.at("derived", default={})
+    for name in derived.read(fields.table):
+        derived.at(name).text()
     return {**found, "provenance": provenance}
 
 

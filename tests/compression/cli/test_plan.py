@@ -76,14 +76,33 @@ def test_sent_is_what_leaves_a_rank_and_the_fastest_gentle_codec_is_named() -> N
         ("qsgd:2", 13.3, "unbiased, noisy"),
         ("topk:1%", 129, "harsh, with feedback"),
     ):
-        rows = re.findall(rf"^\W*{codec} +(?:during|after) .*$", text, re.MULTILINE)
+        rows = re.findall(rf"^\W*{codec} +(?:\* +)?(?:during|after) .*$", text, re.MULTILINE)
         assert len(rows) == 1, (codec, text)
         assert accuracy in rows[0]
         mebibytes = re.search(r"([\d.]+) MiB", rows[0])
         assert mebibytes is not None, rows[0]
         assert float(mebibytes[1]) * 1.048576 == pytest.approx(sent_mb, rel=0.03), rows[0]
-    assert re.search(r"fastest gentle +(bf16|fp16), ", text), text
+    assert re.search(r"fastest gentle +(minmax:4|fp8) \*, ", text), text
     assert "other programs' differ" in " ".join(text.split())
+
+
+def test_derived_times_are_marked_wherever_they_are_printed(tmp_path: Path) -> None:
+    """Casts, whose times follow from a bandwidth, stood among measured codecs without a mark."""
+    file = tmp_path / "plan"
+    text = planned(*RESNET, "--bandwidth", "1Gbit/s", "-o", file)
+    codecs = CompressionPlan.load(file).profile
+    run("report", file, "-o", tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text()
+    for name in codecs.codecs:
+        marked = re.search(rf"^\W*{name} \* +(?:during|after) ", text, re.MULTILINE) is not None
+        assert marked == (name in codecs.derived), name
+        assert (f"{name} *" in page) == marked, name
+    assert "* derived" in text
+    assert "minmax:4: 0.56 of qsgd:2's time" in " ".join(text.split())
+    codecs.save(tmp_path / "profile")
+    shown = run("show", tmp_path / "profile", "--all")
+    assert re.search(r"^\W*minmax:4 \* +[\d,]+ ", shown, re.MULTILINE), shown
+    assert re.search(r"^\W*sign +[\d,]+ ", shown, re.MULTILINE), shown
 
 
 def test_a_profile_is_planned_for_a_plan_book_and_its_predictions_are_kept(tmp_path: Path) -> None:

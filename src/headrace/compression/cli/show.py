@@ -16,6 +16,9 @@ from headrace.compression.plan.plan import CompressionPlan
 from headrace.compression.profile import CompressionProfile
 from headrace.units import duration, ms, rate, size
 
+DERIVED_MARK = "*"
+"""Beside a codec whose times were not measured but derived."""
+
 OTHER_PROGRAMS = (
     "the exchanges are headrace's own; other programs' differ, and so may the order of codecs: on "
     "8 GPUs at 1 Gbit/s TopK of 1% was measured ahead of PowerSGD and sign in another program, "
@@ -36,7 +39,7 @@ def profile_facts(profile: CompressionProfile, everything: bool) -> Iterable[Ren
         "codecs",
         ("name", "elements", "encode", "decode"),
         [
-            (name, elements, duration(encode), duration(decode))
+            (marked_codec(name, profile), elements, duration(encode), duration(decode))
             for name, timing in profile.codecs.items()
             for elements, encode, decode in zip(
                 timing.elements, timing.encode_us, timing.decode_us, strict=True
@@ -59,8 +62,23 @@ def profile_summary(profile: CompressionProfile) -> list[tuple[str, str]]:
         ("rest of a step", duration(profile.other_us)),
         ("codecs", f"timed while {profile.ranks_per_host} ranks of a host encoded"),
         ("memory", f"{memory}, a step uses {size(profile.used_bytes)}"),
+        *derived_summary(profile),
         (str(origin["kind"]), str(origin["source"])),
     ]
+
+
+def marked_codec(name: str, profile: CompressionProfile) -> str:
+    """Return a codec's text, with a mark where the profile's times of it are derived."""
+    return f"{name} {DERIVED_MARK}" if name in profile.derived else name
+
+
+def derived_summary(profile: CompressionProfile) -> list[tuple[str, str]]:
+    """Return the (label, value) row that explains the mark of `marked_codec`; none without it."""
+    codecs: dict[str, list[str]] = {}
+    for name, how in profile.derived.items():
+        codecs.setdefault(how, []).append(name)
+    text = "; ".join(f"{', '.join(names)}: {how}" for how, names in codecs.items())
+    return [(f"{DERIVED_MARK} derived", text)] if text else []
 
 
 def profile_bucket_rows(profile: CompressionProfile) -> list[tuple[int, int, str, str]]:
@@ -86,7 +104,7 @@ def advice_tables(plan: CompressionPlan, everything: bool) -> Iterable[Renderabl
         ("name", "when", "step", "coding", "network", "sent", "break-even", "accuracy"),
         [
             (
-                row.codec,
+                marked_codec(row.codec, plan.profile),
                 row.mode if row.fits else f"{row.mode} (no memory)",
                 ms(row.step_us),
                 ms(row.codec_us),
@@ -124,13 +142,15 @@ def advice_summary(plan: CompressionPlan) -> list[tuple[str, str]]:
         ),
         ("why", advice.why),
         ("elsewhere", OTHER_PROGRAMS),
+        *derived_summary(profile),
         (str(profile.provenance["kind"]), str(profile.provenance["source"])),
     ]
 
 
 def _answer(row: AdviceRow, profile: CompressionProfile) -> str:
     accuracy = row_accuracy(row, profile).text
-    return f"{row.codec}, {row.mode} the backward pass: {ms(row.step_us)} ({accuracy})"
+    codec = marked_codec(row.codec, profile)
+    return f"{codec}, {row.mode} the backward pass: {ms(row.step_us)} ({accuracy})"
 
 
 def bandwidth_text(bytes_per_s: float | None) -> str:

@@ -92,11 +92,16 @@ def _work(receive: Receive, send: Send) -> None:
         timings = time_codecs(
             codecs, like.bucket_tensors(), ranks=ranks, rank=rank, barrier=dist.barrier
         )
+        derived = {name: how for name, how in like.derived.items() if name not in timings}
         found = replace(
             like,
             codecs={**like.codecs, **agreed_timings(timings)},
             ranks_per_host=ranks,
-            provenance={**like.provenance, "codecs": f"measured: {', '.join(timings)}"},
+            provenance={
+                **like.provenance,
+                "codecs": f"measured: {', '.join(timings)}",
+                "derived": derived,
+            },
         )
     else:
         made = named_function(task["model"], CompressionError)()

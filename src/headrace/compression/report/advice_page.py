@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping
 
-from headrace.compression.cli.show import advice_summary, bandwidth_text
+from headrace.compression.cli.show import advice_summary, bandwidth_text, marked_codec
 from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.plan.advice import row_accuracy, sent_bytes
 from headrace.compression.plan.curves import (
@@ -51,7 +51,10 @@ def advice_page(plan: CompressionPlan, source: str) -> Page:
         plan.network,
         "Speed-up over bandwidth (as Figures 4.10 and 4.12)",
         "speed-up over no compression, times",
-        speed_up_by_bandwidth(profile, codecs, plan.network),
+        {
+            marked_codec(each, profile): curve
+            for each, curve in speed_up_by_bandwidth(profile, codecs, plan.network).items()
+        },
     )
     if len(names) > _MOST_CURVES:
         page.note(f"Of the {_MOST_CURVES} codecs that are fastest on this network.")
@@ -100,7 +103,7 @@ def _steps(page: Page, plan: CompressionPlan) -> None:
         ),
         [
             (
-                row.codec,
+                marked_codec(row.codec, plan.profile),
                 row.mode,
                 row.step_us / 1e3,
                 row.exposed_us / 1e3,
@@ -117,7 +120,7 @@ def _steps(page: Page, plan: CompressionPlan) -> None:
         ["ok" if row == advice.winner else "" if row.fits else "short" for row in advice.rows],
     )
     figure = empty_figure()
-    names = [f"{row.codec}, {row.mode}" for row in advice.rows]
+    names = [f"{marked_codec(row.codec, plan.profile)}, {row.mode}" for row in advice.rows]
     figure.add_bar(x=names, y=[advice.alone_us / 1e3] * len(names), name="one worker")
     figure.add_bar(x=names, y=[row.exposed_us / 1e3 for row in advice.rows], name="longer by")
     figure.update_layout(barmode="stack")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.compression.cli.show import profile_bucket_rows, profile_summary
+from headrace.compression.cli.show import marked_codec, profile_bucket_rows, profile_summary
 from headrace.compression.profile import CompressionProfile
 from headrace.compression.report.lines import LINE_DASHES
 from headrace.report.page import Page, empty_figure
@@ -30,7 +30,7 @@ def compression_profile_page(profile: CompressionProfile, source: str) -> Page:
 def _codecs(profile: CompressionProfile) -> "go.Figure":
     """Return the codecs' times over the elements, or beside each other where all have one size."""
     figure = empty_figure()
-    timings = profile.codecs
+    timings = {marked_codec(name, profile): timing for name, timing in profile.codecs.items()}
     if all(len(timing.elements) == 1 for timing in timings.values()):
         for part, symbol in (("encode", "circle-open"), ("decode", "x-thin-open")):
             figure.add_scatter(
