@@ -18,7 +18,7 @@ from benchmarks.compression.model import JobOnBed, job_roles
 from benchmarks.harness import Report
 from benchmarks.instruments.beds import Bed
 from benchmarks.kept import KeptRows
-from headrace.compression.adapt.auto import GENTLE
+from headrace.compression.adapt.auto import DEFAULT_LEVELS
 from headrace.testbed import Testbed
 
 SECTION = "auto"
@@ -149,7 +149,7 @@ def _block(job: JobOnBed, arm: str, count: int) -> tuple[list[float], list[dict[
 
 def _open(job: JobOnBed, network: str) -> list[str]:
     """Make the copies, and let each take its first steps, auto until it has chosen."""
-    asked = {"network": network, "levels": list(GENTLE), "seconds": COMPUTE_S}
+    asked = {"network": network, "levels": list(DEFAULT_LEVELS), "seconds": COMPUTE_S}
     arms: list[str] = job.ask("open", **asked)[0]["arms"]
     for arm in arms:
         taken = 0

@@ -1,13 +1,15 @@
 """Stated bounds of the codecs' errors against measured ones; feedback where they allow it."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from headrace.compression.adapt.auto import Auto
 from headrace.compression.averaging import Averager
-from headrace.compression.bounds import error_bound
+from headrace.compression.bounds import codec_accuracy, error_bound
 from headrace.compression.codecs.requests import run_together
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import FAMILIES, CodecSpec
@@ -89,6 +91,21 @@ def test_bounds_are_near_what_the_worst_inputs_give() -> None:
             errors.append(float((tensor - mean).norm() ** 2 / tensor.norm() ** 2))
         bound = error_bound(CodecSpec.parse(spec), SHAPES[0]).error
         assert sum(errors) / DRAWS >= share * bound, spec
+
+
+def test_plan_and_auto_agree_on_the_accuracy_of_the_default_levels() -> None:
+    """powersgd:4 was harsh in the output of ``plan``, and gentle as a level of ``"auto"``."""
+    shapes = {"weight": (512, 512)}
+    accuracy = {
+        level: codec_accuracy(CodecSpec.parse(level), Policy(), shapes)
+        for level in (*Auto().levels, "minmax:4")
+    }
+    assert [level for level in Auto().levels if not accuracy[level].gentle] == ["powersgd:4"]
+    assert accuracy["minmax:4"].gentle
+    page = Path(__file__).parents[2] / "docs" / "compression.md"
+    text = " ".join(page.read_text().split())
+    assert "Of these three PowerSGD's error is harsh by [its bound]" in text
+    assert '`Auto(levels=["none", "bf16", "minmax:4"])` has gentle ones alone' in text
 
 
 def test_feedback_is_a_familys_default_only_where_it_contracts() -> None:

@@ -3,6 +3,7 @@
 import itertools
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,19 @@ import torch
 
 from headrace.cli.main import main
 from headrace.compression.averaging import Averager
+from headrace.compression.cli.show import profile_summary
 from headrace.compression.codecs.requests import run_together
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure import computing, example, local
+from headrace.compression.measure.job import busiest
 from headrace.compression.measure.local import measure_locally
 from headrace.compression.measure.step import StepTimes, slowest
 from headrace.compression.plan.advice import advise
 from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.profile import CompressionProfile, ModelTensor
 from headrace.functions import folder_on_path, named_function
+from headrace.job.load import MachineLoad
 from tests.compression.device_double import DEVICE, Double, LateStaging
 from tests.waiting import HANG_S
 
@@ -48,9 +52,26 @@ def test_a_profile_of_a_job_has_all_parameters_and_times_and_is_advised(tmp_path
     assert CompressionProfile.load(tmp_path / "profile").digest == found.digest
     slow = FormulaNetwork(scheme="ring", workers=2, bandwidth_bytes_per_s=1e5)
     assert advise(found, slow, break_evens=False).winner.codec == "minmax:4"
-    again = measure_locally(ranks=2, codecs=["sign"], like=found)
+    derived = {"bf16": "by bytes", "sign": "of minmax:4"}
+    like = replace(found, provenance={**found.provenance, "derived": derived})
+    again = measure_locally(ranks=2, codecs=["sign"], like=like)
+    assert dict(again.derived) == {"bf16": "by bytes"}, "sign is measured now"
     assert again.backward_us == found.backward_us
     assert set(again.codecs) == {"bf16", "minmax:4", "sign"}
+    for profile in (found, again):
+        load = MachineLoad.from_provenance(profile.provenance)
+        assert load is not None
+        assert 0 < load.seconds < HANG_S
+        assert ("machine", load.text) in profile_summary(profile)
+
+
+def test_the_load_of_a_profile_is_that_of_the_rank_that_waited_most() -> None:
+    """Profiles that were taken on a busy machine said nothing of it."""
+    idle = MachineLoad(seconds=1.0, processors=2, load_average=0.1, waited_share=0.01)
+    busy = replace(idle, waited_share=0.31)
+    assert busiest([idle, busy, idle]) == busy
+    unknown = replace(idle, waited_share=None, load_average=1.5)
+    assert busiest([replace(idle, waited_share=0.04), unknown]) == unknown
 
 
 def test_exchanges_wait_for_the_rank_that_is_last_at_each_point() -> None:

@@ -125,7 +125,7 @@ class Accordion:
 
     Attributes
     ----------
-    low, high : codecs of low (gentle) and of high (harsh) compression; any two, of which `high`
+    low, high : codecs of low and of high compression; any two, of which `high`
         sends no more bytes.
     eta : relative change of the gradient's norm from which a layer is critical.
     window : epochs, or with `unit` "steps" steps, between the norms that are compared. One in steps

@@ -42,8 +42,9 @@ _LEARNING = 0.25  # weight of a new window in a level's times
 _LEAST_COST = 0.02  # of a step: a trial of an equally fast level is not free
 SWITCH_STEPS = 2  # of a trial, that do not count: of both levels, and with a cold codec
 
-GENTLE = ("none", "bf16", "powersgd:4")
-"""Levels of ``"auto"``: gentle ones, whose accuracy is that of no compression in the literature."""
+DEFAULT_LEVELS = ("none", "bf16", "powersgd:4")
+"""Levels of ``"auto"``. By its bound powersgd:4 is harsh (`headrace.compression.bounds`); in its paper
+(Vogels et al., 2019, ResNet-18 and an LSTM) its accuracy was that of no compression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +53,12 @@ class Auto:
 
     Attributes
     ----------
-    levels : codecs that may be used, gentlest first; "none" is no compression.
+    levels : codecs that may be used, that of least error first; "none" is no compression.
     window : steps that are measured together, at least 3.
     budget : share of the time that trials of other levels may cost.
     schedule : one more level, after the others: codecs that follow training, such as `Accordion`
-        between a gentle and a harsh one; None: none. It is followed whatever the level is, and in
-        force where it is fastest.
+        between low and high compression; None: none. It is followed whatever the level is, and
+        in force where it is fastest.
     rules : which parameters are compressed; its codec is not used.
 
     Raises
@@ -65,7 +66,7 @@ class Auto:
     CompressionError : no level or one twice, no such codec, or a number out of range.
     """
 
-    levels: Sequence[str] = GENTLE
+    levels: Sequence[str] = DEFAULT_LEVELS
     window: int = 4
     budget: float = 0.005
     schedule: LevelSchedule | None = None

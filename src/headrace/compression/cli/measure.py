@@ -11,6 +11,7 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure.local import EXAMPLE, measure_locally
 from headrace.compression.profile import CompressionProfile
+from headrace.job.load import MachineLoad
 from headrace.units import size
 
 
@@ -54,3 +55,6 @@ def profile_command(
     )
     found.save(output)
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    load = MachineLoad.from_provenance(found.provenance)
+    if load is not None and load.warning is not None:
+        terminal(stderr=True).print(load.warning, soft_wrap=True)

@@ -14,6 +14,7 @@ from headrace.compression.plan.advice import (
 )
 from headrace.compression.plan.plan import CompressionPlan
 from headrace.compression.profile import CompressionProfile
+from headrace.job.load import LOAD, load_text
 from headrace.units import duration, ms, rate, size
 
 DERIVED_MARK = "*"
@@ -63,6 +64,7 @@ def profile_summary(profile: CompressionProfile) -> list[tuple[str, str]]:
         ("codecs", f"timed while {profile.ranks_per_host} ranks of a host encoded"),
         ("memory", f"{memory}, a step uses {size(profile.used_bytes)}"),
         *derived_summary(profile),
+        *load_summary(profile),
         (str(origin["kind"]), str(origin["source"])),
     ]
 
@@ -79,6 +81,12 @@ def derived_summary(profile: CompressionProfile) -> list[tuple[str, str]]:
         codecs.setdefault(how, []).append(name)
     text = "; ".join(f"{', '.join(names)}: {how}" for how, names in codecs.items())
     return [(f"{DERIVED_MARK} derived", text)] if text else []
+
+
+def load_summary(profile: CompressionProfile) -> list[tuple[str, str]]:
+    """Return the (label, value) row on how busy the machine was, if the profile has it."""
+    origin = profile.provenance
+    return [("machine", load_text(origin))] if LOAD in origin else []
 
 
 def profile_bucket_rows(profile: CompressionProfile) -> list[tuple[int, int, str, str]]:
@@ -143,6 +151,7 @@ def advice_summary(plan: CompressionPlan) -> list[tuple[str, str]]:
         ("why", advice.why),
         ("elsewhere", OTHER_PROGRAMS),
         *derived_summary(profile),
+        *load_summary(profile),
         (str(profile.provenance["kind"]), str(profile.provenance["source"])),
     ]
 

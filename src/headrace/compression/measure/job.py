@@ -37,6 +37,7 @@ from headrace.compression.profile import (
     GradientBucket,
     ModelTensor,
 )
+from headrace.job.load import LoadWatch, MachineLoad
 
 CODECS = ("bf16", "minmax:4", "sign", "topk:1%", "powersgd:2", "powersgd:4")
 """Codecs that are timed unless others are named: one of each kind."""
@@ -88,19 +89,36 @@ def profile_model(
     CompressionError : fewer than two ranks or three steps, or no such codec.
     """
     _check(steps, group)
+    watch = LoadWatch()
     options: dict[str, Any] = {"optimizer": optimizer, "bucket_cap_mb": bucket_cap_mb}
     plain, summed = (
         ObservedModel(copy.deepcopy(model), loss_of, group=group, communicate=each, **options)
         for each in (False, True)
     )
-    return CompressionProfile(
-        model=name,
-        batch=batch,
+    columns = {
         **_step_fields(model, plain, summed, steps, group),
         **_codec_fields(model, plain, codecs, policy, steps, group),
         **_machine_fields(model, ranks_per_host, group),
-        provenance=_provenance(steps, group),
+    }
+    return CompressionProfile(
+        model=name,
+        batch=batch,
+        **columns,
+        provenance={
+            **_provenance(steps, group),
+            **agreed_load(watch.load(), group).to_provenance(),
+        },
     )
+
+
+def agreed_load(load: MachineLoad, group: Any = None) -> MachineLoad:
+    """Return the busiest rank's load; all ranks of the group call it."""
+    return busiest([MachineLoad(**row) for row in _gathered(asdict(load), group)])
+
+
+def busiest(loads: Sequence[MachineLoad]) -> MachineLoad:
+    """Return the load of the rank that waited most for a processor."""
+    return max(loads, key=lambda load: (load.busy, load.waited_share or 0.0, load.load_average))
 
 
 def _check(steps: int, group: Any) -> None:

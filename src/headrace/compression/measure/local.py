@@ -10,6 +10,7 @@ from pathlib import Path
 from headrace.compression.errors import CompressionError
 from headrace.compression.profile import CompressionProfile
 from headrace.functions import folder_on_path, named_function
+from headrace.job.load import LoadWatch
 from headrace.launch.roles import Role, Roles
 from headrace.launch.worker import Receive, Send, run_worker
 
@@ -78,7 +79,7 @@ def _work(receive: Receive, send: Send) -> None:
     import torch.distributed as dist
 
     from headrace.compression.measure.computing import time_codecs
-    from headrace.compression.measure.job import CODECS, agreed_timings, profile_model
+    from headrace.compression.measure.job import CODECS, agreed_load, agreed_timings, profile_model
 
     task = receive()
     folder, ranks, rank = Path(task["folder"]), task["ranks"], task["rank"]
@@ -89,6 +90,7 @@ def _work(receive: Receive, send: Send) -> None:
     codecs = task["codecs"] or CODECS
     if task["like"]:
         like = CompressionProfile.load(folder / "like")
+        watch = LoadWatch()
         timings = time_codecs(
             codecs, like.bucket_tensors(), ranks=ranks, rank=rank, barrier=dist.barrier
         )
@@ -101,6 +103,7 @@ def _work(receive: Receive, send: Send) -> None:
                 **like.provenance,
                 "codecs": f"measured: {', '.join(timings)}",
                 "derived": derived,
+                **agreed_load(watch.load()).to_provenance(),
             },
         )
     else:
