@@ -43,8 +43,8 @@ _LEAST_COST = 0.02  # of a step: a trial of an equally fast level is not free
 SWITCH_STEPS = 2  # of a trial, that do not count: of both levels, and with a cold codec
 
 DEFAULT_LEVELS = ("none", "bf16", "powersgd:4")
-"""Levels of ``"auto"``. By its bound powersgd:4 is harsh (`headrace.compression.bounds`); in its paper
-(Vogels et al., 2019, ResNet-18 and an LSTM) its accuracy was that of no compression."""
+"""Levels of ``"auto"``. By its bound powersgd:4 is harsh (`headrace.compression.bounds`); in its
+paper (Vogels et al., 2019, ResNet-18 and an LSTM) its accuracy was that of no compression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
