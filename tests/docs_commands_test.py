@@ -1,61 +1,173 @@
-"""Commands of docs/compression.md and docs/export.md run, in their order, without a warning."""
+"""Commands of the pages of docs/ run, in their order, without a warning."""
 
 import re
 import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
+from headrace.compression.profile import (
+    CodecTiming,
+    CompressionProfile,
+    GradientBucket,
+    ModelTensor,
+)
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
-PREPARED = {
-    "compression": [],
-    "export": [
-        "topology preset ndv2_taccl_1mb --nodes 1 -o cluster.topology",
-        "collectives synthesize cluster.topology --collective allreduce --size 1050624 -o plan",
-        "collectives plan cluster.topology --collective allgather -o book",
-    ],
-}
-"""Commands whose files the documents take as there."""
+MODULE = """
+import torch
+from torch import nn
 
-NOT_RUN = {
-    "compression measure": "takes a model of the user's and minutes",
-    "compression plan job.profile": "takes the profile that `compression measure` would write",
-}
-"""Starts of commands that do not run here, and why."""
+def build():
+    return build_batch(8)
+
+def build_batch(batch):
+    network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    return network, (torch.randn(batch, 8),)
+"""
 
 
-def commands(document: str) -> list[str]:
-    """Return the commands of a document's blocks, without ``headrace`` and comments."""
-    blocks = re.findall(
-        r"^```(.*?)\n(.*?)^```$", (DOCS / f"{document}.md").read_text(), re.M | re.S
+def write_compression_profile() -> None:
+    """Write a measured profile of one matrix, in place of minutes of `compression measure`."""
+    timing = CodecTiming(elements=(250_000,), encode_us=(100.0,), decode_us=(50.0,))
+    CompressionProfile(
+        model="matrix",
+        device="cpu",
+        batch=1,
+        tensors=(ModelTensor(name="weight", shape=(250, 1000)),),
+        buckets=(GradientBucket(tensors=1, ready_us=9000.0),),
+        forward_us=1000.0,
+        backward_us=9000.0,
+        codecs={"bf16": timing, "sign": timing, "powersgd:4": timing},
+        provenance={"kind": "measured", "source": "a test"},
+    ).save("job.profile")
+
+
+def write_module() -> None:
+    """Write the module whose functions the page of memory names."""
+    Path("package").mkdir()
+    Path("package/__init__.py").touch()
+    Path("package/module.py").write_text(MODULE)
+
+
+def write_trace() -> None:
+    """Write a trace of keys that are found, and of new ones."""
+    pandas = pytest.importorskip("pandas")
+    random = np.random.default_rng(1)
+    keys = random.choice(1 << 40, 20_000, replace=False)
+    operations = np.repeat([4, 0, 1], [10_000, 10_000, 5_000])
+    column = np.concatenate(
+        [keys[:10_000], random.choice(keys[:10_000], 10_000), keys[10_000:15_000]]
     )
-    shell = [text for kind, text in blocks if kind in ("", "console")]
+    pandas.DataFrame({"key": column, "operation": operations}).to_parquet("trace.parquet")
+
+
+def write_sketch() -> None:
+    """Write the sketch of the page of synthesis."""
+    (sketch,) = re.findall(
+        r"^```json\n(.*?)^```$", (DOCS / "synthesis.md").read_text(), re.M | re.S
+    )
+    Path("sketch.json").write_text(sketch)
+
+
+def copy_examples() -> None:
+    """Copy the examples' testbed, which the page names."""
+    Path("examples").mkdir()
+    Path("examples/testbed-2x2.toml").write_bytes((ROOT / "examples/testbed-2x2.toml").read_bytes())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page whose commands run.
+
+    Attributes
+    ----------
+    files : functions that write files which the page takes as there.
+    commands : that write the others.
+    not_run : starts of commands that do not run here, and why.
+    """
+
+    files: tuple[Callable[[], None], ...] = ()
+    commands: tuple[str, ...] = ()
+    not_run: Mapping[str, str] = field(default_factory=dict)
+
+
+PAGES = {
+    "compression": Page(
+        files=(write_compression_profile,),
+        commands=(
+            "topology preset uniform --ranks 4 -o cluster.topology",
+            "collectives plan cluster.topology -o cluster.book",
+        ),
+        not_run={"compression measure": "takes a model of the user's and minutes"},
+    ),
+    "export": Page(
+        commands=(
+            "topology preset ndv2_taccl_1mb --nodes 1 -o cluster.topology",
+            "collectives synthesize cluster.topology --collective allreduce --size 1050624 -o plan",
+            "collectives plan cluster.topology --collective allgather -o book",
+        ),
+    ),
+    "sketch-format": Page(
+        files=(write_sketch,),
+        commands=("topology preset ndv2_taccl_1mb --nodes 2 -o cluster.topology",),
+    ),
+    "memory": Page(files=(write_module,)),
+    "index": Page(files=(write_trace,)),
+    "executor": Page(
+        files=(copy_examples,),
+        commands=(
+            "topology preset uniform --ranks 4 -o cluster.topology",
+            "collectives plan cluster.topology --collective allgather -o cluster.book",
+        ),
+        not_run={"collectives trace --testbed": "needs the rights to make network namespaces"},
+    ),
+}
+SLOW = {"memory", "executor"}
+"""Pages whose commands start processes, or take many seconds."""
+
+
+def commands(page: str) -> list[str]:
+    """Return the commands of a page's blocks, without ``headrace`` and comments."""
+    text = (DOCS / f"{page}.md").read_text()
+    fenced = re.findall(r"^```(.*?)\n(.*?)^```$", text, re.M | re.S)
+    shell = [block for kind, block in fenced if kind in ("", "console")]
+    shell += re.findall(r"^    (headrace .*\n)", text, re.M)  # indented blocks
     lines = "".join(shell).replace("\\\n", " ").splitlines()
-    text = " && ".join(line.removeprefix("$ ").split(" #")[0] for line in lines)
-    parts = [part.strip() for part in text.split(" && ")]
+    joined = " && ".join(line.removeprefix("$ ").split(" #")[0] for line in lines)
+    parts = [part.strip() for part in joined.split(" && ")]
     return [part.removeprefix("headrace ") for part in parts if part.startswith("headrace ")]
 
 
-@pytest.mark.parametrize("document", PREPARED)
-def test_commands_of_the_documents_run_without_a_warning(
-    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PAGES]
+)
+def test_commands_of_the_pages_run_without_a_warning(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commands of these pages ran in no test, so that one that fails or warns went unnoticed."""
     monkeypatch.chdir(tmp_path)
-    runnable = [line for line in commands(document) if not line.startswith(tuple(NOT_RUN))]
-    assert len(runnable) >= 3
-    for line in [*PREPARED[document], *runnable]:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    page = PAGES[name]
+    for write in page.files:
+        write()
+    runnable = [line for line in commands(name) if not line.startswith(tuple(page.not_run))]
+    assert runnable
+    for line in [*page.commands, *runnable]:
         outcome = CliRunner().invoke(app, shlex.split(line), env={"COLUMNS": "200"})
         assert outcome.exception is None, f"{line}: {outcome.exception!r}"
         assert outcome.exit_code == 0, f"{line}: {outcome.output}"
         assert "warning:" not in outcome.output, f"{line}: {outcome.output}"
 
 
-def test_commands_that_do_not_run_are_still_in_the_documents() -> None:
-    lines = [line for document in PREPARED for line in commands(document)]
-    for start in NOT_RUN:
-        assert any(line.startswith(start) for line in lines), start
+def test_commands_that_do_not_run_are_still_in_the_pages() -> None:
+    for name, page in PAGES.items():
+        for start in page.not_run:
+            assert any(line.startswith(start) for line in commands(name)), start
