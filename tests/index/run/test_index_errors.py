@@ -111,6 +111,30 @@ def test_an_index_is_not_made_of_malformed_arrays() -> None:
         assert message in str(raised.value)
 
 
+def test_a_batch_with_a_missing_key_is_not_erased_in_part() -> None:
+    """``del index[[10, 11]]`` erased 10, and then raised an error that did not name 11."""
+    index = unsigned()
+    with pytest.raises(KeyError, match=r"11 \(1 of 2 keys are not there\)"):
+        del index[[10, 11]]
+    assert list(index) == [10, 20, 30]
+    del index[[10, 10, 30]]
+    assert list(index) == [20]
+
+
+def test_slices_are_refused_with_what_to_call_instead() -> None:
+    """``index[10:30]``, as of other sorted maps, was "keys have type object, needs uint64"."""
+    index = unsigned()
+    with pytest.raises(KeysError, match=r"keys are a slice, .* range\(low, high\) returns those"):
+        index[10:30]
+    with pytest.raises(KeysError, match="keys are a slice"):
+        del index[10:30]
+    with pytest.raises(KeysError, match="keys are a slice"):
+        index[10:30] = 1
+    with pytest.raises(KeysError, match="keys are None, needs numbers"):
+        index[None]
+    assert list(index) == [10, 20, 30]
+
+
 def test_missing_keys_are_key_errors() -> None:
     index = unsigned()
     with pytest.raises(KeyError, match="11"):
@@ -119,9 +143,7 @@ def test_missing_keys_are_key_errors() -> None:
         index[[10, 12, 13]]
     with pytest.raises(KeyError):
         del index[11]
-    with pytest.raises(KeyError, match="1 of 2 keys"):
-        del index[[10, 11]]
-    assert list(index) == [20, 30]
+    assert list(index) == [10, 20, 30]
     with pytest.raises(KeysError, match="this index has keys alone"):
         Index([1])[1]
 

@@ -72,9 +72,16 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
 
     Raises
     ------
-    KeysError : they have more dimensions, or differ in length; an array has masked elements; an
-        integer of a list has no place in the type of all of them.
+    KeysError : they are a slice or None; have more dimensions, or differ in length; an array has
+        masked elements; an integer of a list has no place in the type of all of them.
     """
+    if isinstance(numbers, slice):
+        raise KeysError(
+            f"{what} are a slice, needs a key or an array of keys; range(low, high) returns those "
+            "from low to below high, and their values"
+        )
+    if numbers is None:
+        raise KeysError(f"{what} are None, needs numbers")
     if isinstance(numbers, np.ma.MaskedArray) and np.ma.is_masked(numbers):
         raise KeysError(f"{what}: elements of the array are masked, needs those that count alone")
     try:

@@ -234,11 +234,8 @@ class Index:
             if value is _ABSENT:
                 raise KeyError(keys)
             return value
-        values, found = self.find(keys)
-        missing = np.flatnonzero(~found)
-        if len(missing):
-            first = row_of("keys", keys)[missing[0]]
-            raise KeyError(f"{first} ({len(missing)} of {len(found)} keys are not there)")
+        values, present = self.find(keys)
+        _check_present(keys, present)
         return values
 
     # -- changes -----------------------------------------------------------------------------------
@@ -305,15 +302,15 @@ class Index:
 
         Raises
         ------
-        KeyError : a key is not there; the others of an array are erased.
+        KeyError : a key is not there; of an array the first such one is named, and none is erased.
         """
         if isinstance(keys, _SINGLE):
             if not self.erase(keys):
                 raise KeyError(keys)
             return
-        count = len(np.unique(row_of("keys", keys)))
-        if (erased := self.erase(keys)) != count:
-            raise KeyError(f"{count - erased} of {count} keys are not there")
+        column = keys_as(keys, self._dtype)
+        _check_present(column, self.contains(column))
+        self.erase(column)
 
     def clear(self) -> None:
         """Erase all keys."""
@@ -495,3 +492,11 @@ def structure_of(
         ) from None
     plan = IndexPlan.load(path)
     return plan, plan.configuration
+
+
+def _check_present(keys: Any, present: np.ndarray) -> None:
+    """Raise KeyError, naming the first key that is not in the index, and how many are not."""
+    missing = np.flatnonzero(~present)
+    if len(missing):
+        first = row_of("keys", keys)[missing[0]]
+        raise KeyError(f"{first} ({len(missing)} of {len(present)} keys are not there)")
