@@ -76,7 +76,7 @@ class Configuration:
     @property
     def name(self) -> str:
         """One line for tables: the type, and the fields that differ from the defaults."""
-        plain = {each.name: each.default for each in fields(self)}
+        plain = {field.name: field.default for field in fields(self)}
         changed = [f"{name}={_short(v)}" for name, v in self.used.items() if v != plain[name]]
         return " ".join([self.leaf, *changed])
 
@@ -85,23 +85,23 @@ class Configuration:
         return asdict(self)
 
     @classmethod
-    def from_field(cls, found: Field) -> "Configuration":
+    def from_field(cls, head: Field) -> "Configuration":
         """Rebuild a configuration from JSON; fields that are absent have their defaults.
 
         Raises
         ------
         ArtifactError, or the field's own error : naming the file and the field.
         """
-        names = [each.name for each in fields(cls)]
-        found.allow(*names)
-        given: Mapping[str, Any] = found.read(table)
-        for name in given:
+        names = [field.name for field in fields(cls)]
+        head.allow(*names)
+        settings: Mapping[str, Any] = head.read(table)
+        for name in settings:
             kind = {"leaf": text, "fingerprints": boolean}.get(name, number)
-            found.at(name).read(kind)
+            head.at(name).read(kind)
         try:
-            return cls(**given)
+            return cls(**settings)
         except ConfigurationError as error:
-            raise found.error(f"{found.source}: field '{found.path}': {error}") from error
+            raise head.error(f"{head.source}: field '{head.path}': {error}") from error
 
 
 def read_configuration(value: Any, source: str) -> Configuration:
@@ -109,8 +109,8 @@ def read_configuration(value: Any, source: str) -> Configuration:
     return Configuration.from_field(Field(value, source, ArtifactError))
 
 
-def _wrong(name: str, found: Any, needs: str) -> ConfigurationError:
-    return ConfigurationError(f"{name} is {shown(found)}, needs {needs}")
+def _wrong(name: str, setting: Any, needs: str) -> ConfigurationError:
+    return ConfigurationError(f"{name} is {shown(setting)}, needs {needs}")
 
 
 def _short(value: Any) -> str:

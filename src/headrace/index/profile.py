@@ -28,7 +28,7 @@ ENCODING_TABLES: dict[str, tuple[int | None, dict[str, type]]] = {
         7,
         {
             "scale": np.int32,
-            **{f"residual{each}": np.float64 for each in (10, 50, 90, 100)},
+            **{f"residual{percent}": np.float64 for percent in (10, 50, 90, 100)},
             "even10": np.float64,
             "even50": np.float64,
         },
@@ -112,9 +112,9 @@ class TraceEncoding:
         ------
         ArtifactError : naming the field or column, what was found and what is needed.
         """
-        whole = Field(artifact.head, source, ArtifactError).at("features")
-        whole.allow(*FEATURES)
-        features = {name: _finite(whole.at(name)) for name in FEATURES}
+        head = Field(artifact.head, source, ArtifactError).at("features")
+        head.allow(*FEATURES)
+        features = {name: _finite(head.at(name)) for name in FEATURES}
         tables = {
             name: _table(artifact, name, rows, columns, source)
             for name, (rows, columns) in ENCODING_TABLES.items()
@@ -182,8 +182,8 @@ class IndexProfile:
         ------
         ArtifactError : naming the field or column, what was found and what is needed.
         """
-        whole = Field(artifact.head, source, ArtifactError)
-        whole.allow("keys", "loaded", "operations", "sample_keys", "features")
+        head = Field(artifact.head, source, ArtifactError)
+        head.allow("keys", "loaded", "operations", "sample_keys", "features")
         parts = {
             name: _table(artifact, name, None, columns, source)
             for name, columns in SAMPLE_TABLES.items()
@@ -193,16 +193,16 @@ class IndexProfile:
                 loaded=parts["loaded"]["key"],
                 operations=parts["operations"]["operation"],
                 keys=parts["operations"]["key"],
-                kind=whole.at("sample_keys").text(),
+                kind=head.at("sample_keys").text(),
             )
         except TraceError as error:
             raise ArtifactError(f"{source}: {error}") from error
         return cls(
             encoding=TraceEncoding.from_artifact(artifact, source),
             sample=sample,
-            loaded=whole.at("loaded").integer(0, 1 << 48),
-            operations=whole.at("operations").integer(0, 1 << 48),
-            kind=whole.at("keys").text(),
+            loaded=head.at("loaded").integer(0, 1 << 48),
+            operations=head.at("operations").integer(0, 1 << 48),
+            kind=head.at("keys").text(),
             provenance=artifact.provenance,
         )
 
@@ -213,16 +213,16 @@ class IndexProfile:
     @classmethod
     def load(cls, path: str | Path) -> "IndexProfile":
         """Read a profile; see `from_artifact`."""
-        found = artifact_io.load(path, KIND, PROFILE_SCHEMA, _REMEDY)
-        return cls.from_artifact(found, str(path))
+        artifact = artifact_io.load(path, KIND, PROFILE_SCHEMA, _REMEDY)
+        return cls.from_artifact(artifact, str(path))
 
 
 def _table(
     artifact: Artifact, name: str, rows: int | None, columns: Mapping[str, type], source: str
 ) -> Table:
     """Return a table with exactly these columns, of these types and, if given, so many rows."""
-    found = artifact.numbers(name, columns, source)
-    for column, values in found.items():
+    table = artifact.numbers(name, columns, source)
+    for column, values in table.items():
         if column not in columns:
             raise ArtifactError(f"{source}: column '{name}.{column}' is unknown")
         if values.dtype != columns[column]:
@@ -238,11 +238,11 @@ def _table(
             raise ArtifactError(
                 f"{source}: column '{name}.{column}' has values that are not finite"
             )
-    return found
+    return table
 
 
-def _finite(value: Field) -> float:
-    found = value.read(fields.number)
-    if not np.isfinite(found):
-        raise value.wrong("a finite number")
-    return found
+def _finite(feature: Field) -> float:
+    number = feature.read(fields.number)
+    if not np.isfinite(number):
+        raise feature.wrong("a finite number")
+    return number

@@ -92,8 +92,8 @@ class Trace:
         for name, needed in types.items():
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.dtype != needed or array.ndim != 1:
-                found = getattr(array, "dtype", type(array).__name__)
-                raise TraceError(f"{name}: have type {found}, needs one row of {needed.__name__}")
+                dtype = getattr(array, "dtype", type(array).__name__)
+                raise TraceError(f"{name}: have type {dtype}, needs one row of {needed.__name__}")
         if len(self.operations) != len(self.keys):
             raise TraceError(
                 f"operations are {len(self.operations)}, keys {len(self.keys)}: needs one key for "
@@ -169,6 +169,6 @@ def distinct(codes: np.ndarray) -> np.ndarray:
 def ranks_in(keys: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Return for each code how many of the ascending `keys` are below it."""
     order = np.argsort(codes)  # neighbours share cache lines of the keys
-    found = np.empty(len(codes), dtype=np.int64)
-    found[order] = np.searchsorted(keys, codes[order])
-    return found
+    ranks = np.empty(len(codes), dtype=np.int64)
+    ranks[order] = np.searchsorted(keys, codes[order])
+    return ranks

@@ -117,7 +117,7 @@ class IndexAdaptation:
         self._state = TuningState(limits=limits or TuningLimits())
         self._work: Callable[[], TuningOutcome | None] | None = None
         self._trace: Trace | None = None
-        self._known: SelectedKeys | None = None
+        self._selected: SelectedKeys | None = None
         self._reading = False
         self._former: IndexPlan | Configuration | None = None
         self._proposal: Proposal | None = None
@@ -222,23 +222,23 @@ class IndexAdaptation:
         seen = self._state.planned_for
         assert seen is not None
         shares = dict(zip(OPERATIONS, (round(share, 3) for share in seen.shares), strict=True))
-        known = before.planned_for
-        distances = {} if known is None else {
-            "mix": round(mix_distance(known, seen), 3),
-            "keys": round(key_distance(known, seen), 3),
+        planned = before.planned_for
+        distances = {} if planned is None else {
+            "mix": round(mix_distance(planned, seen), 3),
+            "keys": round(key_distance(planned, seen), 3),
         }  # fmt: skip
         self.records.add("changed", shares=shares, **distances)
 
     def _recording(self) -> "_Recording":
         """Begin a recording, of so much time that it is not full before its end."""
-        known = self._known
-        assert known is not None
-        known.read()  # all of it first: what a recording waits for makes it longer
+        selected = self._selected
+        assert selected is not None
+        selected.read()  # all of it first: what a recording waits for makes it longer
         self._reading = False
         recorder = TraceRecorder(
-            self.index, most_operations=2 * _RECORDED, known=known, yields=True
+            self.index, most_operations=2 * _RECORDED, known=selected, yields=True
         )
-        selected_per_s = self._per_s * 0.5**known.halvings
+        selected_per_s = self._per_s * 0.5**selected.halvings
         seconds = min(max(_RECORDED / max(selected_per_s, 1.0), _RECORD_S[0]), _RECORD_S[1])
         return _Recording(recorder, self._clock, seconds, self._recorded)
 
@@ -248,14 +248,14 @@ class IndexAdaptation:
 
     def _read_keys(self) -> None:
         """Read keys for the next recording, if those that were read are too old."""
-        known, size = self._known, len(self.index)
-        if known is None or not known.size / _REREAD <= size <= known.size * _REREAD:
-            share = _FIRST_SHARE if known is None else _READ_SHARE
-            self._known = SelectedKeys(self.index, halvings_for(size, _RECORDED_KEYS), share)
+        selected, size = self._selected, len(self.index)
+        if selected is None or not selected.size / _REREAD <= size <= selected.size * _REREAD:
+            share = _FIRST_SHARE if selected is None else _READ_SHARE
+            self._selected = SelectedKeys(self.index, halvings_for(size, _RECORDED_KEYS), share)
             self._reading = True
         if self._reading:
-            assert self._known is not None
-            self._reading = self._known.read(self._look_s)
+            assert self._selected is not None
+            self._reading = self._selected.read(self._look_s)
 
     def _process(self) -> PlannerProcess:
         if self._planner is None:
@@ -271,20 +271,20 @@ class IndexAdaptation:
         began = time.perf_counter()
         try:
             proposer = self._proposer or self._process()
-            found = proposer(self._trace, index.configuration, value_bytes, seen.in_batches)
+            proposal = proposer(self._trace, index.configuration, value_bytes, seen.in_batches)
         except HeadraceError as error:
             if not self._stop.is_set():  # else `close` has ended the planner
                 self.records.add("failed", error=str(error))
             return TuningOutcome.FAILED
         finally:
             self._trace = None
-        self._proposal = found
+        self._proposal = proposal
         facts: dict[str, Any] = {
-            "configuration": found.configuration.name,
-            "gain": round(found.gain, 3),
+            "configuration": proposal.configuration.name,
+            "gain": round(proposal.gain, 3),
             "seconds": round(time.perf_counter() - began, 3),
         }
-        if found.gain < MIN_GAIN or found.configuration == index.configuration:
+        if proposal.gain < MIN_GAIN or proposal.configuration == index.configuration:
             self.records.add("kept", **facts)
             return TuningOutcome.KEPT
         self.records.add("planned", **facts)

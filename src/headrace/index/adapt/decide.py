@@ -148,7 +148,7 @@ def _watching(state: TuningState, seen: SeenActivity) -> _Decided:
         return replace(state, pending=workload), TuningAction.WAIT
     state = replace(state, pending=NONE)
     if not has_changed(state, workload):
-        return replace(_known_better(state, workload), repeats=0, changed=NONE), TuningAction.WAIT
+        return replace(_with_keys(state, workload), repeats=0, changed=NONE), TuningAction.WAIT
     # the last look alone: the one before may have begun with the former workload
     state = replace(state, repeats=state.repeats + 1, changed=workload)
     if state.repeats < state.limits.confirmations or seen.now_s < state.free_s:
@@ -156,13 +156,13 @@ def _watching(state: TuningState, seen: SeenActivity) -> _Decided:
     return _record(state)
 
 
-def _known_better(state: TuningState, workload: SeenWorkload) -> TuningState:
+def _with_keys(state: TuningState, workload: SeenWorkload) -> TuningState:
     """Add a look's keys to the sample of what was planned for, until that is large."""
-    known = state.planned_for
-    if known is None or len(known.sample) >= _REFERENCE:
+    planned = state.planned_for
+    if planned is None or len(planned.sample) >= _REFERENCE:
         return state
-    sample = np.sort(np.concatenate([known.sample, workload.sample]))
-    return replace(state, planned_for=replace(known, sample=sample))
+    sample = np.sort(np.concatenate([planned.sample, workload.sample]))
+    return replace(state, planned_for=replace(planned, sample=sample))
 
 
 def _record(state: TuningState) -> _Decided:
@@ -177,7 +177,7 @@ def _recording(state: TuningState, seen: SeenActivity) -> _Decided:
         case TuningOutcome.DONE:
             return replace(state, phase=TuningPhase.PLANNING), TuningAction.PLAN
         case _:
-            return _end(state, seen, kept=False)
+            return _end(state, seen, useful=False)
 
 
 def _planning(state: TuningState, seen: SeenActivity) -> _Decided:
@@ -188,7 +188,7 @@ def _planning(state: TuningState, seen: SeenActivity) -> _Decided:
             free_s = seen.now_s + state.limits.pause_s
             return replace(state, phase=TuningPhase.CONVERTING, free_s=free_s), TuningAction.CONVERT
         case _:
-            return _end(state, seen, kept=False)
+            return _end(state, seen, useful=False)
 
 
 def _converting(state: TuningState, seen: SeenActivity) -> _Decided:
@@ -208,14 +208,14 @@ def _converting(state: TuningState, seen: SeenActivity) -> _Decided:
                 state, phase=TuningPhase.JUDGING, judged=NONE, rounds=0
             ), TuningAction.WAIT
         case _:
-            return _end(state, seen, kept=False)
+            return _end(state, seen, useful=False)
 
 
 def _judging(state: TuningState, seen: SeenActivity) -> _Decided:
     if seen.workload.operations < state.limits.operations:
         return state, TuningAction.WAIT
     if has_changed(state, seen.workload):
-        return _end(state, seen, kept=True)  # the costs of two workloads are not compared
+        return _end(state, seen, useful=True)  # the costs of two workloads are not compared
     state = replace(
         state, judged=merged_workload(state.judged, seen.workload), rounds=state.rounds + 1
     )
@@ -226,20 +226,20 @@ def _judging(state: TuningState, seen: SeenActivity) -> _Decided:
     before, after = state.planned_for.cost_of(shares), state.judged.cost_of(shares)
     if before is not None and after is not None and after > before * (1 + state.limits.worse):
         return replace(state, phase=TuningPhase.REVERTING), TuningAction.REVERT
-    return _end(state, seen, kept=True)
+    return _end(state, seen, useful=True)
 
 
 def _reverting(state: TuningState, seen: SeenActivity) -> _Decided:
-    return (state, TuningAction.WAIT) if seen.outcome is None else _end(state, seen, kept=False)
+    return (state, TuningAction.WAIT) if seen.outcome is None else _end(state, seen, useful=False)
 
 
-def _end(state: TuningState, seen: SeenActivity, *, kept: bool) -> _Decided:
+def _end(state: TuningState, seen: SeenActivity, *, useful: bool) -> _Decided:
     """Watch on; the next planning waits longer if this one was of no use."""
     limits = state.limits
     longer = min(max(2 * state.pause_s, limits.pause_s), limits.most_pause_s)
-    pause_s = limits.pause_s if kept else longer
+    pause_s = limits.pause_s if useful else longer
     # of a planning that was of use, the pause has run since its end
-    free_s = state.free_s if kept else seen.now_s + pause_s
+    free_s = state.free_s if useful else seen.now_s + pause_s
     ended = replace(
         state,
         phase=TuningPhase.WATCHING,

@@ -82,10 +82,10 @@ class PlannerProcess:
             self._roles.send(_KEY, request)
         except ValueError as error:  # its standard input was closed by `close`
             raise CommunicationError("planning an index: the process was ended") from error
-        found = self._roles.expect("planning an index", _DEADLINE_S)
-        if found is None:
+        reply = self._roles.expect("planning an index", _DEADLINE_S)
+        if reply is None:
             raise CommunicationError("planning an index: the process has ended")
-        return found[1]
+        return reply[1]
 
 
 def _work(receive: Receive, send: Send) -> None:
@@ -93,7 +93,7 @@ def _work(receive: Receive, send: Send) -> None:
     while True:
         request = receive()
         try:
-            found = propose_configuration(
+            proposal = propose_configuration(
                 read_trace(request["trace"]),
                 read_configuration(request["current"], "request"),
                 request["value_bytes"],
@@ -104,15 +104,15 @@ def _work(receive: Receive, send: Send) -> None:
             send(failed=str(error))
             continue
         # no artifact: its library takes longer to load than all of planning
-        Path(request["proposal"]).write_bytes(pickle.dumps(found))
+        Path(request["proposal"]).write_bytes(pickle.dumps(proposal))
         send(done=True)
 
 
 def _prepare() -> None:
     """Load what planning uses, so that the first plan takes as long as the others."""
     codes = np.arange(4096, dtype=np.uint64)
-    made = Trace(loaded=codes, operations=np.full(len(codes), FIND, np.uint8), keys=codes)
-    propose_configuration(made, Configuration(), 8, False, most_s=1e-6)
+    trace = Trace(loaded=codes, operations=np.full(len(codes), FIND, np.uint8), keys=codes)
+    propose_configuration(trace, Configuration(), 8, False, most_s=1e-6)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def propose_configuration(
     )
     profile = _surveyed(trace)
     candidates = _candidates(profile, current, most_bytes_per_key)
-    made = plan(
+    proposed = plan(
         profile,
         trial=provider,
         top=len(candidates),
@@ -83,11 +83,11 @@ def propose_configuration(
         most_bytes_per_key=most_bytes_per_key,
         configurations=candidates,
     )
-    chosen = made.chosen
-    now = next(each for each in made.candidates if each.configuration == current)
-    now_per_s = now.trial_per_s or provider(current, profile.sample).operations_per_s
+    best = proposed.chosen
+    in_force = next(c for c in proposed.candidates if c.configuration == current)
+    now_per_s = in_force.trial_per_s or provider(current, profile.sample).operations_per_s
     return Proposal(
-        configuration=chosen.configuration, gain=chosen.per_s / max(now_per_s, 1e-9), plan=made
+        configuration=best.configuration, gain=best.per_s / max(now_per_s, 1e-9), plan=proposed
     )
 
 
@@ -108,8 +108,8 @@ def _candidates(
     change again: they are tried only if the model puts them first.
     """
     ranked = plan(profile, most_bytes_per_key=most_bytes_per_key).candidates
-    found = [each.configuration for each in ranked[:2]]
-    for each in ranked:
-        if each.configuration.leaf not in ("perfect", *(one.leaf for one in found)):
-            found.append(each.configuration)
-    return tuple(dict.fromkeys((*found, Configuration(), current)))
+    candidates = [candidate.configuration for candidate in ranked[:2]]
+    for candidate in ranked:
+        if candidate.configuration.leaf not in ("perfect", *(c.leaf for c in candidates)):
+            candidates.append(candidate.configuration)
+    return tuple(dict.fromkeys((*candidates, Configuration(), current)))

@@ -60,7 +60,7 @@ NONE = SeenWorkload(
 def mix_distance(first: SeenWorkload, second: SeenWorkload) -> float:
     """Return the total variation distance of two mixes: the share of operations that differ."""
     pairs = zip(first.shares, second.shares, strict=True)
-    return sum(abs(mine - other) for mine, other in pairs) / 2
+    return sum(abs(first_share - second_share) for first_share, second_share in pairs) / 2
 
 
 def key_distance(first: SeenWorkload, second: SeenWorkload) -> float:
@@ -74,8 +74,8 @@ def key_distance(first: SeenWorkload, second: SeenWorkload) -> float:
         return 0.0
     both = np.concatenate([first.sample, second.sample])
     shares = [
-        np.searchsorted(each.sample, both, side="right") / len(each.sample)
-        for each in (first, second)
+        np.searchsorted(workload.sample, both, side="right") / len(workload.sample)
+        for workload in (first, second)
     ]
     chance = _CONFIDENT * np.sqrt((sizes[0] + sizes[1]) / (sizes[0] * sizes[1]))
     return max(0.0, float(np.abs(shares[0] - shares[1]).max() - chance))
@@ -93,9 +93,9 @@ def merged_workload(first: SeenWorkload, second: SeenWorkload) -> SeenWorkload:
     return SeenWorkload(counts=counts, cost_ns=cost_ns, sample=sample, batched=batched)
 
 
-def _mean(count: int, cost: float, other_count: int, other: float) -> float:
+def _mean(count: int, cost: float, second_count: int, second_cost: float) -> float:
     if not count or np.isnan(cost):
-        return other
-    if not other_count or np.isnan(other):
+        return second_cost
+    if not second_count or np.isnan(second_cost):
         return cost
-    return (count * cost + other_count * other) / (count + other_count)
+    return (count * cost + second_count * second_cost) / (count + second_count)

@@ -54,9 +54,9 @@ def adapt_trace_command(
     begun = None if plan is None else IndexPlan.load(plan)
     with terminal(stderr=True).status("running"):
         workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
-        found = read_trace(trace, workload)
+        parsed = read_trace(trace, workload)
         followed = follow_trace(
-            found, begun, repeats=repeats, most_bytes_per_key=bytes_per_key, log_path=log
+            parsed, begun, repeats=repeats, most_bytes_per_key=bytes_per_key, log_path=log
         )
     console = terminal()
     per_s = followed.operations / max(followed.seconds, 1e-9)
@@ -75,7 +75,7 @@ def adapt_trace_command(
         console.print(_uneventful(followed.seconds))
         return
     start = followed.events[0]["at"]
-    cells = [_event_row(each, start) for each in followed.events]
+    cells = [_event_row(event, start) for event in followed.events]
     for part in rows("events", ("after", "event", "note"), cells, everything=False):
         console.print(part)
 
@@ -96,5 +96,5 @@ def _uneventful(seconds: float) -> str:
 
 
 def _event_row(event: Mapping[str, Any], start: float) -> tuple[str, str, str]:
-    rest = (f"{name} {value}" for name, value in event.items() if name not in ("event", "at"))
-    return duration(1e6 * (event["at"] - start)), str(event["event"]), ", ".join(rest)
+    facts = (f"{name} {value}" for name, value in event.items() if name not in ("event", "at"))
+    return duration(1e6 * (event["at"] - start)), str(event["event"]), ", ".join(facts)

@@ -59,9 +59,9 @@ def measure_trace_command(
         raise InputError(f"sample is {sample!r}, needs at least 1000")
     with terminal(stderr=True).status("reading") as status:
         workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
-        found = read_trace(trace, workload)
-        status.update(f"encoding {len(found.loaded):,} keys, {len(found):,} operations")
-        profile = survey_trace(found, most=most, seed=seed, provenance={"source": trace.name})
+        parsed = read_trace(trace, workload)
+        status.update(f"encoding {len(parsed.loaded):,} keys, {len(parsed):,} operations")
+        profile = survey_trace(parsed, most=most, seed=seed, provenance={"source": trace.name})
         profile.save(output)
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
 

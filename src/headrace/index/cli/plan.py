@@ -51,7 +51,7 @@ def plan_index_command(
         keep_memory(loaded.sample)
     watch = LoadWatch()
     with progress(terminal(stderr=True), visible=True) as report:
-        made = choose(
+        plan = choose(
             loaded,
             trial=run_trial if trial else None,
             top=top,
@@ -62,17 +62,17 @@ def plan_index_command(
         )
     load = watch.load() if trial else None
     if load is not None:
-        made = replace(made, provenance={**made.provenance, **load.to_provenance()})
-    made.save(output)
-    _print(made, output)
+        plan = replace(plan, provenance={**plan.provenance, **load.to_provenance()})
+    plan.save(output)
+    _print(plan, output)
     if load is not None and load.warning is not None:
         terminal(stderr=True).print(load.warning, soft_wrap=True)
 
 
-def _print(made: "IndexPlan", output: Path) -> None:
+def _print(plan: "IndexPlan", output: Path) -> None:
     from headrace.index.report.tables import trials_text
 
-    best = made.chosen
+    best = plan.chosen
     console = terminal()
     tried = f"by {trials_text(best)}" if best.trials else "predicted"
     console.print(

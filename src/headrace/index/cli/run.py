@@ -53,9 +53,9 @@ def run_trace_command(
     configuration = Configuration() if plan is None else IndexPlan.load(plan).configuration
     with terminal(stderr=True).status("reading") as status:
         workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
-        found = read_trace(trace, workload)
-        status.update(f"running {len(found):,} operations")
-        result = replay(configuration, found, batch=batch)
+        parsed = read_trace(trace, workload)
+        status.update(f"running {len(parsed):,} operations")
+        result = replay(configuration, parsed, batch=batch)
     rows = {"configuration": configuration.name, **result_rows(result)}
     terminal().print(facts("run", rows, everything=True))
 

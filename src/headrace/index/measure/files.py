@@ -90,16 +90,16 @@ def _table(path: Path) -> Trace:
     import pyarrow.parquet as parquet
 
     try:
-        found = parquet.read_table(path)
+        table = parquet.read_table(path)
     except pa.ArrowException as error:
         raise TraceError(f"is not Parquet: {error}") from error
     columns: dict[str, Any] = {}
     for name in ("operation", "key"):
-        if name not in found.column_names:
+        if name not in table.column_names:
             raise TraceError(f"column '{name}' is missing, needs operation and key")
-        if found.column(name).null_count:
-            raise TraceError(f"column '{name}' has {found.column(name).null_count} empty cells")
-        columns[name] = found.column(name).to_numpy()
+        if table.column(name).null_count:
+            raise TraceError(f"column '{name}' has {table.column(name).null_count} empty cells")
+        columns[name] = table.column(name).to_numpy()
     numbers = _numbers(columns["operation"])
     is_loaded = numbers == LOAD
     keys = columns["key"]
@@ -129,16 +129,16 @@ def _write_table(path: Path, trace: Trace) -> None:
 
 def _sosd(path: Path) -> np.ndarray:
     kind = np.uint32 if path.name.endswith("uint32") else np.uint64
-    whole = path.stat().st_size
+    file_bytes = path.stat().st_size
     with path.open("rb") as file:
         head = np.fromfile(file, dtype="<u8", count=1)
         count = int(head[0]) if len(head) else 0
         needed = 8 + count * np.dtype(kind).itemsize
-        if not len(head) or whole != needed:
+        if not len(head) or file_bytes != needed:
             raise TraceError(
-                f"has {whole} bytes, needs {needed if len(head) else 8}: a 64-bit count and that "
-                f"many keys of {np.dtype(kind).itemsize * 8} bits (SOSD's form), or a name that "
-                "ends with .npz, .npy or .parquet"
+                f"has {file_bytes} bytes, needs {needed if len(head) else 8}: a 64-bit count and "
+                f"that many keys of {np.dtype(kind).itemsize * 8} bits (SOSD's form), or a name "
+                "that ends with .npz, .npy or .parquet"
             )
         return np.fromfile(file, dtype=np.dtype(kind).newbyteorder("<"), count=count)
 

@@ -21,7 +21,7 @@ class RankedTrace:
     ----------
     keys : distinct codes that were loaded or inserted, ascending.
     ranks : of each operation, how many of them are below its code.
-    known : of each operation, whether its code is one of them.
+    is_key : of each operation, whether its code is one of them.
     present : of each operation, whether its code was loaded, or inserted before; erases are
         ignored.
     """
@@ -29,7 +29,7 @@ class RankedTrace:
     trace: Trace
     keys: np.ndarray
     ranks: np.ndarray
-    known: np.ndarray
+    is_key: np.ndarray
     present: np.ndarray
 
 
@@ -38,18 +38,18 @@ def rank_operations(trace: Trace) -> RankedTrace:
     inserts = np.flatnonzero(trace.operations == INSERT)
     keys = distinct(np.concatenate([trace.loaded, trace.keys[inserts]]))
     ranks = ranks_in(keys, trace.keys)
-    known = np.zeros(len(trace), dtype=bool)
+    is_key = np.zeros(len(trace), dtype=bool)
     if len(keys):
-        known = keys[ranks.clip(0, len(keys) - 1)] == trace.keys
+        is_key = keys[ranks.clip(0, len(keys) - 1)] == trace.keys
     first = np.full(len(keys) + 1, len(trace))
     first[ranks[inserts][::-1]] = inserts[::-1]  # the earliest is assigned last
     first[ranks_in(keys, trace.loaded)] = -1
-    present = known & (first[ranks] < np.arange(len(trace)))
-    return RankedTrace(trace=trace, keys=keys, ranks=ranks, known=known, present=present)
+    present = is_key & (first[ranks] < np.arange(len(trace)))
+    return RankedTrace(trace=trace, keys=keys, ranks=ranks, is_key=is_key, present=present)
 
 
-def operation_features(ranked: RankedTrace, whole: Trace) -> dict[str, float]:
-    """Return `FEATURES` of a sample of the trace `whole`.
+def operation_features(ranked: RankedTrace, unsampled: Trace) -> dict[str, float]:
+    """Return `FEATURES` of a sample of the trace `unsampled`.
 
     Shares of all operations: the four kinds. Of the finds: `missing_share`, of keys that never were
     there. Of the inserts: `assign_share`, of keys that were; `append_share`, beyond the greatest
@@ -58,17 +58,17 @@ def operation_features(ranked: RankedTrace, whole: Trace) -> dict[str, float]:
     growth. `..._tail_log2`: of 1 + the distance from the outermost key to the outer thousandth,
     over the range between the thousandths.
     """
-    trace, shares = ranked.trace, whole.shares
+    trace, shares = ranked.trace, unsampled.shares
     finds, inserts = trace.operations == FIND, trace.operations == INSERT
     growth = trace.final_size() / max(len(trace.loaded), 1)
-    final = growth * len(whole.loaded) if len(trace.loaded) else trace.final_size()
+    final = growth * len(unsampled.loaded) if len(trace.loaded) else trace.final_size()
     values = (
         *shares.values(),
         _share(~ranked.present[finds]),
         _share(ranked.present[inserts]),
         _share(_beyond(trace, inserts)),
         _near(ranked),
-        *(float(np.log2(1 + each)) for each in (len(whole.loaded), len(whole), final)),
+        *(float(np.log2(1 + size)) for size in (len(unsampled.loaded), len(unsampled), final)),
         *_tails(ranked.keys),
     )
     return dict(zip(FEATURES, map(float, values), strict=True))
@@ -84,8 +84,8 @@ def skew_tables(ranked: RankedTrace) -> dict[str, Table]:
     parts = {"reads": reads, "writes": ~reads}
     hot = {"keys": np.array(TOPS, dtype=np.int32)}
     return {
-        "hot": hot | {name: _hot_shares(ranked, each) for name, each in parts.items()},
-        "ranks": {name: _rank_shares(ranked, each) for name, each in parts.items()},
+        "hot": hot | {name: _hot_shares(ranked, selected) for name, selected in parts.items()},
+        "ranks": {name: _rank_shares(ranked, selected) for name, selected in parts.items()},
     }
 
 
@@ -119,7 +119,7 @@ def _tails(keys: np.ndarray) -> tuple[float, float]:
 
 def _hot_shares(ranked: RankedTrace, part: np.ndarray) -> np.ndarray:
     """Return the shares of the `TOPS`; codes that never were there count as one each."""
-    counts = np.sort(np.bincount(ranked.ranks[part & ranked.known]))[::-1]
+    counts = np.sort(np.bincount(ranked.ranks[part & ranked.is_key]))[::-1]
     return np.array([counts[:top].sum() / max(part.sum(), 1) for top in TOPS])
 
 

@@ -34,10 +34,10 @@ def loaded_image(trace: Trace) -> np.ndarray:
 
 def key_range(trace: Trace) -> tuple[int, int]:
     """Return the least and the greatest code of a trace; (0, 0) if it is empty."""
-    parts = [each for each in (trace.loaded, trace.keys) if len(each)]
+    parts = [codes for codes in (trace.loaded, trace.keys) if len(codes)]
     if not parts:
         return 0, 0
-    return min(int(each.min()) for each in parts), max(int(each.max()) for each in parts)
+    return min(int(codes.min()) for codes in parts), max(int(codes.max()) for codes in parts)
 
 
 def columns(codes: np.ndarray, low: int, high: int) -> np.ndarray:

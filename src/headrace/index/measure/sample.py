@@ -32,14 +32,14 @@ def sample_trace(trace: Trace, most: int, seed: int = 0) -> Trace:
         return trace
     random = np.random.default_rng(seed)
     bounds = _bounds(trace, random)
-    kept = _kept(len(bounds), most / total, random)
+    selected = _selected_blocks(len(bounds), most / total, random)
     spans = np.diff(np.append(bounds, np.uint64((1 << 64) - 1)))
-    removed = np.cumsum(np.where(kept, np.uint64(0), spans))
+    removed = np.cumsum(np.where(selected, np.uint64(0), spans))
     shift = np.concatenate([np.zeros(1, dtype=np.uint64), removed[:-1]])
 
     def part(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         block = np.searchsorted(bounds, codes, side="right").clip(1) - 1
-        inside = kept[block]
+        inside = selected[block]
         return codes[inside] - shift[block[inside]], inside
 
     loaded, _ = part(trace.loaded)
@@ -69,14 +69,14 @@ def _bounds(trace: Trace, random: np.random.Generator) -> np.ndarray:
     total = sum(map(len, parts))
     drawn = np.concatenate(
         [
-            _drawn(each, min(len(each), _BOUNDS_FROM * len(each) // total + 1), random)
-            for each in parts
+            _drawn(codes, min(len(codes), _BOUNDS_FROM * len(codes) // total + 1), random)
+            for codes in parts
         ]
     )
     keys = distinct(drawn)
     blocks = min(max(len(keys) * (total // len(drawn)) // BLOCK_KEYS, 8), len(keys))
     bounds = keys[np.linspace(0, len(keys), blocks, endpoint=False).astype(np.int64)]
-    bounds[0] = min(int(each.min()) for each in parts if len(each))
+    bounds[0] = min(int(codes.min()) for codes in parts if len(codes))
     return bounds
 
 
@@ -84,10 +84,11 @@ def _drawn(codes: np.ndarray, count: int, random: np.random.Generator) -> np.nda
     return codes[random.integers(0, len(codes), count)] if len(codes) else codes
 
 
-def _kept(blocks: int, share: float, random: np.random.Generator) -> np.ndarray:
+def _selected_blocks(blocks: int, share: float, random: np.random.Generator) -> np.ndarray:
     """Return which blocks are kept: one at random of each run of 1 / share."""
-    kept = np.zeros(blocks, dtype=bool)
+    selected = np.zeros(blocks, dtype=bool)
     starts = np.arange(max(round(blocks * share), 1)) / share
-    kept[(starts + random.random(len(starts)) / share).astype(np.int64).clip(0, blocks - 1)] = True
-    kept[[0, -1]] = True
-    return kept
+    drawn = (starts + random.random(len(starts)) / share).astype(np.int64)
+    selected[drawn.clip(0, blocks - 1)] = True
+    selected[[0, -1]] = True
+    return selected

@@ -39,7 +39,7 @@ def key_structure(codes: np.ndarray) -> dict[str, Table]:
 
 def _fits(codes: np.ndarray) -> Table:
     rows = [_fit(codes, scale) for scale in SCALES]
-    names = [f"residual{round(100 * each)}" for each in QUANTILES] + ["even10", "even50"]
+    names = [f"residual{round(100 * quantile)}" for quantile in QUANTILES] + ["even10", "even50"]
     table = {"scale": np.array(SCALES, dtype=np.int32)}
     return table | {
         name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)

@@ -57,12 +57,12 @@ def _sorted_sample(trace: Trace, most: int, seed: int) -> Trace:
     return replace(sample, loaded=np.sort(sample.loaded))  # once, in place of in every trial
 
 
-def encode_trace(sample: Trace, whole: Trace) -> TraceEncoding:
+def encode_trace(sample: Trace, unsampled: Trace) -> TraceEncoding:
     """Return the encoding of a trace by its sample; the image and the shares are of the whole."""
     ranked = rank_operations(sample)
     return TraceEncoding(
-        image=trace_image(whole),
-        loaded_image=loaded_image(whole),
-        features=operation_features(ranked, whole),
+        image=trace_image(unsampled),
+        loaded_image=loaded_image(unsampled),
+        features=operation_features(ranked, unsampled),
         tables={**key_structure(ranked.keys), **skew_tables(ranked)},
     )

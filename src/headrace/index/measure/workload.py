@@ -73,9 +73,9 @@ def workload_trace(keys: np.ndarray, workload: Workload) -> Trace:
     operations = _operations(len(codes) - loaded, len(codes), workload, random)
     inserts = operations == INSERT
     present = loaded + np.cumsum(inserts) - inserts  # keys that have come before each operation
-    chosen = _chosen(present, workload.skew, random)
-    chosen[inserts] = present[inserts]
-    targets = codes[chosen]
+    places = _places(present, workload.skew, random)
+    places[inserts] = present[inserts]
+    targets = codes[places]
     absent = (operations == FIND) & (random.random(len(operations)) < workload.missing)
     targets[absent] += np.uint64(1)  # a neighbour, which is mostly not there
     return Trace(loaded=codes[:loaded], operations=operations, keys=targets, kind=kind)
@@ -92,22 +92,22 @@ def _arrival(codes: np.ndarray, workload: Workload, random: np.random.Generator)
 
 
 def _operations(
-    rest: int, keys: int, workload: Workload, random: np.random.Generator
+    most_inserts: int, keys: int, workload: Workload, random: np.random.Generator
 ) -> np.ndarray:
-    """Return operations, of which at most `rest` insert."""
+    """Return operations, of which at most `most_inserts` insert."""
     count = workload.operations
     if count is None:
-        count = round(rest / workload.inserts) if workload.inserts else keys
+        count = round(most_inserts / workload.inserts) if workload.inserts else keys
     shares = np.array([workload.inserts, workload.erases, workload.scans])
     limits = np.cumsum(shares)
     draws = random.random(count)
     numbers = np.array([INSERT, ERASE, SCAN, FIND], dtype=np.uint8)
-    found = numbers[np.searchsorted(limits, draws, side="right").clip(0, 3)]
-    too_many = np.flatnonzero(found == INSERT)[rest:]
-    return np.delete(found, too_many)
+    operations = numbers[np.searchsorted(limits, draws, side="right").clip(0, 3)]
+    too_many = np.flatnonzero(operations == INSERT)[most_inserts:]
+    return np.delete(operations, too_many)
 
 
-def _chosen(present: np.ndarray, skew: float, random: np.random.Generator) -> np.ndarray:
+def _places(present: np.ndarray, skew: float, random: np.random.Generator) -> np.ndarray:
     """Return for each operation the place in the order of arrival of a key that has come."""
     draws = random.random(len(present))
     if not skew:

@@ -95,27 +95,27 @@ def plan(
         raise CapError(f"the cap is {most_bytes_per_key} bytes per key, needs a finite number")
     model = model or shipped_model()
     tell = progress or (lambda _what, _share: None)
-    known = _predicted(profile, model, configurations or grid())
+    candidates = _predicted(profile, model, configurations or grid())
     if trial is not None:
-        trials = _Trials(known, profile, trial, most_bytes_per_key, most_s, tell)
-        known = trials.candidates(top)
+        trials = _Trials(candidates, profile, trial, most_bytes_per_key, most_s, tell)
+        candidates = trials.candidates(top)
         if frontier:
-            known = _measured_frontier(known, profile, trial, tell)
-    known.sort(key=lambda each: rank(each, most_bytes_per_key))
-    if not within(known[0], most_bytes_per_key):
-        least = min(each.bytes_per_key for each in known)
+            candidates = _measured_frontier(candidates, profile, trial, tell)
+    candidates.sort(key=lambda candidate: rank(candidate, most_bytes_per_key))
+    if not within(candidates[0], most_bytes_per_key):
+        least = min(candidate.bytes_per_key for candidate in candidates)
         raise CapError(
             f"the cap is {most_bytes_per_key:g} bytes per key, no configuration is within it: the "
             f"least is {math.ceil(100 * least) / 100:g}"
         )
     return IndexPlan(
-        candidates=tuple(known),
+        candidates=tuple(candidates),
         encoding=profile.encoding,
         profile_digest=profile.digest,
         most_bytes_per_key=most_bytes_per_key,
         settings={
             "model": model.digest,
-            "top": 0 if trial is None else len(known) if top is None else top,
+            "top": 0 if trial is None else len(candidates) if top is None else top,
             "frontier": "measured" if frontier and trial is not None else "predicted",
         },
         provenance={"model": dict(model.provenance), **(provenance or {})},
@@ -126,20 +126,20 @@ def _predicted(
     profile: IndexProfile, model: ThroughputModel, configurations: Sequence[Configuration]
 ) -> list[ConfigurationCandidate]:
     """Return the configurations with what the model predicts, the fastest first."""
-    whole = model.predict(profile.encoding, configurations)
+    mixed = model.predict(profile.encoding, configurations)
     reads = model.predict(of_reads(profile.encoding), configurations)
     writes = model.predict(of_inserts(profile.encoding), configurations)
-    found = [
+    candidates = [
         ConfigurationCandidate(
-            configuration=each,
-            predicted_per_s=float(whole.operations_per_s[place]),
-            predicted_bytes_per_key=float(whole.bytes_per_key[place]),
+            configuration=configuration,
+            predicted_per_s=float(mixed.operations_per_s[place]),
+            predicted_bytes_per_key=float(mixed.bytes_per_key[place]),
             read_ns=1e9 / float(reads.operations_per_s[place]),
             write_ns=1e9 / float(writes.operations_per_s[place]),
         )
-        for place, each in enumerate(configurations)
+        for place, configuration in enumerate(configurations)
     ]
-    return sorted(found, key=lambda each: -each.predicted_per_s)
+    return sorted(candidates, key=lambda candidate: -candidate.predicted_per_s)
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class _Trials:
 
     Attributes
     ----------
-    known : the candidates, the fastest first by prediction; places are in it.
+    predicted : the candidates, the fastest first by prediction; places are in it.
     cap : of bytes per key.
     most_s : time after which no more trials begin, in seconds of `spent_s`.
     results : of each place that was tried.
@@ -162,7 +162,7 @@ class _Trials:
     inputs : parameters of each candidate, in buckets.
     """
 
-    known: Sequence[ConfigurationCandidate]
+    predicted: Sequence[ConfigurationCandidate]
     profile: IndexProfile
     provider: TrialProvider
     cap: float | None
@@ -176,7 +176,7 @@ class _Trials:
 
     def __post_init__(self) -> None:
         self.keys = max(self.profile.sample.final_size(), 1)
-        self.inputs = configuration_input([each.configuration for each in self.known])
+        self.inputs = configuration_input([candidate.configuration for candidate in self.predicted])
 
     def candidates(self, top: int | None) -> list[ConfigurationCandidate]:
         """Return all candidates, of which the near ones have been tried."""
@@ -190,8 +190,8 @@ class _Trials:
                     self._run(place)
         self._confirm()
         return [
-            self._estimated(place) if place in self.results else each
-            for place, each in enumerate(self.known)
+            self._estimated(place) if place in self.results else candidate
+            for place, candidate in enumerate(self.predicted)
         ]
 
     def _confirm(self) -> None:
@@ -234,11 +234,11 @@ class _Trials:
         ----------
         stops : whether those that are expected to be far behind are left out.
         """
-        first, others, above = _order(self.known, self.cap)
+        first, others, above = _order(self.predicted, self.cap)
         yield from first
         while others:
             place = max(others, key=self._expected_per_s)
-            fastest = max(self._measured(each).per_s for each in self.results)
+            fastest = max(self._measured(tried).per_s for tried in self.results)
             if stops and self._expected_per_s(place) < _NEAR * fastest:
                 break
             others.remove(place)
@@ -252,33 +252,33 @@ class _Trials:
         least = self._estimated(self._leader()).per_s * (1 - _noise(done))
         near = [
             place
-            for place, each in self.results.items()
-            if len(each) == done
+            for place, trials in self.results.items()
+            if len(trials) == done
             and (self._estimated(place).per_s >= least or (done == 1 and self._best_of_type(place)))
             and self._fits(place)
         ]
-        return sorted(near, key=lambda each: -self._estimated(each).per_s)
+        return sorted(near, key=lambda place: -self._estimated(place).per_s)
 
     def _leader(self) -> int:
         return min(self.results, key=lambda place: rank(self._estimated(place), self.cap))
 
     def _run(self, place: int) -> None:
-        configuration = self.known[place].configuration
+        configuration = self.predicted[place].configuration
         self.progress(f"running {configuration.name}", min(self.spent_s / self.most_s, 1.0))
-        found = self.provider(configuration, self.profile.sample)
-        self.spent_s += found.seconds
-        self.results.setdefault(place, []).append(found)
+        outcome = self.provider(configuration, self.profile.sample)
+        self.spent_s += outcome.seconds
+        self.results.setdefault(place, []).append(outcome)
 
     def _measured(self, place: int) -> ConfigurationCandidate:
-        return _with_trials(self.known[place], self.results[place], self.keys)
+        return _with_trials(self.predicted[place], self.results[place], self.keys)
 
     def _expected_per_s(self, place: int) -> float:
         """Return the predicted rate, corrected as trials of its type (else of all) differ."""
         alike = self._tried_of_type(place)
         tried = alike or list(self.results)
-        ratios = [self._measured(p).per_s / self.known[p].predicted_per_s for p in tried]
+        ratios = [self._measured(p).per_s / self.predicted[p].predicted_per_s for p in tried]
         apart = self.inputs[tried] - self.inputs[place] if alike else np.zeros((len(tried), 0))
-        return self.known[place].predicted_per_s * _correction(apart, ratios)
+        return self.predicted[place].predicted_per_s * _correction(apart, ratios)
 
     def _estimated(self, place: int) -> ConfigurationCandidate:
         """Return a candidate whose expected rate counts as one more trial, against their noise."""
@@ -289,10 +289,10 @@ class _Trials:
 
     def _best_of_type(self, place: int) -> bool:
         alike = self._tried_of_type(place)
-        return place == max(alike, key=lambda each: self._measured(each).per_s)
+        return place == max(alike, key=lambda tried: self._measured(tried).per_s)
 
     def _tried_of_type(self, place: int) -> list[int]:
-        return [p for p in self.results if _leaf(self.known, p) == _leaf(self.known, place)]
+        return [p for p in self.results if _leaf(self.predicted, p) == _leaf(self.predicted, place)]
 
     def _fits(self, place: int) -> bool:
         return within(self._measured(place), self.cap)
@@ -313,12 +313,12 @@ def _correction(apart: np.ndarray, ratios: Sequence[float]) -> float:
     return math.exp(np.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ np.log(ratios))[0])
 
 
-def _leaf(known: Sequence[ConfigurationCandidate], place: int) -> str:
-    return known[place].configuration.leaf
+def _leaf(candidates: Sequence[ConfigurationCandidate], place: int) -> str:
+    return candidates[place].configuration.leaf
 
 
 def _order(
-    known: Sequence[ConfigurationCandidate], most_bytes_per_key: float | None
+    candidates: Sequence[ConfigurationCandidate], most_bytes_per_key: float | None
 ) -> tuple[list[int], list[int], list[int]]:
     """Return the places of candidates to try first, those to try then, and those to try last.
 
@@ -327,19 +327,22 @@ def _order(
     they are tried while none that was tried is within it.
     """
     cap = float("inf") if most_bytes_per_key is None else most_bytes_per_key * _MARGIN
-    fit = [p for p, each in enumerate(known) if each.predicted_bytes_per_key <= cap]
-    rest = sorted(
-        (p for p, each in enumerate(known) if each.predicted_bytes_per_key > cap),
-        key=lambda place: known[place].predicted_bytes_per_key,
+    fit = [p for p, candidate in enumerate(candidates) if candidate.predicted_bytes_per_key <= cap]
+    above = sorted(
+        (p for p, candidate in enumerate(candidates) if candidate.predicted_bytes_per_key > cap),
+        key=lambda place: candidates[place].predicted_bytes_per_key,
     )
     early = fit[:_EARLY]
-    types = {_leaf(known, place) for place in early}
+    types = {_leaf(candidates, place) for place in early}
     for place in fit[len(early) :]:
-        leaf = _leaf(known, place)
-        if leaf not in types and known[place].predicted_per_s * 2 > known[fit[0]].predicted_per_s:
+        leaf = _leaf(candidates, place)
+        if (
+            leaf not in types
+            and candidates[place].predicted_per_s * 2 > candidates[fit[0]].predicted_per_s
+        ):
             types.add(leaf)
             early.append(place)
-    return early, [place for place in fit if place not in early], rest
+    return early, [place for place in fit if place not in early], above
 
 
 def _with_trials(
@@ -357,7 +360,7 @@ def _with_trials(
 
 def _rate(results: Sequence[ConfigurationTrial]) -> float:
     """Return the mean of the faster half: other work slows some trials, and makes none faster."""
-    rates = sorted((each.operations_per_s for each in results), reverse=True)
+    rates = sorted((trial.operations_per_s for trial in results), reverse=True)
     return mean(rates[: (len(rates) + 1) // 2])
 
 
@@ -365,27 +368,27 @@ def _spread(results: Sequence[ConfigurationTrial]) -> float | None:
     """Return the distance of the quartiles of the rates over their median; None: one trial."""
     if len(results) < 2:
         return None
-    low, middle, high = np.percentile([each.operations_per_s for each in results], (25, 50, 75))
+    low, middle, high = np.percentile([trial.operations_per_s for trial in results], (25, 50, 75))
     return float((high - low) / middle) if middle else None
 
 
 def _measured_frontier(
-    known: Sequence[ConfigurationCandidate],
+    candidates: Sequence[ConfigurationCandidate],
     profile: IndexProfile,
     trial: TrialProvider,
     tell: TrialsProgress,
 ) -> list[ConfigurationCandidate]:
     """Return the candidates with measured times of finds and inserts."""
     reads, inserts = reads_of(profile.sample), inserts_of(profile.sample)
-    found: list[ConfigurationCandidate] = []
-    for place, each in enumerate(known):
-        tell(f"frontier: {each.configuration.name}", place / len(known))
-        read, write = (trial(each.configuration, part) for part in (reads, inserts))
-        found.append(
+    measured: list[ConfigurationCandidate] = []
+    for place, candidate in enumerate(candidates):
+        tell(f"frontier: {candidate.configuration.name}", place / len(candidates))
+        read, write = (trial(candidate.configuration, part) for part in (reads, inserts))
+        measured.append(
             replace(
-                each,
+                candidate,
                 read_ns=1e9 / read.operations_per_s,
                 write_ns=1e9 / write.operations_per_s,
             )
         )
-    return found
+    return measured

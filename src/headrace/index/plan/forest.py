@@ -15,7 +15,9 @@ def forest_output(arrays: Mapping[str, np.ndarray], vector: np.ndarray) -> np.nd
     feature, threshold, left, right, leaf, root, value = (
         arrays[f"forest.{name}"] for name in PARTS
     )
-    feature, left, right, leaf = (each.astype(np.int64) for each in (feature, left, right, leaf))
+    feature, left, right, leaf = (
+        indices.astype(np.int64) for indices in (feature, left, right, leaf)
+    )
     nodes = root.astype(np.int64)
     while (inner := feature[nodes] >= 0).any():
         tested = vector[np.maximum(feature[nodes], 0)]

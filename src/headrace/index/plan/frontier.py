@@ -9,11 +9,11 @@ from headrace.index.trace import FIND, INSERT, SCAN, Trace, distinct
 
 def pareto_front(read_ns: Sequence[float], write_ns: Sequence[float]) -> list[int]:
     """Return the points that no other betters in both, by ascending `read_ns`."""
-    order = sorted(range(len(read_ns)), key=lambda each: (read_ns[each], write_ns[each]))
+    order = sorted(range(len(read_ns)), key=lambda point: (read_ns[point], write_ns[point]))
     front: list[int] = []
-    for each in order:
-        if not front or write_ns[each] < write_ns[front[-1]]:
-            front.append(each)
+    for point in order:
+        if not front or write_ns[point] < write_ns[front[-1]]:
+            front.append(point)
     return front
 
 

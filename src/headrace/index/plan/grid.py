@@ -14,16 +14,16 @@ def grid() -> tuple[Configuration, ...]:
 
 
 def _hashed() -> list[Configuration]:
-    found = [
+    by_size = [
         Configuration(leaf="hashed", fragment_keys=keys, fill=fill)
         for keys in (128, 256, 512, 1024, 2048)
         for fill in (0.5, 0.6, 0.75, 0.95)
     ]
-    return [*found, Configuration(leaf="hashed", fragments=1024, initial_fragments=2)]
+    return [*by_size, Configuration(leaf="hashed", fragments=1024, initial_fragments=2)]
 
 
 def _log() -> list[Configuration]:
-    found = [
+    by_search = [
         Configuration(leaf="log", fragment_keys=keys, fingerprints=fingerprints)
         for fingerprints, most in ((True, 512), (False, 256))
         for keys in (32, 64, 128, 256, 512)
@@ -31,11 +31,11 @@ def _log() -> list[Configuration]:
     ]
     tight = [Configuration(leaf="log", fragment_keys=keys, fill=0.95) for keys in (64, 128)]
     few = Configuration(leaf="log", fragment_keys=128, fragments=1024, initial_fragments=2)
-    return [*found, *tight, few]
+    return [*by_search, *tight, few]
 
 
 def _gapped() -> list[Configuration]:
-    found = [
+    by_size = [
         Configuration(leaf="gapped", leaf_keys=keys, fill=fill)
         for keys in (512, 1024, 4096)
         for fill in (0.6, 0.75)
@@ -45,7 +45,7 @@ def _gapped() -> list[Configuration]:
         Configuration(leaf="gapped", leaf_keys=1024, max_search=search, max_shifts=shifts)
         for search, shifts in ((1.0, 8.0), (8.0, 128.0))
     ]
-    return [*found, *ends, *limits, Configuration(leaf="gapped", leaf_keys=16384)]
+    return [*by_size, *ends, *limits, Configuration(leaf="gapped", leaf_keys=16384)]
 
 
 def _perfect() -> list[Configuration]:

@@ -64,7 +64,7 @@ def vector_input(encoding: TraceEncoding) -> np.ndarray:
 
 def configuration_input(configurations: Sequence[Configuration]) -> np.ndarray:
     """Return the buckets (configurations, fields), int64, as rows of one table of embeddings."""
-    rows = [[_bucket(each, name) for name in BUCKETS] for each in configurations]
+    rows = [[_bucket(configuration, name) for name in BUCKETS] for configuration in configurations]
     starts = np.cumsum([0, *list(BUCKETS.values())[:-1]])
     return np.array(rows, dtype=np.int64) + starts
 

@@ -69,18 +69,21 @@ class ThroughputModel:
         training, for each network its layers ("0.first.weight", "0.first.bias", ...), and those of
         `headrace.index.plan.forest`, if there is one ("forest.feature", ...).
     provenance : data and training, for people.
-    known : configurations of the forest, in the order of its outputs.
+    forest_configurations : configurations of the forest, in the order of its outputs.
     """
 
     def __init__(
         self,
         arrays: Mapping[str, np.ndarray],
         provenance: Mapping[str, Any],
-        known: Sequence[Configuration] = (),
+        forest_configurations: Sequence[Configuration] = (),
     ) -> None:
         self._arrays = dict(arrays)
         self.provenance = provenance
-        self._known = {coarse(each): place for place, each in enumerate(known)}
+        self._forest_places = {
+            coarse(configuration): place
+            for place, configuration in enumerate(forest_configurations)
+        }
         self._networks = 1 + max(int(k.partition(".")[0]) for k in arrays if k[0].isdigit())
 
     @property
@@ -99,12 +102,12 @@ class ThroughputModel:
         vector = seen.clip(self._arrays["low"], self._arrays["high"])
         vector = (vector - self._arrays["mean"]) / self._arrays["scale"]
         rows = configuration_input(configurations)
-        found = [self._run(str(each), image, vector, rows) for each in range(self._networks)]
-        classes = np.mean([each for each, _ in found], axis=0)
+        outputs = [self._run(str(n), image, vector, rows) for n in range(self._networks)]
+        classes = np.mean([probabilities for probabilities, _ in outputs], axis=0)
         mean = classes @ CENTRES
         spread = np.sqrt(np.maximum(classes @ CENTRES**2 - mean**2, 0))
-        sizes = np.mean([each for _, each in found], axis=0)
-        if configurations and all(coarse(each) in self._known for each in configurations):
+        sizes = np.mean([log2_bytes for _, log2_bytes in outputs], axis=0)
+        if configurations and all(coarse(c) in self._forest_places for c in configurations):
             mean, sizes = self._with_forest(seen, configurations, mean, sizes)
         return Prediction(operations_per_s=2**mean, bytes_per_key=2**sizes, spread_log2=spread)
 
@@ -116,7 +119,7 @@ class ThroughputModel:
         sizes: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return log2 of rates and of bytes, as means of the networks' and the forest's."""
-        places = [self._known[coarse(each)] for each in configurations]
+        places = [self._forest_places[coarse(configuration)] for configuration in configurations]
         relative, forest_sizes = np.split(forest_output(self._arrays, vector), 2)
         relative = relative[places] - relative[places].mean()
         networks = mean - mean.mean()
@@ -161,11 +164,11 @@ def load_model(path: Path) -> ThroughputModel:
     ArtifactError : the file cannot be read, or is none.
     """
     try:
-        with np.load(path, allow_pickle=False) as found:
-            texts = {name: json.loads(found[name].tobytes()) for name in _TEXTS}
-            arrays = {name: found[name].astype(np.float32) for name in found if name not in _TEXTS}
-        known = [read_configuration(each, str(path)) for each in texts["known"]]
-        return ThroughputModel(arrays, texts["provenance"], known)
+        with np.load(path, allow_pickle=False) as file:
+            texts = {name: json.loads(file[name].tobytes()) for name in _TEXTS}
+            arrays = {name: file[name].astype(np.float32) for name in file if name not in _TEXTS}
+        forest_configurations = [read_configuration(head, str(path)) for head in texts["known"]]
+        return ThroughputModel(arrays, texts["provenance"], forest_configurations)
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(f"{path}: is no throughput model: {error}") from error
 
@@ -174,10 +177,13 @@ def save_model(
     path: Path,
     arrays: Mapping[str, np.ndarray],
     provenance: Mapping[str, Any],
-    known: Sequence[Configuration] = (),
+    forest_configurations: Sequence[Configuration] = (),
 ) -> None:
     """Write a model; see `load_model`."""
-    texts = {"provenance": dict(provenance), "known": [each.to_head() for each in known]}
+    texts = {
+        "provenance": dict(provenance),
+        "known": [configuration.to_head() for configuration in forest_configurations],
+    }
     every: dict[str, Any] = dict(arrays)
     for name in _TEXTS:
         text = json.dumps(texts[name], sort_keys=True).encode()

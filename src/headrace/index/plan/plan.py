@@ -134,7 +134,7 @@ class IndexPlan:
                 f"candidate 0 takes {self.chosen.bytes_per_key:.4g} bytes per key, the cap is "
                 f"{self.most_bytes_per_key:g}"
             )
-        ranks = [rank(each, self.most_bytes_per_key) for each in self.candidates]
+        ranks = [rank(candidate, self.most_bytes_per_key) for candidate in self.candidates]
         for place, (first, second) in enumerate(pairwise(ranks)):
             if second < first:
                 raise ChoiceError(
@@ -148,7 +148,9 @@ class IndexPlan:
             kind=PLAN_KIND,
             schema=PLAN_SCHEMA,
             head={
-                "configurations": [each.configuration.to_head() for each in self.candidates],
+                "configurations": [
+                    candidate.configuration.to_head() for candidate in self.candidates
+                ],
                 "profile_digest": self.profile_digest,
                 "features": dict(self.encoding.features),
                 "most_bytes_per_key": self.most_bytes_per_key,
@@ -176,32 +178,30 @@ class IndexPlan:
         ------
         ArtifactError : naming the field or column, what was found and what is needed.
         """
-        whole = Field(artifact.head, source, ArtifactError)
-        whole.allow(
-            "configurations", "profile_digest", "features", "most_bytes_per_key", "settings"
-        )
-        found = whole.at("configurations").items()
+        head = Field(artifact.head, source, ArtifactError)
+        head.allow("configurations", "profile_digest", "features", "most_bytes_per_key", "settings")
+        configurations = head.at("configurations").items()
         columns = artifact.numbers("candidates", CANDIDATES, source)
         rows = list(zip(*(columns[name].tolist() for name in CANDIDATES), strict=True))
-        if not 1 <= len(rows) <= _MOST_CANDIDATES or len(found) != len(rows):
+        if not 1 <= len(rows) <= _MOST_CANDIDATES or len(configurations) != len(rows):
             raise ArtifactError(
-                f"{source}: field 'configurations' has {len(found)}, table 'candidates' "
+                f"{source}: field 'configurations' has {len(configurations)}, table 'candidates' "
                 f"{len(rows)} rows, needs as many, 1 to {_MOST_CANDIDATES}"
             )
         spreads = _spreads(artifact, source, len(rows))
-        cap = whole.at("most_bytes_per_key")
+        cap = head.at("most_bytes_per_key")
         return cls(
             candidates=tuple(
                 replace(
-                    _candidate(Configuration.from_field(each), row, source, place),
+                    _candidate(Configuration.from_field(configuration), row, source, place),
                     trial_spread=spreads[place],
                 )
-                for place, (each, row) in enumerate(zip(found, rows, strict=True))
+                for place, (configuration, row) in enumerate(zip(configurations, rows, strict=True))
             ),
             encoding=TraceEncoding.from_artifact(artifact, source),
-            profile_digest=whole.at("profile_digest").text(),
+            profile_digest=head.at("profile_digest").text(),
             most_bytes_per_key=None if cap.found is None else cap.read(fields.number),
-            settings=whole.at("settings").read(fields.table),
+            settings=head.at("settings").read(fields.table),
             provenance=artifact.provenance,
         )
 
@@ -212,8 +212,10 @@ class IndexPlan:
     @classmethod
     def load(cls, path: str | Path) -> "IndexPlan":
         """Read a plan; see `from_artifact`."""
-        found = artifact_io.load(path, PLAN_KIND, PLAN_SCHEMA, "make one with headrace index plan")
-        return cls.from_artifact(found, str(path))
+        artifact = artifact_io.load(
+            path, PLAN_KIND, PLAN_SCHEMA, "make one with headrace index plan"
+        )
+        return cls.from_artifact(artifact, str(path))
 
 
 def within(candidate: ConfigurationCandidate, most_bytes_per_key: float | None) -> bool:
@@ -245,16 +247,16 @@ def _spreads(artifact: Artifact, source: str, count: int) -> list[float | None]:
     return [None if spread == -1 else spread for spread in spreads]
 
 
-def _row(each: ConfigurationCandidate) -> tuple[float, ...]:
+def _row(candidate: ConfigurationCandidate) -> tuple[float, ...]:
     return (
-        each.predicted_per_s,
-        each.predicted_bytes_per_key,
-        each.read_ns,
-        each.write_ns,
-        each.trials,
-        each.trial_per_s,
-        each.trial_bytes_per_key,
-        *each.leaves,
+        candidate.predicted_per_s,
+        candidate.predicted_bytes_per_key,
+        candidate.read_ns,
+        candidate.write_ns,
+        candidate.trials,
+        candidate.trial_per_s,
+        candidate.trial_bytes_per_key,
+        *candidate.leaves,
     )
 
 

@@ -77,12 +77,20 @@ def gaps_chart(encoding: TraceEncoding) -> "go.Figure":
 def frontier_chart(plan: IndexPlan) -> "go.Figure":
     """Return the time of an insert over that of a find, of each candidate, and the Pareto front."""
     figure = empty_figure()
-    known = plan.candidates
-    _points(figure, known, [each.read_ns for each in known], [each.write_ns for each in known])
-    front = pareto_front([each.read_ns for each in known], [each.write_ns for each in known])
+    candidates = plan.candidates
+    _points(
+        figure,
+        candidates,
+        [candidate.read_ns for candidate in candidates],
+        [candidate.write_ns for candidate in candidates],
+    )
+    front = pareto_front(
+        [candidate.read_ns for candidate in candidates],
+        [candidate.write_ns for candidate in candidates],
+    )
     figure.add_scatter(
-        x=[known[place].read_ns for place in front],
-        y=[known[place].write_ns for place in front],
+        x=[candidates[place].read_ns for place in front],
+        y=[candidates[place].write_ns for place in front],
         name="Pareto front",
         mode="lines",
         line={"color": "#c62828", "shape": "hv", "width": 1.5},
@@ -96,9 +104,9 @@ def frontier_chart(plan: IndexPlan) -> "go.Figure":
 def memory_chart(plan: IndexPlan) -> "go.Figure":
     """Return throughput over memory of each candidate, tried where it was, and the cap."""
     figure = empty_figure()
-    known = plan.candidates
-    rates = [each.per_s / 1e6 for each in known]
-    _points(figure, known, [each.bytes_per_key for each in known], rates)
+    candidates = plan.candidates
+    rates = [candidate.per_s / 1e6 for candidate in candidates]
+    _points(figure, candidates, [candidate.bytes_per_key for candidate in candidates], rates)
     _mark(figure, plan.chosen.bytes_per_key, plan.chosen.per_s / 1e6)
     if plan.most_bytes_per_key is not None:
         figure.add_scatter(
@@ -117,10 +125,10 @@ def leaves_chart(tried: Sequence[ConfigurationCandidate]) -> "go.Figure":
     """Return the leaves of each type at the end of the trials."""
     figure = empty_figure()
     for kind, name in enumerate(LEAVES):
-        counts = [each.leaves[kind] for each in tried]
+        counts = [candidate.leaves[kind] for candidate in tried]
         if any(counts):
             figure.add_bar(
-                x=[each.configuration.name for each in tried],
+                x=[candidate.configuration.name for candidate in tried],
                 y=counts,
                 name=name,
                 marker={"color": _COLOURS[name]},
@@ -133,24 +141,26 @@ def leaves_chart(tried: Sequence[ConfigurationCandidate]) -> "go.Figure":
 
 def _points(
     figure: "go.Figure",
-    known: Sequence[ConfigurationCandidate],
+    candidates: Sequence[ConfigurationCandidate],
     x: Sequence[float],
     y: Sequence[float],
 ) -> None:
     """Add the candidates of each type, filled where they were tried."""
     for name in LEAVES:
-        places = [p for p, each in enumerate(known) if each.configuration.leaf == name]
+        places = [
+            p for p, candidate in enumerate(candidates) if candidate.configuration.leaf == name
+        ]
         if places:
             figure.add_scatter(
                 x=[x[place] for place in places],
                 y=[y[place] for place in places],
-                text=[known[place].configuration.name for place in places],
+                text=[candidates[place].configuration.name for place in places],
                 name=name,
                 mode="markers",
                 marker={
                     "color": _COLOURS[name],
                     "size": 9,
-                    "symbol": ["circle" if known[p].trials else "circle-open" for p in places],
+                    "symbol": ["circle" if candidates[p].trials else "circle-open" for p in places],
                 },
                 hovertemplate="%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>",
             )

@@ -55,13 +55,15 @@ def index_plan_page(plan: IndexPlan, source: str) -> Page:
     page.heading("Memory against throughput")
     page.figure(memory_chart(plan))
     page.heading("Leaf mix")
-    tried = [each for each in plan.candidates if each.trials and any(each.leaves)]
+    tried = [
+        candidate for candidate in plan.candidates if candidate.trials and any(candidate.leaves)
+    ]
     if tried:
         page.figure(leaves_chart(tried), height=320)
     else:
         page.note(f"No trial has reported its leaves ({', '.join(LEAVES)}).")
     page.heading("Candidates")
-    page.table(CANDIDATE_COLUMNS, [candidate_row(each) for each in plan.candidates])
+    page.table(CANDIDATE_COLUMNS, [candidate_row(candidate) for candidate in plan.candidates])
     _image(page, plan.encoding)
     return page
 

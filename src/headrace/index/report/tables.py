@@ -85,7 +85,7 @@ def index_plan_tables(plan: IndexPlan, everything: bool) -> Iterable[RenderableT
     yield from rows(
         "candidates",
         CANDIDATE_COLUMNS,
-        [candidate_row(each) for each in plan.candidates],
+        [candidate_row(candidate) for candidate in plan.candidates],
         everything=everything,
     )
 
@@ -101,23 +101,23 @@ CANDIDATE_COLUMNS = (
 )
 
 
-def candidate_row(each: ConfigurationCandidate) -> tuple[object, ...]:
+def candidate_row(candidate: ConfigurationCandidate) -> tuple[object, ...]:
     """Return the cells of `CANDIDATE_COLUMNS`."""
     return (
-        each.configuration.name,
-        f"{each.predicted_per_s / 1e6:.3g}",
-        f"{each.trial_per_s / 1e6:.3g}" if each.trials else "",
-        each.trials or "",
-        f"{each.bytes_per_key:.3g}",
-        f"{each.read_ns:.4g}",
-        f"{each.write_ns:.4g}",
+        candidate.configuration.name,
+        f"{candidate.predicted_per_s / 1e6:.3g}",
+        f"{candidate.trial_per_s / 1e6:.3g}" if candidate.trials else "",
+        candidate.trials or "",
+        f"{candidate.bytes_per_key:.3g}",
+        f"{candidate.read_ns:.4g}",
+        f"{candidate.write_ns:.4g}",
     )
 
 
 def index_plan_summary(plan: IndexPlan) -> list[tuple[str, str]]:
     """Return (label, value) rows of a plan."""
     best = plan.chosen
-    tried = sum(each.trials > 0 for each in plan.candidates)
+    tried = sum(candidate.trials > 0 for candidate in plan.candidates)
     used = ", ".join(f"{name} {value}" for name, value in best.configuration.used.items())
     measured = (
         f"{best.trial_per_s / 1e6:.3g} M operations/s by {trials_text(best)}, "
@@ -166,15 +166,17 @@ def verify_index_plan(artifact: Artifact, source: str) -> Iterator[str]:
     model = shipped_model()
     again = ""
     if plan.settings.get("model") == model.digest:
-        predicted = model.predict(plan.encoding, [each.configuration for each in plan.candidates])
-        for each, figure in zip(plan.candidates, predicted.operations_per_s, strict=True):
-            if abs(figure - each.predicted_per_s) > _CLOSE * figure:
+        predicted = model.predict(
+            plan.encoding, [candidate.configuration for candidate in plan.candidates]
+        )
+        for candidate, figure in zip(plan.candidates, predicted.operations_per_s, strict=True):
+            if abs(figure - candidate.predicted_per_s) > _CLOSE * figure:
                 raise ChoiceError(
-                    f"{source}: predicted_per_s of {each.configuration.name} is "
-                    f"{each.predicted_per_s:.6g}, the model's is {figure:.6g}"
+                    f"{source}: predicted_per_s of {candidate.configuration.name} is "
+                    f"{candidate.predicted_per_s:.6g}, the model's is {figure:.6g}"
                 )
         again = ", predictions computed again"
-    tried = sum(each.trials > 0 for each in plan.candidates)
+    tried = sum(candidate.trials > 0 for candidate in plan.candidates)
     yield (
         f"ok {artifact.digest[:12]} {plan.configuration.name} is the best of "
         f"{len(plan.candidates)}, {tried} tried{again}"

@@ -51,7 +51,7 @@ def value_type_of(values: np.ndarray) -> str:
     return f"{kind}{64 if values.dtype.itemsize == 8 else 32}"
 
 
-def named_type(what: str, found: Any, accepted: Collection[str]) -> str:
+def named_type(what: str, dtype: Any, accepted: Collection[str]) -> str:
     """Return the name of a NumPy type.
 
     Raises
@@ -59,9 +59,9 @@ def named_type(what: str, found: Any, accepted: Collection[str]) -> str:
     KeysError : it is none of those accepted.
     """
     try:
-        name = np.dtype(found).name
+        name = np.dtype(dtype).name
     except TypeError:
-        name = str(found)
+        name = str(dtype)
     if name not in accepted:
         raise KeysError(f"{what} is {name}, needs one of {', '.join(accepted)}")
     return name
@@ -85,10 +85,10 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
     if isinstance(numbers, np.ma.MaskedArray) and np.ma.is_masked(numbers):
         raise KeysError(f"{what}: elements of the array are masked, needs those that count alone")
     try:
-        found = np.asarray(numbers)
+        array = np.asarray(numbers)
     except ValueError as error:
         raise KeysError(f"{what}: {error}") from error
-    if found.dtype == np.float64 and isinstance(numbers, Sequence):
+    if array.dtype == np.float64 and isinstance(numbers, Sequence):
         # NumPy makes floats of integers that have no type in common, and of those beside floats
         for place, number in enumerate(numbers):
             if isinstance(number, int | np.integer) and abs(int(number)) > _EXACT:
@@ -96,11 +96,11 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
                     f"{what}: number {place} is {number}, which float64 does not hold exactly, and "
                     "no integer type holds all of them"
                 )
-    if found.ndim == 0:
-        found = found.reshape(1)
-    if found.ndim != 1:
-        raise KeysError(f"{what} have {found.ndim} dimensions, needs one")
-    return found
+    if array.ndim == 0:
+        array = array.reshape(1)
+    if array.ndim != 1:
+        raise KeysError(f"{what} have {array.ndim} dimensions, needs one")
+    return array
 
 
 def keys_as(keys: Any, dtype: np.dtype, what: str = "keys") -> np.ndarray:
@@ -110,10 +110,10 @@ def keys_as(keys: Any, dtype: np.dtype, what: str = "keys") -> np.ndarray:
     ------
     KeysError : a key cannot be held by the type; the message has its position.
     """
-    found = row_of(what, keys)
-    if found.dtype != dtype:
-        found = _converted(what, found, dtype)
-    return np.ascontiguousarray(found)
+    array = row_of(what, keys)
+    if array.dtype != dtype:
+        array = _converted(what, array, dtype)
+    return np.ascontiguousarray(array)
 
 
 def values_as(values: Any, dtype: np.dtype | None, count: int) -> np.ndarray | None:
@@ -130,27 +130,27 @@ def values_as(values: Any, dtype: np.dtype | None, count: int) -> np.ndarray | N
         return None
     if values is None:
         raise KeysError(f"values are missing: this index has values of type {dtype}")
-    found = row_of("values", values)
+    array = row_of("values", values)
     if np.ndim(values) == 0:
-        found = np.repeat(found, count)
-    if len(found) != count:
-        raise KeysError(f"values are {len(found)}, keys {count}: needs one value for each key")
-    if found.dtype != dtype:
-        rounded = dtype.kind == "f" and found.dtype.kind == "f"
-        found = found.astype(dtype) if rounded else _converted("values", found, dtype)
-    return np.ascontiguousarray(found)
+        array = np.repeat(array, count)
+    if len(array) != count:
+        raise KeysError(f"values are {len(array)}, keys {count}: needs one value for each key")
+    if array.dtype != dtype:
+        rounded = dtype.kind == "f" and array.dtype.kind == "f"
+        array = array.astype(dtype) if rounded else _converted("values", array, dtype)
+    return np.ascontiguousarray(array)
 
 
-def _converted(what: str, found: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    if len(found) == 0:
+def _converted(what: str, numbers: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if len(numbers) == 0:
         return np.empty(0, dtype)
-    if found.dtype.kind not in "uif" or found.dtype.itemsize > 8:
-        raise KeysError(f"{what} have type {found.dtype}, needs {dtype}")
-    if dtype.kind != "f" and found.dtype.kind == "f":
-        raise KeysError(f"{what} have type {found.dtype}, needs {dtype}")
-    if found.dtype.kind != "f":
-        _check_exact(what, found, dtype)
-    return found.astype(dtype)
+    if numbers.dtype.kind not in "uif" or numbers.dtype.itemsize > 8:
+        raise KeysError(f"{what} have type {numbers.dtype}, needs {dtype}")
+    if dtype.kind != "f" and numbers.dtype.kind == "f":
+        raise KeysError(f"{what} have type {numbers.dtype}, needs {dtype}")
+    if numbers.dtype.kind != "f":
+        _check_exact(what, numbers, dtype)
+    return numbers.astype(dtype)
 
 
 def _check_exact(what: str, integers: np.ndarray, dtype: np.dtype) -> None:

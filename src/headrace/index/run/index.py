@@ -81,8 +81,8 @@ class Index:
     ) -> None:
         if threads is not None and threads < 1:
             raise KeysError(f"threads is {threads}, needs at least 1")
-        found = None if keys is None else row_of("keys", keys)
-        key_type = _key_type(found, dtype)
+        numbers = None if keys is None else row_of("keys", keys)
+        key_type = _key_type(numbers, dtype)
         value_type = _value_type(values, value_dtype)
         if plan is not None and configuration is not None:
             raise KeysError("both a plan and a configuration are given, needs one of them")
@@ -94,8 +94,8 @@ class Index:
         self._map = _native.IndexMap(
             key_type, value_type or "none", native_configuration(self._configuration)
         )
-        if found is not None:
-            self._build(found, values, threads)
+        if numbers is not None:
+            self._build(numbers, values, threads)
         elif values is not None:
             raise KeysError("values are given without keys")
 
@@ -189,8 +189,8 @@ class Index:
         if self._value_dtype is None:
             checked(self._map.contains, column, found)
             return None, found
-        given: Any = out
-        if given is not None and not (isinstance(given, np.ndarray) and given.flags.writeable):
+        array: Any = out
+        if array is not None and not (isinstance(array, np.ndarray) and array.flags.writeable):
             raise KeysError(f"out is {out!r}, needs an array that may be written to")
         values = np.empty(len(column), self._value_dtype) if out is None else out
         checked(self._map.find, column, values, found, default)
@@ -431,9 +431,9 @@ class Index:
     def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
         return self.copy()
 
-    def _take(self, other: Self) -> None:
+    def _take(self, source: Self) -> None:
         for name in ("_configuration", "_dtype", "_plan", "_value_dtype"):
-            object.__setattr__(self, name, getattr(other, name))
+            object.__setattr__(self, name, getattr(source, name))
 
     def __reduce__(self) -> tuple[Any, ...]:
         keys, values = self.range()
@@ -446,15 +446,15 @@ def native_configuration(configuration: Configuration) -> _native.IndexConfigura
 
 
 def _restored(
-    made: type[Index],
+    kind: type[Index],
     keys: np.ndarray,
     values: np.ndarray | None,
     plan: IndexPlan | None,
     configuration: Configuration,
 ) -> Index:
     if plan is not None:
-        return made(keys, values, plan=plan)
-    return made(keys, values, configuration=configuration)
+        return kind(keys, values, plan=plan)
+    return kind(keys, values, configuration=configuration)
 
 
 def _key_type(keys: np.ndarray | None, dtype: Any) -> str:

@@ -117,9 +117,9 @@ class TraceRecorder:
         TraceError : this one was not started, is stopped, or another took its place.
         """
         # read before the end: what changes meanwhile is recorded
-        known = self._known or SelectedKeys(self._index, self._halvings)
-        known.read()
-        present = known.codes()
+        selected = self._known or SelectedKeys(self._index, self._halvings)
+        selected.read()
+        present = selected.codes()
         ended = self._index.native.end_recording(self._number)
         if ended is None:
             raise TraceError("this recording is not under way")

@@ -79,7 +79,7 @@ def replay(
     if batch < 1:
         raise TraceError(f"batch is {batch}, needs at least 1")
     try:
-        found = _native.replay_index(
+        figures = _native.replay_index(
             value_bytes,
             native_configuration(configuration),
             np.ascontiguousarray(trace.loaded),
@@ -91,12 +91,12 @@ def replay(
         )
     except ValueError as error:
         raise TraceError(str(error)) from error
-    wrong = found.pop("wrong")
+    wrong = figures.pop("wrong")
     if wrong:
         raise InvariantError(
-            f"{configuration.name}: {wrong} of {found['checked']} keys had a wrong value or order"
+            f"{configuration.name}: {wrong} of {figures['checked']} keys had a wrong value or order"
         )
-    return ReplayResult(load_s=found.pop("load_seconds"), **found)
+    return ReplayResult(load_s=figures.pop("load_seconds"), **figures)
 
 
 def keep_memory(trace: Trace) -> None:
@@ -131,11 +131,11 @@ def trial(
     """
     if len(trace) == 0:
         raise TraceError("the trace has no operations to be timed")
-    found = replay(configuration, trace, value_bytes=value_bytes, batch=batch, most_s=most_s)
-    gapped, log, hashed, perfect = (found.statistics["leaves"][name] for name in LEAVES)
+    replayed = replay(configuration, trace, value_bytes=value_bytes, batch=batch, most_s=most_s)
+    gapped, log, hashed, perfect = (replayed.statistics["leaves"][name] for name in LEAVES)
     return ConfigurationTrial(
-        operations_per_s=found.operations_per_s,
-        bytes=found.statistics["bytes"],
-        seconds=found.load_s + found.seconds,
+        operations_per_s=replayed.operations_per_s,
+        bytes=replayed.statistics["bytes"],
+        seconds=replayed.load_s + replayed.seconds,
         leaves=(gapped, log, hashed, perfect),
     )
