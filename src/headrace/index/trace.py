@@ -15,8 +15,8 @@ from headrace.index.tables import KEY_TYPES
 
 FIND, INSERT, ERASE, SCAN = range(4)
 OPERATIONS = ("find", "insert", "erase", "scan")
-"""Names of operations by number. An insert assigns where the key is there; a scan reads on from its
-key, `SCAN_LENGTH` keys."""
+"""Names of operations by number. An insert assigns where the key is present; a scan reads on from
+its key, `SCAN_LENGTH` keys."""
 
 SCAN_LENGTH = 100
 
@@ -72,7 +72,7 @@ class Trace:
 
     Attributes
     ----------
-    loaded : codes (uint64) that are there before the first operation, in any order.
+    loaded : codes (uint64) that are present before the first operation, in any order.
     operations : `FIND`, `INSERT` (or assign), `ERASE` or `SCAN` (uint8), in order.
     keys : code (uint64) of each operation; of a scan the first key that it may return.
     kind : type of the keys that the codes stand for, a name of `KINDS`.
@@ -148,7 +148,7 @@ class Trace:
         }
 
     def final_size(self) -> int:
-        """Return how many keys are there after the last operation."""
+        """Return the number of keys after the last operation."""
         changes = (self.operations == INSERT) | (self.operations == ERASE)
         codes, inserted = self.keys[changes], self.operations[changes] == INSERT
         keys = distinct(np.concatenate([self.loaded, codes]))

@@ -14,11 +14,11 @@ class Workload:
 
     Attributes
     ----------
-    loaded : share of the keys that are there at first; the rest is inserted, in order.
+    loaded : share of the keys that are present at first; the rest is inserted, in order.
     operations : how many; None: as many as insert all of the rest, or as many as there are keys if
         nothing is inserted.
     inserts, erases, scans : shares of the operations, at most 1 together; the rest finds.
-    missing : share of the finds of which the key is not there.
+    missing : share of the finds whose key is absent.
     skew : finds and erases choose the key of rank r (in a random order of the keys) with
         probability proportional to 1 / r^skew; 0: all keys alike.
     shuffled : whether keys arrive in random order; else as they stand.
@@ -77,7 +77,7 @@ def workload_trace(keys: np.ndarray, workload: Workload) -> Trace:
     places[inserts] = present[inserts]
     targets = codes[places]
     absent = (operations == FIND) & (random.random(len(operations)) < workload.missing)
-    targets[absent] += np.uint64(1)  # a neighbour, which is mostly not there
+    targets[absent] += np.uint64(1)  # a neighbour, which is mostly absent
     return Trace(loaded=codes[:loaded], operations=operations, keys=targets, kind=kind)
 
 

@@ -77,7 +77,7 @@ def coarse(configuration: Configuration) -> Configuration:
 
 
 def of_reads(encoding: TraceEncoding) -> TraceEncoding:
-    """Return the encoding with finds of keys that are there in place of all operations."""
+    """Return the encoding with finds of present keys in place of all operations."""
     return _changed(encoding, 0, {"find_share": 1.0})
 
 

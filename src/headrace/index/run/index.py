@@ -172,11 +172,11 @@ class Index:
     def find(
         self, keys: Any, default: Any = None, *, out: np.ndarray | None = None
     ) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return the values of an array of keys, and whether each key is there.
+        """Return the values of an array of keys, and whether each key is present.
 
         Parameters
         ----------
-        default : value of keys that are not there; None: 0.
+        default : value of absent keys; None: 0.
         out : array of the index's value type that values are written to.
 
         Returns
@@ -197,7 +197,7 @@ class Index:
         return values, found
 
     def contains(self, keys: Any) -> Any:
-        """Return whether one key is there, or an array of bool for an array of keys."""
+        """Return whether one key is present, or an array of bool for an array of keys."""
         if isinstance(keys, _SINGLE):
             return checked(self._map.contains_one, keys)
         column = keys_as(keys, self._dtype)
@@ -209,7 +209,7 @@ class Index:
         return checked(self._map.contains_one, key)
 
     def get(self, keys: Any, default: Any = None) -> Any:
-        """Return the value of one key, or of each of an array; `default` for those not there.
+        """Return the value of one key, or of each of an array; `default` for absent ones.
 
         For an array `default` is a number, 0 if None. A set of keys returns as `contains` does.
         """
@@ -224,7 +224,7 @@ class Index:
 
         Raises
         ------
-        KeyError : a key is not there; of an array the first such one is named.
+        KeyError : a key is absent; of an array the first such one is named.
         KeysError : this is a set of keys.
         """
         if self._value_dtype is None:
@@ -241,7 +241,7 @@ class Index:
     # -- changes -----------------------------------------------------------------------------------
 
     def insert(self, keys: Any, values: Any = None) -> int:
-        """Insert keys, or assign the values of those that are there; return how many are new.
+        """Insert keys, or assign the values of present ones; return how many are new.
 
         Of equal keys in an array the last counts.
         """
@@ -286,13 +286,13 @@ class Index:
         self.insert(keys, values)
 
     def update(self, keys: Any, values: Any) -> int:
-        """Assign the values of keys that are there, and leave others out; return how many are."""
+        """Assign the values of present keys, and skip absent ones; return how many are present."""
         column = keys_as(keys, self._dtype)
         data = values_as(values, self._value_dtype, len(column))
         return checked(self._map.update, column, data)
 
     def erase(self, keys: Any) -> int:
-        """Erase keys, and leave out those that are not there; return how many were."""
+        """Erase keys, and skip absent ones; return how many were present."""
         if isinstance(keys, _SINGLE):
             return int(checked(self._map.erase_one, keys))
         return checked(self._map.erase, keys_as(keys, self._dtype))
@@ -302,7 +302,7 @@ class Index:
 
         Raises
         ------
-        KeyError : a key is not there; of an array the first such one is named, and none is erased.
+        KeyError : a key is absent; of an array the first such one is named, and none is erased.
         """
         if isinstance(keys, _SINGLE):
             if not self.erase(keys):

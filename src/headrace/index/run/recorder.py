@@ -170,7 +170,7 @@ def _loaded(
 ) -> np.ndarray:
     """Return the codes that were there before the first operation.
 
-    The first operation on a code tells; a code without any is there if it is there now.
+    The first operation on a code tells; a code without any is present if it is present now.
     """
     telling = operations != SCAN
     used, first = np.unique(codes[telling], return_index=True)
