@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
-from headrace.compression import CompressionError, Policy, ddp_hook
+from headrace.compression import CompressionError, HandSet, Policy, ddp_hook
 from headrace.compression.averaging import Averager
 from headrace.compression.codecs.requests import run_together
 from headrace.compression.run.exchanger import Exchanger
@@ -374,6 +374,16 @@ def bad_arguments_are_refused() -> None:
     hook.close()
     double = DistributedDataParallel(Net().double())
     refuses(lambda: ddp_hook(double, "topk:5%"), "'first.weight' is torch.float64")
+    # "auto" began without compression, and failed at the first trial, some steps into the job
+    refuses(lambda: ddp_hook(double, "auto"), "'first.weight' is torch.float64, codec bf16 needs")
+    levels = HandSet(levels=[(0, "none"), (1, "powersgd:4")])
+    optimizer = torch.optim.SGD(double.parameters(), lr=RATE)
+    text = "'first.weight' is torch.float64, codec powersgd:4 needs"
+    refuses(lambda: ddp_hook(double, levels, optimizer=optimizer), text)
+    hook = ddp_hook(DistributedDataParallel(Net().double()), "none")
+    refuses(lambda: hook.set_codec(None, "powersgd:4"), text)
+    assert {str(codec) for codec in hook.codecs.values()} == {"none"}, "nothing has changed"
+    hook.close()
     policy = Policy(codec="topk:5%", except_for=["*"])
     ddp_hook(double, policy).close()
     sparse = DistributedDataParallel(nn.Sequential(nn.Embedding(9, 9, sparse=True)))

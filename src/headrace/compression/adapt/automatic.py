@@ -67,7 +67,7 @@ class AutomaticHook(Hook):
         codecs = [codec_spec(level) for level in auto.levels]
         codecs += auto.schedule.codecs if auto.schedule is not None else ()
         for codec in codecs:
-            self.averager.check_codec(codec)
+            self._check_codec(codec)
         compare_ranks(repr(auto), "levels of compression", self._group)
         self.auto = auto
         self.records = decision_log(self.averager.rank) if records is None else records
@@ -84,6 +84,7 @@ class AutomaticHook(Hook):
         self._trained = False  # a step that has ended and that the schedule has not counted
         self.binding = None if auto.schedule is None else self._bound(auto.schedule)
         self.warn_without_savings(codecs)
+        self.register(model)
 
     @property
     def level(self) -> str:

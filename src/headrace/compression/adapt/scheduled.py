@@ -50,7 +50,7 @@ class ScheduledHook(Hook):
         policy = replace(schedule.rules, codec=NONE)
         super().__init__(model, policy, when=when, optimizer=optimizer, scaler=scaler)
         for codec in schedule.codecs:
-            self.averager.check_codec(codec)
+            self._check_codec(codec)
         self._ended = False  # a step, that has not been counted yet
         self._compare(repr(schedule))
         self.binding = ScheduleBinding(
@@ -62,6 +62,7 @@ class ScheduledHook(Hook):
         )
         self.observers.append(self._observe)
         self.warn_without_savings(schedule.codecs)
+        self.register(model)
 
     @property
     def rates(self) -> list[float]:

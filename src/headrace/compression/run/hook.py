@@ -63,6 +63,7 @@ def register_hook(
     """
     hook = Hook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
     hook.warn_without_savings([codec_spec(hook.averager.policy.codec)])
+    hook.register(model)
     return hook
 
 
@@ -118,6 +119,9 @@ class Hook:
         self._begun: list[Future[None]] = []
         self._open = True
         self._warned = False
+
+    def register(self, model: DistributedDataParallel) -> None:
+        """Have a model call the hook; last, as it cannot be undone where the hook is refused."""
         model.register_comm_hook(self, _on_bucket)
 
     @property
@@ -159,12 +163,22 @@ class Hook:
         Adaptation would otherwise take the other times of steps for a changed network.
         """
         before = dict(self.codecs)
-        for name, codec in codecs:
-            self.averager.set_codec(name, codec)
-        for name, spec in self.codecs.items():
-            _check_type(name, self._parameters[name], spec)
+        specs = [(name, codec_spec(codec)) for name, codec in codecs]
+        for name, spec in specs:
+            self._check_codec(spec, name)
+        for name, spec in specs:
+            self.averager.set_codec(name, spec)
         if before != self.codecs:
             mark_step(changed=True)
+
+    def _check_codec(self, codec: CodecSpec, name: str | None = None) -> None:
+        """Raise CompressionError unless a parameter, or all (None), can have a codec."""
+        self.averager.check_codec(codec)
+        names = list(self._parameters)
+        for parameter in names if name is None else [parameter_named(name, names)]:
+            tensor = self._parameters[parameter]
+            spec = self.averager.policy.codec_of(parameter, tuple(tensor.shape), codec)
+            _check_type(parameter, tensor, spec)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank keeps, by parameter name; to be saved by every rank.
@@ -409,7 +423,8 @@ def _check_type(name: str, parameter: Tensor, spec: CodecSpec) -> None:
     if spec.family != "none" and parameter.dtype != torch.float32:
         raise CompressionError(
             f"parameter {name!r} is {parameter.dtype}, codec {spec} needs torch.float32: name it "
-            "in except_for of a Policy"
+            "in except_for of a Policy, or keep parameters in float32 and compute in 16 bits under "
+            "torch.autocast"
         )
 
 
