@@ -135,7 +135,7 @@ class Replay {
     std::array<std::uint64_t, kScanLength> codes;
     std::array<Value, kScanLength> values;
     auto count = map_.scan(code, kScanLength, codes.data(), values.data());
-    auto wrong = count == 0 || codes[0] != code;  // scans begin at codes that are there
+    auto wrong = count == 0 || codes[0] != code;  // scans begin at present codes
     for (std::size_t i = 0; i < count; ++i) {
       wrong |= values[i] != value_of<Value>(codes[i]) || (i > 0 && codes[i] <= codes[i - 1]);
       answers.checksum += codes[i];

@@ -59,7 +59,7 @@ inline std::uint32_t by_tables(std::uint32_t crc, const std::byte* from, std::si
 }
 
 #ifdef HEADRACE_INDEX_CRC_INSTRUCTION
-// Three stretches are summed at once, because an instruction's result is there after three cycles.
+// Three stretches are summed at once, because an instruction's result is ready after three cycles.
 inline constexpr std::size_t kStretch = 1024;
 
 // tables[k][b]: byte k of a remainder, being b, after a stretch of zero bytes.

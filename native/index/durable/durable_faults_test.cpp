@@ -1,5 +1,5 @@
-// A durable map whose n-th file operation fails, for every n: what was acknowledged is there after
-// the process has ended, and what was synced after a loss of power.
+// A durable map whose n-th file operation fails, for every n: what was acknowledged survives
+// the end of the process, and what was synced also a loss of power.
 #include <functional>
 #include <random>
 #include <string>

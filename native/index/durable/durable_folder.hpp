@@ -48,7 +48,7 @@ enum class Sync { no, yes };
 // in a child of the process that opened the folder: there it has no files and no lock.
 class DurableFolder {
  public:
-  // Creates the folder (in one that is there) or opens it; load() must follow. Throws
+  // Creates the folder (its parent exists) or opens it; load() must follow. Throws
   // std::runtime_error if it is open elsewhere, DamageError naming file and block or offset if a
   // file is missing, cut or altered, std::invalid_argument if it holds rows of another format.
   DurableFolder(std::string path, std::uint32_t width, const DurableOptions& options)
@@ -130,7 +130,7 @@ class DurableFolder {
   }
 
   // Replaces all rows: `fill` appends `count` rows, ascending by code, to a SnapshotWriter. The
-  // folder is synced after it. If it fails, the rows are those of before, unless broken().
+  // folder is synced after it. If it fails, the rows are as before it, unless broken().
   template <class Fill>
   void replace(std::uint64_t count, Fill&& fill) {
     wait();
@@ -164,7 +164,7 @@ class DurableFolder {
   }
 
   // A file's state is unknown after a failure: nothing is committed any more. Opening the folder
-  // again reads what is there: every group that was committed, perhaps the one that failed.
+  // again reads the files: every group that was committed, perhaps the one that failed.
   bool broken() const { return broken_ || (log_ && log_->broken()); }
   // Groups committed ever.
   std::uint64_t sequence() const { return log_ ? log_->sequence() : 0; }

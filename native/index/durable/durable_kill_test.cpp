@@ -1,5 +1,5 @@
 // A process that writes to a durable map is killed at random times, again and again in one folder:
-// every change that it acknowledged is there at the next opening, and groups are whole.
+// every change that it acknowledged is present at the next opening, and groups are whole.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>

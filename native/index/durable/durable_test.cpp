@@ -349,7 +349,7 @@ void test_closed_then_cut_or_removed() {
 }
 
 // The record of a closing holds for what is committed later, and after a failure: the groups of
-// before are there or the folder is refused. Without the record what is left opens.
+// before are present or the folder is refused. Without the record what is left opens.
 void test_closed_then_opened_again() {
   SimulatedFiles whole;
   Model closed, model;
@@ -447,7 +447,7 @@ void test_failed_close() {
   }
 }
 
-// Memory ends within a group that is in the log: it is there as a whole at the next opening.
+// Memory ends within a group that is in the log: it is present as a whole at the next opening.
 void test_exhausted_memory() {
   SimulatedFiles files;
   Model model;

@@ -46,9 +46,9 @@ class Files {
   virtual Mapping map(const std::string& path) = 0;
   // Names in a folder, in no order.
   virtual std::vector<std::string> list(const std::string& folder) = 0;
-  // Creates one folder unless it is there.
+  // Creates one folder unless it exists.
   virtual void make_folder(const std::string& path) = 0;
-  // Replaces `to` if that is there.
+  // Replaces `to` if that exists.
   virtual void rename(const std::string& from, const std::string& to) = 0;
   virtual void remove(const std::string& path) = 0;
   // Returns once the names in the folder are on the device.

@@ -53,7 +53,7 @@ constexpr bool kInOrder = requires(const LeafType& leaf, EntryBuffer<Value>& to)
 };
 
 // True of leaf types of which a reader may see an insert or an update at any point of it: entries
-// stay where they are, and a new one is there once its last word, or the count, is stored.
+// stay where they are, and a new one is present once its last word, or the count, is stored.
 template <class LeafType>
 constexpr bool kPutsAreAtomic = requires { requires LeafType::kAtomicPuts; };
 

@@ -79,7 +79,7 @@ class CodeMap {
     return with_leaf<Value, Sharing>(word, [code](auto leaf) { return leaf.find(code); });
   }
 
-  // False: the code is there already, with its value as it was.
+  // False: the code is present already, with its value as it was.
   bool insert(std::uint64_t code, const Value& value) { return put(code, value, false); }
   // True: the code is new, with this value. `out` is the value that it has.
   bool find_or_insert(std::uint64_t code, const Value& value, Value& out) {

@@ -6,7 +6,7 @@
 // one that was moved from is assigned to or destroyed, and not used otherwise.
 //
 // - Slots of nodes are read with acquire and written with release; what they lead to is complete.
-// - Hashed and log leaves have room for an insert beside the entries that are there, and a value of
+// - Hashed and log leaves have room for an insert beside its present entries, and a value of
 //   one word is replaced at once: readers see either state, and the writer writes nothing else.
 // - Any other change of a leaf in place is made under a version, odd while it is written; a reader
 //   that finds another version after than before reads again. Versions stand apart from leaves,

@@ -225,7 +225,7 @@ void test_many_readers() {
   map.verify();
 }
 
-// Pins inside of each other are one; what was retired meanwhile is there until the last has ended.
+// Pins inside of each other are one; what was retired meanwhile exists until the last has ended.
 void test_pins() {
   detail::Epochs epochs;
   Line line;

@@ -63,7 +63,7 @@ void find_leaves(const Tree<Value, Sharing, Allocator>& tree, const std::uint64_
     }
   }
   if (hashed) return;
-  // Other leaves have a header, which is there by now.
+  // Other leaves have a header, which is in the cache by now.
   for (std::size_t i = 0; i < count; ++i) {
     if (words[i].none() || words[i].kind() == Kind::hashed) continue;
     with_leaf<Value, Sharing>(words[i], [&](auto leaf) { prefetch(leaf.home(codes[i])); });

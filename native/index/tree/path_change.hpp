@@ -1,5 +1,5 @@
 // What all changes of structure do: they follow the way to a leaf, gather entries, and put others
-// in the place of what is there.
+// in their place.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,7 @@ TraceFile = Annotated[
         dir_okay=False,
     ),
 ]
-Loaded = Annotated[float, typer.Option(help="For keys alone: share that is there at first.")]
+Loaded = Annotated[float, typer.Option(help="For keys alone: share that is loaded at first.")]
 Inserts = Annotated[float, typer.Option(help="For keys alone: share of inserts.")]
 Erases = Annotated[float, typer.Option(help="For keys alone: share of erases.")]
 Scans = Annotated[float, typer.Option(help="For keys alone: share of scans of 100 keys.")]
