@@ -13,6 +13,7 @@
 """
 
 from headrace.errors import InputError, VerificationError
+from headrace.memory.schedule import Schedule
 
 
 class BudgetError(InputError):
@@ -21,11 +22,15 @@ class BudgetError(InputError):
     Attributes
     ----------
     least_bytes : the least budget with a known schedule; None if the budget is malformed.
+    schedule : within that budget; None if it is malformed, or several schedules share the budget.
     """
 
-    def __init__(self, message: str, *, least_bytes: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, least_bytes: int | None = None, schedule: Schedule | None = None
+    ) -> None:
         super().__init__(message)
         self.least_bytes = least_bytes
+        self.schedule = schedule
 
 
 class CaptureError(InputError):

@@ -108,6 +108,28 @@ def test_a_budget_below_one_operator_names_it_and_the_least() -> None:
     assert caught.value.least_bytes == 140
 
 
+def test_a_schedule_from_the_search_for_the_least_is_used() -> None:
+    """Where time was over before a schedule was found, the search for the least budget of the error
+    found one that fitted: "no schedule fits a budget of 250 B: ... the least with a known schedule
+    is 240 B"."""
+    graph = chain(30, resident=100)
+    budget = simulate_step(graph, plain_schedule(graph)).peak_bytes * 3 // 5
+    out_of_time = SolveLimits(seconds=0.0, bound_seconds=0.0, interval_work=0.0, rounds=0)
+    solution = solve_schedule(graph, budget, limits=out_of_time)
+    assert verify(graph, solution.schedule, budget).peak_bytes <= budget
+
+
+def test_the_least_is_no_more_than_that_of_a_schedule_to_start_from() -> None:
+    graph = chain(9, resident=100)
+    with pytest.raises(BudgetError) as caught:
+        solve_schedule(graph, 110)
+    assert caught.value.schedule is not None
+    assert verify(graph, caught.value.schedule).peak_bytes == caught.value.least_bytes
+    with pytest.raises(BudgetError) as again:
+        solve_schedule(graph, 120, starts=(caught.value.schedule,))
+    assert again.value.least_bytes == caught.value.least_bytes
+
+
 def test_a_network_within_its_certificate() -> None:
     graph = resnet(blocks=(1, 1, 1))
     plain = simulate_step(graph, plain_schedule(graph))

@@ -162,7 +162,12 @@ def solve_schedule(
     solve = _Solve(
         useful.graph(graph), budget_bytes, limits or SolveLimits(), seed, progress, interrupt
     )
-    found = solve.run(tuple(map(useful.narrowed, starts)))
+    try:
+        found = solve.run(tuple(map(useful.narrowed, starts)))
+    except BudgetError as error:
+        if error.schedule is not None:
+            error.schedule = useful.widened(error.schedule)
+        raise
     return replace(found, schedule=useful.widened(found.schedule))
 
 
@@ -195,12 +200,15 @@ class _Solve:
         )
 
     def run(self, starts: tuple[Schedule, ...]) -> Solution:
-        self._refuse_impossible()
+        self._refuse_impossible(starts)
         self._look(starts)
         if self.best is None:
             if self.interrupt is not None and self.interrupt():
                 raise BudgetError("interrupted before a schedule within the budget was found")
-            raise self._infeasible()
+            least = self._least(starts)
+            if least.found.peak_bytes > self.budget:
+                raise self._infeasible(least)
+            self._start(least.draft)
         return self._solution()
 
     def _look(self, starts: tuple[Schedule, ...]) -> None:
@@ -434,17 +442,17 @@ class _Solve:
             self.bound = bound
             self._report()
 
-    def _refuse_impossible(self) -> None:
+    def _refuse_impossible(self, starts: tuple[Schedule, ...]) -> None:
         needed, operator = least_bytes(self.stages)
         if needed > self.budget:
             raise self._infeasible(
-                f"operator '{self.graph.operators[operator].name}' alone needs {size(needed)}"
+                self._least(starts),
+                f"operator '{self.graph.operators[operator].name}' alone needs {size(needed)}",
             )
 
-    def _infeasible(self, why: str = "") -> BudgetError:
-        """Return the error with the least budget that a schedule is found for."""
-        least, trial = self._least()
-        step = trial.found.peak_step
+    def _infeasible(self, trial: SimulatedDraft, why: str = "") -> BudgetError:
+        """Return the error that names the least budget, that of a trial above the budget."""
+        least, step = trial.found.peak_bytes, trial.found.peak_step
         name = self.graph.operators[int(trial.operator[step])].name
         module = self.graph.operators[int(trial.operator[step])].module
         held = f"at operator '{name}'" + (f" of module '{module}'" if module else "")
@@ -459,27 +467,28 @@ class _Solve:
             f"schedule is {size(least)} ({least} bytes), {held}: {', '.join(parts)}"
             + (f" and {len(there) - _NAMED} smaller" if len(there) > _NAMED else ""),
             least_bytes=least,
+            schedule=trial.draft.schedule(),
         )
 
-    def _least(self) -> tuple[int, SimulatedDraft]:
-        """Return the least budget with a known schedule, by bisection, and that schedule."""
-        plain = self.search.evaluator.try_(Draft.plain(self.stages))
-        assert plain is not None
-        low, best = self.budget, plain
+    def _least(self, starts: tuple[Schedule, ...]) -> SimulatedDraft:
+        """Return the draft with the least peak, by bisection from the starts down to the budget."""
+        drafts = (Draft.plain(self.stages), *(Draft.of(self.stages, start) for start in starts))
+        trials = filter(None, map(self.search.evaluator.try_, drafts))
+        best, low = min(trials, key=lambda trial: trial.found.peak_bytes), self.budget
         self.deadline = self._seconds() + max(_LEAST_S, _LEAST_SHARE * self.limits.seconds)
         for _ in range(_BISECTIONS):
-            if self._stopped():
+            if self._stopped() or best.found.peak_bytes <= self.budget:
                 break
             middle = (low + best.found.peak_bytes) // 2
             search = Search(self.stages, middle, self.seed, self._stopped)
             start = search.evaluator.try_(best.draft)
             assert start is not None
-            found = search.repair(start)
-            if found.found.peak_bytes < best.found.peak_bytes:
-                best = found
-            if found.excess:
+            trial = search.repair(start)
+            if trial.found.peak_bytes < best.found.peak_bytes:
+                best = trial
+            if trial.excess:
                 low = middle
-        return best.found.peak_bytes, best
+        return best
 
     def _solution(self) -> Solution:
         assert self.best is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from headrace.memory.errors import BudgetError
 from headrace.memory.plan.effort import SolveEffort
@@ -10,6 +11,7 @@ from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.solve import SolveProgress
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
+from headrace.units import size
 
 
 def sweep(
@@ -25,7 +27,8 @@ def sweep(
 ) -> dict[int, MemoryPlan | BudgetError]:
     """Return a plan for each budget in bytes, the largest first; the error where none is found.
 
-    A plan is never slower than that of a smaller budget, whose schedule fits too.
+    A plan is never slower than that of a smaller budget, whose schedule fits too. The least budget
+    that an error names is that of all searches.
 
     Parameters
     ----------
@@ -33,26 +36,67 @@ def sweep(
     interrupt : polled; true ends the search, with the best schedule of the budget that is solved.
     watts : as for `make_plan`; a plan then never needs more energy than that of a smaller budget.
     """
-    found: dict[int, MemoryPlan | BudgetError] = {}
-    for budget in sorted(set(budgets), reverse=True):
-        if found and interrupt is not None and interrupt():
-            found[budget] = BudgetError("interrupted before this budget's turn")
-            continue
-        earlier = tuple(each.schedule for each in found.values() if isinstance(each, MemoryPlan))
+
+    def plan_of(budget: int, starts: tuple[Schedule, ...]) -> MemoryPlan | BudgetError:
         try:
-            found[budget] = make_plan(
+            return make_plan(
                 profile,
                 budget,
                 effort=effort,
                 seed=seed,
-                progress=progress and (lambda state, at=budget: progress(at, state)),
+                progress=None if progress is None else partial(progress, budget),
                 interrupt=interrupt,
-                starts=(*starts, *earlier),
+                starts=starts,
                 watts=watts,
             )
         except BudgetError as error:
-            found[budget] = error
-    return _monotone(found)
+            return error
+
+    results: dict[int, MemoryPlan | BudgetError] = {}
+    for budget in sorted(set(budgets), reverse=True):
+        if results and interrupt is not None and interrupt():
+            results[budget] = BudgetError("interrupted before this budget's turn")
+            continue
+        earlier = [result.schedule for result in results.values()]
+        results[budget] = plan_of(budget, (*starts, *filter(None, earlier)))
+    return _monotone(with_common_least(results, plan_of))
+
+
+def with_common_least(
+    results: Mapping[int, MemoryPlan | BudgetError],
+    plan_of: Callable[[int, tuple[Schedule, ...]], MemoryPlan | BudgetError],
+) -> dict[int, MemoryPlan | BudgetError]:
+    """Give each error the least budget of all searches, or its schedule where that fits.
+
+    Parameters
+    ----------
+    plan_of : budget and schedules to start from -> plan, or the error.
+    """
+    least = {
+        result.peak_bytes if isinstance(result, MemoryPlan) else result.least_bytes: result.schedule
+        for result in results.values()
+        if result.schedule is not None
+    }
+    least_bytes = min((nbytes for nbytes in least if nbytes is not None), default=None)
+    schedule = least.get(least_bytes)
+    common = dict(results)
+    if least_bytes is None or schedule is None:
+        return common
+    for budget, result in results.items():
+        own = result.least_bytes if isinstance(result, BudgetError) else None
+        if own is None or own <= least_bytes:
+            continue
+        common[budget] = (
+            plan_of(budget, (schedule,))
+            if least_bytes <= budget
+            else BudgetError(
+                f"no schedule fits a budget of {size(budget)}: the least with a known schedule, by "
+                f"the searches of all budgets, is {size(least_bytes)} ({least_bytes} bytes)",
+                least_bytes=least_bytes,
+                schedule=schedule,
+            )
+        )
+    return common
 
 
 def _monotone(
