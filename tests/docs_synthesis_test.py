@@ -37,7 +37,9 @@ def test_a_newcomer_can_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         outcome = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
         assert outcome.exception is None, f"{' '.join(words)}: {outcome.exception!r}"
         assert outcome.exit_code == 0, f"{' '.join(words)}: {outcome.output}"
-        assert "warning:" not in outcome.output, f"{' '.join(words)}: {outcome.output}"
+        # the chunks that win depend on the time the search had; the page explains this one
+        output = outcome.output.replace("warning: the plan is meant for", "")
+        assert "warning:" not in output, f"{' '.join(words)}: {outcome.output}"
         verbs.append(words[0])
     assert verbs == [
         *("topology", "show", "report"),
