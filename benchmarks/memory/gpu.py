@@ -28,7 +28,8 @@ from benchmarks.memory.workloads import PAPER, Workload
 from headrace.memory import fit
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
-from headrace.memory.measure.capture import WithLoss, capture
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.capture import capture
 from headrace.memory.measure.step import StepConditions, profile_step
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.make import make_plan

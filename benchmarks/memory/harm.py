@@ -13,7 +13,7 @@ from benchmarks.harness import Report
 from headrace.memory import BudgetError, CaptureError, fit, fit_blocks
 from headrace.memory.cli.measure import StepOptions, profile_of
 from headrace.memory.exactness import Exactness
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import optimizer_bytes
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule

@@ -26,7 +26,8 @@ from benchmarks.memory.workloads import PAPER, Loss, Workload
 from headrace.memory.errors import BudgetError, ScheduleError
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
-from headrace.memory.measure.capture import WithLoss, capture
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.capture import capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, modelled
 from headrace.memory.plan.baselines import sqrt_schedule

@@ -13,7 +13,7 @@ from benchmarks.memory.step import Step, gradients, one_thread, relative_error
 from benchmarks.memory.workloads import Workload, pixels, text, token_loss
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.plan.verify import verify
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule

@@ -20,7 +20,7 @@ from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import StepConditions, profile_step
 from headrace.memory.measure.timing import Cost
 from headrace.memory.plan.simulate import Simulator

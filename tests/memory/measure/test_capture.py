@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from headrace.memory.errors import CaptureError
-from headrace.memory.measure.capture import Capture, WithLoss, capture
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.capture import capture
+from headrace.memory.measure.captured import Capture
 from tests.memory.models import CASES, Combined, SquareLoss
 
 

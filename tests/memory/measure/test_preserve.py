@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from headrace.memory import BudgetError, CaptureError, fit, fit_blocks
-from headrace.memory.measure.capture import _export, capture
+from headrace.memory.measure.capture import capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import optimizer_bytes
+from headrace.memory.measure.trace import _export
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import plain_schedule
 from tests.memory.failures import INJECTIONS, MOST, FailureError, Noting, Shared

@@ -7,7 +7,8 @@ from torch import nn
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph, Implementation
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.capture import WithLoss, capture
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.capture import capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Cost, Roofline, measured_graph, modelled
 from tests.memory.models import CASES

@@ -12,7 +12,8 @@ from headrace.errors import InputError
 from headrace.memory import fit
 from headrace.memory.exactness import Exactness, allowed_exactness
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.capture import WithLoss, capture
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.capture import capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, measured_graph, modelled
 from headrace.memory.plan.simulate import simulate_step

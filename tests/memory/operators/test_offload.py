@@ -13,7 +13,9 @@ from headrace.memory import CaptureError, fit
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.capture import Capture, WithLoss, capture
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.capture import capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, measured_graph, modelled
 from headrace.memory.operators import copies

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.plan.baselines import keep_schedule
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule, plain_schedule

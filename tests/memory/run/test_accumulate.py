@@ -16,7 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from headrace.memory import CaptureError, fit
 from headrace.memory.measure.accumulate import accumulating
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.capture import Capture, WithLoss, capture
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.capture import capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import measured_graph
 from headrace.memory.plan.baselines import keep_schedule

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import StepConditions, profile_step
 from headrace.memory.operators.variant import as_traced
 from headrace.memory.plan.simulate import Simulator

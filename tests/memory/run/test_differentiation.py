@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
 from headrace.memory.errors import CaptureError
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.plan.baselines import keep_schedule
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from headrace.memory.errors import BudgetError, CaptureError
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.plan.baselines import keep_schedule
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule, plain_schedule

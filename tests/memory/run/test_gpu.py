@@ -9,7 +9,7 @@ from torch import nn
 
 from headrace.memory import fit
 from headrace.memory.measure.allocations import allocations_of, library_bytes
-from headrace.memory.measure.capture import rounded_bytes
+from headrace.memory.measure.sizes import rounded_bytes
 from tests.memory.models import Residual
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

@@ -13,7 +13,8 @@ from torch import nn
 from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.capture import WithLoss, capture
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.capture import capture
 from headrace.memory.measure.timing import measured_graph
 from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
 from headrace.memory.plan.simulate import simulate_step

@@ -17,7 +17,7 @@ from torch import nn
 
 from headrace.memory import CaptureError, fit
 from headrace.memory.measure.attributes import AttributeReader, differing_names
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule, plain_schedule
 from tests.memory.training import assert_trains_alike

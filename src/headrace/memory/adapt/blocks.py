@@ -16,7 +16,7 @@ from headrace.memory.adapt.fit import StepPlanner
 from headrace.memory.adapt.outside import BlockCall, Outside, traced_outside
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import StepConditions, device_of, optimizer_bytes
 from headrace.memory.measure.timing import memory_bytes

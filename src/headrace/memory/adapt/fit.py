@@ -11,7 +11,7 @@ from headrace.fields import Field
 from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, conditions
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import (
     StepConditions,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._functorch._aot_autograd.descriptors import ParamAOTInput
 from torch.fx import Node
 
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 
 
 def accumulating(capture: Capture, *, tied: bool) -> Capture:

@@ -14,6 +14,40 @@ _ANY = Signature(
 )
 
 
+class WithLoss(nn.Module):
+    """A model and its loss: calls take the model's arguments and the target."""
+
+    def __init__(self, model: nn.Module, loss: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the loss of the model's output."""
+        inputs, named, target = split_target(self.model, self.loss, args, kwargs)
+        return self.loss(self.model(*inputs, **named), target)
+
+
+def step_arguments(
+    called: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a step's arguments in one form: equal calls by position and by name are one step.
+
+    Parameters
+    ----------
+    called : the model, or a `WithLoss`: the target is then the last argument by position.
+
+    Raises
+    ------
+    CaptureError : no argument is the target.
+    """
+    if not isinstance(called, WithLoss):
+        return bound_arguments(called, args, kwargs)
+    inputs, named, target = split_target(called.model, called.loss, args, kwargs)
+    inputs, named = bound_arguments(called.model, inputs, named)
+    return (*inputs, target), named
+
+
 def forward_signature(module: nn.Module) -> Signature:
     """Return the signature of a module's `forward`; of one that has none, that it takes all."""
     try:

@@ -15,13 +15,9 @@ from torch.fx.node import map_aggregate
 
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Implementation, Storage
-from headrace.memory.measure.capture import (
-    Capture,
-    Stored,
-    TracedCall,
-    is_training_batch_norm,
-    rounded_bytes,
-)
+from headrace.memory.measure.captured import Capture, Stored, TracedCall
+from headrace.memory.measure.read import is_training_batch_norm
+from headrace.memory.measure.sizes import rounded_bytes
 from headrace.memory.operators import (
     Creation,
     Intermediate,

@@ -17,9 +17,12 @@ from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.accumulate import accumulating
 from headrace.memory.measure.allocations import library_bytes
-from headrace.memory.measure.capture import ROUNDING, Capture, WithLoss, capture
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.capture import capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.preserve import preserved
+from headrace.memory.measure.sizes import ROUNDING
 from headrace.memory.measure.timing import Cost, Roofline, device_name, measured_graph, modelled
 from headrace.memory.profile import MemoryProfile, ModelInput
 

@@ -18,8 +18,9 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.capture import ROUNDING, Capture, Stored, TracedCall
+from headrace.memory.measure.captured import Capture, Stored, TracedCall
 from headrace.memory.measure.roofline import Roofline
+from headrace.memory.measure.sizes import ROUNDING
 from headrace.memory.operators import attention, convolution, copies, loss, products
 from headrace.memory.operators.variant import as_traced, source, target_name
 

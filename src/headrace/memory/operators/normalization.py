@@ -41,6 +41,14 @@ LEAST_WEIGHT = 1e-3
 """Least magnitude of a weight, relative to that of the bias plus 1, to go back from the output."""
 
 
+def drop_unread_statistics(graph: FxGraph) -> None:
+    """Cut the inputs of batch normalization's backward that it does not read in training mode."""
+    for node in graph.nodes:
+        if node.target is aten.native_batch_norm_backward.default and node.args[7]:
+            node.update_arg(3, None)
+            node.update_arg(4, None)
+
+
 def correct_statistics(graph: FxGraph) -> None:
     """Give statistics of a traced graph the types that the CPU's kernels return, in place.
 

@@ -14,8 +14,9 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
-from headrace.memory.measure.arguments import forward_signature
-from headrace.memory.measure.capture import Capture, WithLoss, is_hooked, step_arguments
+from headrace.memory.measure.arguments import WithLoss, forward_signature, step_arguments
+from headrace.memory.measure.captured import Capture
+from headrace.memory.measure.refuse import is_hooked
 from headrace.memory.measure.step import StepConditions, device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget

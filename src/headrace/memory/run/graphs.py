@@ -17,7 +17,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate, map_arg
 
 from headrace.memory.errors import ScheduleError
-from headrace.memory.measure.capture import Capture, Stored, TracedCall, is_training_batch_norm
+from headrace.memory.measure.captured import Capture, Stored, TracedCall
+from headrace.memory.measure.read import is_training_batch_norm
 from headrace.memory.run.accumulate import AddedGradients, Adder
 from headrace.memory.run.random import Replay, generator_state, state_bytes
 from headrace.memory.schedule import Schedule, Step

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import ScheduleError
-from headrace.memory.measure.capture import Capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.losses import refusing_gradients
 from headrace.memory.run.accumulate import AddedGradients
 from headrace.memory.run.code import freeing_code

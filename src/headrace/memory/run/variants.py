@@ -27,10 +27,12 @@ from headrace.memory.measure.attributes import (
     is_replaceable,
     type_of,
 )
-from headrace.memory.measure.capture import Capture, capture, is_hooked
+from headrace.memory.measure.capture import capture
+from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.probe import Probe
+from headrace.memory.measure.refuse import is_hooked
 from headrace.memory.run.step import ScheduledStep, scheduled_step
 from headrace.memory.schedule import Schedule
 

@@ -1,0 +1,129 @@
+"""Refusals of a capture: models with hooks, traces that fail, nodes that cannot be read.
+
+Each names the module, the reason and the remedy.
+"""
+
+# pyright: reportPrivateUsage=false
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from headrace.memory.errors import CaptureError
+from headrace.memory.measure.attributes import Name
+from headrace.memory.measure.sizes import tensors_of
+from headrace.memory.operators import is_rewritten
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Attributes of modules with hooks that a trace cannot have."""
+TENSOR_HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+"""Methods that register hooks that a trace cannot have."""
+BY_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
+"""Names of torch's errors where a model looks at values of tensors."""
+_REASONS = {
+    BY_VALUES[0]: "it has control flow on values (.item(), if); use torch.where",
+    BY_VALUES[1]: "its shapes depend on values (x[x > 0]); use torch.where",
+    "all Tensors to FakeTensors": "it reads a tensor that is no buffer; use register_buffer",
+    "entirely functional graph": "it writes into a tensor that is no buffer; use register_buffer",
+    "need to register a pytree": "it returns an object ({}); use a tuple or dict, "
+    "switch that off (a cache of transformers: config.use_cache = False of all modules that have a "
+    "config), or register a pytree",
+    "use_reentrant=True": "it calls torch.utils.checkpoint with use_reentrant=True; remove the "
+    "checkpoint, as the schedule decides what is computed again, or pass use_reentrant=False",
+}
+"""Reasons and remedies by parts of torch's errors."""
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Return whether a module has hooks that a trace cannot have."""
+    return any(map(module.__dict__.get, HOOKS))
+
+
+def refuse_hooks(model: nn.Module) -> None:
+    """Raise a `CaptureError` if a module has hooks that a trace cannot have."""
+    for name, module in model.named_modules():
+        for kind in HOOKS:
+            if getattr(module, kind):
+                raise CaptureError(
+                    f"module {module_label(name)} has {kind[1:].replace('_', ' ')}, which would "
+                    "run while the model is captured and not in training; remove them"
+                )
+
+
+def hook_counts(model: nn.Module) -> dict[Name, int]:
+    """Return how many hooks modules have, by the module's name and the kind of hook."""
+    return {
+        (name, kind): len(getattr(module, kind))
+        for name, module in model.named_modules()
+        for kind in HOOKS
+    }
+
+
+def trace_refusal(
+    error: Exception, module: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> CaptureError:
+    """Return the refusal of a module whose trace has failed.
+
+    Parameters
+    ----------
+    module : its name.
+    args, kwargs : of the sample.
+    """
+    text = f"{type(error).__name__}: {str(error).strip()}"
+    sample = f"check that the model takes the sample ({_sample_shapes(args, kwargs)})"
+    reasons = (
+        reason.format(*re.findall(r"<class '(?:.*\.)?(\w+)'>", text), "unknown")
+        for part, reason in _REASONS.items()
+        if part in text
+    )
+    return CaptureError(
+        f"module {module_label(module)} cannot be captured: "
+        f"{next(reasons, f'{text.splitlines()[0]}; {sample}')}, or leave the module outside "
+        "of what is fitted"
+    )
+
+
+def _sample_shapes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{leaf.dtype} {tuple(leaf.shape)}".removeprefix("torch.")
+        for leaf in pytree.tree_leaves((args, kwargs))
+        if isinstance(leaf, torch.Tensor)
+    )
+
+
+def module_label(name: str) -> str:
+    """Return a module's name for a message."""
+    return repr(name) if name else "itself (the model)"
+
+
+def module_of(node: Node) -> str:
+    """Return the name of the module that a node was traced in."""
+    return str(node.meta.get("custom", {}).get("module", ""))
+
+
+def refuse_unreadable(node: Node) -> None:
+    """Raise a `CaptureError` for a node with sparse tensors or a random generator of its own."""
+    if any(tensor.layout != torch.strided for tensor in tensors_of(node)):
+        _refuse(node, "is a sparse tensor; use dense ones (of nn.Embedding: sparse=False)")
+    if node.kwargs.get("generator") is not None:
+        _refuse(node, "draws from a generator of its own; use the default one")
+
+
+def refuse_higher_order(node: Node) -> None:
+    """Raise a `CaptureError` for a node that calls no operator."""
+    if not isinstance(node.target, OpOverload) and not is_rewritten(node):
+        _refuse(node, "is a call of higher order: write it as operators")
+
+
+def _refuse(node: Node, reason: str) -> NoReturn:
+    module = module_label(module_of(node))
+    raise CaptureError(
+        f"module {module} cannot be captured: {node.name} {reason}, or leave the module outside of "
+        "what is fitted"
+    )

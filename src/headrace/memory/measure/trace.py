@@ -1,0 +1,239 @@
+"""The trace of a training step under fake tensors: the joint graph, without side effects.
+
+AOTAutograd traces the module's forward and backward pass into one graph of ATen operators
+(`aot_export_joint_with_descriptors`).
+"""
+
+# pyright: reportPrivateUsage=false
+
+import random
+from collections.abc import Generator, Hashable
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._functorch._aot_autograd.descriptors import TangentAOTInput
+from torch._functorch._aot_autograd.schemas import JointWithDescriptors
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch.fx.traceback import annotate, preserve_node_meta
+from torch.overrides import TorchFunctionMode
+
+from headrace.memory.errors import CaptureError
+from headrace.memory.measure.attributes import (
+    AttributeChange,
+    AttributeReader,
+    attribute_changes,
+    require_equal_changes,
+    require_repeatable,
+)
+from headrace.memory.measure.captured import input_labels
+from headrace.memory.measure.computation import Computation
+from headrace.memory.measure.losses import loss_alone
+from headrace.memory.measure.preserve import attributes_preserved, preserved
+from headrace.memory.measure.recurrent import RECURRENT, decomposed
+from headrace.memory.measure.refuse import (
+    BY_VALUES,
+    TENSOR_HOOKS,
+    hook_counts,
+    module_label,
+    trace_refusal,
+)
+from headrace.memory.measure.running_averages import averages_as_tensors
+from headrace.memory.measure.tensors_alone import TensorsAlone
+
+
+def traced_step(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
+    """Return torch's record of a step's trace, and the changes of attributes to repeat.
+
+    Raises
+    ------
+    CaptureError : the step cannot be traced, or changes attributes in a way that it cannot repeat.
+    """
+    joint, changes = _export(model, args, kwargs)
+    if all(change.repeats for change in changes):
+        return joint, changes
+    _require_no_effect(model, (args, kwargs), joint, changes)
+    return joint, ()
+
+
+def _export(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, goes_on: bool = False
+) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
+    """Trace a step, under ``torch.compiler.is_compiling()`` if the model looks at values.
+
+    Libraries of models then leave out what they decide by values: whether a mask hides something.
+
+    Parameters
+    ----------
+    goes_on : whether each call begins with the attributes that the call before has left.
+    """
+    try:
+        return _trace(model, args, kwargs, goes_on=goes_on)
+    except CaptureError as error:
+        if type(error.__cause__).__name__ not in BY_VALUES:
+            raise
+    with torch.compiler._compile_session_context():
+        return _trace(model, args, kwargs, goes_on=goes_on)
+
+
+def _require_no_effect(
+    model: nn.Module,
+    leaves: tuple[tuple[Any, ...], dict[str, Any]],
+    joint: JointWithDescriptors,
+    changes: tuple[AttributeChange, ...],
+) -> None:
+    """Raise a `CaptureError` unless a call behind this one changes nothing, and computes the same.
+
+    Then what this one has changed is for speed, or noted once, and steps can do without.
+    """
+    try:
+        with preserved(model):
+            later, later_changes = _export(model, *leaves, goes_on=True)
+        is_equal = not later_changes and Computation.of(later).equals(Computation.of(joint))
+    except CaptureError:
+        is_equal = False
+    if not is_equal:
+        require_repeatable(changes)
+
+
+def _trace(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, goes_on: bool
+) -> tuple[JointWithDescriptors, tuple[AttributeChange, ...]]:
+    entered: list[str] = []
+    before = _host_state()
+    changes: list[tuple[AttributeChange, ...]] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        own = nullcontext() if goes_on else attributes_preserved(model)
+        with own, _changes_noted(model, changes):
+            return loss_alone(model(*args, **kwargs))
+
+    step = TensorsAlone(model, args, kwargs, call)
+    with ExitStack() as stack:
+        stack.enter_context(preserve_node_meta())
+        stack.enter_context(_modules_noted(model, entered))
+        stack.enter_context(averages_as_tensors(model))
+        stack.enter_context(_ForwardMode(entered))
+        try:
+            joint = aot_export_joint_with_descriptors(stack, step, step.tensors)
+        except CaptureError:
+            raise
+        except Exception as error:
+            module = entered[-1] if entered else ""
+            raise trace_refusal(error, module, args, kwargs) from error
+    if _host_state() != before:
+        text = "draws random numbers of Python or NumPy, which would be the same in every step"
+        raise CaptureError(f"the model {text}: use torch.rand")
+    if TangentAOTInput not in map(type, input_labels(joint.graph_module.graph)):
+        raise CaptureError("no output of the model depends on a parameter that requires gradients")
+    assert len(changes) > 1  # the first is behind the trace of shapes
+    if not goes_on:
+        require_equal_changes(changes)
+    return joint, changes[-1]
+
+
+def _host_state() -> Hashable:
+    """Return what changes where Python's or NumPy's own generator is drawn from."""
+    return random.getstate(), repr(np.random.get_state())
+
+
+class _ForwardMode(TorchFunctionMode):
+    """Traces a forward pass: refuses hooks on tensors, and decomposes recurrent layers.
+
+    Parameters
+    ----------
+    entered : names of the modules that run, the innermost last.
+    """
+
+    def __init__(self, entered: list[str]) -> None:
+        super().__init__()
+        self.entered = entered
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch."""
+        if func in TENSOR_HOOKS:
+            module = module_label(self.entered[-1] if self.entered else "")
+            raise CaptureError(
+                f"module {module} calls {func.__name__} "
+                "in its forward pass: the hook would run while the model is captured and not in "
+                "training; remove it, or leave the module outside of what is fitted"
+            )
+        if func in RECURRENT:
+            return decomposed(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
+    """Note in every node the module that it is traced in.
+
+    After an error `entered` has the modules that it occurred in.
+    """
+    open_notes: list[Any] = []
+
+    def enter(name: str) -> None:
+        entered.append(name)
+        note = annotate({"module": name})
+        note.__enter__()
+        open_notes.append(note)
+
+    def leave() -> None:
+        if entered:
+            open_notes.pop().__exit__(None, None, None)
+            entered.pop()
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            before = module.register_forward_pre_hook(lambda *_, name=name: enter(name))
+            after = module.register_forward_hook(lambda *_: leave())
+            hooks.callback(before.remove)
+            hooks.callback(after.remove)
+        try:
+            yield
+        finally:
+            while open_notes:
+                # behind an error torch has set back all notes of the trace: the failure's own
+                # error, or Ctrl-C, is the one to raise
+                with suppress(KeyError):
+                    open_notes.pop().__exit__(None, None, None)
+
+
+@contextmanager
+def _changes_noted(model: nn.Module, calls: list[tuple[AttributeChange, ...]]) -> Generator[None]:
+    """Note what a call changes in attributes, of which none may be a tensor.
+
+    Parameters
+    ----------
+    calls : changes by calls; the call's own are added.
+    """
+    namespaces = [
+        (name, attributes)
+        for name, module in model.named_modules()
+        for attributes in (vars(module), module._buffers)
+    ]
+    before = [dict(attributes) for _, attributes in namespaces]
+    reader, hooks = AttributeReader(model), hook_counts(model)
+    contents = reader.read()
+    yield
+    for (name, after), attributes in zip(namespaces, before, strict=True):
+        for attribute, content in after.items():
+            if isinstance(content, torch.Tensor) and attributes.get(attribute) is not content:
+                raise CaptureError(
+                    f"module {module_label(name)} assigns the tensor {attribute!r} in its forward "
+                    "pass, which captured steps would not; register it as a buffer and update "
+                    f"it in place: self.{attribute}.copy_(...)"
+                )
+    calls.append(
+        (
+            *attribute_changes(model, contents, reader.read()),
+            *(
+                AttributeChange(name=hook, repeats=False)
+                for hook, count in hook_counts(model).items()
+                if hooks.get(hook) != count
+            ),
+        )
+    )
