@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 from benchmarks.harness import Report
-from benchmarks.kept import KeptRows
+from benchmarks.kept import CommittedRows, KeptRows, settings_of
 from benchmarks.memory.checkmate import round_checkmate, solve_checkmate
 from benchmarks.memory.knapsack import KNAPSACKS, Verified, fastest, knapsack_schedules
 from benchmarks.memory.papers import FULL, NOOP, TO_2_PERCENT, TO_5_PERCENT, hours, solved
-from benchmarks.memory.planned import PlannedCells, settings_of
 from benchmarks.memory.step import reset_resident_peak, resident_peak_bytes
 from benchmarks.memory.workloads import PAPER, Loss, Workload
 from headrace.memory.errors import BudgetError, ScheduleError
@@ -37,6 +37,7 @@ from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import Schedule, plain_schedule
 
 SECTION = "planning"
+PLANNED = Path(__file__).parent / "planned.jsonl"
 P100 = Roofline(name="roofline of a P100", flops_per_s=9.3e12, bytes_per_s=732e9, launch_us=5.0)
 """Its data sheet (PCIe, 16 GB): single precision, and memory."""
 BUDGETS_GB = (10, 9, 8, 7, 6, 5)
@@ -132,9 +133,9 @@ class _LossModule(nn.Module):
         return self._loss(outputs, targets)
 
 
-def planned_cells() -> PlannedCells:
+def planned_cells() -> CommittedRows:
     """Return the cells of the full tables that were planned before."""
-    return PlannedCells(_settings)
+    return CommittedRows(PLANNED, SECTION, _settings)
 
 
 def _settings(key: str) -> str:
@@ -146,9 +147,9 @@ def _settings(key: str) -> str:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Plan all cells that earlier runs have not planned, and give the bars."""
-    kept = KeptRows("memory", "planning", quick=True) if quick else planned_cells()
+    kept = KeptRows("memory", SECTION, quick=True) if quick else planned_cells()
     plan_left(kept, quick=quick)
-    if isinstance(kept, PlannedCells):
+    if isinstance(kept, CommittedRows):
         report.note(kept.note)
     rows = list(kept.rows.values())
     for row in rows:
@@ -264,9 +265,7 @@ def _share_within(gaps: Mapping[tuple[str, int], float | None]) -> float:
     return statistics.mean(gap is not None and gap <= GAPS[0] for gap in gaps.values())
 
 
-def plan_left(
-    kept: KeptRows | PlannedCells, *, quick: bool, until: Callable[[], bool] = lambda: False
-) -> int:
+def plan_left(kept: KeptRows, *, quick: bool, until: Callable[[], bool] = lambda: False) -> int:
     """Plan the cells that are left, and return how many are left still.
 
     Parameters

@@ -13,13 +13,13 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from benchmarks.harness import Report
+from benchmarks.kept import CommittedRows
 from benchmarks.memory import gpu, implementations, planning
 from benchmarks.memory.ablations import ALGORITHM, KINDS, kinds_of
 from benchmarks.memory.knapsack import KNAPSACKS, fastest, knapsack_schedules
 from benchmarks.memory.models import covered_share
 from benchmarks.memory.networks import GPT, MobileNetV2
 from benchmarks.memory.papers import BUDGETS_GB, TO_2_PERCENT, TO_5_PERCENT, solved
-from benchmarks.memory.planned import PlannedCells
 from benchmarks.memory.planning import FULL, NOOP, OVERHEAD, Steps, plan_left
 from benchmarks.memory.precision import SQUEEZENET
 from benchmarks.memory.reference import Reference
@@ -418,17 +418,17 @@ def test_planned_cells_stand_in_for_those_left(
     monkeypatch.setattr(planning, "_cell", row)
     monkeypatch.setattr(planning, "_memory", row)
     monkeypatch.setattr(planning.Steps, "of", lambda workload: workload)
-    first = PlannedCells(lambda _: "limits", path)
+    first = CommittedRows(path, "planning", lambda _: "limits")
     stops = iter([False] * 5 + [True] * 1000)
-    whole = 5 * (2 * 6 + 1)
-    assert plan_left(first, quick=False, until=lambda: next(stops)) == whole - 5
+    cells = 5 * (2 * 6 + 1)
+    assert plan_left(first, quick=False, until=lambda: next(stops)) == cells - 5
     with path.open("a") as file:
         file.write('{"key": "half a ro')  # a kill
-    second = PlannedCells(lambda _: "limits", path)
+    second = CommittedRows(path, "planning", lambda _: "limits")
     assert second.rows == first.rows
     assert plan_left(second, quick=False) == 0
-    assert len(second.rows) == whole
-    assert f"{whole - 5} cells planned in this run, 5 kept in git" in second.note
-    assert len(path.read_text().splitlines()) == whole
-    assert PlannedCells(lambda _: "limits", path).rows == second.rows
-    assert not PlannedCells(lambda _: "other limits", path).rows
+    assert len(second.rows) == cells
+    assert f"{cells - 5} cells planned in this run, 5 kept in git" in second.note
+    assert len(path.read_text().splitlines()) == cells
+    assert CommittedRows(path, "planning", lambda _: "limits").rows == second.rows
+    assert not CommittedRows(path, "planning", lambda _: "other limits").rows
