@@ -110,12 +110,37 @@ def transformer() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return TiedTransformer(), (torch.randint(0, 50, (4, 16)),)
 
 
+class Decoder(nn.Module):
+    """Interpolations of all kinds, with a skip connection, as in a U-Net."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.last = nn.Conv2d(7, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = torch.nn.functional.softshrink(self.first(x), 0.1)
+        for options in (
+            {"mode": "bilinear", "align_corners": False},
+            {"mode": "bicubic", "align_corners": True, "antialias": True},
+            {"mode": "nearest-exact"},
+        ):
+            features = torch.nn.functional.interpolate(features, x.shape[2:], **options)
+        features = self.last(torch.cat((features, x), 1))
+        return torch.nn.functional.interpolate(features, scale_factor=2).mean((2, 3))
+
+
+def decoder() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return Decoder(), (torch.randn(2, 3, 12, 12),)
+
+
 def recurrent() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return Recurrent(), (torch.randn(2, 3, 4),)
 
 
 CASES: Mapping[str, Case] = {
-    each.__name__: each for each in (perceptron, convolutional, residual, transformer, recurrent)
+    each.__name__: each
+    for each in (perceptron, convolutional, residual, transformer, decoder, recurrent)
 }
 
 ROUNDED = frozenset({"recurrent"})

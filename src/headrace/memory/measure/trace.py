@@ -29,6 +29,7 @@ from headrace.memory.measure.attributes import (
     require_repeatable,
 )
 from headrace.memory.measure.captured import input_labels
+from headrace.memory.measure.composites import as_one_operator, is_composite
 from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.losses import loss_alone
 from headrace.memory.measure.preserve import attributes_preserved, preserved
@@ -142,7 +143,7 @@ def _host_state() -> Hashable:
 
 
 class _ForwardMode(TorchFunctionMode):
-    """Traces a forward pass: refuses hooks on tensors, and decomposes recurrent layers.
+    """Refuses hooks on tensors, and calls composite functions as the trace is to have them.
 
     Parameters
     ----------
@@ -162,6 +163,8 @@ class _ForwardMode(TorchFunctionMode):
                 "in its forward pass: the hook would run while the model is captured and not in "
                 "training; remove it, or leave the module outside of what is fitted"
             )
+        if is_composite(func):
+            return as_one_operator(func, *args, **(kwargs or {}))
         if func in RECURRENT:
             return decomposed(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
