@@ -11,6 +11,7 @@
     │   └── TestbedError              a testbed file or command is wrong
     ├── VerificationError             a program does not implement its collective
     ├── CommunicationError (RuntimeError)  a peer died, a deadline passed, a stream broke
+    │   └── StaleEpochError           a member of a job was replaced, or its message is of before
     └── ForkError (RuntimeError)      a child uses what belongs to the process it was forked from
 
 A message names the field or the rank, the value found, and the values allowed.
@@ -53,6 +54,10 @@ class VerificationError(HeadraceError):
 
 class CommunicationError(HeadraceError, RuntimeError):
     """A peer died, a deadline passed, or a stream broke; names rank, peer, operation."""
+
+
+class StaleEpochError(CommunicationError):
+    """A member has left its job or was replaced, or a message is of an earlier epoch."""
 
 
 class ForkError(HeadraceError, RuntimeError):

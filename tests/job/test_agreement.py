@@ -1,5 +1,6 @@
 """The ranks' talk about changes, with everything that can come in between."""
 
+import json
 import random
 import threading
 import time
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CommunicationError, InputError
-from headrace.job.agreement import Follower, Proposer, RoundOutcome
+from headrace.job.agreement import Follower, Proposer, RoundOutcome, rank_names
 from tests.job.stores import MemoryStore
 from tests.job.test_switch import Rank
 from tests.waiting import ENDLESS_S, HANG_S, STALL_S, no_hang, wait_until
@@ -41,7 +42,7 @@ class Job:
     def proposer(self, **options: Callable[[str, str], None]) -> Proposer:
         return Proposer(
             self.store(99, **options),
-            len(self.members),
+            rank_names(len(self.members)),
             load_s=self.limit_s,
             promise_s=self.limit_s,
         )
@@ -64,8 +65,7 @@ class Job:
 
         follower = Follower(
             self.store(rank),
-            rank,
-            len(self.members),
+            f"rank {rank}",
             member.switch,
             handlers={"change": change},
             stop=self.stop,
@@ -154,7 +154,7 @@ def test_a_rank_that_never_answers_only_prevents_the_change() -> None:
             outcome = job.proposer().propose("change", b"1")
         job.go_on()
     assert not outcome.committed
-    assert outcome.reason == f"ranks [1] did not load it within {STALL_S:g} s"
+    assert outcome.reason == f"rank 1 did not load it within {STALL_S:g} s"
     job.check([])
 
 
@@ -178,7 +178,7 @@ def test_a_proposer_that_is_stopped_aborts() -> None:
     with job.running():
         threading.Timer(0.1, stop.set).start()
         with no_hang():
-            outcome = Proposer(job.store(99), 2, stop=stop).propose("change", b"1")
+            outcome = Proposer(job.store(99), rank_names(2), stop=stop).propose("change", b"1")
         job.go_on()
     assert outcome.reason == "it was aborted, as the group ends"
     job.check([])
@@ -229,20 +229,20 @@ def test_a_follower_that_loses_the_store_lets_its_rank_go_on() -> None:
     lost = threading.Event()
 
     def before(action: str, key: str) -> None:
-        if key.endswith("verdict") and "1/hold/0" in values:
+        if key.endswith("verdict") and "1/hold/rank 0" in values:
             lost.set()
         if lost.is_set():
             raise RuntimeError("connection reset")
 
     follower = Follower(
         MemoryStore(values, before=before),
-        0,
-        1,
+        "rank 0",
         rank.switch,
         handlers={"change": lambda _payload: pytest.fail},
     )
     values |= {"latest": b"1", "1/part/0": b"", "1/ask": b""}
-    values["1/offer"] = b'{"kind": "change", "parts": 1, "load_s": 5, "promise_s": 5}'
+    offer = {"kind": "change", "members": ["rank 0"], "parts": 1, "load_s": 5, "promise_s": 5}
+    values["1/offer"] = json.dumps(offer).encode()
     with pytest.raises(CommunicationError, match="store is lost"):
         follower.poll()
     assert lost.is_set()
@@ -257,7 +257,7 @@ def test_a_key_that_is_taken_back_while_it_is_read_is_no_loss_of_the_store() -> 
         if (action, key) == ("get", "4/offer"):
             del values[key]
 
-    follower = Follower(MemoryStore(values, before=before), 0, 1, rank.switch, handlers={})
+    follower = Follower(MemoryStore(values, before=before), "rank 0", rank.switch, handlers={})
     outcome = follower.poll()
     assert outcome is not None
     assert outcome.reason == "it was over before it was seen"
@@ -270,8 +270,7 @@ def test_large_payloads_arrive_whole() -> None:
     followers = [
         Follower(
             job.store(rank),
-            rank,
-            2,
+            f"rank {rank}",
             member.switch,
             handlers={"change": lambda raw: lambda: arrived.append(raw == payload)},
         )

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from headrace.errors import CommunicationError
-from headrace.job.agreement import Proposer, own_connection
+from headrace.job.agreement import Proposer, own_connection, rank_names
 from headrace.job.store import answering, describe_store, wait_for
 from tests.conformance.launch import all_succeed
 
@@ -92,7 +92,7 @@ def test_changes_name_a_lost_store(server: "subprocess.Popen[str]") -> None:
     """They quoted torch's text of a broken pipe."""
     port = port_of(server)
     store: Any = dist.TCPStore("127.0.0.1", port, 2, False, timedelta(seconds=5))
-    proposer = Proposer(own_connection(store), 2)
+    proposer = Proposer(own_connection(store), rank_names(2))
     server.kill()
     server.wait()
     words = f"agreeing on a change: the store at 127.0.0.1:{port} does not answer"

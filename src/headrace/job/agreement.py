@@ -1,22 +1,24 @@
-"""Two-phase commit of a change, at the same call on every rank, through a key-value store.
+"""Two-phase commit of a change by all members of a job, through a key-value store.
 
-One proposer (the coordinator), at rank 0, and a follower (a participant) at every rank (rank 0,
-too), each on a thread and a store connection of its own. A round uses the keys ``<epoch>/...``:
+The members are the ranks of a group, which change before the same call (`switch`), or named roles,
+which change between two epochs (`members`). One proposer (the coordinator), and a follower (a
+participant) at every member, each on a thread and a store connection of its own. A round uses the
+keys ``<epoch>/...``:
 
 =================  ===========================================================================
-offer, part/<i>    the proposal
-ready/<rank>       the rank has loaded it and could change
-refused            a rank cannot, with the reason; the round is aborted
+offer, part/<i>    the proposal, and its members
+ready/<member>     the member has loaded it and could change
+refused            a member cannot, with the reason; the round is aborted
 ask                all are ready: promise
-hold/<rank>        the rank does not make the call with this number before it has the verdict
+hold/<member>      the member does not make the call with this number before it has the verdict
 verdict            {"at": number of the call to change at}, or {"reason": why not}
-heard/<rank>       the rank has read all; once all ranks have, the keys are deleted
+heard/<member>     the member has read all; once all have, the keys are deleted
 =================  ===========================================================================
 
 ``begun`` is the number of the newest round; so is ``latest``, once its offer is published. ``news``
-changes whenever the ranks have something to read. Loading comes before promising, as it takes much
-longer: no rank ever waits for another's loading. All waits poll (a torch store writes a warning for
-each of its own waits that times out) and have a deadline.
+changes whenever the members have something to read. Loading comes before promising, as it takes
+much longer: no member ever waits for another's loading. All waits poll (a torch store writes a
+warning for each of its own waits that times out) and have a deadline.
 """
 
 import json
@@ -24,7 +26,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -32,14 +34,14 @@ from uuid import uuid4
 
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.job.store import answering
-from headrace.job.switch import MARGIN, Activation, CallSwitch
+from headrace.job.switch import MARGIN, Activation
 
 NEWS = "news"
 """Key that ranks poll; they read others only when it has changed, as every read costs."""
 
 _PART_BYTES = 4 << 20  # torch's TCP store takes no values above 8 MiB
 _POLL_S = 0.005
-_POLL_S_PER_RANK = 20e-6  # many ranks poll less often, to bound the store's load
+_POLL_S_PER_MEMBER = 20e-6  # many members poll less often, to bound the store's load
 _VERDICT_S = 0.1  # typical time between promise and verdict
 _RATE_S = 0.2
 _STORE_TIMEOUT_S = 10.0
@@ -105,8 +107,33 @@ class _Connection:
             return self._store.delete_key(key)
 
 
+def rank_names(ranks: int) -> tuple[str, ...]:
+    """Return the names of a group's ranks as members."""
+    return tuple(f"rank {rank}" for rank in range(ranks))
+
+
+class Switch(Protocol):
+    """Interface of what stops a member's work for a change: a `switch.CallSwitch`, or by epochs."""
+
+    def sequence(self) -> int:
+        """Return the number of calls that the member has begun so far."""
+        ...
+
+    def promise(self, epoch: int, activate: Activation, *, margin: int, hold_s: float) -> int:
+        """Promise not to go past the returned number before the verdict, for `hold_s` seconds."""
+        ...
+
+    def commit(self, epoch: int, at: int) -> None:
+        """Make the promised change at a number."""
+        ...
+
+    def abort(self, epoch: int) -> None:
+        """Drop the promise of change `epoch`; does nothing for any other change."""
+        ...
+
+
 def announce(store: Store) -> None:
-    """Notify all ranks of new keys."""
+    """Notify all members of new keys."""
     store.set(NEWS, uuid4().hex)
 
 
@@ -139,10 +166,14 @@ class Proposer:
     Parameters
     ----------
     store : a connection of its own (`own_connection`).
-    load_s : longest wait for all ranks to load the proposal, in seconds.
-    promise_s : longest wait for their promises. Ranks stop waiting for a verdict after three
+    members : names of the participants, such as those of `rank_names`.
+    load_s : longest wait for all members to load the proposal, in seconds.
+    promise_s : longest wait for their promises. Members stop waiting for a verdict after three
         times that.
     stop : set to abort the round.
+    lost : returns the members whose processes have ended: a round that needs one is aborted.
+    decided : called with every outcome, while the round's keys exist; after the death of another
+        proposer with that of its last round, which may be a second time.
 
     Raises
     ------
@@ -152,31 +183,39 @@ class Proposer:
     def __init__(
         self,
         store: Store,
-        ranks: int,
+        members: Sequence[str],
         *,
         load_s: float = 60.0,
         promise_s: float = 5.0,
         stop: threading.Event | None = None,
+        lost: Callable[[], Collection[str]] = tuple,
+        decided: Callable[[RoundOutcome], None] = lambda _: None,
     ) -> None:
-        self._store = _CheckedStore(store)
-        self._ranks = ranks
+        self._store = CheckedStore(store)
+        self._members = members
         self._load_s = load_s
         self._promise_s = promise_s
         self._stop = stop or threading.Event()
-        self._poll_s = _poll_s(ranks)
+        self._lost = lost
+        self._decided = decided
         self._remains: list[str] = []  # keys that followers may still have to read
         self.epoch = int(self._store.read("begun") or 0)
         if self.epoch:
             self._finish_for_another()
 
-    def propose(self, kind: str, payload: bytes) -> RoundOutcome:
+    def propose(
+        self, kind: str, payload: bytes, members: Sequence[str] | None = None
+    ) -> RoundOutcome:
         """Run a round; returns when it is decided.
 
         Parameters
         ----------
         kind : one that the followers have a handler for; `payload` is the handler's.
+        members : participants from this round on (default: as before).
         """
         self._discard()
+        if members is not None:
+            self._members = members
         self.epoch += 1
         self._store.publish("begun", str(self.epoch))
         parts = [payload[i : i + _PART_BYTES] for i in range(0, len(payload), _PART_BYTES)]
@@ -189,15 +228,22 @@ class Proposer:
             self._publish_verdict({"reason": "its proposer failed"})
             raise
         self._publish_verdict({"reason": reason} if at is None else {"at": at})
+        outcome = RoundOutcome(epoch=self.epoch, kind=kind, at=at, reason=reason)
+        self._decided(outcome)
         if not self._missing("heard", self._promise_s):
             self._discard()
-        return RoundOutcome(epoch=self.epoch, kind=kind, at=at, reason=reason)
+        return outcome
 
     def _finish_for_another(self) -> None:
         """End the newest round, which another proposer began."""
-        self._remains = self._keys(self.epoch, self._parts(self.epoch))
+        offer = json.loads(self._store.read(f"{self.epoch}/offer") or "{}")
+        self._members = offer.get("members", self._members)
+        self._remains = self._keys(self.epoch, int(offer.get("parts", 0)))
         if not self._store.published([f"{self.epoch}/verdict"]):
             self._publish_verdict({"reason": "its proposer died"})
+        if offer:
+            verdict = json.loads(self._store.read(f"{self.epoch}/verdict") or "{}")
+            self._decided(_outcome(self.epoch, offer["kind"], verdict))
         if self._store.read("latest") == str(self.epoch):
             self._missing("heard", self._promise_s)
 
@@ -206,6 +252,7 @@ class Proposer:
             self._store.publish(f"{self.epoch}/part/{index}", part)
         offer = {
             "kind": kind,
+            "members": list(self._members),
             "parts": len(parts),
             "load_s": self._load_s,
             "promise_s": self._promise_s,
@@ -223,39 +270,43 @@ class Proposer:
         if missing:
             return None, self._why(missing, "did not promise", self._promise_s)
         holds = [
-            int(self._store.read(f"{self.epoch}/hold/{rank}") or 0) for rank in range(self._ranks)
+            int(self._store.read(f"{self.epoch}/hold/{member}") or 0) for member in self._members
         ]
         return max(holds), ""
 
-    def _why(self, missing: list[int], what: str, limit_s: float) -> str:
+    def _why(self, missing: list[str], what: str, limit_s: float) -> str:
         if self._stop.is_set():
             return "it was aborted, as the group ends"
-        refused = self._store.read(f"{self.epoch}/refused")
-        return refused or f"ranks {missing} {what} within {limit_s:g} s"
+        if refused := self._store.read(f"{self.epoch}/refused"):
+            return refused
+        if ended := sorted(set(missing) & set(self._lost())):
+            return f"{', '.join(ended)} ended"
+        return f"{', '.join(missing)} {what} within {limit_s:g} s"
 
-    def _missing(self, name: str, limit_s: float) -> list[int]:
-        """Wait for every rank's key; returns the ranks without one at the limit or a refusal."""
-        keys = [f"{self.epoch}/{name}/{rank}" for rank in range(self._ranks)]
+    def _missing(self, name: str, limit_s: float) -> list[str]:
+        """Wait for every member's key; returns those without one when there is no more to wait for.
+
+        That is at the limit, at a refusal, or when one of them has ended.
+        """
+        keys = {f"{self.epoch}/{name}/{member}": member for member in self._members}
         end, refused = time.monotonic() + limit_s, [f"{self.epoch}/refused"]
-        while not self._store.published(keys):
+        while not self._store.published(list(keys)):
+            missing = [member for key, member in keys.items() if not self._store.published([key])]
             over = name != "heard" and self._store.published(refused)
-            if over or self._stop.is_set() or time.monotonic() > end:
-                return [rank for rank, key in enumerate(keys) if not self._store.published([key])]
-            time.sleep(self._poll_s)
+            over = over or not set(missing).isdisjoint(self._lost())
+            if missing and (over or self._stop.is_set() or time.monotonic() > end):
+                return missing
+            time.sleep(_poll_s(len(self._members)))
         return []
 
     def _publish_verdict(self, verdict: Mapping[str, Any]) -> None:
         self._store.publish(f"{self.epoch}/verdict", json.dumps(verdict))
 
-    def _parts(self, epoch: int) -> int:
-        offer = self._store.read(f"{epoch}/offer")
-        return 0 if offer is None else int(json.loads(offer)["parts"])
-
     def _keys(self, epoch: int, parts: int) -> list[str]:
-        by_rank = [f"{name}/{r}" for name in ("ready", "hold", "heard") for r in range(self._ranks)]
+        by_member = [f"{name}/{m}" for name in ("ready", "hold", "heard") for m in self._members]
         by_part = [f"part/{index}" for index in range(parts)]
         single = ["offer", "refused", "ask", "verdict"]
-        return [f"{epoch}/{name}" for name in (*single, *by_part, *by_rank)]
+        return [f"{epoch}/{name}" for name in (*single, *by_part, *by_member)]
 
     def _discard(self) -> None:
         for key in self._remains:
@@ -264,12 +315,13 @@ class Proposer:
 
 
 class Follower:
-    """One rank's participant in the rounds.
+    """One member's participant in the rounds.
 
     Parameters
     ----------
     store : a connection of its own (`own_connection`).
-    switch : the group's.
+    member : its name. A round that is not offered to it is left alone.
+    switch : what stops its work; of a rank, the group's.
     handlers : by kind of proposal: loads it and returns its activation, to be called between two
         calls (`CallSwitch.drained`: when all earlier ones have ended at this rank). A HeadraceError
         that it raises is a refusal.
@@ -279,24 +331,23 @@ class Follower:
     def __init__(
         self,
         store: Store,
-        rank: int,
-        ranks: int,
-        switch: CallSwitch,
+        member: str,
+        switch: Switch,
         *,
         handlers: Mapping[str, Callable[[bytes], Activation]],
         stop: threading.Event | None = None,
     ) -> None:
-        self._store = _CheckedStore(store)
-        self._rank = rank
+        self._store = CheckedStore(store)
+        self._member = member
         self._switch = switch
         self._handlers = handlers
         self._stop = stop or threading.Event()
-        self._poll_s = _poll_s(ranks)
+        self._poll_s = _POLL_S
         self._epoch = 0
         self._pace = _Pace(switch)
 
     def poll(self) -> RoundOutcome | None:
-        """Take part in the newest round if this rank has not; None if there is no new one.
+        """Take part in the newest round if this member has not; None if there is no new one.
 
         Raises
         ------
@@ -320,18 +371,21 @@ class Follower:
         offer = self._store.read(f"{epoch}/offer")
         over = self._store.published([f"{epoch}/verdict"])
         if over:
-            self._store.publish(f"{epoch}/heard/{self._rank}", "")
+            self._store.publish(f"{epoch}/heard/{self._member}", "")
         if over or offer is None:
             return RoundOutcome(
                 epoch=epoch, kind="", at=None, reason="it was over before it was seen"
             )
         terms: Mapping[str, Any] = json.loads(offer)
-        kind = str(terms["kind"])
+        kind, members = str(terms["kind"]), terms["members"]
+        if self._member not in members:
+            return RoundOutcome(epoch=epoch, kind=kind, at=None, reason="it is one of others")
+        self._poll_s = _poll_s(len(members))
         try:
             activate = self._prepared(epoch, kind, int(terms["parts"]))
         except HeadraceError as error:
             return self._refuse(epoch, kind, error)
-        self._store.publish(f"{epoch}/ready/{self._rank}", "")
+        self._store.publish(f"{epoch}/ready/{self._member}", "")
         if self._await(epoch, ("ask", "verdict"), 2 * float(terms["load_s"])) == "ask":
             hold_s = 3 * float(terms["promise_s"])
             try:
@@ -340,7 +394,7 @@ class Follower:
                 )
             except HeadraceError as error:
                 return self._refuse(epoch, kind, error)
-            self._store.publish(f"{epoch}/hold/{self._rank}", str(hold))
+            self._store.publish(f"{epoch}/hold/{self._member}", str(hold))
             self._await(epoch, ("verdict",), hold_s)
         return self._conclude(epoch, kind)
 
@@ -349,27 +403,26 @@ class Follower:
             self._store.read_bytes(f"{epoch}/part/{index}") or b"" for index in range(parts)
         )
         if kind not in self._handlers:
-            raise CommunicationError(f"rank {self._rank} has no handler for kind {kind!r}")
+            raise CommunicationError(f"{self._member} has no handler for kind {kind!r}")
         return self._handlers[kind](payload)
 
     def _conclude(self, epoch: int, kind: str) -> RoundOutcome:
         published = self._store.read(f"{epoch}/verdict")
-        self._store.publish(f"{epoch}/heard/{self._rank}", "")
+        self._store.publish(f"{epoch}/heard/{self._member}", "")
         if published is None:
             reason = "no verdict came in time"
-            log.warning("rank %d: change %d: %s", self._rank, epoch, reason)
+            log.warning("%s: change %d: %s", self._member, epoch, reason)
             return RoundOutcome(epoch=epoch, kind=kind, at=None, reason=reason)
-        verdict: Mapping[str, Any] = json.loads(published)
-        at = None if "at" not in verdict else int(verdict["at"])
-        if at is not None:
-            self._switch.commit(epoch, at)
-        return RoundOutcome(epoch=epoch, kind=kind, at=at, reason=str(verdict.get("reason", "")))
+        outcome = _outcome(epoch, kind, json.loads(published))
+        if outcome.at is not None:
+            self._switch.commit(epoch, outcome.at)
+        return outcome
 
     def _refuse(self, epoch: int, kind: str, error: HeadraceError) -> RoundOutcome:
-        reason = f"rank {self._rank} refused: {error}"
+        reason = f"{self._member} refused: {error}"
         self._store.publish(f"{epoch}/refused", reason)
         self._await(epoch, ("verdict",), _STORE_TIMEOUT_S)
-        self._store.publish(f"{epoch}/heard/{self._rank}", "")
+        self._store.publish(f"{epoch}/heard/{self._member}", "")
         return RoundOutcome(epoch=epoch, kind=kind, at=None, reason=reason)
 
     def _await(self, epoch: int, names: tuple[str, ...], limit_s: float) -> str | None:
@@ -386,7 +439,7 @@ class Follower:
 class _Pace:
     """Rate of calls, to promise no more of them than are made until a verdict."""
 
-    def __init__(self, switch: CallSwitch) -> None:
+    def __init__(self, switch: Switch) -> None:
         self._switch = switch
         self._then = self._now = (time.monotonic(), switch.sequence())
 
@@ -401,22 +454,26 @@ class _Pace:
         return min(MARGIN, 2 + math.ceil(rate * _VERDICT_S))
 
 
-class _CheckedStore:
+class CheckedStore:
     """Store whose errors are translated to CommunicationError."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def publish(self, key: str, value: str | bytes) -> None:
+        """Write a value."""
         self._guarded(lambda: self._store.set(key, value))
 
     def announce(self) -> None:
+        """Notify all members of new keys."""
         self._guarded(lambda: announce(self._store))
 
     def published(self, keys: list[str]) -> bool:
+        """Return whether all these keys exist."""
         return bool(self._guarded(lambda: self._store.check(keys)))
 
     def read_bytes(self, key: str) -> bytes | None:
+        """Return a value; None if there is none, also if it was withdrawn meanwhile."""
         if not self.published([key]):
             return None
         try:
@@ -427,10 +484,12 @@ class _CheckedStore:
             raise CommunicationError(f"the ranks' store does not return {key!r}") from None
 
     def read(self, key: str) -> str | None:
+        """Return a value that is text."""
         found = self.read_bytes(key)
         return None if found is None else found.decode()
 
     def withdraw(self, key: str) -> None:
+        """Remove a key, if it exists."""
         self._guarded(lambda: self._store.delete_key(key))
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
@@ -444,5 +503,11 @@ class _CheckedStore:
             ) from error
 
 
-def _poll_s(ranks: int) -> float:
-    return max(_POLL_S, _POLL_S_PER_RANK * ranks)
+def _outcome(epoch: int, kind: str, verdict: Mapping[str, Any]) -> RoundOutcome:
+    return RoundOutcome(
+        epoch=epoch, kind=kind, at=verdict.get("at"), reason=str(verdict.get("reason", ""))
+    )
+
+
+def _poll_s(members: int) -> float:
+    return max(_POLL_S, _POLL_S_PER_MEMBER * members)

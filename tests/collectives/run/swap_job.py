@@ -32,7 +32,14 @@ from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.switch import PLAN
 from headrace.collectives.run.torch.group import HeadraceGroup
 from headrace.errors import CommunicationError, InputError
-from headrace.job.agreement import Follower, Proposer, RoundOutcome, Store, own_connection
+from headrace.job.agreement import (
+    Follower,
+    Proposer,
+    RoundOutcome,
+    Store,
+    own_connection,
+    rank_names,
+)
 from headrace.topology.presets import uniform
 
 SIZES = (1, 2, 7, 300, 5_000, 40_000)
@@ -104,8 +111,7 @@ class Agent:
     def _follow(self) -> None:
         follower = Follower(
             self.connection(),
-            self.rank,
-            self.ranks,
+            f"rank {self.rank}",
             self.group.switch,
             handlers={
                 PLAN: self.group.switch.loaded,
@@ -142,7 +148,7 @@ class Agent:
         return lambda: None
 
     def _propose(self) -> None:
-        proposer = Proposer(self.connection(), self.ranks, load_s=20.0, promise_s=3.0)
+        proposer = Proposer(self.connection(), rank_names(self.ranks), load_s=20.0, promise_s=3.0)
         raw = [book.to_artifact().to_bytes() for book in books(self.ranks)]
         while not self.finished.is_set():
             kind = self.chance.choice([PLAN, PLAN, PLAN, "probe", "refused"])

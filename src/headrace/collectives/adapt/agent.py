@@ -75,8 +75,7 @@ class Agent:
         self._news: bytes | None = None
         self._follower = Follower(
             store,
-            executor.rank,
-            executor.ranks,
+            f"rank {executor.rank}",
             switch,
             handlers={PLAN: switch.loaded, **(handlers or {})},
             stop=stop,

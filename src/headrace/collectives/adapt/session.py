@@ -26,7 +26,7 @@ from headrace.collectives.run.switch import PLAN, PlanSwitch
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.extras import require
-from headrace.job.agreement import Proposer, own_connection
+from headrace.job.agreement import Proposer, own_connection, rank_names
 from headrace.job.records import Records
 from headrace.job.switch import Activation
 from headrace.topology import Topology
@@ -56,7 +56,7 @@ class RunningJob:
     def __init__(self, store: Any, executor: Executor, switch: PlanSwitch, stop: threading.Event):
         self._switch = switch
         self._stop = stop
-        self._proposer = Proposer(store, executor.ranks, stop=stop)
+        self._proposer = Proposer(store, rank_names(executor.ranks), stop=stop)
         self._collector = TrafficCollector(store, executor.ranks, stop=stop)
         self.measured: Profile | None = None
 
