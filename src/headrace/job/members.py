@@ -386,7 +386,7 @@ class EpochGate:
             now = time.monotonic()
             if now >= end:
                 raise CommunicationError(f"{self._name}: {reason} within {timeout_s:g} s")
-            # a promise that is given up notifies nobody
+            # the end of a promise notifies no thread
             until_s = end if self._promised is None else min(end, self._promised.until_s)
             self._state.wait(max(until_s - now, 0.001))
 

@@ -15,6 +15,7 @@ from headrace.collectives.adapt.policy import (
     decide,
 )
 from headrace.job.steps import Change
+from tests.policies import PolicyRun
 
 SLOWER = Change(before_s=0.1, after_s=0.2)
 FASTER = Change(before_s=0.2, after_s=0.1)
@@ -23,13 +24,10 @@ PORTS = {"host0-out": 0.4}
 
 
 def test_a_suspect_step_begins_one_window() -> None:
-    state, action = decide(State(), replace(SEEN, suspect=True))
-    assert action is Action.RESET
-    state, action = decide(state, replace(SEEN, now_s=100.1, suspect=True))
-    assert action is Action.WAIT
-    state, _ = decide(state, replace(SEEN, now_s=100.2))
-    _, action = decide(state, replace(SEEN, now_s=100.3, suspect=True))
-    assert action is Action.RESET
+    suspects = [True, True, False, True]
+    trace = [replace(SEEN, now_s=100 + 0.1 * n, suspect=s) for n, s in enumerate(suspects)]
+    actions = PolicyRun(decide, State()).follow(trace)
+    assert actions == [Action.RESET, Action.WAIT, Action.WAIT, Action.RESET]
 
 
 def test_two_routine_looks_have_to_find_the_same_port() -> None:
@@ -98,17 +96,16 @@ def test_what_nothing_explains_is_looked_at_again_before_it_is_measured() -> Non
 
 
 def test_steps_that_became_faster_end_what_slow_ones_began() -> None:
-    state, _ = decide(State(alert=True), replace(SEEN, change=SLOWER))
-    state, action = decide(state, replace(SEEN, found=PORTS))
-    assert (state.phase, action) == (Phase.PLANNING, Action.PLAN)
-    state, action = decide(state, replace(SEEN, change=FASTER, altered=True))
-    assert (state.phase, action) == (Phase.DIAGNOSING, Action.RESET)
-    state, action = decide(state, replace(SEEN, altered=True))
-    assert action is Action.LOOK
-    _, action = decide(state, replace(SEEN, found={}, altered=True))
-    assert action is Action.PLAN
-    _, action = decide(state, replace(SEEN, found={}))
-    assert action is Action.ACCEPT
+    run = PolicyRun(decide, State(alert=True))
+    run.see(replace(SEEN, change=SLOWER))
+    assert run.see(replace(SEEN, found=PORTS)) is Action.PLAN
+    assert run.state.phase is Phase.PLANNING
+    assert run.see(replace(SEEN, change=FASTER, altered=True)) is Action.RESET
+    assert run.state.phase is Phase.DIAGNOSING
+    assert run.see(replace(SEEN, altered=True)) is Action.LOOK
+    looked = run.state
+    assert run.see(replace(SEEN, found={}, altered=True)) is Action.PLAN
+    assert PolicyRun(decide, looked).see(replace(SEEN, found={})) is Action.ACCEPT
 
 
 def test_plans_are_tuned_while_that_helps_and_taken_back_if_they_are_worse() -> None:
@@ -175,14 +172,14 @@ def test_whatever_happens_it_goes_on_and_comes_to_rest(
 ) -> None:
     """As the coordinator does it: what is asked for is answered, plans some time later."""
     outcomes = st.sampled_from([ActionOutcome.SWAPPED, ActionOutcome.KEPT, ActionOutcome.FAILED])
-    state, probes = State(), 0
+    run = PolicyRun(decide, State())
     quiet = [replace(SEEN, steps=20 + number, window_s=3.0) for number in range(100)]
-    for number, each in enumerate([*seen, *quiet]):
-        now = replace(each, now_s=float(number))
-        if state.phase in (Phase.PLANNING, Phase.FINETUNING) and data.draw(st.booleans()):
+    for number, observation in enumerate([*seen, *quiet]):
+        now = replace(observation, now_s=float(number))
+        if run.state.phase in (Phase.PLANNING, Phase.FINETUNING) and data.draw(st.booleans()):
             now = replace(now, outcome=data.draw(outcomes))
         for _ in range(20):
-            state, action = decide(state, now)
+            action = run.see(now)
             now = replace(now, change=None, outcome=None, found=None)
             match action:
                 case Action.LOOK:
@@ -192,7 +189,6 @@ def test_whatever_happens_it_goes_on_and_comes_to_rest(
                 case Action.REVERT:
                     now = replace(now, outcome=data.draw(outcomes))
                 case Action.PROBE:
-                    probes += 1
                     measured = data.draw(
                         st.sampled_from([ActionOutcome.MEASURED, ActionOutcome.FAILED])
                     )
@@ -201,5 +197,5 @@ def test_whatever_happens_it_goes_on_and_comes_to_rest(
                     break
         else:
             raise AssertionError("it did not come to wait")
-    assert probes <= 1
-    assert state.phase in (Phase.WATCHING, Phase.PLANNING)
+    assert run.actions.count(Action.PROBE) <= 1
+    assert run.state.phase in (Phase.WATCHING, Phase.PLANNING)

@@ -1,15 +1,24 @@
 """The choice of a level: a pure decision over simulated networks, and a job of two ranks."""
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.compression import Auto, CompressionError
-from headrace.compression.adapt.auto import SWITCH_STEPS, SeenWindow, decide, start
+from headrace.compression.adapt.auto import (
+    SWITCH_STEPS,
+    AutoDecision,
+    AutoState,
+    SeenWindow,
+    decide,
+    start,
+)
 from tests.compression.adapt import auto_job
 from tests.conformance.launch import outputs, ranks, results
+from tests.policies import PolicyRun
 
 DEADLINE_S = 120
 pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
@@ -20,15 +29,23 @@ CODEC_S = (0.0, 0.004, 0.03, 0.02)
 SENT = (1.0, 0.5, 0.13, 0.035)
 
 
+def run_of(auto: Auto) -> PolicyRun[AutoState, SeenWindow, AutoDecision]:
+    return PolicyRun(partial(decide, auto), start(auto))
+
+
 class Simulated:
     """A job of which every window is drawn: steps, exposed communication, and their noise."""
 
     def __init__(self, auto: Auto, seed: int, noise: float = 0.01) -> None:
-        self.auto, self.state = auto, start(auto)
+        self.auto, self.run = auto, run_of(auto)
         self.random, self.noise = random.Random(seed), noise
         self.steps = 0
         self.time_s = self.best_s = 0.0
         self.switches = 0
+
+    @property
+    def state(self) -> AutoState:
+        return self.run.state
 
     def step_s(self, rate: float, level: int) -> tuple[float, float]:
         sent_s = SENT[level] * BYTES / rate
@@ -45,7 +62,7 @@ class Simulated:
             error_s=step_s * self.noise / self.auto.window**0.5,
             exposed_s=exposed + drawn - step_s if exposed else 0.0,
         )
-        self.state, decision = decide(self.auto, self.state, seen)
+        decision = self.run.see(seen)
         assert decision.level == self.state.level
         count = self.auto.window + (SWITCH_STEPS if decision.level != level else 0)
         self.switches += decision.level != level
@@ -126,49 +143,45 @@ def test_exposed_communication_need_not_scale_with_the_rate() -> None:
     fast = ((0.14, 0.012), (0.16, 0.035), (0.19, 0.045))
     slow = ((1.28, 1.17), (0.76, 0.62), (0.22, 0.065))
     for before, after, best in ((fast, slow, 2), (slow, fast, 0)):
-        state, windows = start(auto), 0
+        run, windows = run_of(auto), 0
         for times in (before, after):
             for windows in range(1, 20):
-                step_s, exposed_s = times[state.level]
-                seen = SeenWindow(step_s=step_s, error_s=0.002, exposed_s=exposed_s)
-                state, _ = decide(auto, state, seen)
-                if times is after and windows > 2 and not state.trials:
+                step_s, exposed_s = times[run.state.level]
+                run.see(SeenWindow(step_s=step_s, error_s=0.002, exposed_s=exposed_s))
+                if times is after and windows > 2 and not run.state.trials:
                     break
-        assert state.level == best
+        assert run.state.level == best
         assert windows <= 4
 
 
 def test_exchanges_that_change_alone_are_less_and_less_a_reason_for_trials() -> None:
     auto = Auto(levels=("none", "sign"), budget=0.0)
-    state, trials = start(auto), 0
+    run, trials = run_of(auto), 0
     times = ((1.0, 0.9), (0.2, 0.01))
     drawn = random.Random(1)
     for _ in range(2000):
-        step_s, exposed_s = times[state.level]
-        noisy = exposed_s * (drawn.choice((1, 4)) if state.level else 1)
-        trials += state.level == 0
-        state, _ = decide(auto, state, SeenWindow(step_s=step_s, error_s=0.0, exposed_s=noisy))
+        step_s, exposed_s = times[run.state.level]
+        noisy = exposed_s * (drawn.choice((1, 4)) if run.state.level else 1)
+        trials += run.state.level == 0
+        run.see(SeenWindow(step_s=step_s, error_s=0.0, exposed_s=noisy))
     assert 1 < trials < 12
 
 
 def test_a_gentler_level_is_kept_unless_a_harsher_one_is_clearly_faster() -> None:
     auto = Auto(levels=("none", "sign"), budget=0.0)
     for gain, error, expected in ((0.005, 0.0, 0), (0.05, 0.0, 1), (0.05, 0.04, 0)):
-        state = start(auto)
-        for step_s in (0.1, 0.1 * (1 - gain)):
-            seen = SeenWindow(step_s=step_s, error_s=0.1 * error, exposed_s=0.0)
-            state, _ = decide(auto, state, seen)
-        assert state.level == expected, (gain, error)
+        times_s = (0.1, 0.1 * (1 - gain))
+        run = run_of(auto)
+        run.follow(SeenWindow(step_s=t, error_s=0.1 * error, exposed_s=0.0) for t in times_s)
+        assert run.state.level == expected, (gain, error)
 
 
 def test_steps_of_two_kinds_are_named_where_they_hide_a_faster_level() -> None:
     """Short and long steps by turns kept "none" for ever, and the log did not tell why."""
     auto = Auto(levels=("none", "sign"), budget=0.0)
     for error_s, named in ((0.05, True), (0.001, False)):
-        state = start(auto)
-        for step_s in (0.1, 0.08):
-            seen = SeenWindow(step_s=step_s, error_s=error_s, exposed_s=0.0)
-            state, decision = decide(auto, state, seen)
+        trace = (SeenWindow(step_s=t, error_s=error_s, exposed_s=0.0) for t in (0.1, 0.08))
+        decision = run_of(auto).follow(trace)[-1]
         assert decision.event == "chosen"
         assert decision.level == (0 if named else 1)
         assert ("steps are of two kinds" in decision.reason) == named

@@ -19,6 +19,7 @@ from headrace.index.adapt.workload import (
     merged_workload,
     mix_distance,
 )
+from tests.policies import PolicyRun
 
 DONE, KEPT, FAILED = TuningOutcome.DONE, TuningOutcome.KEPT, TuningOutcome.FAILED
 
@@ -42,42 +43,40 @@ def look(
     )
 
 
-class Run:
-    """The policy, fed with one observation after another, 0.1 s apart."""
+class Run(PolicyRun[TuningState, SeenActivity, TuningAction]):
+    """The policy, fed with one look after another, 0.1 s apart."""
 
     def __init__(self, **limits: float) -> None:
-        self.state = TuningState(limits=TuningLimits(**limits))  # type: ignore[arg-type]
+        super().__init__(decide, TuningState(limits=TuningLimits(**limits)))  # type: ignore[arg-type]
         self.now_s = 0.0
 
-    def see(
+    def look_at(
         self, workload: SeenWorkload = NONE, outcome: TuningOutcome | None = None
     ) -> TuningAction:
         self.now_s += 0.1
-        seen = SeenActivity(now_s=self.now_s, workload=workload, outcome=outcome)
-        self.state, action = decide(self.state, seen)
-        return action
+        return self.see(SeenActivity(now_s=self.now_s, workload=workload, outcome=outcome))
 
-    def until(self, wanted: TuningAction, workload: SeenWorkload, most: int = 50) -> int:
-        """Return how many looks it took until the action."""
-        for number in range(1, most + 1):
-            if self.see(workload) is wanted:
-                return number
-        pytest.fail(f"no {wanted} in {most} looks")
+    def until(self, action: TuningAction, workload: SeenWorkload, most: int = 50) -> int:
+        """Return the number of looks that it takes until the action."""
+        times = (self.now_s + 0.1 * number for number in range(1, most + 1))
+        count = self.see_until(action, (SeenActivity(now_s=t, workload=workload) for t in times))
+        self.now_s += 0.1 * count
+        return count
 
     def plan(self, workload: SeenWorkload, outcome: TuningOutcome = DONE) -> TuningAction:
         """See a recording and a planning; return the action after it."""
-        assert self.see(workload) is TuningAction.WAIT
-        assert self.see(workload, DONE) is TuningAction.PLAN
-        return self.see(workload, outcome)
+        assert self.look_at(workload) is TuningAction.WAIT
+        assert self.look_at(workload, DONE) is TuningAction.PLAN
+        return self.look_at(workload, outcome)
 
     def follow(self, workload: SeenWorkload, after: SeenWorkload | None = None) -> TuningAction:
         """See a change through: recording, planning, conversion, judgement."""
         self.until(TuningAction.RECORD, workload)
         assert self.plan(workload) is TuningAction.CONVERT
-        assert self.see(workload) is TuningAction.WAIT
-        assert self.see(after or workload, DONE) is TuningAction.WAIT
-        assert [self.see(after or workload) for _ in range(2)] == [TuningAction.WAIT] * 2
-        return self.see(after or workload)
+        assert self.look_at(workload) is TuningAction.WAIT
+        assert self.look_at(after or workload, DONE) is TuningAction.WAIT
+        assert [self.look_at(after or workload) for _ in range(2)] == [TuningAction.WAIT] * 2
+        return self.look_at(after or workload)
 
 
 def test_the_phases_of_figure_3_5_are_planned_for_one_by_one() -> None:
@@ -87,29 +86,29 @@ def test_the_phases_of_figure_3_5_are_planned_for_one_by_one() -> None:
         began_s = run.now_s
         assert run.follow(workload) is TuningAction.ACCEPT
         assert run.now_s - began_s < 2
-        assert {run.see(look(inserts, seed=seed)) for seed in range(100)} == {TuningAction.WAIT}
+        assert {run.look_at(look(inserts, seed=seed)) for seed in range(100)} == {TuningAction.WAIT}
 
 
 def test_a_mix_that_stays_is_planned_once() -> None:
     run = Run()
     run.follow(look(0.5))
     for seed in range(200):
-        assert run.see(look(0.5 + 0.04 * (-1) ** seed, seed=seed)) is TuningAction.WAIT
+        assert run.look_at(look(0.5 + 0.04 * (-1) ** seed, seed=seed)) is TuningAction.WAIT
 
 
 def test_one_odd_look_is_no_change() -> None:
     run = Run()
     run.follow(look(0.2))
     for seed in range(20):
-        assert run.see(look(0.9)) is TuningAction.WAIT
-        assert run.see(look(0.2, seed=seed)) is TuningAction.WAIT
+        assert run.look_at(look(0.9)) is TuningAction.WAIT
+        assert run.look_at(look(0.2, seed=seed)) is TuningAction.WAIT
 
 
 def test_an_idle_index_is_left_alone() -> None:
     run = Run()
-    assert {run.see() for _ in range(50)} == {TuningAction.WAIT}
+    assert {run.look_at() for _ in range(50)} == {TuningAction.WAIT}
     run.follow(look(0.2))
-    assert {run.see() for _ in range(50)} == {TuningAction.WAIT}
+    assert {run.look_at() for _ in range(50)} == {TuningAction.WAIT}
     # few operations a look are collected until they tell
     assert run.until(TuningAction.RECORD, look(0.9, count=500)) == 8
 
@@ -132,7 +131,7 @@ def test_a_useless_planning_is_not_repeated_soon() -> None:
     plannings = []
     for number in range(600):
         moved = look(0.5, center=number % 7 / 7, seed=number)
-        match run.see(moved):
+        match run.look_at(moved):
             case TuningAction.RECORD:
                 plannings.append(run.now_s)
                 assert run.plan(moved, KEPT) is TuningAction.ACCEPT
@@ -146,10 +145,10 @@ def test_a_useless_planning_is_not_repeated_soon() -> None:
 def test_a_slower_configuration_is_reverted() -> None:
     run = Run()
     assert run.follow(look(0.5), after=look(0.5, cost_ns=140)) is TuningAction.REVERT
-    assert run.see(look(0.5)) is TuningAction.WAIT
-    assert run.see(look(0.5), DONE) is TuningAction.ACCEPT
+    assert run.look_at(look(0.5)) is TuningAction.WAIT
+    assert run.look_at(look(0.5), DONE) is TuningAction.ACCEPT
     assert run.state.phase is TuningPhase.WATCHING
-    assert {run.see(look(0.5, seed=seed)) for seed in range(50)} == {TuningAction.WAIT}
+    assert {run.look_at(look(0.5, seed=seed)) for seed in range(50)} == {TuningAction.WAIT}
 
 
 def test_costs_within_their_scatter_are_kept() -> None:
@@ -166,8 +165,8 @@ def test_a_change_while_converting_begins_anew() -> None:
     run = Run()
     run.until(TuningAction.RECORD, look(0.1))
     assert run.plan(look(0.1)) is TuningAction.CONVERT
-    assert run.see(look(0.9)) is TuningAction.WAIT
-    assert run.see(look(0.9)) is TuningAction.RECORD
+    assert run.look_at(look(0.9)) is TuningAction.WAIT
+    assert run.look_at(look(0.9)) is TuningAction.RECORD
     assert run.plan(look(0.9)) is TuningAction.CONVERT
 
 
@@ -175,14 +174,14 @@ def test_a_change_while_judging_is_not_judged() -> None:
     run = Run()
     run.until(TuningAction.RECORD, look(0.1))
     assert run.plan(look(0.1)) is TuningAction.CONVERT
-    assert run.see(look(0.1), DONE) is TuningAction.WAIT
-    assert run.see(look(0.9, cost_ns=900)) is TuningAction.ACCEPT
+    assert run.look_at(look(0.1), DONE) is TuningAction.WAIT
+    assert run.look_at(look(0.9, cost_ns=900)) is TuningAction.ACCEPT
 
 
 def test_failures_end_in_watching() -> None:
     run = Run()
     run.until(TuningAction.RECORD, look(0.1))
-    assert run.see(look(0.1), FAILED) is TuningAction.ACCEPT
+    assert run.look_at(look(0.1), FAILED) is TuningAction.ACCEPT
     run.until(TuningAction.RECORD, look(0.9))
     assert run.plan(look(0.9), FAILED) is TuningAction.ACCEPT
 
