@@ -68,7 +68,7 @@ def test_keys_alone_get_the_workload_of_the_options(
             "keys",
             (3).to_bytes(8, "little") + np.arange(3, dtype=np.uint64).tobytes(),
             ("--loaded", "1", "--inserts", "0.5"),
-            "loaded is 1 and inserts 0.5: all 3 keys are there at first and none is left to be "
+            "loaded is 1 and inserts 0.5: all 3 keys exist at first and none is left to be "
             "inserted, so there are no operations; needs inserts 0, or loaded below 1",
         ),
     ],

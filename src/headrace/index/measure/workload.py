@@ -67,7 +67,7 @@ def workload_trace(keys: np.ndarray, workload: Workload) -> Trace:
     if loaded == len(codes) and workload.inserts and workload.operations is None:
         raise TraceError(
             f"loaded is {workload.loaded:g} and inserts {workload.inserts:g}: all {loaded} keys "
-            "are there at first and none is left to be inserted, so there are no operations; "
+            "exist at first and none is left to be inserted, so there are no operations; "
             "needs inserts 0, or loaded below 1"
         )
     operations = _operations(len(codes) - loaded, len(codes), workload, random)
