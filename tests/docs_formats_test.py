@@ -7,26 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from headrace.collectives.measure.pcie import probes as hardware_probes
-from headrace.collectives.plan import book, plan
-from headrace.collectives.plan.book import build_book
-from headrace.collectives.plan.generators.orbits.plan import _SCHEMA as ORBIT_SCHEMA
-from headrace.collectives.plan.generators.orbits.plan import SEND_COLUMNS
+from headrace.artifact_value import ArtifactValue
+from headrace.collectives.measure.pcie.probes import HardwareProbes
+from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.plan.generators.orbits.plan import SEND_COLUMNS, OrbitPlan
 from headrace.collectives.plan.generators.taccl.sketch import parse
 from headrace.collectives.plan.generators.taccl.sketch.logical import apply_sketch
 from headrace.collectives.plan.generators.taccl.sketch.named import NAMED
 from headrace.collectives.plan.generators.taccl.sketch.parse import parse_sketch
 from headrace.collectives.plan.generators.taccl.sketch.sketch import Policy, Strategy
+from headrace.collectives.plan.plan import Plan
 from headrace.collectives.program import (
     DEPENDENCY_COLUMNS,
     LANE_COLUMNS,
-    PROGRAM_SCHEMA,
     STEP_COLUMNS,
     Direction,
     Op,
+    Program,
 )
-from headrace.topology import profile, topology
+from headrace.topology import Topology
 from headrace.topology.presets import dgx2, racks
+from headrace.topology.profile import Profile
 from tests.report.small import relay
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -40,19 +41,10 @@ def section(text: str, title: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "schema"),
-    [
-        ("topology", topology._SCHEMA),
-        ("profile", profile._SCHEMA),
-        ("program", PROGRAM_SCHEMA),
-        ("plan", plan._SCHEMA),
-        ("plan-book", book._SCHEMA),
-        ("orbit-plan", ORBIT_SCHEMA),
-        ("hardware-probes", hardware_probes._SCHEMA),
-    ],
+    "value", [Topology, Profile, Program, Plan, PlanBook, OrbitPlan, HardwareProbes]
 )
-def test_schema_versions(kind: str, schema: int) -> None:
-    assert re.search(rf"^\| `{kind}` \| {schema} \|", PLAN, re.MULTILINE)
+def test_schema_versions(value: type[ArtifactValue]) -> None:
+    assert re.search(rf"^\| `{value.KIND}` \| {value.SCHEMA} \|", PLAN, re.MULTILINE)
 
 
 def test_columns() -> None:

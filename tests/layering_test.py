@@ -33,6 +33,7 @@ LAYERS = {
     "headrace.extras": 0,
     "headrace.settings": 0,
     "headrace.artifact": 0,
+    "headrace.artifact_value": 0,
     "headrace.cache": 0,
     "headrace.fields": 0,
     "headrace.files": 0,
@@ -63,6 +64,7 @@ FACADES = {"headrace.compression": 4, "headrace.index": 4, "headrace.memory": 4}
 # Planning: pure functions over values, on any machine.
 PURE = (
     "headrace.artifact",
+    "headrace.artifact_value",
     "headrace.errors",
     "headrace.fields",
     "headrace.files",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headrace.artifact import Artifact
+    from headrace.artifact_value import ArtifactValue
 
 Function = TypeVar("Function")
 
@@ -88,6 +89,36 @@ def deferred(name: str) -> Callable[..., Any]:
 
 def _call(name: str, *arguments: Any) -> Any:
     return pkgutil.resolve_name(name)(*arguments)
+
+
+def kind_of(
+    value: "type[ArtifactValue]",
+    *,
+    summary: str,
+    documentation: str,
+    show: str | None = None,
+    verify: str | None = None,
+    page: str | None = None,
+) -> ArtifactKind:
+    """Return the registration of a class of values; functions as ``module:function``, `deferred`.
+
+    Name, schema, loading and plain JSON are the class's own.
+    """
+    from headrace.artifact_value import PlainArtifactValue  # it loads NumPy, see `load_artifact`
+
+    fields = value.PLAIN_FIELDS if issubclass(value, PlainArtifactValue) else frozenset[str]()
+    return ArtifactKind(
+        name=value.KIND,
+        schema=value.SCHEMA,
+        summary=summary,
+        documentation=documentation,
+        load=value.from_artifact,
+        show=deferred(show) if show else None,
+        verify=deferred(verify) if verify else None,
+        page=deferred(page) if page else None,
+        plain=(lambda path: value.load(path).to_artifact()) if fields else None,
+        plain_fields=fields,
+    )
 
 
 def packages_with(module: str) -> list[str]:

@@ -14,7 +14,7 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.program import PROGRAM_SCHEMA, Program
+from headrace.collectives.program import Program
 
 _EXAMPLE = {
     "ranks": 3,
@@ -90,7 +90,7 @@ def test_the_form_of_collectives_with_a_name_has_not_changed() -> None:
 
 def test_programs_of_the_first_schema_are_refused() -> None:
     program = lower(templates.ring(Demand(collective=Collective.ALLGATHER, ranks=2)))
-    old = dataclasses.replace(program.to_artifact(), schema=PROGRAM_SCHEMA - 1)
+    old = dataclasses.replace(program.to_artifact(), schema=Program.SCHEMA - 1)
     with pytest.raises(ProgramError, match="'schema' is 1, needs 2: make the plan again"):
         Program.from_artifact(old, "old.plan")
 

@@ -29,7 +29,7 @@ from headrace.index.plan import model as plan_model
 from headrace.index.plan.forest import PARTS
 from headrace.index.plan.inputs import configuration_input, image_input, vector_input
 from headrace.index.plan.model import CENTRES, FOREST_SHARE, save_model
-from headrace.index.profile import KIND, TraceEncoding
+from headrace.index.profile import IndexProfile, TraceEncoding
 
 MODEL = Path(plan_model.__file__).with_name("model.npz")
 Normal = Mapping[str, np.ndarray]
@@ -92,7 +92,8 @@ def encoding_of(row: Mapping[str, np.ndarray]) -> TraceEncoding:
             tables.setdefault(table, {})[column] = values
     head = {"features": json.loads(str(row["features"]))}
     return TraceEncoding.from_artifact(
-        Artifact(kind=KIND, schema=1, head=head, tables=tables), "row"
+        Artifact(kind=IndexProfile.KIND, schema=IndexProfile.SCHEMA, head=head, tables=tables),
+        "row",
     )
 
 

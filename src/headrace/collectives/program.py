@@ -26,15 +26,16 @@ Meaning of a program
   when all of its steps may, and ends all of them together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace import fields
-from headrace.artifact import Artifact
+from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
 from headrace.collectives.custom import demand_from_head, demand_to_head
 from headrace.collectives.demand import Demand
 from headrace.collectives.errors import ProgramError
@@ -137,12 +138,9 @@ _FREE_SCRATCH = 64
 _FREE_BITS, _STEP_BITS = 1 << 32, 1 << 12
 """The same for the sets of contributing ranks of combined values, in bits."""
 
-PROGRAM_SCHEMA = 2
-"""Version 2 groups steps into messages."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Program:
+class Program(ArtifactValue):
     """The executable form, all ranks in one value. Columns are one-dimensional arrays.
 
     Attributes
@@ -156,6 +154,10 @@ class Program:
     ------
     ProgramError : if a column is missing or mistyped, or an index is out of range.
     """
+
+    KIND = "program"
+    SCHEMA = 2
+    """Version 2 groups steps into messages."""
 
     demand: Demand
     scratch_slots: int
@@ -191,23 +193,11 @@ class Program:
         if np.any(np.diff(steps["lane"]) < 0):
             raise ProgramError("steps.lane is not sorted")
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the program's content."""
-        return self.to_artifact().digest
-
-    def to_artifact(self) -> Artifact:
-        """Return the program as an artifact of kind "program"."""
-        return Artifact(
-            kind="program",
-            schema=PROGRAM_SCHEMA,
-            head={**demand_to_head(self.demand), "scratch_slots": self.scratch_slots},
-            tables={
-                "lanes": self.lanes,
-                "steps": self.steps,
-                "dependencies": self.dependencies,
-            },
-        )
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+        head = {**demand_to_head(self.demand), "scratch_slots": self.scratch_slots}
+        tables = {"lanes": self.lanes, "steps": self.steps, "dependencies": self.dependencies}
+        return head, tables
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "program") -> "Program":
@@ -218,9 +208,9 @@ class Program:
         ProgramError : if the schema is another, or a head field or column is missing, mistyped or
             out of range.
         """
-        if artifact.schema != PROGRAM_SCHEMA:
+        if artifact.schema != cls.SCHEMA:
             raise ProgramError(
-                f"{source}: field 'schema' is {artifact.schema}, needs {PROGRAM_SCHEMA}: "
+                f"{source}: field 'schema' is {artifact.schema}, needs {cls.SCHEMA}: "
                 "make the plan again"
             )
         head = artifact.head

@@ -9,25 +9,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact
+from headrace.artifact import Artifact, Table
+from headrace.artifact_value import PlainArtifactValue
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 
-KIND = "compression-profile"
-PROFILE_SCHEMA = 1
-
 MEASURED, LITERATURE = "measured", "literature"
-
-_REMEDY = "make one with headrace compression measure"
 
 _MOST_US = 86_400e6
 """A day: a longer step is a mistake in units."""
@@ -92,7 +86,7 @@ class CodecTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompressionProfile:
+class CompressionProfile(PlainArtifactValue):
     """Times of a training step without communication, and of codecs, on one kind of device.
 
     Attributes
@@ -118,6 +112,11 @@ class CompressionProfile:
     ------
     ArtifactError : naming the field, what was found and what is needed.
     """
+
+    KIND = "compression-profile"
+    SCHEMA = 1
+    REMEDY = "make one with headrace compression measure"
+    PLAIN_FIELDS = frozenset({"model", "tensors", "buckets"})
 
     model: str
     device: str
@@ -168,11 +167,6 @@ class CompressionProfile:
             for end, bucket in zip(ends, self.buckets, strict=True)
         )
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content."""
-        return self.to_artifact().digest
-
     def to_head(self) -> dict[str, Any]:
         """Return the fields as JSON, without the provenance."""
         simple = {
@@ -190,11 +184,9 @@ class CompressionProfile:
             },
         }
 
-    def to_artifact(self) -> Artifact:
-        """Return the profile as an artifact of kind "compression-profile"."""
-        return Artifact(
-            kind=KIND, schema=PROFILE_SCHEMA, head=self.to_head(), provenance=self.provenance
-        )
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+        return self.to_head(), {}
 
     @classmethod
     def from_artifact(
@@ -206,25 +198,14 @@ class CompressionProfile:
         ------
         ArtifactError : naming the field, what was found and what is needed.
         """
-        return cls(**_profile_parts(artifact.head, artifact.provenance, source))
-
-    def save(self, path: str | Path) -> None:
-        """Write the profile to `path`."""
-        self.to_artifact().save(path)
+        return cls.from_document(artifact.head, artifact.provenance, source)
 
     @classmethod
-    def load(cls, path: str | Path) -> "CompressionProfile":
-        """Read a profile: an artifact, or its fields and "provenance" as plain JSON.
-
-        Raises
-        ------
-        ArtifactError : naming the file and the field.
-        """
-        plain = artifact_io.plain_document(path)
-        if plain is not None:
-            return cls(**_profile_parts(*plain, str(path)))
-        found = artifact_io.load(path, KIND, PROFILE_SCHEMA, _REMEDY)
-        return cls.from_artifact(found, str(path))
+    def from_document(
+        cls, document: Mapping[str, Any], provenance: Mapping[str, Any], source: str
+    ) -> "CompressionProfile":
+        """Rebuild a profile from its fields; see `from_artifact`."""
+        return cls(**_profile_parts(document, provenance, source))
 
 
 def _interpolated(at: float, elements: Sequence[int], times: Sequence[float]) -> float:

@@ -2,21 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.index.errors import TraceError
 from headrace.index.trace import Trace
-
-KIND = "index-profile"
-PROFILE_SCHEMA = 1
 
 SIDE = 256
 """Pixels of either axis of the image."""
@@ -62,8 +58,6 @@ FEATURES = (
     "high_tail_log2",
 )
 """Names of the simple features, in their order."""
-
-_REMEDY = "make one with headrace index measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -127,7 +121,7 @@ class TraceEncoding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class IndexProfile:
+class IndexProfile(ArtifactValue):
     """A workload of an index: its encoding, and a sample of its trace.
 
     Attributes
@@ -139,6 +133,10 @@ class IndexProfile:
     provenance : sources; not part of the digest.
     """
 
+    KIND = "index-profile"
+    SCHEMA = 1
+    REMEDY = "make one with headrace index measure"
+
     encoding: TraceEncoding
     sample: Trace
     loaded: int
@@ -149,30 +147,21 @@ class IndexProfile:
     def __post_init__(self) -> None:
         fields.conform(self, ArtifactError)
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content."""
-        return self.to_artifact().digest
-
-    def to_artifact(self) -> Artifact:
-        """Return the profile as an artifact of kind "index-profile"."""
-        return Artifact(
-            kind=KIND,
-            schema=PROFILE_SCHEMA,
-            head={
-                "keys": self.kind,
-                "loaded": self.loaded,
-                "operations": self.operations,
-                "sample_keys": self.sample.kind,
-                "features": dict(self.encoding.features),
-            },
-            tables={
-                **self.encoding.to_tables(),
-                "loaded": {"key": self.sample.loaded},
-                "operations": {"operation": self.sample.operations, "key": self.sample.keys},
-            },
-            provenance=self.provenance,
-        )
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+        head = {
+            "keys": self.kind,
+            "loaded": self.loaded,
+            "operations": self.operations,
+            "sample_keys": self.sample.kind,
+            "features": dict(self.encoding.features),
+        }
+        tables = {
+            **self.encoding.to_tables(),
+            "loaded": {"key": self.sample.loaded},
+            "operations": {"operation": self.sample.operations, "key": self.sample.keys},
+        }
+        return head, tables
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "index profile") -> "IndexProfile":
@@ -205,16 +194,6 @@ class IndexProfile:
             kind=head.at("keys").text(),
             provenance=artifact.provenance,
         )
-
-    def save(self, path: str | Path) -> None:
-        """Write the profile to `path`."""
-        self.to_artifact().save(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "IndexProfile":
-        """Read a profile; see `from_artifact`."""
-        artifact = artifact_io.load(path, KIND, PROFILE_SCHEMA, _REMEDY)
-        return cls.from_artifact(artifact, str(path))
 
 
 def _table(

@@ -6,24 +6,18 @@ In an artifact the names are in the head and the numbers in columns. The same as
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import headrace.artifact as artifact_io
 from headrace.artifact import Artifact, Table, columns_of
+from headrace.artifact_value import PlainArtifactValue
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.memory.check import GRAPH_FIELDS, graph_document, read_graph
 from headrace.memory.graph import Graph
 
-KIND = "memory-profile"
-PROFILE_SCHEMA = 1
-
 MEASURED, ROOFLINE = "measured", "roofline"
-
-_REMEDY = "make one with headrace memory measure"
 
 _MOST_ELEMENTS = 1 << 42
 _OWN_FIELDS = ("model", "model_digest", "device", "torch", "inputs")
@@ -55,7 +49,7 @@ class ModelInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryProfile:
+class MemoryProfile(PlainArtifactValue):
     """A training step on one kind of device.
 
     Attributes
@@ -73,6 +67,11 @@ class MemoryProfile:
     ArtifactError : naming the field, what was found and what is needed.
     """
 
+    KIND = "memory-profile"
+    SCHEMA = 1
+    REMEDY = "make one with headrace memory measure"
+    PLAIN_FIELDS = frozenset({"model", "storages", "operators"})
+
     graph: Graph
     model: str
     model_digest: str
@@ -89,11 +88,6 @@ class MemoryProfile:
         for name, value in _profile_parts(document, provenance, source).items():
             object.__setattr__(self, name, value)
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content."""
-        return self.to_artifact().digest
-
     def to_document(self) -> dict[str, Any]:
         """Return the fields as nested JSON, without the provenance."""
         return {**self._own(), **graph_document(self.graph)}
@@ -107,16 +101,10 @@ class MemoryProfile:
             "inputs": [[each.name, list(each.shape), each.dtype] for each in self.inputs],
         }
 
-    def to_artifact(self) -> Artifact:
-        """Return the profile as an artifact of kind "memory-profile"."""
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
         head, tables = _columns(self.graph)
-        return Artifact(
-            kind=KIND,
-            schema=PROFILE_SCHEMA,
-            head={**self._own(), **head},
-            tables=tables,
-            provenance=self.provenance,
-        )
+        return {**self._own(), **head}, tables
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "memory profile") -> "MemoryProfile":
@@ -126,31 +114,16 @@ class MemoryProfile:
         ------
         ArtifactError : naming the field, what was found and what is needed.
         """
-        return cls._of(_nested(artifact, source), artifact.provenance, source)
+        return cls.from_document(_nested(artifact, source), artifact.provenance, source)
 
     @classmethod
-    def _of(cls, document: Any, provenance: Any, source: str) -> "MemoryProfile":
-        made = object.__new__(cls)  # its parts are checked here, with the source in messages
-        made._set(document, provenance, source)
-        return made
-
-    def save(self, path: str | Path) -> None:
-        """Write the profile to `path`."""
-        self.to_artifact().save(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "MemoryProfile":
-        """Read a profile: an artifact, or its fields and "provenance" as plain JSON.
-
-        Raises
-        ------
-        ArtifactError : naming the file and the field.
-        """
-        plain = artifact_io.plain_document(path)
-        if plain is not None:
-            return cls._of(*plain, str(path))
-        found = artifact_io.load(path, KIND, PROFILE_SCHEMA, _REMEDY)
-        return cls.from_artifact(found, str(path))
+    def from_document(
+        cls, document: Mapping[str, Any], provenance: Mapping[str, Any], source: str
+    ) -> "MemoryProfile":
+        """Rebuild a profile from its fields, nested; see `from_artifact`."""
+        profile = object.__new__(cls)  # its parts are checked here, with the source in messages
+        profile._set(document, provenance, source)
+        return profile
 
 
 def _profile_parts(document: Any, provenance: Any, source: str) -> dict[str, Any]:

@@ -3,22 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact
+from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.topology import Topology
 from headrace.topology.topology import ALPHA_US, BETA_US_PER_MB
 from headrace.units import mbit
 
-KIND = "profile"
-_SCHEMA = 2
 _COLUMNS = {
     "samples": ("src", "dst", "chunks", "chunk_bytes", "us"),
     "fits": ("src", "dst", "alpha_us", "beta_us_per_mb", "alpha_variance", "beta_variance"),
@@ -45,7 +42,7 @@ _YEAR_3000 = 32_503_680_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Profile:
+class Profile(ArtifactValue):
     """A measured network.
 
     Attributes
@@ -67,6 +64,9 @@ class Profile:
     ------
     ArtifactError : if the groups are not a partition of the ranks, or a time is impossible.
     """
+
+    KIND = "profile"
+    SCHEMA = 2
 
     topology: Topology
     groups: tuple[tuple[int, ...], ...]
@@ -110,11 +110,6 @@ class Profile:
             tuple(dict.fromkeys(hosts[home[rank]] for rank in group)) for group in self.groups
         )
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content."""
-        return self.to_artifact().digest
-
     def matrix(self, column: str) -> np.ndarray:
         """Return a column of `pairs` as (hosts, hosts) from row to column; nan where not known."""
         hosts, home = len(self.topology.hosts), np.array(self.topology.rank_host)
@@ -126,19 +121,14 @@ class Profile:
         """Return whether `now` (seconds since 1970) is past the profile's validity."""
         return now > self.measured_at + self.valid_for_s
 
-    def to_artifact(self) -> Artifact:
-        """Return the profile as an artifact of kind "profile"."""
-        return Artifact(
-            kind=KIND,
-            schema=_SCHEMA,
-            head={
-                "topology": self.topology.to_head(),
-                "groups": [list(group) for group in self.groups],
-                **{name: getattr(self, name) for name in _TIMES},
-            },
-            tables={name: dict(getattr(self, name)) for name in _COLUMNS},
-            provenance=self.provenance,
-        )
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+        head = {
+            "topology": self.topology.to_head(),
+            "groups": [list(group) for group in self.groups],
+            **{name: getattr(self, name) for name in _TIMES},
+        }
+        return head, {name: dict(getattr(self, name)) for name in _COLUMNS}
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "profile") -> "Profile":
@@ -159,15 +149,6 @@ class Profile:
             return cls(topology=topology, groups=groups, provenance=artifact.provenance, **columns)
         except ArtifactError as error:
             raise ArtifactError(f"{source}: {error}") from error
-
-    def save(self, path: str | Path) -> None:
-        """Write the profile to `path`."""
-        self.to_artifact().save(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Profile":
-        """Read a profile; raises ArtifactError or TopologyError."""
-        return cls.from_artifact(artifact_io.load(path, KIND, _SCHEMA), str(path))
 
     def summary(self) -> list[tuple[str, str]]:
         """Return (label, value) rows for display."""

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact
+from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
 from headrace.errors import TopologyError
 from headrace.fields import Field
 
@@ -18,7 +17,6 @@ BYTES_PER_MB = 1_000_000
 """One MB is 10^6 bytes everywhere: beta in us/MB is 10^12 / (bytes per second)."""
 
 _T = TypeVar("_T")
-_SCHEMA = 1
 
 ALPHA_US = (1e-9, 1e12)
 BETA_US_PER_MB = (1e-9, 1e15)
@@ -88,7 +86,7 @@ class LinkColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Topology:
+class Topology(ArtifactValue):
     """Ranks on hosts, the directed links between them and their costs.
 
     Attributes
@@ -104,6 +102,9 @@ class Topology:
     ------
     TopologyError : naming the field, what was found and what is allowed.
     """
+
+    KIND = "topology"
+    SCHEMA = 1
 
     name: str
     hosts: tuple[str, ...]
@@ -175,16 +176,18 @@ class Topology:
             column.flags.writeable = False
         return made
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """SHA-256 of the content, by which plans and bounds identify their topology."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         return self.to_artifact().digest
 
-    def to_artifact(self, provenance: Mapping[str, Any] | None = None) -> Artifact:
-        """Return the topology as an artifact of kind "topology"."""
-        return Artifact(
-            kind="topology", schema=_SCHEMA, head=self.to_head(), provenance=provenance or {}
-        )
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+        return self.to_head(), {}
 
     def to_head(self) -> dict[str, Any]:
         """Return the JSON form that `from_head` reads."""
@@ -242,14 +245,10 @@ class Topology:
         except TopologyError as error:
             raise TopologyError(f"{source}: {error}") from error
 
-    def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> None:
-        """Write the topology to `path`."""
-        self.to_artifact(provenance).save(path)
-
     @classmethod
-    def load(cls, path: str | Path) -> "Topology":
-        """Read a topology from `path`; raises ArtifactError or TopologyError."""
-        return cls.from_head(artifact_io.load(path, "topology", _SCHEMA).head, str(path))
+    def from_artifact(cls, artifact: Artifact, source: str = "topology") -> "Topology":
+        """Rebuild a topology; see `from_head`."""
+        return cls.from_head(artifact.head, source)
 
 
 def _all(read: Callable[[Any], _T], found: Any) -> tuple[_T, ...]:

@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import headrace
-import headrace.artifact as artifact_io
 from headrace import fields
 from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
@@ -21,12 +20,9 @@ from headrace.collectives.plan.plan import Plan, proof_from
 from headrace.collectives.plan.portfolio import Portfolio
 from headrace.collectives.plan.request import METHOD, Generator, Method, Request
 from headrace.collectives.plan.verify import Proof
-from headrace.collectives.program import PROGRAM_SCHEMA, Program
+from headrace.collectives.program import Program
 from headrace.errors import ArtifactError
 from headrace.topology import Topology
-
-_SCHEMA = 2
-_REMEDY = "make a plan book from a profile or topology with headrace collectives plan"
 
 TABLES = ("lanes", "steps", "dependencies")
 
@@ -61,7 +57,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PlanBook:
+class PlanBook(ArtifactValue):
     """Plans by collective, root and size, for one topology.
 
     Attributes
@@ -69,6 +65,10 @@ class PlanBook:
     entries : sorted by collective, root, size; the ranges of one collective and root adjoin.
     provenance : inputs and settings of the build; not part of the digest.
     """
+
+    KIND = "plan-book"
+    SCHEMA = 2
+    REMEDY = "make a plan book from a profile or topology with headrace collectives plan"
 
     topology: Topology
     groups: RankGroups | None
@@ -85,9 +85,13 @@ class PlanBook:
                 return entry.plan
         return None
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """SHA-256 of the content: ranks with equal books choose the same plans."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         return self.to_artifact().digest
 
     @cached_property
@@ -106,35 +110,30 @@ class PlanBook:
             index.setdefault((entry.collective, entry.root), []).append(entry)
         return index
 
-    def to_artifact(self) -> Artifact:
-        """Return the book as an artifact of kind "plan-book"; every program is stored once."""
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables; every program is stored once."""
         number = {proof.program_digest: i for i, (_, proof) in enumerate(self.programs)}
-        parts = [program.to_artifact() for program, _ in self.programs]
-        return Artifact(
-            kind="plan-book",
-            schema=_SCHEMA,
-            head={
-                "topology": self.topology.to_head(),
-                "groups": None if self.groups is None else [list(g) for g in self.groups],
-                "programs": [
-                    {"program": part.head, "proof": proof.to_head()}
-                    for part, (_, proof) in zip(parts, self.programs, strict=True)
-                ],
-                "entries": [
-                    {
-                        "collective": entry.collective.value,
-                        "root": entry.root,
-                        "from_bytes": entry.from_bytes,
-                        "to_bytes": entry.to_bytes,
-                        "program": number[entry.plan.proof.program_digest],
-                        **entry.plan.certificate(),
-                    }
-                    for entry in self.entries
-                ],
-            },
-            tables={name: stacked([part.tables[name] for part in parts]) for name in TABLES},
-            provenance=self.provenance,
-        )
+        parts = [program.to_content() for program, _ in self.programs]
+        head = {
+            "topology": self.topology.to_head(),
+            "groups": None if self.groups is None else [list(g) for g in self.groups],
+            "programs": [
+                {"program": program, "proof": proof.to_head()}
+                for (program, _), (_, proof) in zip(parts, self.programs, strict=True)
+            ],
+            "entries": [
+                {
+                    "collective": entry.collective.value,
+                    "root": entry.root,
+                    "from_bytes": entry.from_bytes,
+                    "to_bytes": entry.to_bytes,
+                    "program": number[entry.plan.proof.program_digest],
+                    **entry.plan.certificate(),
+                }
+                for entry in self.entries
+            ],
+        }
+        return head, {name: stacked([tables[name] for _, tables in parts]) for name in TABLES}
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "plan book") -> "PlanBook":
@@ -162,24 +161,6 @@ class PlanBook:
                 f"{source}: needs topology, groups, programs and entries [collective, root, "
                 f"from_bytes, to_bytes, program, ...]: {error!r}"
             ) from error
-
-    def save(self, path: str | Path) -> None:
-        """Write the book to `path`."""
-        self.to_artifact().save(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "PlanBook":
-        """Read a book from `path`; see `from_artifact` for what it raises."""
-        artifact = artifact_io.load(path, "plan-book", _SCHEMA, _REMEDY)
-        return cls.from_artifact(artifact, str(path))
-
-    @classmethod
-    def from_bytes(cls, raw: bytes, source: str = "plan book") -> "PlanBook":
-        """Read a book from the bytes of its artifact; see `from_artifact` for what it raises."""
-        artifact = artifact_io.from_bytes(
-            raw, source=source, kind="plan-book", schema=_SCHEMA, remedy=_REMEDY
-        )
-        return cls.from_artifact(artifact, source)
 
 
 def stacked(tables: Sequence[Table]) -> dict[str, np.ndarray]:
@@ -237,7 +218,10 @@ def _programs_from(
         }
         where = f"{source}: field 'programs[{i}]'"
         part = Artifact(
-            kind="program", schema=PROGRAM_SCHEMA, head=fields.table(row["program"]), tables=tables
+            kind=Program.KIND,
+            schema=Program.SCHEMA,
+            head=fields.table(row["program"]),
+            tables=tables,
         )
         program = Program.from_artifact(part, where)
         if program.demand.ranks != topology.ranks:

@@ -2,20 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact
+from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
 from headrace.collectives.plan.bound import Bound
 from headrace.collectives.plan.cost.model import MODELS, CostModel
 from headrace.collectives.plan.verify import Proof, verify
-from headrace.collectives.program import PROGRAM_SCHEMA, Program
+from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, VerificationError
 from headrace.topology import Topology
 
-_SCHEMA = 2
 _FIELDS = ("maker", "total_bytes", "topology_digest", "model", "predicted_us", "bound")
 _COLUMNS = ("maker", "chunks", "predicted_us", "note")
 
@@ -42,7 +40,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Plan:
+class Plan(ArtifactValue):
     """One collective's program for one topology.
 
     Attributes
@@ -61,6 +59,9 @@ class Plan:
     ------
     ArtifactError : if the proof is not this program's, or the bound not this topology's.
     """
+
+    KIND = "plan"
+    SCHEMA = 2
 
     program: Program
     generator: str
@@ -98,21 +99,16 @@ class Plan:
             return 0.0 if self.predicted_us == 0 else float("inf")
         return self.predicted_us / self.bound.total_us - 1
 
-    def to_artifact(self, provenance: Mapping[str, Any] | None = None) -> Artifact:
-        """Return the plan as an artifact of kind "plan"."""
-        program = self.program.to_artifact()
-        return Artifact(
-            kind="plan",
-            schema=_SCHEMA,
-            head={
-                **self.certificate(),
-                "topology": self.topology.to_head(),
-                "program": program.head,
-                "proof": self.proof.to_head(),
-            },
-            tables=program.tables,
-            provenance=provenance or {},
-        )
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+        program, tables = self.program.to_content()
+        head = {
+            **self.certificate(),
+            "topology": self.topology.to_head(),
+            "program": program,
+            "proof": self.proof.to_head(),
+        }
+        return head, tables
 
     def certificate(self) -> dict[str, Any]:
         """Return the JSON form without the topology, the program and its proof."""
@@ -188,22 +184,16 @@ class Plan:
                 raise ArtifactError(f"{source}: field '{field}' is missing or no object")
         program = Program.from_artifact(
             Artifact(
-                kind="program", schema=PROGRAM_SCHEMA, head=head["program"], tables=artifact.tables
+                kind=Program.KIND,
+                schema=Program.SCHEMA,
+                head=head["program"],
+                tables=artifact.tables,
             ),
             f"{source}: program",
         )
         proof = proof_from(head["proof"], program, source)
         topology = Topology.from_head(head["topology"], f"{source}: field 'topology'")
         return cls.from_certificate(head, topology, program, proof, source)
-
-    def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> None:
-        """Write the plan to `path`."""
-        self.to_artifact(provenance).save(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Plan":
-        """Read a plan from `path`; see `from_artifact` for what it raises."""
-        return cls.from_artifact(artifact_io.load(path, "plan", _SCHEMA), str(path))
 
 
 def _model(name: Any) -> CostModel:

@@ -6,7 +6,6 @@ rank 0), or an error (see `headrace.launch`).
 
 import base64
 
-import headrace.artifact as artifact_io
 from headrace.collectives.program import Program
 from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.pacing import pace
@@ -19,8 +18,7 @@ def trace_as_rank(receive: Receive, send: Send) -> None:
     """Run one rank of the job that the parent describes."""
     settings = CollectiveSettings.from_environment()
     task = receive()
-    raw = base64.b64decode(task.pop("program"))
-    program = Program.from_artifact(artifact_io.from_bytes(raw, kind="program"))
+    program = Program.from_bytes(base64.b64decode(task.pop("program")))
     job = TraceJob(program=program, deadline_s=settings.deadline_s, **task["job"])
     executor = Executor(
         task["rank"],

@@ -2,24 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact
+from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.plan.advice import Advice, AdviceRow, advise, known_codecs
 from headrace.compression.plan.network import FormulaNetwork, NetworkTimes
 from headrace.compression.policy import Policy
-from headrace.compression.profile import KIND as PROFILE_KIND
-from headrace.compression.profile import PROFILE_SCHEMA, CompressionProfile
+from headrace.compression.profile import CompressionProfile
 from headrace.errors import ArtifactError, VerificationError
 from headrace.fields import Field
-
-PLAN_KIND = "compression-plan"
-PLAN_SCHEMA = 1
 
 _PAYLOAD = "sent_bytes"
 """Name of a row's payload in files."""
@@ -105,7 +100,7 @@ class RecordingNetwork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompressionPlan:
+class CompressionPlan(ArtifactValue):
     """Advice for a profile on a network, with both.
 
     Attributes
@@ -113,6 +108,9 @@ class CompressionPlan:
     codecs : texts of those that were compared.
     memory_bytes : of the device; None: the profile's.
     """
+
+    KIND = "compression-plan"
+    SCHEMA = 1
 
     profile: CompressionProfile
     network: FormulaNetwork | RecordedNetwork
@@ -186,8 +184,8 @@ class CompressionPlan:
                     row.pop("break_even_bytes_per_s")
         _compare(kept, found, "advice")
 
-    def to_artifact(self) -> Artifact:
-        """Return the plan as an artifact of kind "compression-plan"."""
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
         if isinstance(self.network, FormulaNetwork):
             network = asdict(self.network)
         else:
@@ -197,20 +195,16 @@ class CompressionPlan:
                 "bandwidth_bytes_per_s": self.network.bandwidth_bytes_per_s,
                 "times": [[kind, size, us] for (kind, size), us in self.network.times.items()],
             }
-        return Artifact(
-            kind=PLAN_KIND,
-            schema=PLAN_SCHEMA,
-            head={
-                "profile": self.profile.to_head(),
-                "origin": dict(self.profile.provenance),
-                "network": network,
-                "codecs": list(self.codecs),
-                "memory_bytes": self.memory_bytes,
-                "local_steps": self.local_steps,
-                "advice": _advice_head(self.advice),
-            },
-            provenance=self.provenance,
-        )
+        head = {
+            "profile": self.profile.to_head(),
+            "origin": dict(self.profile.provenance),
+            "network": network,
+            "codecs": list(self.codecs),
+            "memory_bytes": self.memory_bytes,
+            "local_steps": self.local_steps,
+            "advice": _advice_head(self.advice),
+        }
+        return head, {}
 
     @classmethod
     def from_artifact(
@@ -224,8 +218,8 @@ class CompressionPlan:
         """
         whole = Field(artifact.head, source, ArtifactError)
         profile = Artifact(
-            kind=PROFILE_KIND,
-            schema=PROFILE_SCHEMA,
+            kind=CompressionProfile.KIND,
+            schema=CompressionProfile.SCHEMA,
             head=whole.at("profile").read(fields.table),
             provenance=whole.at("origin").read(fields.table),
         )
@@ -244,15 +238,6 @@ class CompressionPlan:
             advice=_advice(whole.at("advice")),
             provenance=artifact.provenance,
         )
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan to `path`."""
-        self.to_artifact().save(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "CompressionPlan":
-        """Read a plan; see `from_artifact`."""
-        return cls.from_artifact(artifact_io.load(path, PLAN_KIND, PLAN_SCHEMA), str(path))
 
 
 def _advice_head(advice: Advice) -> dict[str, Any]:

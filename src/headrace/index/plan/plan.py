@@ -3,23 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact, columns_of
+from headrace.artifact import Artifact, Table, columns_of
+from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.index.configuration import Configuration
 from headrace.index.errors import ChoiceError
 from headrace.index.profile import TraceEncoding
 from headrace.index.tables import LEAVES
-
-PLAN_KIND = "index-plan"
-PLAN_SCHEMA = 1
 
 _MOST_CANDIDATES = 4096
 
@@ -82,7 +78,7 @@ class ConfigurationCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class IndexPlan:
+class IndexPlan(ArtifactValue):
     """The best configuration found for a workload.
 
     Attributes
@@ -96,6 +92,10 @@ class IndexPlan:
         is "predicted" or "measured".
     provenance : sources; not part of the digest.
     """
+
+    KIND = "index-plan"
+    SCHEMA = 1
+    REMEDY = "make one with headrace index plan"
 
     candidates: Sequence[ConfigurationCandidate]
     encoding: TraceEncoding
@@ -117,11 +117,6 @@ class IndexPlan:
         """Configuration of the best candidate."""
         return self.chosen.configuration
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content."""
-        return self.to_artifact().digest
-
     def verify(self) -> None:
         """Check that the candidates are in order, and the chosen one is within the cap.
 
@@ -142,26 +137,16 @@ class IndexPlan:
                     f"better than candidate {place} ({self.candidates[place].configuration.name})"
                 )
 
-    def to_artifact(self) -> Artifact:
-        """Return the plan as an artifact of kind "index-plan"."""
-        return Artifact(
-            kind=PLAN_KIND,
-            schema=PLAN_SCHEMA,
-            head={
-                "configurations": [
-                    candidate.configuration.to_head() for candidate in self.candidates
-                ],
-                "profile_digest": self.profile_digest,
-                "features": dict(self.encoding.features),
-                "most_bytes_per_key": self.most_bytes_per_key,
-                "settings": dict(self.settings),
-            },
-            tables={
-                **self.encoding.to_tables(),
-                "candidates": self._table(),
-            },
-            provenance=self.provenance,
-        )
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+        head = {
+            "configurations": [candidate.configuration.to_head() for candidate in self.candidates],
+            "profile_digest": self.profile_digest,
+            "features": dict(self.encoding.features),
+            "most_bytes_per_key": self.most_bytes_per_key,
+            "settings": dict(self.settings),
+        }
+        return head, {**self.encoding.to_tables(), "candidates": self._table()}
 
     def _table(self) -> dict[str, np.ndarray]:
         table = columns_of([_row(candidate) for candidate in self.candidates], CANDIDATES)
@@ -204,18 +189,6 @@ class IndexPlan:
             settings=head.at("settings").read(fields.table),
             provenance=artifact.provenance,
         )
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan to `path`."""
-        self.to_artifact().save(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "IndexPlan":
-        """Read a plan; see `from_artifact`."""
-        artifact = artifact_io.load(
-            path, PLAN_KIND, PLAN_SCHEMA, "make one with headrace index plan"
-        )
-        return cls.from_artifact(artifact, str(path))
 
 
 def within(candidate: ConfigurationCandidate, most_bytes_per_key: float | None) -> bool:

@@ -2,25 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact, columns_of
+from headrace.artifact import Artifact, Table, columns_of
+from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.memory.errors import ScheduleError
 from headrace.memory.plan.energy import in_microjoules, read_watts
 from headrace.memory.plan.verify import VerifiedFigures, verify
-from headrace.memory.profile import KIND as PROFILE_KIND
-from headrace.memory.profile import PROFILE_SCHEMA, MemoryProfile
+from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule, Step, plain_schedule
-
-PLAN_KIND = "memory-plan"
-PLAN_SCHEMA = 1
 
 _MOST_BYTES = 1 << 50
 _MOST_STEPS = 1 << 31
@@ -32,7 +27,7 @@ _SOLVED = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
+class MemoryPlan(ArtifactValue):
     """A schedule of a profile's graph within a budget.
 
     Attributes
@@ -46,6 +41,9 @@ class MemoryPlan:
     settings : what it was made with, such as the seed and limits.
     provenance : sources; not part of the digest.
     """
+
+    KIND = "memory-plan"
+    SCHEMA = 1
 
     profile: MemoryProfile
     budget_bytes: int
@@ -98,11 +96,6 @@ class MemoryPlan:
         """Time of a run without recomputation, by first implementations."""
         return sum(each.implementations[0].time_us for each in self.profile.graph.operators)
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content."""
-        return self.to_artifact().digest
-
     def of_schedule(self, schedule: Schedule, budget_bytes: int | None = None) -> "MemoryPlan":
         """Return the plan with another schedule, of which no bound is known.
 
@@ -140,31 +133,22 @@ class MemoryPlan:
             raise ScheduleError(f"the bound is {self.bound!r}, the plan needs {self.cost!r}")
         return proof
 
-    def to_artifact(self) -> Artifact:
-        """Return the plan as an artifact of kind "memory-plan"."""
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
         profile = self.profile.to_artifact()
-        return Artifact(
-            kind=PLAN_KIND,
-            schema=PLAN_SCHEMA,
-            head={
-                "profile": dict(profile.head),
-                "profile_digest": profile.digest,
-                "origin": dict(self.profile.provenance),
-                "budget_bytes": self.budget_bytes,
-                "forward_steps": self.schedule.forward_steps,
-                "peak_bytes": self.peak_bytes,
-                "time_us": self.time_us,
-                "bound_us": self.bound_us,
-                "settings": dict(self.settings),
-            },
-            tables={
-                **profile.tables,
-                "steps": columns_of(
-                    [(step.operator, step.implementation) for step in self.schedule.steps], _STEPS
-                ),
-            },
-            provenance=self.provenance,
-        )
+        head = {
+            "profile": dict(profile.head),
+            "profile_digest": profile.digest,
+            "origin": dict(self.profile.provenance),
+            "budget_bytes": self.budget_bytes,
+            "forward_steps": self.schedule.forward_steps,
+            "peak_bytes": self.peak_bytes,
+            "time_us": self.time_us,
+            "bound_us": self.bound_us,
+            "settings": dict(self.settings),
+        }
+        steps = [(step.operator, step.implementation) for step in self.schedule.steps]
+        return head, {**profile.tables, "steps": columns_of(steps, _STEPS)}
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "memory plan") -> "MemoryPlan":
@@ -177,8 +161,8 @@ class MemoryPlan:
         whole = Field(artifact.head, source, ArtifactError)
         tables = {name: table for name, table in artifact.tables.items() if name != "steps"}
         made_for = Artifact(
-            kind=PROFILE_KIND,
-            schema=PROFILE_SCHEMA,
+            kind=MemoryProfile.KIND,
+            schema=MemoryProfile.SCHEMA,
             head=whole.at("profile").read(fields.table),
             tables=tables,
             provenance=whole.at("origin").read(fields.table),
@@ -207,15 +191,6 @@ class MemoryPlan:
             settings=_settings(whole.at("settings")),
             provenance=artifact.provenance,
         )
-
-    def save(self, path: str | Path) -> None:
-        """Write the plan to `path`."""
-        self.to_artifact().save(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "MemoryPlan":
-        """Read a plan; see `from_artifact`."""
-        return cls.from_artifact(artifact_io.load(path, PLAN_KIND, PLAN_SCHEMA), str(path))
 
 
 def _settings(value: Field) -> Mapping[str, Any]:

@@ -15,12 +15,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-import headrace.artifact as artifact_io
 from headrace.collectives.measure.budget import ProbeEffort, ProgressCallback
 from headrace.errors import CommunicationError
 from headrace.launch.roles import Role, Roles
 from headrace.testbed import Testbed
-from headrace.topology.profile import KIND, Profile
+from headrace.topology.profile import Profile
 
 _AGENT = (sys.executable, "-m", "headrace.collectives.measure.launch.agent")
 _SILENCE_S = 90.0
@@ -97,8 +96,7 @@ class _Agents:
                 self._shown = max(self._shown, share)  # a new leader restarts at 0
                 progress(what, self._shown)
             elif "profile" in message:
-                raw = base64.b64decode(message["profile"])
-                return Profile.from_artifact(artifact_io.from_bytes(raw, kind=KIND))
+                return Profile.from_bytes(base64.b64decode(message["profile"]))
             elif message["generation"] == self._generation:
                 if "address" in message:
                     self._note_address(rank, message["address"])

@@ -28,14 +28,13 @@ import numpy as np
 
 import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact, columns_of
+from headrace.artifact import Artifact, Table, columns_of
+from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.files import decoded, parse_json, read_bytes
 
 _T = TypeVar("_T")
-KIND = "hardware-probes"
-_SCHEMA = 1
 _COLUMNS: Mapping[str, type] = {
     "probe": np.uint8,
     "gpu": np.int32,
@@ -62,7 +61,7 @@ ProbeRow = tuple[ProbeKind, int, int, int, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HardwareProbes:
+class HardwareProbes(ArtifactValue):
     """The probes of one box and one of its NICs; columns of equal length.
 
     Attributes
@@ -77,6 +76,9 @@ class HardwareProbes:
     ------
     ArtifactError : naming the row, what was found and what is allowed.
     """
+
+    KIND = "hardware-probes"
+    SCHEMA = 1
 
     cpus: int
     gpus: int
@@ -134,19 +136,10 @@ class HardwareProbes:
             found.setdefault(key, []).append(value)
         return {key: np.array(values) for key, values in found.items()}
 
-    def to_artifact(self) -> Artifact:
-        """Return the table as an artifact of kind "hardware-probes"."""
-        return Artifact(
-            kind=KIND,
-            schema=_SCHEMA,
-            head={"cpus": self.cpus, "gpus": self.gpus},
-            tables={"rows": {name: getattr(self, name) for name in _COLUMNS}},
-            provenance=self.provenance,
-        )
-
-    def save(self, path: str | Path) -> None:
-        """Write the table to `path` as an artifact."""
-        self.to_artifact().save(path)
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+        rows = {name: getattr(self, name) for name in _COLUMNS}
+        return {"cpus": self.cpus, "gpus": self.gpus}, {"rows": rows}
 
     @classmethod
     def load(cls, path: str | Path) -> "HardwareProbes":
@@ -170,12 +163,14 @@ class HardwareProbes:
         return _named(source, lambda: cls(provenance=artifact.provenance, **made))
 
     @classmethod
-    def from_bytes(cls, raw: bytes, source: str = "hardware probes") -> "HardwareProbes":
+    def from_bytes(cls, content: bytes, source: str = "hardware probes") -> "HardwareProbes":
         """Parse the bytes of a file; see `load`."""
-        if b'"headrace-artifact"' in raw.partition(b"\n")[0]:
-            found = artifact_io.from_bytes(raw, source=source, kind=KIND, schema=_SCHEMA)
-            return cls.from_artifact(found, source)
-        text = decoded(raw, source, ArtifactError)
+        if b'"headrace-artifact"' in content.partition(b"\n")[0]:
+            artifact = artifact_io.from_bytes(
+                content, source=source, kind=cls.KIND, schema=cls.SCHEMA
+            )
+            return cls.from_artifact(artifact, source)
+        text = decoded(content, source, ArtifactError)
         is_json = text.lstrip().startswith("{")
         found = parse_json(text, source, ArtifactError) if is_json else {"rows": _csv(text, source)}
         document = Field(found, source, ArtifactError)

@@ -9,14 +9,13 @@ at that size.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import headrace.artifact as artifact_io
 from headrace import fields
-from headrace.artifact import Artifact
+from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
 
@@ -42,15 +41,12 @@ SEND_COLUMNS = {
     }.items()
 }
 
-_SCHEMA = 1
-
-
 _FREE_CHUNKS = 1 << 16
 """Chunks to be received that a plan may have without the sends for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OrbitPlan:
+class OrbitPlan(ArtifactValue):
     """The sends of rank 0, and the group that maps them to the sends of all ranks.
 
     Attributes
@@ -69,6 +65,9 @@ class OrbitPlan:
     ProgramError : if a column is missing, mistyped or out of range, or a generator is no
         permutation.
     """
+
+    KIND = "orbit-plan"
+    SCHEMA = 1
 
     demand: Demand
     generators: np.ndarray
@@ -123,29 +122,21 @@ class OrbitPlan:
         message = self.sends["message"]
         return int(message[-1]) + 1 if len(message) else 0
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the content."""
-        return self.to_artifact().digest
-
-    def to_artifact(self, provenance: Mapping[str, Any] | None = None) -> Artifact:
-        """Return the plan as an artifact of kind "orbit-plan"."""
-        return Artifact(
-            kind="orbit-plan",
-            schema=_SCHEMA,
-            head={
-                "collective": self.demand.collective.value,
-                "ranks": self.demand.ranks,
-                "chunks": self.demand.chunks,
-                "generators": len(self.generators),
-            },
-            tables={"generators": {"image": self.generators.ravel()}, "sends": self.sends},
-            provenance=provenance or {},
-        )
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+        head = {
+            "collective": self.demand.collective.value,
+            "ranks": self.demand.ranks,
+            "chunks": self.demand.chunks,
+            "generators": len(self.generators),
+        }
+        return head, {"generators": {"image": self.generators.ravel()}, "sends": self.sends}
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str = "orbit plan") -> "OrbitPlan":
         """Rebuild a plan.
+
+        A file is not trusted: prove it with `verify_orbits` before relying on it.
 
         Raises
         ------
@@ -175,18 +166,6 @@ class OrbitPlan:
             return cls(demand=demand, generators=image.reshape(count, ranks), sends=sends)
         except ProgramError as error:
             raise ProgramError(f"{source}: {error}") from error
-
-    def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> None:
-        """Write the plan to `path`."""
-        self.to_artifact(provenance).save(path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "OrbitPlan":
-        """Read a plan from `path`; raises ArtifactError or ProgramError.
-
-        A file is not trusted: prove it with `verify_orbits` before relying on it.
-        """
-        return cls.from_artifact(artifact_io.load(path, "orbit-plan", _SCHEMA), str(path))
 
 
 def _check_generators(generators: np.ndarray, ranks: int) -> None:

@@ -1,0 +1,117 @@
+"""Values that artifacts store: digest, files and bytes follow from kind, schema and content.
+
+`headrace.artifact` has the format of the files. A capability's ``kinds`` registers such classes
+(`headrace.kinds.kind_of`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import headrace.artifact as artifact_io
+from headrace.artifact import Artifact, Table
+
+
+class ArtifactValue(ABC):
+    """Base of a value that an artifact stores.
+
+    A field `provenance` (sources and settings that the value was made from) is written, and is not
+    part of the digest. A class without one has it from the caller that writes a file.
+    """
+
+    __slots__ = ()
+
+    KIND: ClassVar[str]
+    """Kind in the artifact's envelope."""
+    SCHEMA: ClassVar[int]
+    """Version of the layout of head and tables."""
+    REMEDY: ClassVar[str] = ""
+    """Command that makes such a file: the end of an error about a file of another kind."""
+
+    @abstractmethod
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the artifact's head and tables."""
+
+    @classmethod
+    @abstractmethod
+    def from_artifact(cls, artifact: Artifact, source: str) -> Self:
+        """Rebuild the value; errors begin with `source`."""
+
+    def to_artifact(self, provenance: Mapping[str, Any] | None = None) -> Artifact:
+        """Return the value as an artifact.
+
+        Parameters
+        ----------
+        provenance : None: the value's own, empty without such a field.
+        """
+        head, tables = self.to_content()
+        return Artifact(
+            kind=self.KIND,
+            schema=self.SCHEMA,
+            head=head,
+            tables=tables,
+            provenance=getattr(self, "provenance", {}) if provenance is None else provenance,
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the content."""
+        return self.to_artifact().digest
+
+    def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> None:
+        """Write the value to `path` atomically; see `to_artifact` for `provenance`.
+
+        Raises
+        ------
+        ArtifactError : if the file cannot be written, with the reason.
+        """
+        self.to_artifact(provenance).save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a value from `path`.
+
+        Raises
+        ------
+        ArtifactError : if the file is no artifact of this kind and schema, or was altered.
+        HeadraceError : see `from_artifact`; all name the file and the field.
+        """
+        return cls.from_artifact(
+            artifact_io.load(path, cls.KIND, cls.SCHEMA, cls.REMEDY), str(path)
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes, source: str = "artifact") -> Self:
+        """Read a value from a file's bytes; see `load`."""
+        artifact = artifact_io.from_bytes(
+            content, source=source, kind=cls.KIND, schema=cls.SCHEMA, remedy=cls.REMEDY
+        )
+        return cls.from_artifact(artifact, source)
+
+
+class PlainArtifactValue(ArtifactValue):
+    """Base of a value whose fields users may also write as plain JSON, with a "provenance"."""
+
+    __slots__ = ()
+
+    PLAIN_FIELDS: ClassVar[frozenset[str]]
+    """Names that tell such a file from other JSON: it has all of them."""
+
+    @classmethod
+    @abstractmethod
+    def from_document(
+        cls, document: Mapping[str, Any], provenance: Mapping[str, Any], source: str
+    ) -> Self:
+        """Rebuild the value from the fields of plain JSON; errors begin with `source`."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a value: an artifact, or its fields and "provenance" as plain JSON.
+
+        Raises
+        ------
+        ArtifactError : naming the file and the field.
+        """
+        plain = artifact_io.plain_document(path)
+        return super().load(path) if plain is None else cls.from_document(*plain, str(path))
