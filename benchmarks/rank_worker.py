@@ -25,7 +25,7 @@ from headrace._native import DataType
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.plan import Plan
-from headrace.collectives.run.executor import Executor
+from headrace.executor import Executor
 
 Task = dict[str, Any]
 

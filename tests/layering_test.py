@@ -48,8 +48,9 @@ LAYERS = {
     "headrace.topology.kinds": 5,
     "headrace.testbed": 1,
     "headrace._native": 2,  # loops and the executor; planning is kept from it (PURE, NATIVE_SEARCH)
+    "headrace.executor": 2,
     "headrace.registration": 4,  # begins adaptation with the group
-    "headrace.torch": 4,  # begins adaptation with the group
+    "headrace.torch": 4,  # calls `registration`
     "headrace.__main__": 5,
     "headrace.cli": 5,
     "headrace.report": 5,

@@ -13,8 +13,8 @@ import numpy as np
 from benchmarks.executor.patterns import Buffers, Empty, Floats, plain
 from headrace._native import DataType, Operator
 from headrace.collectives.demand import Collective, Demand
-from headrace.collectives.run import shared_buffer
-from headrace.collectives.run.connect.addresses import host_of
+from headrace.executor import empty_shared
+from headrace.executor.connect.addresses import host_of
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.verify import Proof
@@ -88,7 +88,7 @@ def connect_native(
     tls : True to encrypt traffic between hosts.
     threads : number of threads that may move bytes at one time.
     """
-    from headrace.collectives.run.executor import Executor
+    from headrace.executor import Executor
 
     executor = Executor(
         rank,
@@ -199,7 +199,7 @@ class Native:
 class ZeroCopy(Native):
     """The same on shared buffers, which the other ranks may read."""
 
-    empty = staticmethod(shared_buffer.empty_shared)
+    empty = staticmethod(empty_shared)
 
 
 class Encrypted(Native):

@@ -15,7 +15,7 @@ from headrace.kinds import capabilities
 Modules = Mapping[str, Path]
 
 
-OUTSIDE = ("headrace.torch", "headrace.registration", "headrace.demo")
+OUTSIDE = ("headrace.registration", "headrace.demo")
 """Modules that join capabilities, and so may look into them."""
 
 _NO_CODE = frozenset(

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.rank_worker import await_text, check, fill, publish, start_together
 from headrace._native import DataType
 from headrace.collectives.demand import Collective
-from headrace.collectives.run.executor import Executor
+from headrace.executor import Executor
 
 FULL_EXCHANGE = 0
 """The first program is the barrier's."""

@@ -126,10 +126,10 @@ void check_signals() {
 void bind_executor(nb::module_& module) {
   nb::exception<CommunicationError>(module, "CommunicationError", PyExc_RuntimeError);
 
-  nb::enum_<DataType> types(module, "DataType");
+  nb::enum_<DataType> types(module, "DataType", "Element type of a collective.");
   for (int i = 0; i < kDataTypes; ++i) types.value(kDataTypeTable[i].name, DataType(i));
 
-  nb::enum_<Operator> operators(module, "Operator");
+  nb::enum_<Operator> operators(module, "Operator", "How a collective combines elements.");
   for (int i = 0; i < kOperators; ++i) operators.value(kOperatorTable[i], Operator(i));
 
   nb::enum_<Kind>(module, "Kind")
@@ -144,7 +144,7 @@ void bind_executor(nb::module_& module) {
       .value("all_to_all_v", Kind::kAllToAllV)
       .value("custom", Kind::kCustom);
 
-  nb::enum_<Priority>(module, "Priority")
+  nb::enum_<Priority>(module, "Priority", "Background bytes move when no others can.")
       .value("urgent", Priority::kUrgent)
       .value("normal", Priority::kNormal)
       .value("background", Priority::kBackground);

@@ -14,6 +14,8 @@ class CommunicationError(RuntimeError):
     pass
 
 class DataType(enum.Enum):
+    """Element type of a collective."""
+
     float32 = 0
 
     float64 = 1
@@ -45,6 +47,8 @@ class DataType(enum.Enum):
     bool = 14
 
 class Operator(enum.Enum):
+    """How a collective combines elements."""
+
     sum = 0
 
     product = 1
@@ -81,6 +85,8 @@ class Kind(enum.Enum):
     custom = 9
 
 class Priority(enum.Enum):
+    """Background bytes move when no others can."""
+
     urgent = 0
 
     normal = 1

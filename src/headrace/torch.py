@@ -11,8 +11,7 @@ from headrace.registration import NAME, register
 # isort: on
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import numpy as np
@@ -75,19 +74,14 @@ def step() -> None:
     mark_step()
 
 
-@contextmanager
-def background() -> Generator[None]:
+def background() -> AbstractContextManager[None]:
     """Give the collectives that this thread begins inside background priority.
 
     Their bytes move when no others can. All ranks have to use it for the same calls.
     """
-    from headrace.collectives.run.torch.caller import in_background
+    from headrace import executor
 
-    token = in_background.set(True)
-    try:
-        yield
-    finally:
-        in_background.reset(token)
+    return executor.background()
 
 
 def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -105,10 +99,10 @@ def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     ------
     CommunicationError : there is no shared memory left.
     """
-    from headrace.collectives.run import shared_buffer
+    from headrace.executor import empty_shared
 
     wanted = dtype or torch.get_default_dtype()
-    memory = shared_buffer.empty_shared(math.prod(size) * wanted.itemsize, np.uint8)
+    memory = empty_shared(math.prod(size) * wanted.itemsize, np.uint8)
     return torch.from_numpy(memory).view(wanted).reshape(size)
 
 

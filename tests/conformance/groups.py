@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from headrace.collectives.run.executor import Executor
+from headrace.executor import Executor
 
 
 def each(executors: list[Executor], action: Callable[[Executor], None]) -> None:

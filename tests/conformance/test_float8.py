@@ -12,7 +12,7 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.executor import Executor
+from headrace.executor import Executor
 from tests.conformance.groups import each, group
 
 OPERATORS = {

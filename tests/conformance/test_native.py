@@ -21,8 +21,8 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.collectives.run.choose import Chooser
-from headrace.collectives.run.executor import Executor
 from headrace.errors import InputError
+from headrace.executor import Executor
 from tests.collectives.plan.template_cases import serves
 from tests.conformance.groups import each, group
 from tests.tiers import case

@@ -16,8 +16,8 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
+from headrace.executor import Executor
 from headrace.launch.worker import Receive, Send, run_worker
 
 

@@ -11,8 +11,8 @@ import pytest
 from headrace._native import DataType
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.choose import Chooser
-from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError
+from headrace.executor import Executor
 from tests.conformance.groups import each, group
 from tests.waiting import HANG_S, wait_until
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from headrace.collectives.adapt.agent import Agent, TrafficCollector
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import PlanSwitch
+from headrace.executor import Executor
 from tests.job.stores import MemoryStore
 from tests.waiting import ENDLESS_S, HANG_S, no_hang
 

@@ -4,8 +4,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.collectives.adapt.metrics import CollectiveMetrics
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import PlanSwitch
+from headrace.executor import Executor
 
 
 def test_every_rank_has_its_plan_calls_and_connections() -> None:

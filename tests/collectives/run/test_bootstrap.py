@@ -18,9 +18,9 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.measure.cache import HostId, ProfileCache
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.run import bootstrap as automatic
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
+from headrace.executor import Executor
 from headrace.testbed import Testbed, TestbedSpec, rank_environment
 
 HOSTS = [HostId(f"10.0.0.{rank}", f"boot-{rank}") for rank in range(3)]

@@ -11,7 +11,7 @@ from tests.conformance.launch import environment, outputs, ranks
 
 CHILD = """
 import gc, os, sys, threading, time
-from headrace.collectives.run.executor import Executor
+from headrace.executor import Executor
 
 executors = [Executor(rank, 2, secret="s", threads=int(sys.argv[1])) for rank in (0, 1)]
 addresses = [executor.address for executor in executors]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from headrace.collectives.run.connect.addresses import addresses_towards, is_loopback
 from headrace.collectives.run.rendezvous import Rendezvous, _chosen
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
+from headrace.executor.connect.addresses import addresses_towards, is_loopback
 from headrace.job.store import monitored_barrier
 from tests.waiting import HANG_S, STALL_S
 

@@ -17,7 +17,6 @@ from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Direction, Program, Schedule, Transfer
-from headrace.collectives.run.executor import Executor, Recorded
 from headrace.collectives.trace import clocks, gathering
 from headrace.collectives.trace import job as job_module
 from headrace.collectives.trace.clocks import Offset, clock_offset
@@ -27,6 +26,7 @@ from headrace.collectives.trace.job import TraceJob, TraceResult, trace_ranks
 from headrace.collectives.trace.lanes import lane_counters
 from headrace.collectives.trace.times import Times, measured, predicted
 from headrace.errors import CommunicationError, InputError, VerificationError
+from headrace.executor import Executor, Recorded
 from headrace.topology.presets import uniform
 from tests.conformance.groups import each, group
 

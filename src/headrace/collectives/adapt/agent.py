@@ -20,10 +20,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from headrace.collectives.adapt.observe.traffic import Traffic
-from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.statistics import ConnectionStatistics
 from headrace.collectives.run.switch import PLAN, PlanSwitch
 from headrace.errors import CommunicationError
+from headrace.executor import ConnectionStatistics, Executor
 from headrace.job.agreement import NEWS, Follower, Store, announce
 from headrace.job.switch import Activation
 

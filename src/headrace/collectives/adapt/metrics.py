@@ -6,8 +6,8 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from headrace.collectives.adapt.coordinator import Coordinator
-from headrace.collectives.run.statistics import ConnectionStatistics, StatisticsReader
 from headrace.collectives.run.switch import PlanSwitch
+from headrace.executor import ConnectionStatistics, StatisticsReader
 from headrace.job.metrics import RankMetrics
 
 

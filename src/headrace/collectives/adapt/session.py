@@ -21,10 +21,10 @@ from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.run.bootstrap import invalidate
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import PLAN, PlanSwitch
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError
+from headrace.executor import Executor
 from headrace.extras import require
 from headrace.job.agreement import Proposer, own_connection, rank_names
 from headrace.job.records import Records

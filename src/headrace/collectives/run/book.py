@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.collectives.run.connect.addresses import host_of
+from headrace.executor.connect.addresses import host_of
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook

@@ -18,9 +18,9 @@ from headrace.collectives.measure.cache import HostId, ProfileCache
 from headrace.collectives.measure.embed.groups import aggregation_groups
 from headrace.collectives.measure.survey import measure_ranks
 from headrace.collectives.plan.book import PlanBook, build_book
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError
+from headrace.executor import Executor
 from headrace.job.store import answering, wait_for
 from headrace.topology.profile import Profile
 from headrace.topology.summary import in_words

@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from headrace.collectives.run.connect.addresses import (
+from headrace.collectives.settings import CollectiveSettings
+from headrace.errors import CommunicationError, InputError
+from headrace.executor import Executor
+from headrace.executor.connect.addresses import (
     FAMILIES,
     IPV4,
     IPV6,
@@ -27,11 +30,9 @@ from headrace.collectives.run.connect.addresses import (
     interface_addresses,
     is_loopback,
 )
-from headrace.collectives.run.connect.descriptors import shortage
-from headrace.collectives.run.executor import TAGS, Executor
-from headrace.collectives.run.pacing import pace
-from headrace.collectives.settings import CollectiveSettings
-from headrace.errors import CommunicationError, InputError
+from headrace.executor.connect.descriptors import shortage
+from headrace.executor.executor import TAGS
+from headrace.executor.pacing import pace
 from headrace.job.store import answering, innermost, wait_for
 from headrace.settings import Settings
 

@@ -7,10 +7,10 @@ rank 0), or an error (see `headrace.launch`).
 import base64
 
 from headrace.collectives.program import Program
-from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.pacing import pace
 from headrace.collectives.settings import CollectiveSettings
 from headrace.collectives.trace.job import TraceJob, trace_ranks
+from headrace.executor import Executor
+from headrace.executor.pacing import pace
 from headrace.launch.worker import Receive, Send, run_worker
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from headrace.collectives.run.executor import Executor
+    from headrace.executor import Executor
 
 ROUND_TRIPS = 40
 _TAG = 0xFFFF_7C10

@@ -7,11 +7,11 @@ import numpy as np
 
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.program import Program
-from headrace.collectives.run.executor import Recorded
 from headrace.collectives.trace.clocks import Offset, clock_identity, clock_offset
+from headrace.executor import Recorded
 
 if TYPE_CHECKING:
-    from headrace.collectives.run.executor import Executor
+    from headrace.executor import Executor
 
 _TAG = 0xFFFF_7C11
 _HEAD = 4  # two words of the clock's identity, called_ns, ended_ns

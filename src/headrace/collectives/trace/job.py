@@ -11,9 +11,9 @@ from headrace.collectives.demand import REDUCING, Collective, Demand
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program
 from headrace.collectives.run.choose import Chooser
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.trace.gathering import Trace, gather
 from headrace.errors import InputError, VerificationError
+from headrace.executor import Executor
 
 _ELEMENT_BYTES = 4  # float32
 _PERIOD = 31  # of the values: small, so that every sum is exact

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.torchrun import join_torchrun
 from headrace.collectives.settings import CollectiveSettings
 from headrace.collectives.trace.agent import channels_of
 from headrace.collectives.trace.job import OnProgress, TraceJob, TraceResult, trace_ranks
 from headrace.errors import CommunicationError
+from headrace.executor import Executor
 from headrace.launch.roles import Role, Roles
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.probes.group_prober import GroupProber, name_hosts
 from headrace.collectives.measure.probes.probe import Flow, Manner, Probe
 from headrace.collectives.measure.survey import survey
-from headrace.collectives.run import executor
 from headrace.errors import CommunicationError
+from headrace.executor import Executor
 
 QUICK = ProbeEffort(tournament_us=2000, quiet_us=3000, sharing_us=2000, most_bytes=1e6)
 
@@ -18,7 +18,7 @@ QUICK = ProbeEffort(tournament_us=2000, quiet_us=3000, sharing_us=2000, most_byt
 def together(hosts: Sequence[str], part: Callable[[GroupProber], object]) -> list[object]:
     """Run `part` at every rank, each in a thread of its own; returns results or errors by rank."""
     executors = [
-        executor.Executor(rank, len(hosts), secret="hosts", shared_memory=False)
+        Executor(rank, len(hosts), secret="hosts", shared_memory=False)
         for rank in range(len(hosts))
     ]
     addresses = [one.address for one in executors]

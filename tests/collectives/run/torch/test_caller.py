@@ -14,7 +14,6 @@ import torch
 from torch.distributed import AllreduceOptions
 
 from headrace.collectives.run.choose import Chooser
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.callbacks import Callbacks
 from headrace.collectives.run.torch.caller import Caller
@@ -22,6 +21,7 @@ from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.group import HeadraceGroup
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError
+from headrace.executor import Executor
 from tests.conformance.groups import each
 from tests.waiting import HANG_S, no_hang, wait_until
 

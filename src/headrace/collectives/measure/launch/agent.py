@@ -12,9 +12,9 @@ from typing import Any
 
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.survey import measure_ranks
-from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.pacing import pace
 from headrace.errors import CommunicationError
+from headrace.executor import Executor
+from headrace.executor.pacing import pace
 from headrace.launch.worker import Receive, Send, run_worker
 from headrace.settings import Settings
 

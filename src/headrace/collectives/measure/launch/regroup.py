@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.rendezvous import Rendezvous
 from headrace.errors import CommunicationError
+from headrace.executor import Executor
+from headrace.executor.pacing import pace
 from headrace.settings import Settings
 
 _ARRIVAL_S = 15.0  # the leader may be computing when the others detect the loss

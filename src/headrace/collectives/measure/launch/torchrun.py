@@ -5,10 +5,10 @@ import socket
 from headrace.collectives.measure.budget import ProbeEffort, ProgressCallback
 from headrace.collectives.measure.launch.regroup import StoreRegroup
 from headrace.collectives.measure.survey import measure_ranks
-from headrace.collectives.run.connect.addresses import host_of
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.torchrun import join_torchrun
 from headrace.collectives.settings import CollectiveSettings
+from headrace.executor import Executor
+from headrace.executor.connect.addresses import host_of
 from headrace.topology.profile import Profile
 
 

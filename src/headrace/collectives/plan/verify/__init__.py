@@ -35,6 +35,7 @@ Requirements on the executor for the proof to hold
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.collectives.errors import UnverifiedPlanError
 from headrace.collectives.plan.verify.history import Writes, histories
 from headrace.collectives.plan.verify.order import running_order
 from headrace.collectives.plan.verify.races import check_races
@@ -61,6 +62,20 @@ class Proof:
     program_digest: str
     verifier_version: int
     program: Program | None = field(default=None, repr=False, compare=False)
+
+    def check(self, digest: str) -> None:
+        """Check that this proves the program of that digest.
+
+        Raises
+        ------
+        UnverifiedPlanError : it is of another program, or by another version of the verifier.
+        """
+        if self.program_digest != digest or self.verifier_version != VERIFIER_VERSION:
+            raise UnverifiedPlanError(
+                f"the proof is of program {self.program_digest[:12]} by verifier "
+                f"{self.verifier_version}; this is program {digest[:12]} and verifier "
+                f"{VERIFIER_VERSION}: verify the plan again"
+            )
 
     def digest_of(self, program: Program) -> str:
         """Return the digest of `program`, at no cost for the one that was proven."""

@@ -16,8 +16,9 @@ from torch import (
 from torch.distributed import ReduceOp
 
 from headrace._native import DataType, Operator
-from headrace.collectives.run.executor import ELEMENTS, Segment
 from headrace.errors import InputError
+from headrace.executor import Segment
+from headrace.executor.executor import ELEMENTS
 
 Tensors = Sequence[torch.Tensor]
 

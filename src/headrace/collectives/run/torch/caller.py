@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -14,7 +13,6 @@ from headrace import _native
 from headrace._native import Priority
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.choose import Choice, Chooser
-from headrace.collectives.run.executor import Executor, Gone, LoadedProgram
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.buffers import (
@@ -30,6 +28,9 @@ from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.spans import open_span, profiling, span
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks, guarded
 from headrace.errors import CommunicationError, InputError
+from headrace.executor import Executor, LoadedProgram
+from headrace.executor.background import in_background
+from headrace.executor.executor import Gone
 from headrace.job.switch import HOLD_S, Activation
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ DONE = SeveralWorks()
 
 # Largest calls of urgent priority, which do not wait behind larger ones.
 _URGENT_BYTES = 64 << 10
-in_background: ContextVar[bool] = ContextVar("in_background", default=False)
-"""Set if the calls that this thread begins yield to others; see `headrace.torch.background`."""
 
 _CACHED_CALLS = 256
 _LOOSE_WORKS = 64
@@ -353,7 +352,7 @@ class Caller:
 
 
 def _priority(ready: Ready | Reduction) -> Priority:
-    return Priority.background if in_background.get() else ready.priority
+    return Priority.background if in_background() else ready.priority
 
 
 def _remember(cache: dict[_K, _V], key: _K, value: _V) -> None:

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch.distributed import ReduceOptions
 
 from headrace.collectives.demand import Collective
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch import checks, sparse
@@ -30,6 +29,7 @@ from headrace.collectives.run.torch.staging import Use, staged
 from headrace.collectives.run.torch.untraced import untraced
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks
 from headrace.errors import CommunicationError
+from headrace.executor import Executor
 from headrace.job.store import monitored_barrier
 
 TensorLists = Sequence[Sequence[torch.Tensor]]

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.untraced import untraced
 from headrace.collectives.run.torch.work import PendingWork
+from headrace.executor import Executor
 
 Fail = Callable[[str], None]
 

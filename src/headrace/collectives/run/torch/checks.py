@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from headrace.collectives.run.executor import TAGS
 from headrace.collectives.run.torch.buffers import Tensors, check_dense
 from headrace.errors import InputError
+from headrace.executor.executor import TAGS
 
 
 def tag(found: int) -> None:

@@ -72,7 +72,7 @@ class ComparingCaller(Caller):
         arithmetic: Arithmetic = MOVED,
     ) -> dist.Work:
         """Compare a collective, then run or submit it."""
-        collective = ready.program.collective
+        collective = Collective(ready.program.collective)
         # sent to each rank, then received from each rank, in an all-to-all
         sizes = [size for _, size, blocks, _ in bound.segments for _ in range(blocks)]
         exchanged = sizes if collective is Collective.ALL_TO_ALL else ()

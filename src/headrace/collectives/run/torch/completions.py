@@ -9,9 +9,9 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from headrace import _native
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.torch.work import PendingWork
 from headrace.errors import CommunicationError
+from headrace.executor import Executor
 
 # The last group to detach wakes the threads, so this only bounds a missed wake-up, and the wait for
 # threads that are in callbacks.

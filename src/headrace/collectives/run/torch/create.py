@@ -13,10 +13,6 @@ from torch._C._distributed_c10d import DebugLevel, PrefixStore, get_debug_level
 
 from headrace.collectives.run.book import channels, describe_book, fitting, load_book
 from headrace.collectives.run.choose import Chooser
-from headrace.collectives.run.connect.addresses import host_of
-from headrace.collectives.run.connect.descriptors import shortage
-from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.pacing import pace
 from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous, allgather_addresses
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch.callbacks import Callbacks
@@ -28,6 +24,10 @@ from headrace.collectives.run.torch.incarnation import own_part
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError
+from headrace.executor import Executor
+from headrace.executor.connect.addresses import host_of
+from headrace.executor.connect.descriptors import shortage
+from headrace.executor.pacing import pace
 from headrace.job.store import answering
 
 if TYPE_CHECKING:

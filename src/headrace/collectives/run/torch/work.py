@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import OpType  # pyright: ignore[reportAttributeAccessIssue]
 
-from headrace.collectives.run.executor import Executor
 from headrace.collectives.run.torch.callbacks import Callbacks, combine, track
 from headrace.collectives.run.torch.copies import Copies
 from headrace.collectives.run.torch.spans import Span, close_span
 from headrace.collectives.run.torch.untraced import untraced
 from headrace.errors import CommunicationError, InputError
+from headrace.executor import Executor
 
 _FIRST_PAUSE_S = 20e-6
 _LONGEST_PAUSE_S = 1e-3

@@ -15,16 +15,16 @@ from unittest import mock
 
 import pytest
 
-from headrace.collectives.run.connect import accepting, dialling
-from headrace.collectives.run.connect.handshake import (
+from headrace.executor.connect import accepting, dialling
+from headrace.executor.connect.handshake import (
     CHALLENGE_BYTES,
     CONTROL_CHANNEL,
     WELCOME_BYTES,
     Dialler,
     Purpose,
 )
-from headrace.collectives.run.connect.handshake_loop import Loop
-from headrace.collectives.run.connect.listener import Listener, PeerConnection
+from headrace.executor.connect.handshake_loop import Loop
+from headrace.executor.connect.listener import Listener, PeerConnection
 from tests.waiting import ENDLESS_S, HANG_S
 
 SECRET = b"00112233445566778899aabbccddeeff"

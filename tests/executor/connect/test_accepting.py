@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from headrace.collectives.run.connect import accepting
-from headrace.collectives.run.connect.handshake import (
+from headrace.errors import CommunicationError
+from headrace.executor.connect import accepting
+from headrace.executor.connect.handshake import (
     CHALLENGE_BYTES,
     CONTROL_CHANNEL,
     HELLO_BYTES,
@@ -24,9 +25,8 @@ from headrace.collectives.run.connect.handshake import (
     Purpose,
     local_name,
 )
-from headrace.collectives.run.connect.handshake_loop import make_memory
-from headrace.errors import CommunicationError
-from tests.collectives.run.connect.connecting import (
+from headrace.executor.connect.handshake_loop import make_memory
+from tests.executor.connect.connecting import (
     CHANNELS,
     MEMORY_BYTES,
     SECRET,

@@ -7,9 +7,9 @@ import os
 import socket
 from typing import Any, NamedTuple
 
-from headrace.collectives.run.connect.addresses import format_address
-from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL
 from headrace.errors import CommunicationError, InputError
+from headrace.executor.connect.addresses import format_address
+from headrace.executor.connect.handshake import CONTROL_CHANNEL
 
 _BACKLOG = 4096
 _IP_BIND_ADDRESS_NO_PORT = 24  # not in Python's socket module before 3.12

@@ -12,17 +12,17 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from headrace.collectives.run.connect.accepting import Accepting
-from headrace.collectives.run.connect.dialling import Dialling
-from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL, Member, local_name
-from headrace.collectives.run.connect.handshake_loop import Handshake, Loop
-from headrace.collectives.run.connect.sockets import (
+from headrace.errors import CommunicationError, InputError
+from headrace.executor.connect.accepting import Accepting
+from headrace.executor.connect.dialling import Dialling
+from headrace.executor.connect.handshake import CONTROL_CHANNEL, Member, local_name
+from headrace.executor.connect.handshake_loop import Handshake, Loop
+from headrace.executor.connect.sockets import (
     local_listener,
     numeric_host,
     parsed,
     tcp_listener,
 )
-from headrace.errors import CommunicationError, InputError
 
 _TICK_S = 0.1
 _CHECK_S = 0.5  # interval of looks for a failure at another rank

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from headrace import _native
-from headrace.collectives.run.executor import Executor
 from headrace.errors import CommunicationError, InputError
+from headrace.executor import Executor
 from tests.conformance.groups import each
 from tests.conformance.launch import outputs, ranks
 from tests.waiting import ENDLESS_S, STALL_S

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.collectives.run.connect import addresses as module
-from headrace.collectives.run.connect.addresses import (
+from headrace.executor.connect import addresses as module
+from headrace.executor.connect.addresses import (
     IPV4,
     IPV6,
     addresses_towards,
@@ -16,7 +16,7 @@ from headrace.collectives.run.connect.addresses import (
     host_of,
     interface_addresses,
 )
-from headrace.collectives.run.connect.sockets import numeric_host, parsed
+from headrace.executor.connect.sockets import numeric_host, parsed
 from tests.conformance.launch import all_succeed
 
 LINES = """\

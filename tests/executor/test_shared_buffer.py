@@ -10,9 +10,8 @@ import torch
 import headrace.torch
 from headrace._native import DataType
 from headrace.collectives.demand import Collective
-from headrace.collectives.run import shared_buffer
 from headrace.collectives.run.choose import Chooser
-from headrace.collectives.run.executor import Executor
+from headrace.executor import Executor, empty_shared
 from tests.conformance.groups import each, group
 from tests.conformance.launch import outputs, ranks
 
@@ -55,20 +54,20 @@ def test_results_are_those_of_other_memory(collective: Collective, *, one_host: 
         return [np.stack(kept) for kept in found]
 
     plain = results(lambda shape: np.empty(shape, np.float32))
-    for mine, other in zip(results(shared_buffer.empty_shared), plain, strict=True):
+    for mine, other in zip(results(empty_shared), plain, strict=True):
         np.testing.assert_array_equal(mine, other)
 
 
 def test_memory_comes_back_and_is_used_again() -> None:
-    first = shared_buffer.empty_shared((300, 1000))
+    first = empty_shared((300, 1000))
     first[:] = 3.0
     address, view = first.ctypes.data, first[10:20]
     del first
-    other = shared_buffer.empty_shared(300_000)
+    other = empty_shared(300_000)
     assert other.ctypes.data != address, "a view still refers to it"
     assert (view == 3.0).all()
     del view
-    assert shared_buffer.empty_shared(290_000).ctypes.data == address
+    assert empty_shared(290_000).ctypes.data == address
 
 
 def test_a_tensor_has_the_shape_and_type_that_were_asked_for() -> None:
@@ -107,7 +106,7 @@ def test_memory_of_tensors_that_are_gone_is_given_back() -> None:
         loaded = executor.load(choice.program, choice.proof)
         for turn in range(1, 121):
             elements = chunks * count * 1000 * turn
-            data = shared_buffer.empty_shared(elements)
+            data = empty_shared(elements)
             data[:] = executor.rank
             rows = [(data.ctypes.data, elements, 1, chunks)]
             executor.run(executor.prepare(loaded, rows, dtype=DataType.float32))

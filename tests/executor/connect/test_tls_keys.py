@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.collectives.run.connect.listener import PeerConnection
 from headrace.errors import CommunicationError
-from tests.collectives.run.connect.connecting import (
+from headrace.executor.connect.listener import PeerConnection
+from tests.executor.connect.connecting import (
     close,
     listener,
     no_descriptor_is_left,  # noqa: F401 - a fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.collectives.run.connect.handshake import (
+from headrace.executor.connect.handshake import (
     CHALLENGE_BYTES,
     CONTROL_CHANNEL,
     HELLO_BYTES,

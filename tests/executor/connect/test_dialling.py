@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.collectives.run.connect import dialling
-from headrace.collectives.run.connect.handshake import (
+from headrace.executor.connect import dialling
+from headrace.executor.connect.handshake import (
     CHALLENGE_BYTES,
     local_name,
 )
-from tests.collectives.run.connect.connecting import (
+from tests.executor.connect.connecting import (
     SECRET,
     Intruders,
     all_pairs,
@@ -97,7 +97,7 @@ def test_a_local_name_that_is_taken_already_leaves_tcp(
     with socket.socket(socket.AF_UNIX) as taken:
         taken.bind(b"\0headrace test")
         monkeypatch.setattr(
-            "headrace.collectives.run.connect.listener.local_name", lambda *_: b"\0headrace test"
+            "headrace.executor.connect.listener.local_name", lambda *_: b"\0headrace test"
         )
         group = [listener(r, 2) for r in range(2)]
     assert "TCP to all ranks" in caplog.text

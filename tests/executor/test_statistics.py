@@ -12,9 +12,9 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
-from headrace.collectives.run.executor import Executor
-from headrace.collectives.run.statistics import Stat, StatisticsReader
 from headrace.errors import ForkError
+from headrace.executor import Executor
+from headrace.executor.statistics import Stat, StatisticsReader
 from tests.conformance.groups import each, group
 
 

@@ -16,13 +16,11 @@ import numpy as np
 
 from headrace import _native
 from headrace._native import DataType, Operator, Priority
-from headrace.collectives.demand import Collective
-from headrace.collectives.errors import UnverifiedPlanError
-from headrace.collectives.plan.verify import VERIFIER_VERSION, Proof
-from headrace.collectives.program import Direction, Program
-from headrace.collectives.run.connect.listener import Listener
-from headrace.collectives.run.statistics import StatisticsReader
 from headrace.errors import CommunicationError, InputError
+from headrace.executor import programs
+from headrace.executor.connect.listener import Listener
+from headrace.executor.programs import ExecutableProgram, LoadedProgram, ProgramProof
+from headrace.executor.statistics import StatisticsReader
 
 DEFAULT_DEADLINE_S = 60.0
 
@@ -51,16 +49,6 @@ Segment = tuple[int, int, int, int]
 Every block is divided into `chunks` slots: slot k of a block covers its elements
 [k * elements // chunks, (k + 1) * elements // chunks).
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedProgram:
-    """A proven program, loaded for one rank."""
-
-    native: _native.Program
-    collective: Collective
-    channels: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -189,27 +177,14 @@ class Executor:
         with _translated():
             self._native.connect(links, max(0.0, deadline - time.monotonic()))
 
-    def load(self, program: Program, proof: Proof) -> LoadedProgram:
+    def load(self, program: ExecutableProgram, proof: ProgramProof) -> LoadedProgram:
         """Load a proven program.
 
         Raises
         ------
         UnverifiedPlanError : if `proof` is by another verifier or of another program.
         """
-        digest = program.digest
-        if proof.program_digest != digest or proof.verifier_version != VERIFIER_VERSION:
-            raise UnverifiedPlanError(
-                f"the proof is of program {proof.program_digest[:12]} by verifier "
-                f"{proof.verifier_version}; this is program {digest[:12]} and verifier "
-                f"{VERIFIER_VERSION}: verify the plan again"
-            )
-        native = _rank_program(program, self.rank, digest)
-        return LoadedProgram(
-            native=native,
-            collective=program.demand.collective,
-            channels=native.channels,
-            digest=digest,
-        )
+        return programs.load(program, proof, self.rank)
 
     def prepare(
         self,
@@ -236,7 +211,7 @@ class Executor:
         ------
         InputError : if results of the program cannot be averaged.
         """
-        if average and loaded.collective is Collective.CUSTOM:
+        if average and loaded.collective == programs.CUSTOM:
             raise InputError(
                 "a custom collective cannot be averaged, as its results may combine any number of "
                 "ranks: use 'sum' and divide"
@@ -477,39 +452,3 @@ class _translated:  # noqa: N801 - reads as a phrase: `with _translated():`
             raise CommunicationError(str(error)) from None
         if isinstance(error, ValueError):
             raise InputError(str(error)) from None
-
-
-def _rank_program(program: Program, rank: int, digest: str) -> _native.Program:
-    """Return one rank's lanes, steps and dependencies of `program`, with local indices."""
-    lanes, steps, dependencies = program.lanes, program.steps, program.dependencies
-    first_lane, end_lane = np.searchsorted(lanes["rank"], [rank, rank + 1])
-    first_step, end_step = np.searchsorted(steps["lane"], [first_lane, end_lane])
-    first, end = np.searchsorted(dependencies["step"], [first_step, end_step])
-    mine, my_steps = slice(first_lane, end_lane), slice(first_step, end_step)
-    local = lanes["direction"][mine] == Direction.LOCAL
-    results = [slot for slot, _, _ in program.demand.final(rank)]
-    contiguous = len(results) if results else 0
-
-    def column(values: np.ndarray, offset: int = 0) -> np.ndarray:
-        return np.ascontiguousarray(values - values.dtype.type(offset))
-
-    return _native.Program(
-        rank=rank,
-        ranks=program.demand.ranks,
-        slots=program.demand.slots,
-        scratch_slots=program.scratch_slots,
-        result_slot=min(results, default=0),
-        result_slots=contiguous,
-        lane_direction=column(lanes["direction"][mine]),
-        lane_peer=np.where(local, np.int32(-1), lanes["peer"][mine]).astype(np.int32),
-        lane_channel=column(lanes["channel"][mine]),
-        step_lane=column(steps["lane"][my_steps], first_lane),
-        step_op=column(steps["op"][my_steps]),
-        step_slot=column(steps["slot"][my_steps]),
-        step_source_slot=column(steps["src_slot"][my_steps]),
-        step_count=column(steps["count"][my_steps]),
-        dependency_step=column(dependencies["step"][first:end], first_step),
-        dependency_on=column(dependencies["on"][first:end], first_step),
-        kind=getattr(_native.Kind, program.demand.collective),
-        mark=int(digest[:8], 16),
-    )

@@ -18,8 +18,8 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, NamedTuple
 
-from headrace.collectives.run.connect.handshake import Refused
-from headrace.collectives.run.connect.sockets import check_connected, start_connecting
+from headrace.executor.connect.handshake import Refused
+from headrace.executor.connect.sockets import check_connected, start_connecting
 
 Steps = Generator[int, None, None]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headrace.collectives.run.connect.handshake import CONTROL_CHANNEL
-from headrace.collectives.run.connect.handshake_loop import Loop
-from headrace.collectives.run.connect.listener import PeerConnection
 from headrace.errors import CommunicationError, InputError
-from tests.collectives.run.connect.connecting import (
+from headrace.executor.connect.handshake import CONTROL_CHANNEL
+from headrace.executor.connect.handshake_loop import Loop
+from headrace.executor.connect.listener import PeerConnection
+from tests.executor.connect.connecting import (
     SECRET,
     all_pairs,
     check,

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.collectives.run.connect.addresses import host_of
-from headrace.collectives.run.connect.handshake import (
+from headrace.errors import CommunicationError
+from headrace.executor.connect.addresses import host_of
+from headrace.executor.connect.handshake import (
     CHALLENGE_BYTES,
     CONTROL_CHANNEL,
     POINT_TO_POINT_CHANNEL,
@@ -30,15 +31,14 @@ from headrace.collectives.run.connect.handshake import (
     Refused,
     local_name,
 )
-from headrace.collectives.run.connect.handshake_loop import (
+from headrace.executor.connect.handshake_loop import (
     HANDSHAKE_S,
     Handshake,
     Loop,
     Steps,
     make_memory,
 )
-from headrace.collectives.run.connect.sockets import Endpoint, dialling_socket, parsed, prepare
-from headrace.errors import CommunicationError
+from headrace.executor.connect.sockets import Endpoint, dialling_socket, parsed, prepare
 
 LOCAL_ATTEMPTS = 3
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.collectives.run.connect.handshake_loop import Handshake
+from headrace.executor.connect.handshake_loop import Handshake
 
 
 @pytest.mark.parametrize("write", [lambda handshake: handshake.send(b"x"), Handshake.send_memory])

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.collectives.run.connect.addresses import host_of
-from headrace.collectives.run.executor import Executor
+from headrace.executor.connect.addresses import host_of
+from headrace.executor.executor import Executor
 from headrace.settings import Settings
 from headrace.testbed.loopback import pace_rate
 

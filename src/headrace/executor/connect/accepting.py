@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from headrace.collectives.run.connect.handshake import (
+from headrace.errors import CommunicationError
+from headrace.executor.connect.handshake import (
     CONTROL_CHANNEL,
     HELLO_BYTES,
     PROOF_BYTES,
@@ -16,9 +17,8 @@ from headrace.collectives.run.connect.handshake import (
     Member,
     Refused,
 )
-from headrace.collectives.run.connect.handshake_loop import HANDSHAKE_S, Handshake, Loop, Steps
-from headrace.collectives.run.connect.sockets import prepare
-from headrace.errors import CommunicationError
+from headrace.executor.connect.handshake_loop import HANDSHAKE_S, Handshake, Loop, Steps
+from headrace.executor.connect.sockets import prepare
 
 MAX_HANDSHAKES = 1024
 """Limit of concurrent handshakes on the accepting side."""
