@@ -1,6 +1,7 @@
 #include "codec/codec.hpp"
 
 #include "codec/kernels.hpp"
+#include "simd/instruction_sets.hpp"
 
 namespace headrace::codec {
 namespace {
@@ -15,14 +16,8 @@ const CodecTable& best_kernels() {
 std::vector<const CodecTable*> codec_tables() {
   std::vector<const CodecTable*> tables = {&portable::codec_kernels()};
 #ifdef HEADRACE_X86_KERNELS
-  // Each condition names every extension that CMakeLists.txt lets the compiler use for the table.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
-    tables.push_back(&avx2::codec_kernels());
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-      tables.push_back(&avx512::codec_kernels());
-    }
-  }
+  if (has_avx2()) tables.push_back(&avx2::codec_kernels());
+  if (has_avx512()) tables.push_back(&avx512::codec_kernels());
 #endif
   return tables;
 }

@@ -9,13 +9,15 @@
 #include "codec/bits.inc.hpp"
 #include "codec/kernels.hpp"
 #include "codec/levels.inc.hpp"
-#include "codec/packing.inc.hpp"
 #include "codec/signs.inc.hpp"
 #include "codec/topk.inc.hpp"
-#include "reduce/formats.inc.hpp"
+#include "simd/formats.inc.hpp"
+#include "simd/packing.inc.hpp"
 
 namespace headrace::codec::HEADRACE_ISA {
 namespace {
+
+using namespace headrace::HEADRACE_ISA;
 
 // With the bits of negative ones turned over, floating-point numbers compare as integers, NaN
 // outside of the infinities; its own inverse. Unlike those of float, such minima can be vectorised.
@@ -133,7 +135,6 @@ void repack_table(const std::uint8_t* from, std::size_t count, int bits, std::ui
   kByBits[bits - 1](from, count, out);
 }
 
-using headrace::HEADRACE_ISA::Float8E4M3;
 constexpr float kFloat8Largest = 448;
 constexpr std::int32_t kSmallestNormal = 0x00800000;
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "codec/bits.inc.hpp"
-#include "codec/packing.inc.hpp"
+#include "simd/packing.inc.hpp"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -12,6 +12,8 @@
 
 namespace headrace::codec::HEADRACE_ISA {
 namespace {
+
+using namespace headrace::HEADRACE_ISA;
 
 constexpr int kPhiloxRounds = 10;
 constexpr std::size_t kWords = 4;  // of a counter's random numbers, 32 bits each

@@ -8,9 +8,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "reduce/formats.inc.hpp"
-#include "reduce/half_lanes.inc.hpp"
 #include "reduce/kernels.hpp"
+#include "simd/formats.inc.hpp"
+#include "simd/half_lanes.inc.hpp"
 
 namespace headrace::HEADRACE_ISA {
 namespace {

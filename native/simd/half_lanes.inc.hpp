@@ -1,6 +1,8 @@
 // float16 on x86 processors with F16C, a register at a time: gcc does not vectorise its conversions
-// to float and back by itself. Compiled once per instruction set, like kernels.inc.hpp, which
-// includes this.
+// to float and back by itself. Compiled once per instruction set, by the kernels that
+// include this.
+#pragma once
+
 #include <cstddef>
 #include <cstring>
 

@@ -1,12 +1,12 @@
 // Codes of 1 to 8 bits, one a byte, to packed ones and back: eight are a word of 64 bits, which is
-// squeezed in three steps. Compiled once per instruction set, like kernels.inc.hpp.
+// squeezed in three steps. Compiled once per instruction set, by the kernels that include this.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-namespace headrace::codec::HEADRACE_ISA {
+namespace headrace::HEADRACE_ISA {
 namespace {
 
 // `width` bits at the low end of every `lane` bits of a word.
@@ -136,4 +136,4 @@ inline void unpack(const std::uint8_t* packed, std::size_t count, std::uint8_t* 
 }
 
 }  // namespace
-}  // namespace headrace::codec::HEADRACE_ISA
+}  // namespace headrace::HEADRACE_ISA

@@ -1,6 +1,8 @@
 // Floating-point formats: parameters of each, and for those narrower than float the conversion to
 // float and back in integer arithmetic, branch-free for vectorisation. Compiled once per
-// instruction set, like kernels.inc.hpp, which includes this.
+// instruction set, by the kernels that include this.
+#pragma once
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
