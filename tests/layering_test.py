@@ -31,6 +31,7 @@ LAYERS = {
     "headrace.accelerators": 0,
     "headrace.errors": 0,
     "headrace.extras": 0,
+    "headrace.facades": 0,
     "headrace.settings": 0,
     "headrace.artifact": 0,
     "headrace.artifact_value": 0,
@@ -67,6 +68,7 @@ PURE = (
     "headrace.artifact",
     "headrace.artifact_value",
     "headrace.errors",
+    "headrace.facades",
     "headrace.fields",
     "headrace.files",
     "headrace.solver",
@@ -97,15 +99,18 @@ PURE = (
 )
 # Its search is loops over integers, for which the native module needs neither device nor network.
 NATIVE_SEARCH = "headrace.memory.plan.search"
-# A verifier shares no code with what it checks: values and errors are all that it may know.
+# A verifier shares no code with what it checks: values and errors are all that it may know, and
+# what names the facade of its own classes.
 VERIFIERS = {
     "headrace.collectives.plan.verify": (
         "headrace.errors",
+        "headrace.facades",
         "headrace.collectives.demand",
         "headrace.collectives.errors",
         "headrace.collectives.program",
     ),
     "headrace.memory.plan.verify": (
+        "headrace.facades",
         "headrace.memory.errors",
         "headrace.memory.graph",
         "headrace.memory.schedule",

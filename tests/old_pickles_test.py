@@ -1,15 +1,20 @@
 """Pickles of earlier versions (golden/pickles) load: of a value of every public type that has one.
 
-A pickle names the module that its classes were in. Where a class moves, the earlier name has to
-stay importable: an alias there, which these files hold to. They are never written anew.
+A pickle names the facades that offer its classes; those of versions before 0.2 name the modules
+that their classes were in, which `FORMER_MODULES` of headrace.facades leads to the facades. The
+files are never written anew.
 ``python -m tests.old_pickles_test`` writes those that are missing.
 """
 
 import gzip
 import pickle
 import pickletools
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,7 @@ from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.compression import Accordion, AdaQS, Auto, CodecSpec, HandSet, Policy
 from headrace.errors import ArtifactError
+from headrace.facades import FORMER_MODULES
 from headrace.index import Configuration, Trace
 from headrace.kinds import artifact_kinds
 from headrace.memory import BudgetError
@@ -101,6 +107,39 @@ def modules(pickled: bytes) -> set[str]:
 
 def test_every_value_has_a_pickle() -> None:
     assert {path.stem for path in PICKLES.glob("*.gz")} == set(VALUES)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_pickles_name_facades_alone(name: str) -> None:
+    """So that the module of a class can be renamed: its pickles do not name it."""
+    named = modules(pickle.dumps(VALUES[name]()))
+    assert {module for module in named if not hasattr(import_module(module), "__all__")} == set()
+
+
+def test_former_modules_lead_to_facades_that_offer_what_old_pickles_name() -> None:
+    """As if every module that an old pickle names had been renamed since."""
+    for name in VALUES:
+        pickled = gzip.decompress((PICKLES / f"{name}.gz").read_bytes())
+        texts = [text for _, text, _ in pickletools.genops(pickled) if isinstance(text, str)]
+        for module, attribute in pairwise(texts):
+            if module.startswith("headrace.") and not attribute.startswith("headrace."):
+                facade = import_module(FORMER_MODULES.get(module, module))
+                assert hasattr(facade, "__all__"), module
+                assert attribute in facade.__all__, f"{module}.{attribute}"
+
+
+def test_a_module_that_no_longer_exists_is_taken_from_its_facade() -> None:
+    program = (
+        "import headrace, headrace.facades as facades; "
+        "facades.FORMER_MODULES['headrace.index.gone.away'] = 'headrace.index'; "
+        "from headrace.index.gone.away import Trace, IndexPlan; "
+        "print(Trace.__module__, IndexPlan.__name__)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("headrace.index IndexPlan\n", "")
+    with pytest.raises(ModuleNotFoundError):
+        import_module("headrace.index.gone")
 
 
 @pytest.mark.parametrize("name", VALUES)

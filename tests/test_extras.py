@@ -29,7 +29,7 @@ def test_a_missing_extra_is_named_with_its_command(package: str, extra: str, cod
     blocked = f"import sys; sys.modules[{package!r}] = None\n{code}"
     done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("headrace.errors.InputError: "), done.stderr
+    assert last.startswith("headrace.InputError: "), done.stderr
     assert package in last
     assert f"pip install 'headrace[{extra}]'" in last
 

@@ -23,6 +23,18 @@ from headrace import fields
 from headrace.errors import ArtifactError
 from headrace.files import decoded, load_json, parse_json, read_bytes
 
+__all__ = [
+    "Artifact",
+    "Table",
+    "canonical_json",
+    "check_target",
+    "columns_of",
+    "from_bytes",
+    "load",
+    "plain_document",
+    "write_file",
+]
+
 Table = Mapping[str, np.ndarray]
 
 _MAGIC = "headrace-artifact"

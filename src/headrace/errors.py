@@ -17,48 +17,61 @@
 A message names the field or the rank, the value found, and the values allowed.
 """
 
+from headrace.facades import offered_by
 
+
+@offered_by("headrace")
 class HeadraceError(Exception):
     """Base of every deliberate headrace exception."""
 
 
+@offered_by("headrace")
 class InputError(HeadraceError, ValueError):
     """An input of the user is wrong; the message names it, and the values allowed."""
 
 
+@offered_by("headrace")
 class ArtifactError(InputError):
     """A file is not the artifact it claims to be (kind, schema, digest, field)."""
 
 
+@offered_by("headrace")
 class TopologyError(InputError):
     """A topology names a rank, host or link that does not exist, or a bad cost."""
 
 
+@offered_by("headrace")
 class SymmetryError(TopologyError):
     """A permutation of ranks is no automorphism of its topology; names the offending link."""
 
 
+@offered_by("headrace")
 class ModelError(InputError):
     """A model for a solver is malformed: an index, a bound, an underivable big-M."""
 
 
+@offered_by("headrace")
 class TestbedError(InputError):
     """A testbed file is wrong, or a testbed command cannot be carried out."""
 
     __test__ = False  # not a test class, whatever its name suggests to pytest
 
 
+@offered_by("headrace")
 class VerificationError(HeadraceError):
     """A program does not deliver its collective, can deadlock, or has a data race."""
 
 
+@offered_by("headrace")
 class CommunicationError(HeadraceError, RuntimeError):
     """A peer died, a deadline passed, or a stream broke; names rank, peer, operation."""
 
 
+@offered_by("headrace")
 class StaleEpochError(CommunicationError):
     """A member has left its job or was replaced, or a message is of an earlier epoch."""
 
 
+@offered_by("headrace")
 class ForkError(HeadraceError, RuntimeError):
     """A forked child uses what belongs to its parent: a thread, a process, a file of it."""

@@ -13,6 +13,18 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from headrace.errors import InputError
 
+__all__ = [
+    "Field",
+    "boolean",
+    "conform",
+    "integer",
+    "items",
+    "number",
+    "shown",
+    "table",
+    "text",
+]
+
 _T = TypeVar("_T")
 _REQUIRED: Any = object()
 

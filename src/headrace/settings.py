@@ -15,7 +15,20 @@ from pathlib import Path
 from typing import Annotated, Self, get_type_hints
 
 from headrace.errors import InputError
+from headrace.facades import offered_by
 from headrace.kinds import packages_with
+
+__all__ = [
+    "Parser",
+    "Settings",
+    "child_environment",
+    "existing_file",
+    "on_or_off",
+    "one_of",
+    "sections",
+    "whole_number",
+    "writable_file",
+]
 
 Parser = Callable[[str, str], object]
 """Returns the value of (variable, its text); raises InputError naming both and what is allowed."""
@@ -118,6 +131,7 @@ def _file_or_port(variable: str, text: str) -> Path | int:
     return int(text)
 
 
+@offered_by("headrace")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Checked settings from the environment that all capabilities share.

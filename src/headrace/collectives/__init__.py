@@ -10,24 +10,70 @@ from headrace.collectives.errors import (
     UnverifiedPlanError,
 )
 from headrace.collectives.settings import CollectiveSettings
+from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace.collectives.plan.book import PlanBook
+    from headrace.collectives.demand import Collective, Demand, DemandRow
+    from headrace.collectives.measure.pcie.probes import HardwareProbes, ProbeKind, ProbeRow
+    from headrace.collectives.plan.book import Entry, PlanBook
+    from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
+    from headrace.collectives.plan.locality import RankGroups
+    from headrace.collectives.plan.plan import Candidate, Plan
     from headrace.collectives.plan.predict import Predictor
+    from headrace.collectives.program import Program, Schedule, Transfer
     from headrace.topology import Topology
     from headrace.topology.profile import Profile
 
 __all__ = [
+    "Candidate",
+    "Collective",
     "CollectiveSettings",
+    "Demand",
+    "DemandRow",
+    "Entry",
+    "HardwareProbes",
     "MscclError",
     "MscclppError",
+    "OrbitPlan",
+    "Plan",
+    "PlanBook",
+    "Predictor",
+    "ProbeKind",
+    "ProbeRow",
+    "Program",
     "ProgramError",
+    "RankGroups",
+    "Schedule",
     "SketchError",
+    "Transfer",
     "UnverifiedPlanError",
     "predictor",
 ]
+
+__getattr__, __dir__ = deferred_names(
+    __name__,
+    __all__,
+    {
+        "Candidate": "plan.plan",
+        "Collective": "demand",
+        "Demand": "demand",
+        "DemandRow": "demand",
+        "Entry": "plan.book",
+        "HardwareProbes": "measure.pcie.probes",
+        "OrbitPlan": "plan.generators.orbits.plan",
+        "Plan": "plan.plan",
+        "PlanBook": "plan.book",
+        "Predictor": "plan.predict",
+        "ProbeKind": "measure.pcie.probes",
+        "ProbeRow": "measure.pcie.probes",
+        "Program": "program",
+        "RankGroups": "plan.locality",
+        "Schedule": "program",
+        "Transfer": "program",
+    },
+)
 
 
 def predictor(source: "Topology | Profile | PlanBook | Path") -> "Predictor":

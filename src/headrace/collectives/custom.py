@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import fields
-from headrace.collectives.demand import Collective, Demand, Held
+from headrace.collectives.demand import Collective, Demand, DemandRow
 from headrace.collectives.errors import ProgramError
 from headrace.fields import Field
 from headrace.files import parse_json, read_text
@@ -135,12 +135,12 @@ def _matrix(given: Field) -> tuple[tuple[int, ...], ...]:
     return counts
 
 
-def _rows(given: Field, known: dict[int, set[int]]) -> list[Held]:
+def _rows(given: Field, known: dict[int, set[int]]) -> list[DemandRow]:
     """Return the rows of a field; contributors left out are those `known`, or the rank."""
     named = 0
     in_before = {item: tuple(sorted(by)) for item, by in known.items()}
 
-    def held(row: Any) -> Held:
+    def held(row: Any) -> DemandRow:
         cells = fields.items(row)
         if len(cells) not in (3, 4):
             raise TypeError(f"{fields.shown(cells)} has {len(cells)} entries")
@@ -149,7 +149,7 @@ def _rows(given: Field, known: dict[int, set[int]]) -> list[Held]:
             return rank, slot, item, in_before.get(item, (rank,))
         return rank, slot, item, tuple(map(fields.integer, fields.items(cells[3])))
 
-    made: list[Held] = []
+    made: list[DemandRow] = []
     for row in given.items():
         made.append(row.read(held, "[rank, slot, item] or [rank, slot, item, contributors]"))
         named += len(made[-1][3])

@@ -40,8 +40,10 @@ from enum import StrEnum
 from itertools import accumulate
 
 from headrace.collectives.errors import ProgramError
+from headrace.facades import offered_by
 
 
+@offered_by("headrace.collectives")
 class Collective(StrEnum):
     """The collectives that plans exist for."""
 
@@ -73,10 +75,11 @@ STANDARD = (
 )
 """The collectives that are defined by name, ranks, chunks and root."""
 
-Held = tuple[int, int, int, tuple[int, ...]]
+DemandRow = tuple[int, int, int, tuple[int, ...]]
 """(rank, slot, item, contributors): a row of a custom demand."""
 
 
+@offered_by("headrace.collectives")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
     """One collective over `ranks` ranks, its blocks cut into `chunks` chunks each.
@@ -97,8 +100,8 @@ class Demand:
     root: int = 0
     counts: tuple[tuple[int, ...], ...] = ()
     custom_slots: int = 0
-    before: tuple[Held, ...] = ()
-    after: tuple[Held, ...] = ()
+    before: tuple[DemandRow, ...] = ()
+    after: tuple[DemandRow, ...] = ()
     _sent: tuple[tuple[int, ...], ...] = field(default=(), init=False, repr=False, compare=False)
     """By source: parts sent to ranks below each, and to all; computed once, as `counts` is long."""
     _widths: tuple[int, int] = field(default=(1, 1), init=False, repr=False, compare=False)
@@ -110,8 +113,8 @@ class Demand:
         *,
         ranks: int,
         slots: int,
-        before: Iterable[Held],
-        after: Iterable[Held],
+        before: Iterable[DemandRow],
+        after: Iterable[DemandRow],
         chunks: int = 1,
     ) -> "Demand":
         """Make a demand from rows (rank, slot, item, contributors), in any order.
@@ -281,7 +284,7 @@ class Demand:
                 slot += 1
         return found
 
-    def _expanded(self, rows: tuple[Held, ...], rank: int) -> list[tuple[int, int, int]]:
+    def _expanded(self, rows: tuple[DemandRow, ...], rank: int) -> list[tuple[int, int, int]]:
         mine = rows[bisect_left(rows, (rank,)) : bisect_left(rows, (rank + 1,))]
         return [
             (slot * self.chunks + k, item * self.chunks + k, mask)
@@ -350,7 +353,7 @@ def _check_custom(demand: Demand) -> None:
             )
 
 
-def _checked(demand: Demand, field: str, rows: tuple[Held, ...]) -> tuple[Held, ...]:
+def _checked(demand: Demand, field: str, rows: tuple[DemandRow, ...]) -> tuple[DemandRow, ...]:
     last = (-1, -1)
     for rank, slot, item, contributors in rows:
         where = f"{field}: rank {rank}, slot {slot} (item {item})"

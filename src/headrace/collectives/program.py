@@ -39,6 +39,7 @@ from headrace.artifact_value import ArtifactValue
 from headrace.collectives.custom import demand_from_head, demand_to_head
 from headrace.collectives.demand import Demand
 from headrace.collectives.errors import ProgramError
+from headrace.facades import offered_by
 
 
 class Op(IntEnum):
@@ -59,6 +60,7 @@ class Direction(IntEnum):
     LOCAL = 2
 
 
+@offered_by("headrace.collectives")
 class Transfer(NamedTuple):
     """`count` chunks from slot `src_slot` of `src` to slot `dst_slot` of `dst`.
 
@@ -77,6 +79,7 @@ class Transfer(NamedTuple):
     joined: bool = False
 
 
+@offered_by("headrace.collectives")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
     """Transfers in one global order: each comes after all that it depends on.
@@ -139,6 +142,7 @@ _FREE_BITS, _STEP_BITS = 1 << 32, 1 << 12
 """The same for the sets of contributing ranks of combined values, in bits."""
 
 
+@offered_by("headrace.collectives")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program(ArtifactValue):
     """The executable form, all ranks in one value. Columns are one-dimensional arrays.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from headrace.facades import offered_by
 from headrace.settings import (
     Settings,
     existing_file,
@@ -21,6 +22,7 @@ def _is_one(_variable: str, text: str) -> bool:
     return text == "1"
 
 
+@offered_by("headrace.collectives")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveSettings(Settings):
     """Checked settings of collectives.

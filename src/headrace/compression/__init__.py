@@ -8,6 +8,7 @@ from headrace.compression.adapt.controls import AdaQS, HandSet
 from headrace.compression.errors import CompressionError, ExchangeError, PayloadError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
+from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -15,24 +16,93 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
     from torch.optim import Optimizer
 
-    from headrace.compression.adapt.schedule import LevelSchedule
+    from headrace.compression.adapt.accordion import CriticalRegimes
+    from headrace.compression.adapt.automatic import AutomaticHook, LevelMetrics
+    from headrace.compression.adapt.schedule import (
+        Levels,
+        LevelSchedule,
+        ScheduleState,
+        ScheduleUnit,
+        SeenMark,
+    )
     from headrace.compression.adapt.scheduled import ScheduledHook
+    from headrace.compression.families import Family
+    from headrace.compression.plan.advice import Advice, AdviceRow
+    from headrace.compression.plan.network import FormulaNetwork, NetworkTimes
+    from headrace.compression.plan.plan import CompressionPlan, RecordedNetwork
+    from headrace.compression.profile import (
+        CodecTiming,
+        CompressionProfile,
+        GradientBucket,
+        ModelTensor,
+    )
     from headrace.compression.run.fsdp import FsdpHook
     from headrace.compression.run.hook import Hook
 
 __all__ = [
     "Accordion",
     "AdaQS",
+    "Advice",
+    "AdviceRow",
     "Auto",
+    "AutomaticHook",
     "CodecSpec",
+    "CodecTiming",
     "CompressionError",
+    "CompressionPlan",
+    "CompressionProfile",
+    "CriticalRegimes",
     "ExchangeError",
+    "Family",
+    "FormulaNetwork",
+    "FsdpHook",
+    "GradientBucket",
     "HandSet",
+    "Hook",
+    "LevelMetrics",
+    "LevelSchedule",
+    "Levels",
+    "ModelTensor",
+    "NetworkTimes",
     "PayloadError",
     "Policy",
+    "RecordedNetwork",
+    "ScheduleState",
+    "ScheduleUnit",
+    "ScheduledHook",
+    "SeenMark",
     "ddp_hook",
     "fsdp_hook",
 ]
+
+__getattr__, __dir__ = deferred_names(
+    __name__,
+    __all__,
+    {
+        "Advice": "plan.advice",
+        "AdviceRow": "plan.advice",
+        "AutomaticHook": "adapt.automatic",
+        "CodecTiming": "profile",
+        "CompressionPlan": "plan.plan",
+        "CompressionProfile": "profile",
+        "CriticalRegimes": "adapt.accordion",
+        "Family": "families",
+        "FormulaNetwork": "plan.network",
+        "FsdpHook": "run.fsdp",
+        "GradientBucket": "profile",
+        "Hook": "run.hook",
+        "LevelMetrics": "adapt.automatic",
+        "LevelSchedule": "adapt.schedule",
+        "Levels": "adapt.schedule",
+        "ModelTensor": "profile",
+        "NetworkTimes": "plan.network",
+        "RecordedNetwork": "plan.plan",
+        "ScheduleState": "adapt.schedule",
+        "ScheduleUnit": "adapt.schedule",
+        "ScheduledHook": "adapt.scheduled",
+        "SeenMark": "adapt.schedule",
+    },
+)
 
 
 @overload

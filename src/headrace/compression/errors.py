@@ -11,12 +11,15 @@
 """
 
 from headrace.errors import CommunicationError, InputError
+from headrace.facades import offered_by
 
 
+@offered_by("headrace.compression")
 class CompressionError(InputError):
     """A codec, a policy or a model cannot be used as asked; the message says what would do."""
 
 
+@offered_by("headrace.compression")
 class ExchangeError(CommunicationError):
     """An exchange of gradients failed; the message names the rank that is missing, and the remedy.
 
@@ -31,5 +34,6 @@ class ExchangeError(CommunicationError):
         self.missing = missing
 
 
+@offered_by("headrace.compression")
 class PayloadError(CommunicationError):
     """A payload that arrived holds indices, lengths or codes that no encoder makes."""

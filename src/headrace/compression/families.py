@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Self
 
 from headrace.compression.errors import CompressionError
+from headrace.facades import offered_by
 
 WIRES: Mapping[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Types of values on the wire, and their bytes."""
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """A family of codecs.
@@ -107,6 +109,7 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecSpec:
     """A codec: its family, parameter and type of values on the wire. ``str`` gives its text.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec, codec_spec
+from headrace.facades import offered_by
 
 SMALLEST = 1024
 """Elements below which a tensor is sent as it is: its share of the bytes is not worth encoding."""
@@ -16,6 +17,7 @@ _WRAPPER = "module."
 """Prefix of the names of a DistributedDataParallel module."""
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Codec of each parameter, by its name and shape.

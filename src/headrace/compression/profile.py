@@ -19,6 +19,7 @@ from headrace.artifact_value import PlainArtifactValue
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.errors import ArtifactError
+from headrace.facades import offered_by
 from headrace.fields import Field
 
 MEASURED, LITERATURE = "measured", "literature"
@@ -30,6 +31,7 @@ _MOST_RANKS_PER_HOST = 1024
 _FLOAT32_BYTES = 4
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTensor:
     """A parameter of the model: its name and shape."""
@@ -43,6 +45,7 @@ class ModelTensor:
         return math.prod(self.shape)
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientBucket:
     """Gradients that are exchanged together, as DDP forms them.
@@ -58,6 +61,7 @@ class GradientBucket:
     ready_us: float
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodecTiming:
     """Time of a codec on one rank while all ranks of its host encode at once.
@@ -85,6 +89,7 @@ class CodecTiming:
         return _interpolated(elements, self.elements, self.decode_us)
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionProfile(PlainArtifactValue):
     """Times of a training step without communication, and of codecs, on one kind of device.

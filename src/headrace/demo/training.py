@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.collectives.plan.book import PlanBook
 from headrace.errors import CommunicationError
+from headrace.facades import offered_by
 from headrace.launch.roles import Message, Roles
 from headrace.testbed import Testbed, rank_roles
 
@@ -17,10 +18,8 @@ WARM_UP = 2
 _SILENCE_S = 300.0
 _JOB = (sys.executable, "-W", "ignore::FutureWarning", "-m", "headrace.demo.train")
 
-OnStep = Callable[[int, int, float], None]
-"""Called with the steps done, the steps in all (both with the warm-up) and the last loss."""
 
-
+@offered_by("headrace.demo")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
     """Measurements of one run of the job, all at rank 0.
@@ -76,7 +75,7 @@ def run_training(
     steps: int,
     book: PlanBook | None = None,
     *,
-    on_step: OnStep | None = None,
+    on_step: Callable[[int, int, float], None] | None = None,
 ) -> TrainingResult:
     """Train on a testbed that is up, one process per rank.
 
@@ -86,6 +85,7 @@ def run_training(
     backend : for `torch.distributed`: "gloo" or "headrace".
     steps : number of measured steps, after `WARM_UP`.
     book : plans for "headrace"; without it the backend uses templates.
+    on_step : called with the steps done, the steps in all (both with the warm-up), the last loss.
 
     Raises
     ------

@@ -1,51 +1,99 @@
 """A learned index: an ordered map in memory that chooses its structure by its workload."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.extras import require
+from headrace.facades import deferred_names
 from headrace.index.configuration import Configuration
 from headrace.index.errors import (
     CapError,
+    ChoiceError,
     ConfigurationError,
     InvariantError,
     KeysError,
+    PlanningError,
     TraceError,
 )
 from headrace.index.trace import Trace
 
 if TYPE_CHECKING:
     from headrace.index.adapt.agent import IndexAdaptation
+    from headrace.index.adapt.decide import (
+        SeenActivity,
+        TuningAction,
+        TuningLimits,
+        TuningOutcome,
+        TuningPhase,
+        TuningState,
+    )
     from headrace.index.adapt.metrics import IndexMetrics
+    from headrace.index.adapt.propose import ConfigurationProposer, Proposal
+    from headrace.index.adapt.workload import SeenWorkload
+    from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan
+    from headrace.index.profile import IndexProfile, TraceEncoding
     from headrace.index.run.index import Index
-    from headrace.index.run.recorder import TraceRecorder
+    from headrace.index.run.recorder import SelectedKeys, TraceRecorder
     from headrace.index.run.sharded import ShardedIndex
 
 __all__ = [
     "CapError",
+    "ChoiceError",
     "Configuration",
+    "ConfigurationCandidate",
     "ConfigurationError",
+    "ConfigurationProposer",
     "Index",
     "IndexAdaptation",
     "IndexMetrics",
+    "IndexPlan",
+    "IndexProfile",
     "InvariantError",
     "KeysError",
+    "PlanningError",
+    "Proposal",
+    "SeenActivity",
+    "SeenWorkload",
+    "SelectedKeys",
     "ShardedIndex",
     "Trace",
+    "TraceEncoding",
     "TraceError",
     "TraceRecorder",
+    "TuningAction",
+    "TuningLimits",
+    "TuningOutcome",
+    "TuningPhase",
+    "TuningState",
     "include",
 ]
 
-_LATER = {
-    "Index": "run.index",
-    "IndexAdaptation": "adapt.agent",
-    "IndexMetrics": "adapt.metrics",
-    "ShardedIndex": "run.sharded",
-    "TraceRecorder": "run.recorder",
-}
+_load, __dir__ = deferred_names(
+    __name__,
+    __all__,
+    {
+        "ConfigurationCandidate": "plan.plan",
+        "ConfigurationProposer": "adapt.propose",
+        "Index": "run.index",
+        "IndexAdaptation": "adapt.agent",
+        "IndexMetrics": "adapt.metrics",
+        "IndexPlan": "plan.plan",
+        "IndexProfile": "profile",
+        "Proposal": "adapt.propose",
+        "SeenActivity": "adapt.decide",
+        "SeenWorkload": "adapt.workload",
+        "SelectedKeys": "run.recorder",
+        "ShardedIndex": "run.sharded",
+        "TraceEncoding": "profile",
+        "TraceRecorder": "run.recorder",
+        "TuningAction": "adapt.decide",
+        "TuningLimits": "adapt.decide",
+        "TuningOutcome": "adapt.decide",
+        "TuningPhase": "adapt.decide",
+        "TuningState": "adapt.decide",
+    },
+)
 
 
 def include() -> Path:
@@ -68,6 +116,4 @@ def __getattr__(name: str) -> object:
     """Load what needs the native module, or an extra, when it is used: planning runs without."""
     if name == "IndexMetrics":
         require("prometheus_client", "metrics", name)
-    if name in _LATER:
-        return getattr(import_module(f"headrace.index.{_LATER[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _load(name)

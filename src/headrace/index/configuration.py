@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from headrace.errors import ArtifactError
+from headrace.facades import offered_by
 from headrace.fields import Field, boolean, conform, number, shown, table, text
 from headrace.index.errors import ConfigurationError
 from headrace.index.tables import INTEGER_LIMITS, LEAVES, NUMBER_LIMITS
@@ -17,6 +18,7 @@ _USED = {
 }
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """Parameters of an index (section 6.2 of the paper), those of the native tree.

@@ -10,6 +10,7 @@ from headrace import fields
 from headrace.artifact import Artifact, Table
 from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
+from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.index.errors import TraceError
 from headrace.index.trace import Trace
@@ -60,6 +61,7 @@ FEATURES = (
 """Names of the simple features, in their order."""
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TraceEncoding:
     """A trace in numbers, for the throughput model and for people.
@@ -120,6 +122,7 @@ class TraceEncoding:
         return cls(image=image, loaded_image=loaded, features=features, tables=tables)
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IndexProfile(ArtifactValue):
     """A workload of an index: its encoding, and a sample of its trace.

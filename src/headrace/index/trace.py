@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.facades import offered_by
 from headrace.fields import shown
 from headrace.index.errors import TraceError
 from headrace.index.tables import KEY_TYPES
@@ -66,6 +67,7 @@ def decode(codes: np.ndarray, kind: str) -> np.ndarray:
     return (codes ^ np.where(codes >> np.uint64(63), _SIGN, _MOST)).view(np.float64)
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
     """Operations on an index that holds some keys at first.

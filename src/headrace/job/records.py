@@ -7,6 +7,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from headrace.facades import offered_by
 from headrace.forks import ForkMark
 
 log = logging.getLogger(__name__)
@@ -14,6 +15,7 @@ log = logging.getLogger(__name__)
 _KEPT = 1000
 
 
+@offered_by("headrace.job")
 class Records:
     """Events in their order, each a table with at least "event" and "at" (seconds since 1970).
 

@@ -19,6 +19,7 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Any, Generic, Self, TypeVar
 
 from headrace.errors import CommunicationError
+from headrace.facades import offered_by
 from headrace.launch.process import RoleProcess
 from headrace.settings import child_environment
 
@@ -52,6 +53,7 @@ def start_local(
     return Popen(argv, env=child_environment(env), **options)
 
 
+@offered_by("headrace.launch")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
     """A process to be started.
@@ -69,6 +71,7 @@ class Role:
     env: Mapping[str, str | None] = field(default_factory=dict)
 
 
+@offered_by("headrace.launch")
 class Roles(Generic[K]):
     """Processes by the key of their role. As a context manager it starts and ends them all.
 

@@ -4,7 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.memory.errors import BudgetError, CaptureError, MismatchError, ScheduleError
+from headrace.facades import deferred_names
+from headrace.memory.errors import (
+    BudgetError,
+    CaptureError,
+    ImplementationError,
+    MismatchError,
+    ScheduleError,
+)
 from headrace.memory.exactness import allowed_exactness
 from headrace.memory.generators import host_generators_preserved
 
@@ -13,19 +20,76 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from headrace.memory.adapt.blocks import FittedBlocks
+    from headrace.memory.exactness import Exactness
+    from headrace.memory.graph import Graph, Implementation, Operator, Storage
+    from headrace.memory.measure.attributes import AttributeChange
+    from headrace.memory.measure.captured import Capture, TracedCall
+    from headrace.memory.plan.blocks import BlockPlan, HeldBytes
+    from headrace.memory.plan.plan import MemoryPlan
     from headrace.memory.plan.solve import SolveProgress
+    from headrace.memory.plan.verify import VerifiedFigures
+    from headrace.memory.profile import MemoryProfile, ModelInput
     from headrace.memory.run.fitted import FittedModule
     from headrace.memory.run.partition import MemoryPartitioner
+    from headrace.memory.schedule import Schedule, Step
 
 __all__ = [
+    "AttributeChange",
+    "BlockPlan",
     "BudgetError",
+    "Capture",
     "CaptureError",
+    "Exactness",
+    "FittedBlocks",
+    "FittedModule",
+    "Graph",
+    "HeldBytes",
+    "Implementation",
+    "ImplementationError",
+    "MemoryPartitioner",
+    "MemoryPlan",
+    "MemoryProfile",
     "MismatchError",
+    "ModelInput",
+    "Operator",
+    "Schedule",
     "ScheduleError",
+    "SolveProgress",
+    "Step",
+    "Storage",
+    "TracedCall",
+    "VerifiedFigures",
     "fit",
     "fit_blocks",
     "partitioner",
 ]
+
+__getattr__, __dir__ = deferred_names(
+    __name__,
+    __all__,
+    {
+        "AttributeChange": "measure.attributes",
+        "BlockPlan": "plan.blocks",
+        "Capture": "measure.captured",
+        "Exactness": "exactness",
+        "FittedBlocks": "adapt.blocks",
+        "FittedModule": "run.fitted",
+        "Graph": "graph",
+        "HeldBytes": "plan.blocks",
+        "Implementation": "graph",
+        "MemoryPartitioner": "run.partition",
+        "MemoryPlan": "plan.plan",
+        "MemoryProfile": "profile",
+        "ModelInput": "profile",
+        "Operator": "graph",
+        "Schedule": "schedule",
+        "SolveProgress": "plan.solve",
+        "Step": "schedule",
+        "Storage": "graph",
+        "TracedCall": "measure.captured",
+        "VerifiedFigures": "plan.verify",
+    },
+)
 
 
 def fit(
@@ -207,7 +271,6 @@ def partitioner(budget: int | str, *, effort: str = "quick", seed: int = 0) -> "
     InputError : `effort` is unknown.
     """
     with host_generators_preserved():
-        from headrace.memory.plan.effort import parse_effort
         from headrace.memory.run.partition import MemoryPartitioner
 
-    return MemoryPartitioner(budget, parse_effort(effort), seed)
+    return MemoryPartitioner(budget, effort, seed)

@@ -13,9 +13,11 @@
 """
 
 from headrace.errors import InputError, VerificationError
+from headrace.facades import offered_by
 from headrace.memory.schedule import Schedule
 
 
+@offered_by("headrace.memory")
 class BudgetError(InputError):
     """A budget is malformed, or no schedule fits; the message has the least that one was found for.
 
@@ -33,17 +35,21 @@ class BudgetError(InputError):
         self.schedule = schedule
 
 
+@offered_by("headrace.memory")
 class CaptureError(InputError):
     """A model cannot be captured as a graph; the message names the module and what would do."""
 
 
+@offered_by("headrace.memory")
 class MismatchError(InputError):
     """A plan is for another model, shape or device; the message names all that differs."""
 
 
+@offered_by("headrace.memory")
 class ScheduleError(VerificationError):
     """A schedule reads what is not there, lacks an operator, or needs more than its budget."""
 
 
+@offered_by("headrace.memory")
 class ImplementationError(InputError):
     """The condition of an implementation does not hold at a run; the message has the remedy."""

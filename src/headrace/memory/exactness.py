@@ -3,8 +3,10 @@
 from enum import Enum
 
 from headrace.errors import InputError
+from headrace.facades import offered_by
 
 
+@offered_by("headrace.memory")
 class Exactness(Enum):
     """Relation of an implementation's results to the default's.
 

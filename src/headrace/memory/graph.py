@@ -8,7 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace.facades import offered_by
 
+
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
     """Memory that an operator creates: an activation, a gradient, or a result of the step.
@@ -22,6 +25,7 @@ class Storage:
     nbytes: int
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
     """One way to compute an operator (4.4 of the paper).
@@ -47,6 +51,7 @@ class Implementation:
     reorders: bool = False
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """An operator of the forward or backward pass.
@@ -69,6 +74,7 @@ class Operator:
         return re.sub(r"(_\d+)+$", "", self.name)
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
     """A training step.

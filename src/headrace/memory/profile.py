@@ -13,6 +13,7 @@ import numpy as np
 from headrace.artifact import Artifact, Table, columns_of
 from headrace.artifact_value import PlainArtifactValue
 from headrace.errors import ArtifactError
+from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.memory.check import GRAPH_FIELDS, graph_document, read_graph
 from headrace.memory.graph import Graph
@@ -39,6 +40,7 @@ TABLES: dict[str, dict[str, type]] = {
 next table that belong to it, one after the other. `overwrites` is -1 for none."""
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput:
     """An input of the model in one step: its name, shape and element type, such as ``float32``."""
@@ -48,6 +50,7 @@ class ModelInput:
     dtype: str
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryProfile(PlainArtifactValue):
     """A training step on one kind of device.

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from headrace.facades import offered_by
 from headrace.memory.graph import Graph
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True)
 class Step:
     """One run of an operator, by one of its implementations (both are indices)."""
@@ -13,6 +15,7 @@ class Step:
     implementation: int = 0
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """Runs of operators, in order: all of the forward pass, then the backward pass.

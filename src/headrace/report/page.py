@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from headrace.extras import require
+from headrace.facades import offered_by
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -42,6 +43,7 @@ MAX_ROWS = 2000
 """Tables are cut to so many rows; the page says so."""
 
 
+@offered_by("headrace.report")
 class Page:
     """Collects sections in order; `html` returns the page."""
 

@@ -8,7 +8,7 @@ duals. Solver libraries are loaded when first used.
 from headrace.solver.cpsat import import_cp_model, solve_cpsat
 from headrace.solver.highs import solve_highs
 from headrace.solver.incremental import LinearProgram, LinearSolution
-from headrace.solver.model import LinearModel
+from headrace.solver.model import LinearModel, Matrix
 from headrace.solver.parameters import Parameters, SolverProgress
 from headrace.solver.result import Proved, Result, Stop
 
@@ -16,10 +16,11 @@ __all__ = [
     "LinearModel",
     "LinearProgram",
     "LinearSolution",
+    "Matrix",
     "Parameters",
-    "SolverProgress",
     "Proved",
     "Result",
+    "SolverProgress",
     "Stop",
     "import_cp_model",
     "solve",

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import ModelError
+from headrace.facades import offered_by
 
 
+@offered_by("headrace.solver")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinearSolution:
     """Solution of a linear program.
@@ -31,6 +33,7 @@ class LinearSolution:
     duals: Mapping[str, np.ndarray]
 
 
+@offered_by("headrace.solver")
 class LinearProgram:
     """Minimise ``costs @ x`` where ``lower <= A x <= upper`` and x is within its bounds.
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.errors import ModelError
+from headrace.facades import offered_by
 
 
+@offered_by("headrace.solver")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Matrix:
     """Rows in compressed form: row i has ``columns[first[i]:first[i + 1]]``.
@@ -27,6 +29,7 @@ class Matrix:
     upper: np.ndarray
 
 
+@offered_by("headrace.solver")
 class LinearModel:
     """Minimise ``costs @ x + offset`` where ``lower <= A x <= upper`` and x is within its bounds.
 

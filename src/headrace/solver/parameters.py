@@ -7,10 +7,12 @@ from math import isfinite
 import numpy as np
 
 from headrace.errors import InputError
+from headrace.facades import offered_by
 
 METHODS = ("choose", "simplex", "ipm", "pdlp")
 
 
+@offered_by("headrace.solver")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverProgress:
     """Progress of a solver.
@@ -39,6 +41,7 @@ class SolverProgress:
         return f"incumbent {self.incumbent:.4g}, bound {self.bound:.4g}, gap {self.gap:z.1%}"
 
 
+@offered_by("headrace.solver")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Parameters:
     """Parameters of a solve: equal counted limits and seeds give equal results.

@@ -5,7 +5,10 @@ from enum import StrEnum
 
 import numpy as np
 
+from headrace.facades import offered_by
 
+
+@offered_by("headrace.solver")
 class Stop(StrEnum):
     """Why a solver stopped."""
 
@@ -19,6 +22,7 @@ class Stop(StrEnum):
     FAILED = "failed"
 
 
+@offered_by("headrace.solver")
 class Proved(StrEnum):
     """Status that a solver proved."""
 
@@ -29,6 +33,7 @@ class Proved(StrEnum):
     NOTHING = "nothing"
 
 
+@offered_by("headrace.solver")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
     """Result of a solve; a limit that is reached is a result, not an error.

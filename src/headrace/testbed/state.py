@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import TestbedError
+from headrace.facades import offered_by
 from headrace.testbed import teardown
 from headrace.testbed.spec import TestbedSpec
 
@@ -27,8 +28,9 @@ NAMESPACES = "namespaces"
 LOOPBACK = "loopback"
 
 
+@offered_by("headrace.testbed")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class TestbedRecord:
     """One testbed as it is on disk.
 
     Attributes
@@ -70,7 +72,7 @@ class Record:
         )
 
     @classmethod
-    def load(cls, directory: Path) -> "Record":
+    def load(cls, directory: Path) -> "TestbedRecord":
         """Read the record in `directory`; raises TestbedError if it is not one."""
         try:
             found: dict[str, Any] = json.loads((directory / _RECORD).read_text())
@@ -130,14 +132,14 @@ def reserve() -> Path:
             return parent / run
 
 
-def records() -> Iterator[Record]:
+def records() -> Iterator[TestbedRecord]:
     """Yield every testbed whose record can be read."""
     for directory in _directories():
         with suppress(TestbedError):
-            yield Record.load(directory)
+            yield TestbedRecord.load(directory)
 
 
-def find(name: str | None) -> Record:
+def find(name: str | None) -> TestbedRecord:
     """Return the testbed with this name or run id; without one, the only testbed there is.
 
     Raises
@@ -161,7 +163,7 @@ def remove_crashed() -> list[str]:
     removed: list[str] = []
     for directory in _directories():
         try:
-            crashed = Record.load(directory).crashed
+            crashed = TestbedRecord.load(directory).crashed
         except TestbedError:
             crashed = _is_abandoned(directory)
         if crashed:

@@ -11,6 +11,7 @@ from headrace import fields
 from headrace.artifact import Artifact, Table
 from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
+from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.topology import Topology
 from headrace.topology.topology import ALPHA_US, BETA_US_PER_MB
@@ -41,6 +42,7 @@ _TIMES = ("measured_at", "took_s", "valid_for_s")
 _YEAR_3000 = 32_503_680_000.0
 
 
+@offered_by("headrace.topology")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile(ArtifactValue):
     """A measured network.

@@ -11,6 +11,7 @@ from headrace import fields
 from headrace.artifact import Artifact, Table
 from headrace.artifact_value import ArtifactValue
 from headrace.errors import TopologyError
+from headrace.facades import offered_by
 from headrace.fields import Field
 
 BYTES_PER_MB = 1_000_000
@@ -29,6 +30,7 @@ def beta_from_bytes_per_s(bytes_per_s: float) -> float:
     return 1e6 * BYTES_PER_MB / bytes_per_s
 
 
+@offered_by("headrace.topology")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A directed link between two ranks: b bytes take ``alpha_us + beta_us_per_mb * b/10^6``."""
@@ -42,6 +44,7 @@ class Link:
         fields.conform(self, TopologyError)
 
 
+@offered_by("headrace.topology")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCapacity:
     """A NIC, uplink or switch port: all of `links` (indices) together have the rate one over beta.
@@ -59,6 +62,7 @@ class SharedCapacity:
         fields.conform(self, TopologyError)
 
 
+@offered_by("headrace.topology")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
     """A switch that `links` (indices) pass through: switch-hyperedges of sketches bind to it.
@@ -75,6 +79,7 @@ class Switch:
         fields.conform(self, TopologyError)
 
 
+@offered_by("headrace.topology")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkColumns:
     """Columns of a topology's links, by link index: int64 ranks, float64 us and us/MB."""
@@ -85,6 +90,7 @@ class LinkColumns:
     beta_us_per_mb: np.ndarray
 
 
+@offered_by("headrace.topology")
 @dataclass(frozen=True, kw_only=True)
 class Topology(ArtifactValue):
     """Ranks on hosts, the directed links between them and their costs.

@@ -12,12 +12,14 @@ from headrace.collectives.plan.cost.model import MODELS, CostModel
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, VerificationError
+from headrace.facades import offered_by
 from headrace.topology import Topology
 
 _FIELDS = ("maker", "total_bytes", "topology_digest", "model", "predicted_us", "bound")
 _COLUMNS = ("maker", "chunks", "predicted_us", "note")
 
 
+@offered_by("headrace.collectives")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """Result of one row of the portfolio.
@@ -39,6 +41,7 @@ class Candidate:
         fields.conform(self, ArtifactError)
 
 
+@offered_by("headrace.collectives")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Plan(ArtifactValue):
     """One collective's program for one topology.

@@ -8,6 +8,7 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective, predict_us
+from headrace.facades import offered_by
 from headrace.kinds import function_of, load_artifact
 from headrace.topology import BYTES_PER_MB, Topology
 from headrace.topology.profile import Profile
@@ -15,6 +16,7 @@ from headrace.topology.profile import Profile
 _SOURCES = ("plan-book", "profile", "topology")
 
 
+@offered_by("headrace.collectives")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictor:
     """Times of collectives as plans predict them.

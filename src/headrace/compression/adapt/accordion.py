@@ -19,19 +19,21 @@ from headrace.compression.adapt.rates import falls_between, is_decay_step
 from headrace.compression.adapt.schedule import (
     Levels,
     ScheduleState,
+    ScheduleUnit,
     SeenMark,
-    Unit,
     window_marks,
 )
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.traffic import sent_bytes, transfers
+from headrace.facades import offered_by
 
 ETA = 0.5
 """Relative change of the norm that makes a regime critical, in all of the paper's experiments."""
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalRegimes:
     """Detection of critical regimes, for levels of any kind: codecs or batch sizes.
@@ -45,7 +47,7 @@ class CriticalRegimes:
 
     eta: float = ETA
     window: int = 10
-    unit: Unit = "epochs"
+    unit: ScheduleUnit = "epochs"
     per_layer: bool = True
 
     def __post_init__(self) -> None:
@@ -119,6 +121,7 @@ def _bytes_of(codec: CodecSpec) -> float:
     return sum(sent_bytes(each, 2) for each in transfers(codec, [(1024, 1024)], 2))
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accordion:
     """Switch every layer between two codecs: `low` in its critical regimes, else `high`.
@@ -142,7 +145,7 @@ class Accordion:
     high: CodecSpec | str
     eta: float = ETA
     window: int = 10
-    unit: Unit = "epochs"
+    unit: ScheduleUnit = "epochs"
     per_layer: bool = True
     rules: Policy = field(default_factory=Policy)
     regimes: CriticalRegimes = field(init=False)

@@ -31,6 +31,7 @@ from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.run.exchanger import ExchangeStatistics
 from headrace.compression.run.hook import Gradients, Hook
 from headrace.compression.traffic import PayloadTransfer, sent_bytes
+from headrace.facades import offered_by
 from headrace.job.metrics import RankMetrics
 from headrace.job.records import Records
 
@@ -39,6 +40,7 @@ _MAD_TO_SIGMA = 1.4826
 _MEDIAN_ERROR = 1.2533  # of a median over that of a mean
 
 
+@offered_by("headrace.compression")
 class AutomaticHook(Hook):
     """Hook that chooses among the levels of an `Auto`; see `headrace.compression.ddp_hook`.
 
@@ -263,6 +265,7 @@ def _allreduce_bytes(tensor: Tensor, ranks: int) -> float:
     return sent_bytes(PayloadTransfer(collective="allreduce", payload_bytes=payload_bytes), ranks)
 
 
+@offered_by("headrace.compression")
 class LevelMetrics(RankMetrics):
     """The level in force and its times, for Prometheus."""
 

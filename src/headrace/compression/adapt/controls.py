@@ -8,15 +8,17 @@ from itertools import pairwise
 from headrace.compression.adapt.schedule import (
     Levels,
     ScheduleState,
+    ScheduleUnit,
     SeenMark,
-    Unit,
     window_marks,
 )
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
+from headrace.facades import offered_by
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaQS:
     """Compress less as the gradient's ratio of mean to standard deviation falls.
@@ -37,7 +39,7 @@ class AdaQS:
     levels: Sequence[CodecSpec | str]
     fall: float = 0.5
     window: int = 10
-    unit: Unit = "epochs"
+    unit: ScheduleUnit = "epochs"
     per_layer: bool = True
     rules: Policy = field(default_factory=Policy)
 
@@ -109,6 +111,7 @@ def _ratio(mean: float, deviation: float) -> float:
     return mean / deviation if deviation > 0 else math.nan
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandSet:
     """Levels that the user sets beforehand, the same for all layers (3.2.1).
@@ -121,7 +124,7 @@ class HandSet:
     """
 
     levels: Sequence[tuple[int, CodecSpec | str]]
-    unit: Unit = "epochs"
+    unit: ScheduleUnit = "epochs"
     rules: Policy = field(default_factory=Policy)
 
     noisy = False

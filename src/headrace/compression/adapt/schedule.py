@@ -12,16 +12,18 @@ from typing import Any, Literal, Protocol
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
+from headrace.facades import offered_by
 
 ScheduleState = dict[str, Any]
 """State of a schedule: numbers, texts, lists and tables of these, as JSON has them."""
 
-Unit = Literal["epochs", "steps"]
+ScheduleUnit = Literal["epochs", "steps"]
 
 MARKS = 10
 """Marks of a window that is given in steps, as the paper's window is of ten epochs (3.3)."""
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenMark:
     """Observation of the mark that has ended; equal on all ranks.
@@ -42,6 +44,7 @@ class SeenMark:
     noise: Mapping[str, float] | None = None
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
     """Decision of a schedule, for the next mark.
@@ -58,6 +61,7 @@ class Levels:
     reason: str
 
 
+@offered_by("headrace.compression")
 class LevelSchedule(Protocol):
     """A schedule of levels: Accordion, or one that it is compared with.
 
@@ -93,7 +97,7 @@ class LevelSchedule(Protocol):
         ...
 
 
-def window_marks(window: int, unit: Unit) -> tuple[int, int]:
+def window_marks(window: int, unit: ScheduleUnit) -> tuple[int, int]:
     """Return the marks of a window, and the steps of a mark (0: a mark is an epoch).
 
     Raises

@@ -17,9 +17,11 @@ from headrace.compression.adapt.schedule import LevelSchedule
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.run.hook import Gradients, Hook
+from headrace.facades import offered_by
 from headrace.job.records import Records
 
 
+@offered_by("headrace.compression")
 class ScheduledHook(Hook):
     """Hook that follows a schedule such as `Accordion`; see `headrace.compression.ddp_hook`.
 

@@ -21,12 +21,14 @@ from headrace.compression.plan.whatif import break_even, fewer_exchanges, needed
 from headrace.compression.policy import Policy
 from headrace.compression.profile import CompressionProfile
 from headrace.compression.traffic import TRANSFERS
+from headrace.facades import offered_by
 from headrace.units import ms, size
 
 LOCAL_STEPS = 16
 """Steps between averages in the row for fewer exchanges: post-local SGD's largest (H = 16)."""
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceRow:
     """A codec's predicted step.
@@ -58,6 +60,7 @@ class AdviceRow:
         fields.conform(self, CompressionError)
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """Predictions for a profile on a network.

@@ -9,6 +9,7 @@ from typing import Protocol
 from headrace import fields
 from headrace.compression.errors import CompressionError
 from headrace.errors import InputError
+from headrace.facades import offered_by
 from headrace.topology import Topology
 
 _UNITS = {
@@ -58,6 +59,7 @@ def assumed_latency_us(scheme: str, ranks_per_host: int) -> float:
     return HOST_LATENCY_US / (ranks_per_host if scheme == "ring" else 1)
 
 
+@offered_by("headrace.compression")
 class NetworkTimes(Protocol):
     """Times of collectives among all workers."""
 
@@ -127,6 +129,7 @@ has to receive, an all-to-all's what it has to send, and a server relays both.
 """
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormulaNetwork:
     """A network of equal links, and an aggregation scheme of Table 4.2.

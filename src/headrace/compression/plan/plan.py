@@ -14,6 +14,7 @@ from headrace.compression.plan.network import FormulaNetwork, NetworkTimes
 from headrace.compression.policy import Policy
 from headrace.compression.profile import CompressionProfile
 from headrace.errors import ArtifactError, VerificationError
+from headrace.facades import offered_by
 from headrace.fields import Field
 
 _PAYLOAD = "sent_bytes"
@@ -23,6 +24,7 @@ _CLOSE = 1e-5
 """Relative difference of figures that count as equal: break-even bandwidths are found to 1e-6."""
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedNetwork:
     """Times of a plan book's collectives as they were when a plan was made.
@@ -99,6 +101,7 @@ class RecordingNetwork:
         return self._network.describe()
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionPlan(ArtifactValue):
     """Advice for a profile on a network, with both.

@@ -40,6 +40,7 @@ from headrace.compression.run.hook import compare_configurations, one_device
 from headrace.compression.savings import reason_without_savings
 from headrace.compression.staging import all_finite, read, staging_of
 from headrace.compression.traffic import Encoding
+from headrace.facades import offered_by
 
 _TYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _FLAG_BYTES = 8  # at the end of each row: whether the sender's gradient is finite; keeps alignment
@@ -448,6 +449,7 @@ class _Replicas:
         return cut
 
 
+@offered_by("headrace.compression")
 class FsdpHook:
     """Hooks of a model's modules; see `headrace.compression.fsdp_hook`."""
 

@@ -27,6 +27,7 @@ from headrace.compression.policy import Policy, parameter_named
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
 from headrace.compression.savings import reason_without_savings
 from headrace.compression.staging import DEVICES, Arrival, staging_of
+from headrace.facades import offered_by
 from headrace.job.switch import mark_step
 
 _FIRST_COUNT = 1 << 20  # of groups: above those that a program makes
@@ -67,6 +68,7 @@ def register_hook(
     return hook
 
 
+@offered_by("headrace.compression")
 class Hook:
     """Hook of one model; see `register_hook`.
 

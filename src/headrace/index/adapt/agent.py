@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from headrace import _native
 from headrace.errors import HeadraceError
+from headrace.facades import offered_by
 from headrace.forks import ForkMark
 from headrace.index.adapt.decide import (
     SeenActivity,
@@ -65,6 +66,7 @@ conversion takes as much time as hundreds of thousands of operations."""
 _CLOSE_S = 30.0
 
 
+@offered_by("headrace.index")
 class IndexAdaptation:
     """Adaptation of one index, until `close`; or as a context.
 

@@ -12,6 +12,7 @@ from enum import Enum, auto
 
 import numpy as np
 
+from headrace.facades import offered_by
 from headrace.index.adapt.workload import (
     NONE,
     SeenWorkload,
@@ -24,6 +25,7 @@ _REFERENCE = 1000
 """Keys of the reference sample: more would not make a look's own, of some hundred, tell more."""
 
 
+@offered_by("headrace.index")
 class TuningPhase(Enum):
     """State of adaptation."""
 
@@ -35,6 +37,7 @@ class TuningPhase(Enum):
     REVERTING = auto()
 
 
+@offered_by("headrace.index")
 class TuningAction(Enum):
     """Actions of the thread that follows an index."""
 
@@ -46,6 +49,7 @@ class TuningAction(Enum):
     ACCEPT = auto()  # watch on with what there is
 
 
+@offered_by("headrace.index")
 class TuningOutcome(Enum):
     """Ends of actions."""
 
@@ -54,6 +58,7 @@ class TuningOutcome(Enum):
     FAILED = auto()
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningLimits:
     """Policy.
@@ -82,6 +87,7 @@ class TuningLimits:
     most_pause_s: float = 60.0
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenActivity:
     """One look at the index.
@@ -98,6 +104,7 @@ class SeenActivity:
     outcome: TuningOutcome | None = None
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TuningState:
     """Memory between observations.

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
+from headrace.facades import offered_by
 from headrace.index.adapt.agent import IndexAdaptation
 from headrace.job.metrics import RankMetrics
 
 
+@offered_by("headrace.index")
 class IndexMetrics(RankMetrics):
     """Collector of one rank's index, for Prometheus; needs the extra `metrics`."""
 

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from headrace.facades import offered_by
 from headrace.index.configuration import Configuration
 from headrace.index.measure.sample import sample_trace
 from headrace.index.measure.survey import survey_trace
@@ -29,6 +30,7 @@ BATCH = 1024
 """Operations of a window of a trial, if the index is used in batches."""
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A configuration for a recorded workload.

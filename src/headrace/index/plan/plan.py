@@ -11,6 +11,7 @@ from headrace import fields
 from headrace.artifact import Artifact, Table, columns_of
 from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
+from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.index.configuration import Configuration
 from headrace.index.errors import ChoiceError
@@ -35,6 +36,7 @@ CANDIDATES: dict[str, type] = {
 """Columns of the table of candidates, in the order of the head's "configurations"."""
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationCandidate:
     """A configuration with what is known of it for the workload.
@@ -77,6 +79,7 @@ class ConfigurationCandidate:
         return self.trial_bytes_per_key if self.trials else self.predicted_bytes_per_key
 
 
+@offered_by("headrace.index")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IndexPlan(ArtifactValue):
     """The best configuration found for a workload.

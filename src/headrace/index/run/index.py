@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from headrace import _native
+from headrace.facades import offered_by
 from headrace.index.configuration import Configuration
 from headrace.index.errors import InvariantError, KeysError
 from headrace.index.plan.plan import IndexPlan
@@ -30,6 +31,7 @@ _SINGLE = (int, float, np.integer, np.floating)
 _ABSENT = object()
 
 
+@offered_by("headrace.index")
 class Index:
     """An ordered map of 64-bit keys to values of 32 or 64 bits, or a set of keys.
 

@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 
 from headrace import _native
+from headrace.facades import offered_by
 from headrace.index.errors import TraceError
 from headrace.index.run.index import Index
 from headrace.index.trace import SCAN, Trace
@@ -19,6 +20,7 @@ MOST = 1 << 20
 """Operations of a recording, and about as many keys before the first one: some 25 MB."""
 
 
+@offered_by("headrace.index")
 class SelectedKeys:
     """Keys of an index that a recording selects, read by and by.
 
@@ -49,6 +51,7 @@ def halvings_for(size: int, most: int) -> int:
     return max(0, (-(-size // most) - 1).bit_length())
 
 
+@offered_by("headrace.index")
 class TraceRecorder:
     """A recording of an index, from `start` to `stop`; or as a context, which leaves `trace`.
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from headrace import _native
+from headrace.facades import offered_by
 from headrace.index.configuration import Configuration
 from headrace.index.errors import InvariantError, KeysError
 from headrace.index.plan.plan import IndexPlan
@@ -17,6 +18,7 @@ NO_ROW = -1
 """Stands for the row of a key that has none."""
 
 
+@offered_by("headrace.index")
 class ShardedIndex:
     """A map of keys to rows of a table, which many threads look up and extend at once.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from headrace.facades import offered_by
 from headrace.memory.adapt.fit import StepPlanner
 from headrace.memory.adapt.outside import BlockCall, Outside, traced_outside
 from headrace.memory.errors import BudgetError
@@ -34,6 +35,7 @@ SHARES = (1.25, 0.8, 0.6, 0.45, 0.3)
 leaves room for workspaces, which are not known before the block is measured."""
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedBlocks:
     """Blocks of a model that train by plans under one budget.

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from headrace.facades import offered_by
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.preserve import MOST_DEPTH, slots_of
 from headrace.memory.measure.probe import Probe, is_probe
@@ -78,6 +79,7 @@ class Identity:
         return self
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributeChange:
     """Assignment of an attribute by a call of `forward`, or an addition to one that is an integer.
@@ -88,7 +90,7 @@ class AttributeChange:
     repeats : whether a step can do the same.
     """
 
-    name: Name
+    name: tuple[str, str]
     value: Any = None
     adds: bool = False
     repeats: bool = True

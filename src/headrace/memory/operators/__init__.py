@@ -5,11 +5,12 @@ choice. `variants` finds the nodes that can be computed in other ways, and says 
 creates and overwrites.
 """
 
-from headrace.memory.operators.copies import bfloat16_store, copy_variants, host_store
+from headrace.memory.operators.copies import CopyStore, bfloat16_store, copy_variants, host_store
 from headrace.memory.operators.table import is_rewritten, rewrite, variants
 from headrace.memory.operators.variant import Creation, Intermediate, Variant
 
 __all__ = [
+    "CopyStore",
     "Creation",
     "Intermediate",
     "Variant",

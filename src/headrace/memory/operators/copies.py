@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from headrace.facades import offered_by
 from headrace.memory.exactness import Exactness
 from headrace.memory.operators.variant import Intermediate, Variant, dense_strides, target_name
 
@@ -28,6 +29,7 @@ _Chain = tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...]
 """Views in order, each with its arguments after the tensor."""
 
 
+@offered_by("headrace.memory.operators")
 @dataclass(frozen=True, slots=True)
 class CopyStore:
     """A kind of copy.

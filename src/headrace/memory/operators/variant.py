@@ -8,11 +8,13 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from headrace.facades import offered_by
 from headrace.memory.exactness import Exactness
 
 aten = torch.ops.aten
 
 
+@offered_by("headrace.memory.operators")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intermediate:
     """A tensor that a forward operator creates for its backward operator, beside its outputs.
@@ -37,6 +39,7 @@ Creation = int | Intermediate
 """Index of an output of the node (0 if it has one), or an intermediate."""
 
 
+@offered_by("headrace.memory.operators")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """One implementation of a node beside its default, which is the node's own operator.

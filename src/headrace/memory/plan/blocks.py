@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.facades import offered_by
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.plan import MemoryPlan
@@ -24,6 +25,7 @@ _KIB = 1024
 _LIMIT_S = 20.0
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPlan:
     """A plan of a block, and what it needs beside the block's parameters, buffers and arguments.
@@ -57,6 +59,7 @@ def _stored_bytes(graph: Graph, schedule: Schedule) -> int:
     return int(sizes[found.storage[there]].sum())
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
     """Bytes that a model holds beside what its blocks store and need.

@@ -10,6 +10,7 @@ from headrace import fields
 from headrace.artifact import Artifact, Table, columns_of
 from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
+from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.memory.errors import ScheduleError
 from headrace.memory.plan.energy import in_microjoules, read_watts
@@ -26,6 +27,7 @@ _SOLVED = 1e-6
 """The same of a bound and what it bounds: tolerances of solvers."""
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan(ArtifactValue):
     """A schedule of a profile's graph within a budget.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from headrace.errors import ModelError
+from headrace.facades import offered_by
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph, Implementation
 from headrace.memory.plan.baselines import block_schedule, keep_schedule, sqrt_schedule
@@ -82,6 +83,7 @@ class SolveLimits:
     gap: float = 0.005
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveProgress:
     """The state of a solve.

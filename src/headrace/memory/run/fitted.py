@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from headrace.facades import offered_by
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.arguments import WithLoss, forward_signature, step_arguments
@@ -39,6 +40,7 @@ _TRANSFORMED = (
 )
 
 
+@offered_by("headrace.memory")
 class FittedModule(nn.Module):
     """A module whose training steps run by schedules.
 

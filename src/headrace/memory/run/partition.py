@@ -13,10 +13,11 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.fx import GraphModule
 
 import headrace
+from headrace.facades import offered_by
 from headrace.memory.measure.capture import read_joint
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.timing import Roofline, memory_bytes, modelled
-from headrace.memory.plan.effort import SolveEffort
+from headrace.memory.plan.effort import parse_effort
 from headrace.memory.plan.make import LIMITS, parse_budget
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.run.graphs import Graphs, scheduled_graphs
@@ -27,12 +28,13 @@ _FUSED = Roofline(name="a compiled step", flops_per_s=10e12, bytes_per_s=1e12, l
 times: 10 flops take as long as a byte, as on most GPUs and CPUs of 2016 to 2026 in float32."""
 
 
+@offered_by("headrace.memory")
 class MemoryPartitioner(CustomPartitionerFn):
     """Cuts joint graphs by schedules within a budget; see `headrace.memory.partitioner`."""
 
-    def __init__(self, budget: int | str, effort: SolveEffort, seed: int) -> None:
+    def __init__(self, budget: int | str, effort: str, seed: int) -> None:
         parse_budget(budget, MOST_BYTES)  # the device is not known yet
-        self._budget, self._effort, self._seed = budget, effort, seed
+        self._budget, self._effort, self._seed = budget, parse_effort(effort), seed
 
     def __call__(
         self,

@@ -20,8 +20,9 @@ from headrace.topology.topology import Topology
 
 __all__ = [
     "FORMATS",
-    "NVLINK_BYTES_PER_S",
+    "Format",
     "LinkCosts",
+    "NVLINK_BYTES_PER_S",
     "format_of",
     "import_topology",
     "parse_edges",

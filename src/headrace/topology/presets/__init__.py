@@ -1,6 +1,7 @@
 """Topologies by name or by a few numbers, for any number of nodes."""
 
 from headrace.topology.presets.amd import mi250
+from headrace.topology.presets.boxes import Inter
 from headrace.topology.presets.fat_tree import fat_tree
 from headrace.topology.presets.lattice import hub_and_spoke, mesh, ring, torus
 from headrace.topology.presets.nvidia import (
@@ -16,6 +17,7 @@ from headrace.topology.presets.racks import racks, uniform
 from headrace.topology.presets.registry import PRESETS, Preset
 
 __all__ = [
+    "Inter",
     "PRESETS",
     "Preset",
     "dgx1",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import TopologyError
+from headrace.facades import offered_by
 from headrace.topology.presets.amd import mi250
 from headrace.topology.presets.fat_tree import fat_tree
 from headrace.topology.presets.lattice import hub_and_spoke, mesh, ring, torus
@@ -22,6 +23,7 @@ from headrace.topology.presets.racks import racks, uniform
 from headrace.topology.topology import Topology
 
 
+@offered_by("headrace.topology.presets")
 @dataclass(frozen=True, slots=True)
 class Preset:
     """A function that returns topologies.

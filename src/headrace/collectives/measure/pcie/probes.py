@@ -31,6 +31,7 @@ from headrace import fields
 from headrace.artifact import Artifact, Table, columns_of
 from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
+from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.files import decoded, parse_json, read_bytes
 
@@ -46,6 +47,7 @@ MAX_DEVICES = 64
 _MAX_BYTES = 256 << 20
 
 
+@offered_by("headrace.collectives")
 class ProbeKind(IntEnum):
     """Kind of a probe; names in files are these in lower case."""
 
@@ -60,6 +62,7 @@ ProbeRow = tuple[ProbeKind, int, int, int, float]
 """(probe, gpu or -1, other or -1, cpu, value)."""
 
 
+@offered_by("headrace.collectives")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HardwareProbes(ArtifactValue):
     """The probes of one box and one of its NICs; columns of equal length.

@@ -23,12 +23,14 @@ from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.errors import CommunicationError
+from headrace.facades import offered_by
 
 MAX_REPEATS = 64
 _FIELDS = 5  # command, manner, chunks, repeats, number of flows
 _LEAST_FLOWS = 8
 
 
+@offered_by("headrace.collectives.measure")
 class Runner(Protocol):
     """Executor interface of measuring; `statistics_reader`, if any, has kernel round trips."""
 
@@ -62,6 +64,7 @@ group is the k-th of them. Raises CommunicationError if no group can be formed.
 """
 
 
+@offered_by("headrace.collectives.measure")
 class Prober(Protocol):
     """Interface that runs probes: over a real network, or a simulated one."""
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.artifact import columns_of
-from headrace.collectives.demand import Demand, Held
+from headrace.collectives.demand import Demand, DemandRow
 from headrace.collectives.program import (
     DEPENDENCY_COLUMNS,
     LANE_COLUMNS,
@@ -27,11 +27,13 @@ from headrace.collectives.program import (
     Program,
 )
 from headrace.errors import InputError
+from headrace.facades import offered_by
 
 ACK_BYTES = 8
 """Bytes of an acknowledgement, and of an echo."""
 
 
+@offered_by("headrace.collectives.measure")
 class Manner(IntEnum):
     """Order of the chunks of a flow: each acknowledged before the next, or all at once."""
 
@@ -39,6 +41,7 @@ class Manner(IntEnum):
     AT_ONCE = 1
 
 
+@offered_by("headrace.collectives.measure")
 class Flow(NamedTuple):
     """Chunks of `chunk_bytes` bytes from rank `src` to rank `dst`."""
 
@@ -47,6 +50,7 @@ class Flow(NamedTuple):
     chunk_bytes: int
 
 
+@offered_by("headrace.collectives.measure")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """Flows that run at the same time, `repeats` times over.
@@ -111,7 +115,7 @@ class Probe:
     @property
     def demand(self) -> Demand:
         """The probe as a collective: item 2f is the data of flow f, 2f + 1 its acknowledgement."""
-        width, before, after = self.width, list[Held](), list[Held]()
+        width, before, after = self.width, list[DemandRow](), list[DemandRow]()
         for index, (flow, out, back) in enumerate(zip(self.flows, *self.positions(), strict=True)):
             for item, (src, src_block), (dst, dst_block) in (
                 (2 * index, (flow.src, out), (flow.dst, back)),

@@ -38,9 +38,11 @@ from typing import Any
 from headrace import fields
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.errors import ArtifactError, InputError, TopologyError
+from headrace.facades import offered_by
 from headrace.topology import BYTES_PER_MB, Topology
 
 
+@offered_by("headrace.collectives.plan.bound")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
     """One term of a bound: ``us = mb * us_per_mb + alpha_us``.
@@ -72,6 +74,7 @@ class Term:
         return self.bandwidth_us + self.alpha_us
 
 
+@offered_by("headrace.collectives.plan.bound")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
     """No schedule takes less than `total_us` on the topology with this digest.

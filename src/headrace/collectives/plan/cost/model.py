@@ -17,7 +17,10 @@ no alpha (`headrace.topology.without_local_alpha`).
 
 from dataclasses import dataclass
 
+from headrace.facades import offered_by
 
+
+@offered_by("headrace.collectives.plan.cost")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModel:
     """Costs of a program in `simulate`, and what the choice among programs adds.

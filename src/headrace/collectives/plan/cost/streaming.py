@@ -26,11 +26,13 @@ from headrace.collectives.plan.cost.pieces import RECV, SEND, Pieces
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.program import Direction, Program
 from headrace.errors import InputError, TopologyError, VerificationError
+from headrace.facades import offered_by
 from headrace.topology import BYTES_PER_MB, Topology
 
 _STREAMING = CostModel(name="streaming", streaming=True)
 
 
+@offered_by("headrace.collectives.plan.cost")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulation:
     """Predicted times of a program.

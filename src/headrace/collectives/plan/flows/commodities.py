@@ -9,10 +9,12 @@ from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.collectives.plan.ir.permutations import chunk_images
 from headrace.errors import TopologyError
+from headrace.facades import offered_by
 from headrace.topology import Topology
 from headrace.topology.symmetry import orbits
 
 
+@offered_by("headrace.collectives.plan.flows")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commodity:
     """Data that starts at `origin` and has to reach all `targets`, `mb` of it."""
@@ -22,6 +24,7 @@ class Commodity:
     mb: float
 
 
+@offered_by("headrace.collectives.plan.flows")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TreeColumn:
     """A column of the packing: a tree (or path) of a commodity and the MB that go down it.

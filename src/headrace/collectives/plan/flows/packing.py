@@ -38,6 +38,7 @@ from headrace.collectives.plan.flows.commodities import (
 from headrace.collectives.plan.flows.pricing import Master, Pricing
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.collectives.plan.ir.permutations import link_images
+from headrace.facades import offered_by
 from headrace.topology import Topology
 
 _FLOOR = 1e-4
@@ -47,6 +48,7 @@ _SMOOTHING = 0.6
 """Weight of the best prices so far when pricing (Wentges 1997), as the master's oscillate."""
 
 
+@offered_by("headrace.collectives.plan.flows")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packing:
     """Result of `pack`.
@@ -78,6 +80,7 @@ class Packing:
         )
 
 
+@offered_by("headrace.collectives.plan.flows")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSettings:
     """Search limits.

@@ -26,8 +26,10 @@ from headrace.collectives.plan.generators.templates.doubling import (
 from headrace.collectives.plan.generators.templates.hierarchical import exchange, hierarchical
 from headrace.collectives.plan.generators.templates.ring import ring
 from headrace.collectives.plan.generators.templates.trees import double_binary_tree
+from headrace.collectives.plan.generators.templates.two_level.masters import Spread
 
 __all__ = [
+    "Spread",
     "direct",
     "double_binary_tree",
     "exchange",
