@@ -265,7 +265,7 @@ PUBLIC = {
         "Host",
         "Rack",
         "Testbed",
-        "TestbedRecord",
+        "Record",
         "TestbedSpec",
         "pace_rate",
         "rank_environment",

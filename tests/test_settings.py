@@ -12,7 +12,7 @@ from headrace import settings as module
 from headrace.errors import InputError
 from headrace.settings import Settings, child_environment, sections
 from headrace.testbed import Testbed, TestbedSpec
-from headrace.testbed.state import LOOPBACK, TestbedRecord
+from headrace.testbed.state import LOOPBACK, Record
 
 SECTIONS = list(sections())
 EVERY = [
@@ -226,7 +226,7 @@ def test_variables_of_other_sections_are_known() -> None:
 def test_what_a_testbed_sets_is_known(tmp_path: Path) -> None:
     known = {variable for variable, _ in Settings.variables().values()} | {*module._MARKS}
     spec = TestbedSpec.from_table({"racks": [{"hosts": 1, "host_rate": "1gbit"}]})
-    record = TestbedRecord(
+    record = Record(
         directory=tmp_path, run="0", mode=LOOPBACK, spec=spec, owner=None, master_port=1
     )
     ours = {name for name in Testbed(record).environment("host0") if name.startswith("HEADRACE_")}

@@ -8,10 +8,9 @@ defining modules of their time: `FORMER_MODULES` leads these to the facades.
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -92,26 +91,30 @@ def deferred_names(
     return load, lambda: sorted({*vars(sys.modules[facade]), *public})
 
 
-class _FormerModules(Loader):
-    """Imports a module of `FORMER_MODULES` that no longer exists as its facade's attributes."""
+class _FormerModules:
+    """Finder and loader of modules of `FORMER_MODULES` that no longer exist.
+
+    It has no base of `importlib.abc`, whose import takes long.
+    """
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _reloaded: ModuleType | None = None, /
     ) -> ModuleSpec | None:
         """Return the specification of a former module, or of a package that held one."""
-        if name in FORMER_MODULES:
-            return ModuleSpec(name, self, is_package=_is_former_package(name))
-        return ModuleSpec(name, self, is_package=True) if _is_former_package(name) else None
+        is_package = any(module.startswith(f"{name}.") for module in FORMER_MODULES)
+        if name not in FORMER_MODULES and not is_package:
+            return None
+        loader: Any = self
+        return ModuleSpec(name, loader, is_package=is_package)
+
+    def create_module(self, _specification: ModuleSpec) -> None:
+        """Leave it to Python to make the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module the attributes of its facade, loaded when they are asked for."""
         facade = FORMER_MODULES.get(module.__name__)
         if facade is not None:
             module.__getattr__ = lambda name: getattr(import_module(facade), name)
-
-
-def _is_former_package(name: str) -> bool:
-    return any(module.startswith(f"{name}.") for module in FORMER_MODULES)
 
 
 def find_former_modules() -> None:

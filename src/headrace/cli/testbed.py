@@ -198,7 +198,7 @@ def topology_command(
     terminal().print(table)
 
 
-def _table(record: "state.TestbedRecord") -> Table:
+def _table(record: "state.Record") -> Table:
     from headrace.testbed import Testbed
     from headrace.testbed.rates import format_rate
 

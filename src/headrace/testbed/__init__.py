@@ -3,14 +3,14 @@
 from headrace.testbed.launch import rank_environment, rank_roles, run_ranks
 from headrace.testbed.loopback import pace_rate
 from headrace.testbed.spec import Host, Rack, TestbedSpec
-from headrace.testbed.state import TestbedRecord
+from headrace.testbed.state import Record
 from headrace.testbed.testbed import Testbed
 
 __all__ = [
     "Host",
     "Rack",
     "Testbed",
-    "TestbedRecord",
+    "Record",
     "TestbedSpec",
     "pace_rate",
     "rank_environment",

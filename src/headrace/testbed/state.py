@@ -30,7 +30,7 @@ LOOPBACK = "loopback"
 
 @offered_by("headrace.testbed")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestbedRecord:
+class Record:
     """One testbed as it is on disk.
 
     Attributes
@@ -72,7 +72,7 @@ class TestbedRecord:
         )
 
     @classmethod
-    def load(cls, directory: Path) -> "TestbedRecord":
+    def load(cls, directory: Path) -> "Record":
         """Read the record in `directory`; raises TestbedError if it is not one."""
         try:
             found: dict[str, Any] = json.loads((directory / _RECORD).read_text())
@@ -132,14 +132,14 @@ def reserve() -> Path:
             return parent / run
 
 
-def records() -> Iterator[TestbedRecord]:
+def records() -> Iterator[Record]:
     """Yield every testbed whose record can be read."""
     for directory in _directories():
         with suppress(TestbedError):
-            yield TestbedRecord.load(directory)
+            yield Record.load(directory)
 
 
-def find(name: str | None) -> TestbedRecord:
+def find(name: str | None) -> Record:
     """Return the testbed with this name or run id; without one, the only testbed there is.
 
     Raises
@@ -163,7 +163,7 @@ def remove_crashed() -> list[str]:
     removed: list[str] = []
     for directory in _directories():
         try:
-            crashed = TestbedRecord.load(directory).crashed
+            crashed = Record.load(directory).crashed
         except TestbedError:
             crashed = _is_abandoned(directory)
         if crashed:

@@ -15,7 +15,7 @@ from headrace.settings import child_environment
 from headrace.testbed import loopback, network, state, teardown
 from headrace.testbed.rates import parse_rate
 from headrace.testbed.spec import IPV4, Host, TestbedSpec
-from headrace.testbed.state import LOOPBACK, NAMESPACES, TestbedRecord
+from headrace.testbed.state import LOOPBACK, NAMESPACES, Record
 
 _MASTER_PORT = 29500
 _GUARDIAN_DEADLINE_S = 10.0
@@ -44,7 +44,7 @@ class Testbed:
 
     def __init__(
         self,
-        record: TestbedRecord,
+        record: Record,
         *,
         guardian: "subprocess.Popen[bytes] | None" = None,
         fallback_reason: str | None = None,
@@ -77,7 +77,7 @@ class Testbed:
         state.remove_crashed()
         directory = state.reserve()
         try:
-            record = TestbedRecord(
+            record = Record(
                 directory=directory,
                 run=directory.name,
                 mode=NAMESPACES if reason is None else LOOPBACK,
@@ -266,7 +266,7 @@ def _check_ipv6(spec: TestbedSpec, fallback_reason: str | None) -> None:
         raise TestbedError(f"field 'family' is {spec.family!r}, needs 'ipv4' here: {reason}")
 
 
-def _start_guardian(record: TestbedRecord) -> "subprocess.Popen[bytes]":
+def _start_guardian(record: Record) -> "subprocess.Popen[bytes]":
     # a new session, so that Ctrl-C does not reach it
     owner = [] if record.owner is None else [str(part) for part in record.owner]
     return subprocess.Popen(
