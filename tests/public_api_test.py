@@ -23,6 +23,7 @@ PUBLIC = {
         "InputError",
         "ModelError",
         "Settings",
+        "StaleEpochError",
         "SymmetryError",
         "TestbedError",
         "TopologyError",
