@@ -13,6 +13,7 @@ from headrace._native import Call, Completions, DataType, Operator, Priority
 from headrace.executor.background import background
 from headrace.executor.executor import DEFAULT_DEADLINE_S, Executor, Recorded, Segment
 from headrace.executor.programs import (
+    Columns,
     ExecutableProgram,
     LoadedProgram,
     ProgramDemand,
@@ -24,6 +25,7 @@ from headrace.executor.statistics import ConnectionStatistics, StatisticsReader
 __all__ = [
     "DEFAULT_DEADLINE_S",
     "Call",
+    "Columns",
     "Completions",
     "ConnectionStatistics",
     "DataType",

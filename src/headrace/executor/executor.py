@@ -21,6 +21,7 @@ from headrace.executor import programs
 from headrace.executor.connect.listener import Listener
 from headrace.executor.programs import ExecutableProgram, LoadedProgram, ProgramProof
 from headrace.executor.statistics import StatisticsReader
+from headrace.facades import offered_by
 
 DEFAULT_DEADLINE_S = 60.0
 
@@ -51,6 +52,7 @@ Every block is divided into `chunks` slots: slot k of a block covers its element
 """
 
 
+@offered_by("headrace.executor")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recorded:
     """One rank's times of one call, in ns of its own CLOCK_MONOTONIC (`time.monotonic_ns`).
@@ -79,6 +81,7 @@ class Recorded:
         )
 
 
+@offered_by("headrace.executor")
 class Executor:
     """Runs programs between the ranks of one group.
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from headrace import _native
+from headrace.facades import offered_by
 
 Columns = Mapping[str, np.ndarray]
 """Columns of a table by name: one-dimensional arrays of one length."""
@@ -19,6 +20,7 @@ CUSTOM = "custom"
 """Name of collectives whose results may combine any number of ranks."""
 
 
+@offered_by("headrace.executor")
 class ProgramDemand(Protocol):
     """Postcondition of a program, over slots of one chunk each, on every rank."""
 
@@ -42,6 +44,7 @@ class ProgramDemand(Protocol):
         ...
 
 
+@offered_by("headrace.executor")
 class ExecutableProgram(Protocol):
     """Lanes of steps for every rank, with dependencies between a rank's steps.
 
@@ -81,6 +84,7 @@ class ExecutableProgram(Protocol):
         ...
 
 
+@offered_by("headrace.executor")
 class ProgramProof(Protocol):
     """Result of a verifier."""
 
@@ -89,6 +93,7 @@ class ProgramProof(Protocol):
         ...
 
 
+@offered_by("headrace.executor")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedProgram:
     """A proven program, loaded for one rank.

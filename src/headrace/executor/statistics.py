@@ -14,6 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from headrace.facades import offered_by
 from headrace.forks import ForkMark
 
 # The kernel counts busy time in ticks of 1 to 10 ms: over less than this a rate would be noise.
@@ -40,6 +41,7 @@ class Stat(IntEnum):
     RETRANSMITS = 12
 
 
+@offered_by("headrace.executor")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConnectionStatistics:
     """One rank's connections by peer: k peers, arrays of shape (k,).
@@ -74,6 +76,7 @@ class ConnectionStatistics:
     min_rtt_us: np.ndarray
 
 
+@offered_by("headrace.executor")
 class StatisticsReader:
     """Reads an executor's connections; each reading covers the time since the one before.
 
