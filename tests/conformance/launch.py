@@ -1,7 +1,6 @@
 """Starts the ranks of a torch job as processes on this machine, and always ends them."""
 
 import json
-import os
 import socket
 import subprocess
 import time
@@ -12,21 +11,14 @@ from queue import Empty
 from typing import Any
 
 from headrace.launch.roles import LINES, Role, Roles
-from tests.conformance.warm import program_arguments
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conformance import warm
+from tests.conformance.warm import environment
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def environment(**changes: str) -> dict[str, str]:
-    """This process's environment with headrace and its tests on the path, and `changes`."""
-    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT / "src"), str(ROOT)])
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **changes}
 
 
 class Rank:
@@ -73,7 +65,7 @@ def all_succeed(
     variables = [environment(RANK=str(rank), **settings) for rank in range(count)]
     started = [
         subprocess.Popen(
-            program_arguments(rank, ["-c", code, *arguments], variables[rank]),
+            warm.command("-c", code, *arguments, number=rank),
             env=variables[rank],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -108,7 +100,7 @@ def ranks(count: int, script: Path, *arguments: str, **settings: str) -> Iterato
     roles = {
         rank: Role(
             name=f"rank {rank}",
-            argv=program_arguments(rank, [str(script), *arguments], variables[rank]),
+            argv=warm.command(str(script), *arguments, number=rank),
             env=variables[rank],
         )
         for rank in range(count)

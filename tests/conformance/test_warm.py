@@ -2,19 +2,20 @@
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.launch import environment
-from tests.conformance.warm import processor_s, program_arguments
+from headrace.testbed import Testbed, TestbedSpec, network
+from tests.conformance.warm import command, environment, processor_s
 from tests.waiting import HANG_S, wait_until
 
 
 def run(code: str, number: int = 0, **settings: str) -> subprocess.CompletedProcess[str]:
     variables = environment(**settings)
     return subprocess.run(
-        program_arguments(number, ["-c", code, "argument"], variables),
+        command("-c", code, "argument", number=number),
         env=variables,
         capture_output=True,
         text=True,
@@ -45,10 +46,10 @@ def test_it_ends_as_its_fork_does(ending: str, code: int) -> None:
 
 
 def test_torch_is_imported_before_the_fork_unless_a_variable_is_read_at_its_import() -> None:
-    variables = environment()
-    assert "-S" in program_arguments(0, ["-c", "pass"], variables)
-    changed = {**variables, "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
-    assert "-S" not in program_arguments(0, ["-c", "pass"], changed)
+    loaded = "import sys; print('torch' in sys.modules)"
+    later = {"TORCHELASTIC_RUN_ID": "1", "PYTHONUNBUFFERED": "1", "KMP_INIT_AT_FORK": "FALSE"}
+    assert run(loaded, **later).stdout == "True\n"
+    assert run(loaded, TORCH_DISTRIBUTED_DEBUG="DETAIL").stdout == "False\n"
     level = "import torch.distributed as d; print(d.get_debug_level().name)"
     assert run(level, TORCH_DISTRIBUTED_DEBUG="DETAIL").stdout == "DETAIL\n"
 
@@ -56,14 +57,53 @@ def test_torch_is_imported_before_the_fork_unless_a_variable_is_read_at_its_impo
 def test_neighbours_differ_in_the_order_of_sets() -> None:
     code = "print(hash('a'))"
     assert run(code, 0).stdout == run(code, 2).stdout != run(code, 1).stdout
+    by_variable = {
+        rank: subprocess.run(
+            command("-c", code), env=environment(RANK=rank), stdout=subprocess.PIPE, text=True
+        ).stdout
+        for rank in ("0", "1")
+    }
+    assert by_variable == {"0": run(code, 0).stdout, "1": run(code, 1).stdout}
+
+
+def test_a_module_of_the_folder_runs_with_its_arguments(tmp_path: Path) -> None:
+    (tmp_path / "module_of_a_folder.py").write_text("import sys; print(sys.argv[1:], __name__)")
+    done = subprocess.run(
+        command("-m", "module_of_a_folder", "argument"),
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    assert done.stdout == "['argument'] __main__\n", done.stderr
+
+
+@pytest.mark.root
+def test_a_fork_enters_the_namespaces_of_what_was_started() -> None:
+    if reason := network.unavailable_reason():
+        pytest.skip(f"needs network namespaces: {reason}")
+    spec = TestbedSpec.from_table(
+        {
+            "defaults": {"host_rate": "100mbit", "uplink_rate": "100mbit"},
+            "racks": [{"hosts": 1}, {"hosts": 1}],
+        }
+    )
+    code = "import socket; print(sorted(name for _, name in socket.if_nameindex()))"
+    with Testbed.up(spec, fallback=False) as testbed:
+        host = testbed.hosts[0].name
+        options = {"env": environment(), "stdout": subprocess.PIPE, "text": True}
+        texts = [
+            testbed.popen(host, [*python, "-c", code], **options).communicate(timeout=HANG_S)[0]
+            for python in (command(), [sys.executable])
+        ]
+    assert texts[0] == texts[1] == "['eth0', 'lo']\n"
 
 
 def test_a_program_that_is_killed_takes_its_fork_along() -> None:
     variables = environment()
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
-    process = subprocess.Popen(
-        program_arguments(0, ["-c", code], variables), env=variables, stdout=subprocess.PIPE
-    )
+    process = subprocess.Popen(command("-c", code, number=0), env=variables, stdout=subprocess.PIPE)
     with process:
         assert process.stdout is not None
         fork = int(process.stdout.readline())

@@ -3,7 +3,9 @@
 An import of torch and of what DDP needs takes four seconds of processor time, more than most tests'
 ranks have to do. A *source* is a process that has imported it, and forks once for each process that
 is asked for. What is started and signalled is a small program (`main`), which hands its streams,
-arguments and environment to the source, ends as the fork does, and whose end ends the fork.
+arguments, environment and namespaces to the source, ends as the fork does, and whose end ends the
+fork. Where its environment has other variables that Python or torch read when they start, it is
+replaced by a Python of its own.
 
 Two sources differ in the seed of their hashes, as processes started one by one do: what depends on
 the order of a set differs between the ranks of even and odd number.
@@ -11,17 +13,25 @@ the order of a set differs between the ranks of even and odd number.
 
 import atexit
 import contextlib
+import ctypes
+import gc
 import json
+import logging
 import os
+import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
 
 _READ_AT_START = (
     "PYTHON",
@@ -37,29 +47,47 @@ _READ_AT_START = (
 )
 """Starts of names of variables that Python and torch read when they start."""
 
+_READ_LATER = (
+    "PYTHONHASHSEED",
+    "PYTHONUNBUFFERED",
+    "TORCHELASTIC_",
+    "TORCH_NCCL_",
+    "KMP_DUPLICATE_LIB_OK",  # sklearn sets these two when it is imported, for an OpenMP
+    "KMP_INIT_AT_FORK",  # that is not torch's
+)
+"""Starts of names of those that are read later, that `become` follows, or that a source sets."""
+
 _AT_IMPORT = dict(os.environ)
 
 _REQUEST_BYTES = 1 << 20
 _STREAMS = 3
+_NAMESPACES = ("net", "mnt")
+_REFUSED = b"other variables"
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment with headrace and its tests on the path, and `changes`."""
+    return {**os.environ, **_added(os.environ), **changes}
+
+
+def _added(variables: Mapping[str, str]) -> dict[str, str]:
+    path = os.pathsep.join([variables.get("PYTHONPATH", ""), str(ROOT / "src"), str(ROOT)])
+    return {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 class Source:
-    """A process that forks on request; started at the first request."""
+    """A process that forks on request; started when its address is first asked for."""
 
     def __init__(self, hash_seed: int) -> None:
         self._hash_seed = hash_seed
         self._process: subprocess.Popen[bytes] | None = None
-        self._environment: dict[str, str] = {}
         self._address = ""
 
-    def arguments(self, program: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
-        """Return what to start instead of `python *program`; None if only that will do."""
+    def address(self) -> str:
+        """Return the name of the socket at which it takes requests."""
         if self._process is None:
-            self._start(environment)
-        before, after = self._environment.items(), environment.items()
-        if any(name.startswith(_READ_AT_START) for name, _ in before ^ after):
-            return None
-        return [sys.executable, "-I", "-S", __file__, self._address, *program]
+            self._start()
+        return self._address
 
     def processor_s(self) -> float:
         """Return the processor time of the source, and of its forks that have ended."""
@@ -68,15 +96,13 @@ class Source:
         words = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
-    def _start(self, environment: Mapping[str, str]) -> None:
-        self._address = f"headrace-warm-{os.getpid()}-{self._hash_seed}"
-        self._environment = {
-            **_AT_IMPORT,
-            **{name: environment[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS")},
-        }
+    def _start(self) -> None:
+        folder = tempfile.mkdtemp(prefix="headrace-warm-")
+        atexit.register(shutil.rmtree, folder)
+        self._address = f"{folder}/socket"  # a file's name, which is the same in all namespaces
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore::FutureWarning", __file__, "--source", self._address],
-            env={**self._environment, "PYTHONHASHSEED": str(self._hash_seed)},
+            env={**_AT_IMPORT, **_added(_AT_IMPORT), "PYTHONHASHSEED": str(self._hash_seed)},
             stdin=subprocess.PIPE,  # its end is this process's end
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -94,18 +120,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 _sources = (Source(1), Source(2))
 
 
-def program_arguments(
-    number: int, program: Sequence[str], environment: Mapping[str, str]
-) -> list[str]:
-    """Return what to start for `python *program`, the `number`-th of several processes.
+def command(*program: str, number: int | None = None) -> list[str]:
+    """Return what to start in place of ``python *program`` in an `environment`.
 
     Parameters
     ----------
-    program : a script's path, or "-c" and code; then its arguments.
-    environment : of the process, whole.
+    program : a script's path, "-c" and code, or "-m" and a module; then its arguments.
+    number : of the process among several; by default the variable RANK of its environment.
     """
-    warm = _sources[number % len(_sources)].arguments(program, environment)
-    return warm or [sys.executable, "-W", "ignore::FutureWarning", *program]
+    sources = _sources if number is None else [_sources[number % len(_sources)]]
+    addresses = ",".join(source.address() for source in sources)
+    return [sys.executable, "-I", "-S", __file__, addresses, *program]
 
 
 def processor_s() -> float:
@@ -116,15 +141,20 @@ def processor_s() -> float:
 # -- the program that is started ------------------------------------------------------------------
 
 
-def main(address: str, program: Sequence[str]) -> None:
-    """Have `program` run by a fork of the source, and end as that does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect("\0" + address)
+def main(addresses: Sequence[str], program: Sequence[str]) -> None:
+    """Have `program` run by a fork of a source, and end as that does."""
+    address = addresses[int(os.environ.get("RANK", "0")) % len(addresses)]
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        connection.connect(address)
         request = {"program": program, "folder": str(Path.cwd()), "environment": dict(os.environ)}
         data = json.dumps(request).encode()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _REQUEST_BYTES)
-        socket.send_fds(connection, [data], range(_STREAMS))
+        namespaces = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in _NAMESPACES]
+        socket.send_fds(connection, [data], [*range(_STREAMS), *namespaces])
         answer = connection.recv(64)
+    if answer == _REFUSED:
+        os.execv(sys.executable, [sys.executable, "-W", "ignore::FutureWarning", *program])
     code = int(answer) if answer else 1
     if code < 0:
         with contextlib.suppress(OSError):  # SIGKILL has no other action
@@ -143,7 +173,7 @@ def serve(address: str) -> dict[str, Any]:
         selectors.DefaultSelector() as selector,
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
     ):
-        listener.bind("\0" + address)  # a name without a file, which ends with its socket
+        listener.bind(address)
         listener.listen(64)
         woken, waker = socket.socketpair()
         waker.setblocking(False)
@@ -164,6 +194,9 @@ def serve(address: str) -> dict[str, Any]:
                 elif key.fileobj is listener:
                     connection, _ = listener.accept()
                     request = _fork(connection)
+                    if request is None:
+                        connection.close()
+                        continue
                     if isinstance(request, dict):
                         for file in (listener, woken, waker, *forks.values()):
                             file.close()
@@ -197,21 +230,44 @@ def _kill_group(fork: int) -> None:
         os.killpg(fork, signal.SIGKILL)
 
 
-def _fork(connection: socket.socket) -> int | dict[str, Any]:
-    """Return the fork's process id, and in the fork the request."""
-    data, streams, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, _STREAMS)
-    if pid := os.fork():
-        for stream in streams:
-            os.close(stream)
-        return pid
+def _fork(connection: socket.socket) -> int | dict[str, Any] | None:
+    """Return the fork's process id, in the fork the request, and None where it is refused."""
+    data, files, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, _STREAMS + len(_NAMESPACES))
+    request: dict[str, Any] = json.loads(data)
+    refused = _differs_at_start(request["environment"])
+    pid = 0 if refused else os.fork()
+    if refused or pid:
+        for file in files:
+            os.close(file)
+        if refused:
+            connection.send(_REFUSED)
+        return pid or None
     connection.close()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number, stream in enumerate(streams):
+    for number, stream in enumerate(files[:_STREAMS]):
         os.dup2(stream, number)
-        os.close(stream)
+    for name, namespace in zip(_NAMESPACES, files[_STREAMS:], strict=True):
+        _enter(name, namespace)
+    for file in files:
+        os.close(file)
     os.setsid()
-    return json.loads(data)
+    return request
+
+
+def _differs_at_start(environment: Mapping[str, str]) -> bool:
+    """Return whether a variable that Python or torch has read by now differs."""
+    return any(
+        name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)
+        for name, _ in environment.items() ^ _AT_IMPORT.items()
+    )
+
+
+def _enter(name: str, namespace: int) -> None:
+    if os.fstat(namespace).st_ino != Path(f"/proc/self/ns/{name}").stat().st_ino:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), f"the fork cannot enter the namespace '{name}'")
 
 
 def become(request: Mapping[str, Any]) -> None:
@@ -219,7 +275,15 @@ def become(request: Mapping[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if os.environ.get("PYTHONUNBUFFERED"):
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)
     name, *arguments = request["program"]
+    if name == "-m":
+        module, *arguments = arguments
+        sys.argv[:], sys.path[0] = [module, *arguments], request["folder"]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return
     main = ModuleType("__main__")
     if name == "-c":
         code = compile(arguments[0], "<string>", "exec")
@@ -234,13 +298,18 @@ def become(request: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--source":
+        # no rank compiles for a GPU, and triton's types would be reported as leaked at every end
+        sys.modules["triton"] = None  # pyright: ignore[reportArgumentType]
+        logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # it misses triton
         # the latter two are imported by the first optimizer, DDP and capture
         import torch._dynamo
         import torch._functorch.aot_autograd
         import torch.distributed  # noqa: F401
 
+        gc.collect()
+        gc.freeze()  # what is imported is passed over by collections, as one at each fork's end
         threads = list(Path("/proc/self/task").iterdir())
         assert len(threads) == 1, "a process of several threads cannot fork"
         become(serve(sys.argv[2]))
     else:
-        main(sys.argv[1], sys.argv[2:])
+        main(sys.argv[1].split(","), sys.argv[2:])

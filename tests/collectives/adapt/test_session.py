@@ -6,7 +6,6 @@ On loopback, where the kernel holds every connection to a pace that the job chan
 import json
 import statistics
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
 from headrace.testbed import Testbed, TestbedSpec, rank_environment, run_ranks
+from tests.conformance import warm
 from tests.conftest import GOLDEN
 
 JOB = Path(__file__).with_name("ddp_job.py")
@@ -66,8 +66,8 @@ def job(testbed: Testbed, folder: Path, *argv: object) -> tuple[list[str], dict[
         collectives=(Collective.ALLREDUCE,),
         sizes=(1 << 10, 1 << 20),
     ).save(book)
-    variables = {"HEADRACE_PLAN_BOOK": str(book), "OMP_NUM_THREADS": "1"}
-    return [sys.executable, str(JOB), *map(str, argv)], variables
+    variables = {**warm.environment(), "HEADRACE_PLAN_BOOK": str(book)}
+    return warm.command(str(JOB), *map(str, argv)), variables
 
 
 def run(testbed: Testbed, folder: Path, *argv: object, **env: str) -> Said:

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
 from headrace.executor import Executor
 from headrace.testbed import Testbed, TestbedSpec, rank_environment
+from tests.conformance import warm
 
 HOSTS = [HostId(f"10.0.0.{rank}", f"boot-{rank}") for rank in range(3)]
 QUICK = replace(automatic.EFFORT, budget_s=3.0, tournament_us=1000, quiet_us=1500, sharing_us=1000)
@@ -168,14 +168,14 @@ def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: st
     ranks: list[subprocess.Popen[str]] = [
         testbed.popen(
             testbed.hosts[host].name,
-            [sys.executable, str(JOB), "6"],
+            warm.command(str(JOB), "6"),
             env={
+                **warm.environment(),
                 **rank_environment(testbed, order, rank),
                 "HEADRACE_MEASURE": "auto",
                 "HEADRACE_ADAPT": "off",
                 "HEADRACE_CACHE": str(cache),
                 "HEADRACE_LOG_LEVEL": "info",
-                "OMP_NUM_THREADS": "1",
                 **environment,
             },
             stdout=subprocess.PIPE,

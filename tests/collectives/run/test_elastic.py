@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from headrace.testbed import Testbed, TestbedSpec
+from tests.conformance import warm
 
 SPEC = TestbedSpec.from_table(
     {
@@ -33,20 +33,19 @@ def agent(testbed: Testbed, index: int, folder: Path) -> "subprocess.Popen[str]"
     }
     return testbed.popen(
         host.name,
-        [
-            sys.executable,
-            *("-m", "torch.distributed.run", "--nnodes=2:3", "--nproc-per-node=1"),
+        warm.command(
+            *("-m", "torch.distributed.run", "--nnodes=2:3", "--nproc-per-node=1", "--no-python"),
             *("--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=elastic"),
             f"--rdzv-endpoint={testbed.hosts[0].address}:{testbed.record.master_port}",
             f"--rdzv-conf={','.join(f'{key}={value}' for key, value in conf.items())}",
             f"--local-addr={host.address}",
-            *(str(JOB), str(folder), host.name),
-        ],
+            *warm.command(str(JOB), str(folder), host.name),
+        ),
         env={
+            **warm.environment(),
             "HEADRACE_MEASURE": "auto",
             "HEADRACE_CACHE": str(folder / "cache"),
             "HEADRACE_LOG_LEVEL": "info",
-            "OMP_NUM_THREADS": "1",
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
 from headrace.topology.presets import uniform
+from tests.conformance import warm
 from tests.conformance.launch import environment, free_port
 
 JOB = Path(__file__).with_name("book_job.py")
@@ -32,10 +32,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
         book(folder / "other", 2, 2e9),
         book(folder / "larger", 3, 1e9),
     ]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2"]
-    address = ["--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    job = warm.command(str(JOB), *books)
+    torchrun = warm.command(
+        *("-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--no-python"),
+        *("--master-addr=127.0.0.1", f"--master-port={free_port()}", *job),
+    )
     done = subprocess.run(
-        [*torchrun, *address, str(JOB), *books],
+        torchrun,
         env=environment(),
         capture_output=True,
         text=True,

@@ -1,7 +1,6 @@
 """Other codecs are announced to the adaptation of plans, which else sees a changed network."""
 
 import json
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
 from headrace.testbed import Testbed, TestbedSpec, run_ranks
+from tests.conformance import warm
 
 JOB = Path(__file__).with_name("announced_job.py")
 DEADLINE_S = 120
@@ -45,13 +45,9 @@ def run(testbed: Testbed, folder: Path, how: str) -> list[str]:
 
     codes = run_ranks(
         testbed,
-        [sys.executable, str(JOB), how],
+        warm.command(str(JOB), how),
         range(2),
-        env={
-            "HEADRACE_PLAN_BOOK": str(book),
-            "HEADRACE_ADAPT_LOG": str(log),
-            "OMP_NUM_THREADS": "1",
-        },
+        env=warm.environment(HEADRACE_PLAN_BOOK=str(book), HEADRACE_ADAPT_LOG=str(log)),
         on_line=line,
         timeout_s=DEADLINE_S,
     )
