@@ -142,6 +142,3 @@ CASES: Mapping[str, Case] = {
     each.__name__: each
     for each in (perceptron, convolutional, residual, transformer, decoder, recurrent)
 }
-
-ROUNDED = frozenset({"recurrent"})
-"""Cases that torch traces as other operators than eager runs, which differ by rounding."""

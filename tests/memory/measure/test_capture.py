@@ -235,14 +235,6 @@ def test_an_unread_random_operator_is_kept() -> None:
     assert not any(set(unread) & set(e.implementations[0].reads) for e in captured.graph.operators)
 
 
-def test_an_lstm_is_captured_without_onednn() -> None:
-    """The workspace that oneDNN's operator hands over is empty under fake tensors."""
-    captured = capture(nn.LSTM(4, 8), (torch.randn(3, 2, 4),))
-    assert not any("mkldnn" in each for each in names(captured))
-    assert names(captured).count("tanh") == 1
-    assert torch.backends.mkldnn.enabled
-
-
 def test_nothing_to_differentiate_is_refused() -> None:
     with pytest.raises(CaptureError, match="requires gradients"):
         capture(nn.ReLU(), (torch.randn(2, 2),))

@@ -171,7 +171,7 @@ def test_recurrent_layers_train_as_the_module(model: nn.Module) -> None:
         return module(x)[0]
 
     runs = partial(run, fitted), fitted, partial(run, eager), eager
-    assert_trains_alike(*runs, steps=2, rounded=True)
+    assert_trains_alike(*runs, steps=2)
 
 
 def test_a_fitted_module_is_copied_and_not_pickled() -> None:

@@ -17,6 +17,7 @@ from headrace.memory.measure.arguments import step_arguments
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.read import read_graph
+from headrace.memory.measure.recurrent import call_functions
 from headrace.memory.measure.refuse import refuse_hooks
 from headrace.memory.measure.trace import traced_step
 from headrace.memory.operators import rewrite
@@ -46,6 +47,7 @@ def capture(
         joint, changes = traced_step(model, *leaves)
     drop_unread_statistics(joint.graph_module.graph)
     correct_statistics(joint.graph_module.graph)
+    call_functions(joint.graph_module.graph)
     rewrite(joint.graph_module.graph)
     joint.graph_module.recompile()  # its code is text alone: constants have no names in it
     return replace(read_graph(joint.graph_module), joint=joint, changes=changes)

@@ -65,6 +65,7 @@ class Capture:
     accumulated : by operator of the backward pass, positions of the inputs whose gradients are
         added to earlier ones once it has run (`headrace.memory.measure.accumulate`).
     changes : of attributes by `forward`, to be repeated behind each step.
+    retained : storages that the autograd graph of an operator refers to: they are computed once.
     """
 
     graph: Graph
@@ -84,6 +85,7 @@ class Capture:
     hosted: frozenset[int] = frozenset()
     accumulated: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     changes: tuple[AttributeChange, ...] = ()
+    retained: frozenset[int] = frozenset()
 
     def example(self, storage: int) -> torch.Tensor:
         """Return the fake tensor that spans a storage."""

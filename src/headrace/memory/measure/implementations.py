@@ -67,7 +67,7 @@ def _copy_variants(capture: Capture, store: CopyStore) -> dict[Node, list[Varian
     root: dict[Node, Node] = {}
     for node, storage in capture.storage_of.items():
         made, index = capture.bases[storage]
-        if not index and storage not in capture.graph.outputs:
+        if not index and storage not in capture.retained.union(capture.graph.outputs):
             root[node] = made
     forward = [each for each in capture.nodes[:count] if each and not is_training_batch_norm(each)]
     backward = [each for each in capture.nodes[count:] if each]

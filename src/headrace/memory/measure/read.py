@@ -27,7 +27,7 @@ from headrace.memory.measure.sizes import (
     storage_key,
     tensors_of,
 )
-from headrace.memory.operators import is_rewritten
+from headrace.memory.operators import is_rewritten, recurrent
 from headrace.memory.operators.variant import argument
 
 aten = torch.ops.aten
@@ -75,8 +75,15 @@ class _Reader:
         outputs, results = map(self._storages_of, returned_nodes(self.fx))
         written = self._storages_of(effect.args[1] for effect in self.effects)
         loss = _implementation(reads=outputs, creates=self._storages_of(tangents))
+        retained = frozenset(
+            storage for node in forward for storage in self._storages_of(recurrent.retained(node))
+        )
+        once = {self.bases[storage][0] for storage in retained}
         operators = (
-            *(self._operator(node, again=_repeats(node, stale)) for node in forward),
+            *(
+                self._operator(node, again=node not in once and _repeats(node, stale))
+                for node in forward
+            ),
             Operator(name="loss", module="", again=False, implementations=(loss,)),
             *(self._operator(node, again=False) for node in backward),
         )
@@ -99,6 +106,7 @@ class _Reader:
             views=frozenset(self.views),
             random=random,
             effects=self.effects,
+            retained=retained,
         )
 
     def _computations(self, tangents: list[Node]) -> tuple[list[Node], list[Node]]:

@@ -1,60 +1,322 @@
-"""Recurrent layers in a trace: as products, step by step, with the dropout between layers.
+"""Recurrent layers in a trace: one operator in each pass, whatever the length of the sequence.
 
-torch's own decomposition leaves that dropout out, and has oneDNN's operator for LSTMs on the CPU,
-whose workspace has another size under fake tensors than in a run.
+torch decomposes them, step by step. Here a layer is an operator of our own, with the kernels of
+eager execution and their autograd graph (`headrace.memory.operators.recurrent`). Its outputs are
+those of a run of few steps with more of them, and so is the memory of its graph.
 """
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Graph as FxGraph
+from torch.utils._python_dispatch import _disable_current_modes
 
-RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+from headrace.memory.generators import host_generators_preserved
+from headrace.memory.measure.allocations import allocations_of
+from headrace.memory.measure.sizes import rounded_bytes
+from headrace.memory.operators.recurrent import FUNCTIONS, Layers, recurrent, recurrent_backward
+
+_KINDS = {function: kind for kind, function in FUNCTIONS.items()}
+_LIBRARY_STEPS, _STEPS = (32, 64), (2, 3)
+"""Numbers of steps that are run to learn the memory of longer sequences, with kernels of a library,
+whose workspaces are rounded to pages, and with torch's, whose memory is linear in the steps."""
 
 
-def decomposed(
+def is_recurrent(function: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Return whether a call is of recurrent layers on a tensor; not on packed sequences."""
+    return function in _KINDS and len(args) > 3 and isinstance(args[3], bool)
+
+
+def traced_layers(
     function: Callable[..., Any],
     x: Tensor,
     hx: Any,
-    params: Sequence[Tensor],
-    has_biases: Any,
-    num_layers: int,
+    weights: Sequence[Tensor],
+    biases: bool,
+    count: int,
     dropout: float,
-    train: Any,
-    bidirectional: Any,
-    batch_first: Any,
-) -> Any:
-    """Return what a function of `RECURRENT` does; the arguments are its own."""
-    with _without_onednn():
-        if num_layers < 2 or not (dropout and train):
-            options = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-            return function(x, hx, params, *options)
-        x = x.transpose(0, 1) if batch_first else x
-        single = isinstance(hx, Tensor)
-        states = [each.chunk(num_layers) for each in ((hx,) if single else hx)]
-        count = len(params) // num_layers
-        last: list[Sequence[Tensor]] = []
-        for layer in range(num_layers):
-            first = [each[layer] for each in states]
-            own = params[layer * count : (layer + 1) * count]
-            options = (has_biases, 1, 0.0, train, bidirectional, False)
-            x = nn.functional.dropout(x, dropout) if layer else x
-            x, *after = function(x, first[0] if single else first, own, *options)
-            last.append(after)
-        x = x.transpose(0, 1) if batch_first else x
-        return x, *(torch.cat(each) for each in zip(*last, strict=True))
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, ...]:
+    """Return what a function of torch does, in operators of our own.
+
+    Layers are operators of their own on the CPU, where eager execution runs one after the other,
+    and if there is dropout between them.
+    """
+    x = x.transpose(0, 1) if batch_first else x
+    states = [hx] if isinstance(hx, Tensor) else list(hx)
+    dropout = dropout if train else 0.0
+    parts = count if dropout or x.device.type != "cuda" else 1
+    initial = [state.chunk(parts) for state in states]
+    size = len(weights) // parts
+    last: list[list[Tensor]] = []
+    for part in range(parts):
+        if part and dropout:
+            x = nn.functional.dropout(x, dropout)
+        tensors = (x, *(state[part] for state in initial), *weights[part * size :][:size])
+        layers = _configuration(_KINDS[function], count // parts, biases, bidirectional, tensors)
+        observed = _observed(
+            layers,
+            _geometry(x),
+            tuple(map(_geometry, tensors[1 : 1 + len(states)])),
+            tuple(map(_geometry, tensors[1 + len(states) :])),
+        )
+        x, *ends, _ = _Layers.apply(layers, observed, len(states), *tensors)
+        last.append(ends)
+    x = x.transpose(0, 1) if batch_first else x
+    return x, *(torch.cat(ends) if parts > 1 else ends[0] for ends in zip(*last, strict=True))
 
 
-@contextmanager
-def _without_onednn() -> Generator[None]:
-    """Decompose without oneDNN; kernels of the traced operators are chosen when they run."""
-    enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(enabled)
+def _configuration(
+    kind: str, count: int, biases: bool, bidirectional: bool, tensors: Sequence[Tensor]
+) -> Layers:
+    device = tensors[0].device.type
+    return Layers(
+        kind=kind,
+        count=count,
+        biases=biases,
+        bidirectional=bidirectional,
+        autocast=torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
+        differentiated=tuple(tensor.requires_grad for tensor in tensors)
+        if torch.is_grad_enabled()
+        else (False,) * len(tensors),
+    )
+
+
+class _Layers(torch.autograd.Function):
+    """Recurrent layers of a trace, of which the backward pass is one operator, too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, layers: Layers, observed: "_Observation", states: int, *tensors: Tensor
+    ) -> Any:
+        *outputs, graph = _recurrent(
+            tensors[0],
+            list(tensors[1 : 1 + states]),
+            list(tensors[1 + states :]),
+            observed.graph_bytes,
+            observed.output_dtype,
+            observed.state_dtype,
+            *_arguments(layers),
+        )
+        referred = outputs if observed.refers_to_outputs else []
+        ctx.save_for_backward(graph, *referred, *tensors)
+        ctx.set_materialize_grads(False)
+        ctx.layers, ctx.states, ctx.referred = layers, states, len(referred)
+        ctx.mark_non_differentiable(graph)
+        return *outputs, graph
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        graph, *saved = ctx.saved_tensors
+        outputs, (x, *others) = saved[: ctx.referred], saved[ctx.referred :]
+        states, weights = others[: ctx.states], others[ctx.states :]
+        computed = iter(
+            _recurrent_backward(
+                list(gradients[:-1]), graph, outputs, x, states, weights, *_arguments(ctx.layers)
+            )
+        )
+        needed = ctx.layers.differentiated
+        return None, None, None, *(next(computed) if is_needed else None for is_needed in needed)
+
+
+def _arguments(layers: Layers) -> tuple[Any, ...]:
+    """Return a configuration as arguments of a library's operator."""
+    return (
+        layers.kind,
+        layers.count,
+        layers.biases,
+        layers.bidirectional,
+        layers.autocast,
+        list(layers.differentiated),
+    )
+
+
+@torch.library.custom_op("headrace::recurrent", mutates_args=())
+def _recurrent(
+    x: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    graph_bytes: int,  # noqa: ARG001
+    output_dtype: torch.dtype,  # noqa: ARG001
+    state_dtype: torch.dtype,  # noqa: ARG001
+    kind: str,
+    count: int,
+    biases: bool,
+    bidirectional: bool,
+    autocast: torch.dtype | None,
+    differentiated: list[bool],
+) -> list[Tensor]:
+    layers = Layers(kind, count, biases, bidirectional, autocast, tuple(differentiated))
+    return recurrent(x, states, weights, layers)
+
+
+@_recurrent.register_fake
+def _recurrent_fake(
+    x: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],  # noqa: ARG001
+    graph_bytes: int,
+    output_dtype: torch.dtype,
+    state_dtype: torch.dtype,
+    kind: str,  # noqa: ARG001
+    count: int,  # noqa: ARG001
+    biases: bool,  # noqa: ARG001
+    bidirectional: bool,
+    autocast: torch.dtype | None,  # noqa: ARG001
+    differentiated: list[bool],  # noqa: ARG001
+) -> list[Tensor]:
+    features = states[0].shape[-1] * (2 if bidirectional else 1)
+    return [
+        x.new_empty((*x.shape[:2], features), dtype=output_dtype),
+        *(x.new_empty(state.shape, dtype=state_dtype) for state in states),
+        x.new_empty(graph_bytes, dtype=torch.uint8),
+    ]
+
+
+@torch.library.custom_op("headrace::recurrent_backward", mutates_args=())
+def _recurrent_backward(
+    gradients: list[Tensor | None],
+    graph: Tensor,
+    outputs: list[Tensor],
+    x: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    kind: str,
+    count: int,
+    biases: bool,
+    bidirectional: bool,
+    autocast: torch.dtype | None,
+    differentiated: list[bool],
+) -> list[Tensor]:
+    layers = Layers(kind, count, biases, bidirectional, autocast, tuple(differentiated))
+    return list(recurrent_backward(gradients, graph, outputs, x, states, weights, layers))
+
+
+@_recurrent_backward.register_fake
+def _recurrent_backward_fake(
+    gradients: list[Tensor | None],  # noqa: ARG001
+    graph: Tensor,  # noqa: ARG001
+    outputs: list[Tensor],  # noqa: ARG001
+    x: Tensor,
+    states: list[Tensor],
+    weights: list[Tensor],
+    *options: Any,
+) -> list[Tensor]:
+    *_, differentiated = options
+    return [
+        torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        for tensor, needed in zip((x, *states, *weights), differentiated, strict=True)
+        if needed
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Observation:
+    """Outputs and autograd graph of layers, as a run on the device has shown.
+
+    Attributes
+    ----------
+    graph_bytes : of what the graph stores, beside operands and outputs.
+    refers_to_outputs : whether it stores outputs, too.
+    output_dtype, state_dtype : of the outputs of all steps, and of the last states.
+    """
+
+    graph_bytes: int
+    refers_to_outputs: bool
+    output_dtype: torch.dtype
+    state_dtype: torch.dtype
+
+
+_Geometry = tuple[tuple[int, ...], torch.dtype, torch.device]
+"""Shape, type and device of a tensor."""
+
+
+def _geometry(tensor: Tensor) -> _Geometry:
+    return tuple(tensor.shape), tensor.dtype, tensor.device
+
+
+@lru_cache(maxsize=1024)
+def _observed(
+    layers: Layers, x: _Geometry, states: tuple[_Geometry, ...], weights: tuple[_Geometry, ...]
+) -> _Observation:
+    """Run layers on few steps of the geometry that is given, and conclude to all steps."""
+    (steps, *shape), dtype, device = x
+    if device.type == "meta":
+        return _Observation(
+            graph_bytes=0, refers_to_outputs=True, output_dtype=dtype, state_dtype=dtype
+        )
+    few, more = _LIBRARY_STEPS if _uses_library(layers, dtype, device) else _STEPS
+    with (
+        _disable_current_modes(),
+        torch._C._DisablePythonDispatcher(),
+        host_generators_preserved(),
+    ):
+
+        def run(length: int) -> _Observation:
+            return _run(layers, ((length, *shape), dtype, device), states, weights)
+
+        if steps <= more:
+            return run(steps)
+        first, second = run(few), run(more)
+    growth = -(-(second.graph_bytes - first.graph_bytes) // (more - few))
+    return replace(second, graph_bytes=second.graph_bytes + growth * (steps - more))
+
+
+def _uses_library(layers: Layers, dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether eager execution runs layers by kernels of oneDNN or cuDNN."""
+    if device.type != "cpu":
+        return True
+    return layers.kind == "lstm" and dtype != torch.float64 and torch._C._get_mkldnn_enabled()
+
+
+def _run(
+    layers: Layers, x: _Geometry, states: tuple[_Geometry, ...], weights: tuple[_Geometry, ...]
+) -> _Observation:
+    def zeros(geometry: _Geometry) -> Tensor:
+        shape, dtype, device = geometry
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    operands = (zeros(x), [*map(zeros, states)], [*map(zeros, weights)])
+    stored: set[int] = set()
+
+    def note(tensor: Tensor) -> Tensor:
+        stored.add(tensor.untyped_storage().data_ptr())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        *outputs, _ = recurrent(*operands, layers)
+    created = {output.untyped_storage().data_ptr(): output for output in outputs}
+    kept_bytes = allocations_of(lambda: recurrent(*operands, layers), operands[0].device).kept_bytes
+    on_host = x[2].type == "cpu"  # where what is asked for is recorded, not what is allocated
+    graph_bytes = kept_bytes - sum(
+        output.untyped_storage().nbytes() if on_host else rounded_bytes(output)
+        for output in created.values()
+    )
+    return _Observation(
+        graph_bytes=max(graph_bytes, 0),
+        refers_to_outputs=not stored.isdisjoint(created),
+        output_dtype=outputs[0].dtype,
+        state_dtype=outputs[1].dtype,
+    )
+
+
+def call_functions(graph: FxGraph) -> None:
+    """Replace the library's operators by the functions that they run, in place."""
+    functions: dict[Any, tuple[Callable[..., Any], int]] = {
+        _recurrent._opoverload: (recurrent, 3),
+        _recurrent_backward._opoverload: (recurrent_backward, 6),
+    }
+    for node in graph.nodes:
+        if node.target in functions:
+            function, operands = functions[node.target]
+            kind, count, biases, bidirectional, autocast, differentiated = node.args[-6:]
+            layers = Layers(kind, count, biases, bidirectional, autocast, tuple(differentiated))
+            node.target, node.args = function, (*node.args[:operands], layers)

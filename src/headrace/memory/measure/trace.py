@@ -33,7 +33,7 @@ from headrace.memory.measure.composites import as_one_operator, is_composite
 from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.losses import loss_alone
 from headrace.memory.measure.preserve import attributes_preserved, preserved
-from headrace.memory.measure.recurrent import RECURRENT, decomposed
+from headrace.memory.measure.recurrent import is_recurrent, traced_layers
 from headrace.memory.measure.refuse import (
     BY_VALUES,
     TENSOR_HOOKS,
@@ -165,8 +165,8 @@ class _ForwardMode(TorchFunctionMode):
             )
         if is_composite(func):
             return as_one_operator(func, *args, **(kwargs or {}))
-        if func in RECURRENT:
-            return decomposed(func, *args, **(kwargs or {}))
+        if is_recurrent(func, args):
+            return traced_layers(func, *args)
         return func(*args, **(kwargs or {}))
 
 

@@ -16,6 +16,7 @@ from headrace.memory.operators import (
     normalization,
     pooling,
     products,
+    recurrent,
 )
 from headrace.memory.operators.variant import Intermediate, Offers, Variant
 
@@ -28,6 +29,7 @@ OFFERS: Mapping[Any, Offers] = {
     **normalization.OFFERS,
     **pooling.OFFERS,
     **products.OFFERS,
+    **recurrent.OFFERS,
 }
 
 
@@ -37,6 +39,8 @@ REWRITTEN = (
     loss.linear_cross_entropy_backward,
     products.attention_by_products,
     products.attention_backward_by_products,
+    recurrent.recurrent,
+    recurrent.recurrent_backward,
 )
 """Targets of nodes that `rewrite` makes: functions without effects, and no ATen operators."""
 
