@@ -62,7 +62,7 @@ def test_templates_serve_a_part_of_the_job(said: str) -> None:
 
 def test_ranks_with_different_books_are_named(said: str) -> None:
     for rank in (0, 1):
-        assert re.search(rf"\[{rank}\] ERROR .*ranks \[0\] have .*; ranks \[1\] have", said), said
+        assert re.search(rf"\[{rank}\] ERROR .*rank 0 has .*; rank 1 has", said), said
 
 
 def test_a_book_that_does_not_fit_is_told_by_one_rank(said: str) -> None:

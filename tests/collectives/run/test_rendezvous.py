@@ -109,7 +109,7 @@ def test_different_plan_books_are_an_error_that_names_the_ranks() -> None:
     )
     for error in errors:
         assert isinstance(error, InputError)
-        for words in ("ranks [0, 2] have aaaa", "ranks [1] have bbbb", "ranks [3] have none"):
+        for words in ("ranks 0, 2 have aaaa", "rank 1 has bbbb", "rank 3 has none"):
             assert words in str(error)
 
 
@@ -119,7 +119,7 @@ def test_tls_on_some_ranks_only_is_an_error_that_names_them() -> None:
 
     for error in together(3, lambda r, s: act(r, s, [True, False, True])):
         assert isinstance(error, InputError)
-        assert "ranks [0, 2] use TLS and ranks [1] do not" in str(error)
+        assert "TLS of ranks differ: ranks 0, 2 have TLS; rank 1 has no TLS" in str(error)
     for all_ranks in (True, False):
         configs = together(3, lambda r, s, wanted=all_ranks: act(r, s, [wanted] * 3))
         assert [config.tls for config in configs] == [all_ranks] * 3

@@ -198,7 +198,9 @@ def what_cannot_be_is_refused() -> None:
     ):
         refused(lambda codec=codec: fsdp_hook(sharded(), Policy(codec=codec, **RULES)), problem)
     refused(lambda: fsdp_hook(network(), "none"), "needs fully_shard")
-    refused(lambda: fsdp_hook(sharded(), "none" if dist.get_rank() else "bf16"), "differ")
+    refused(
+        lambda: fsdp_hook(sharded(), "none" if dist.get_rank() else "bf16"), "policies of ranks"
+    )
     refused(lambda: fsdp_hook(sharded().double(), "none"), "float64")
     hook = fsdp_hook(sharded(), "none")
     refused(lambda: hook.load_state_dict({"other": {}}), "state has modules")

@@ -366,7 +366,7 @@ def bad_arguments_are_refused() -> None:
         refuses(lambda wrong=wrong: ddp_hook(model, wrong), f"policy is {wrong}, needs a codec")  # type: ignore[call-overload]
     refuses(lambda: ddp_hook(model, "none", when="before"), 'needs "after" or "during"')
     refuses(lambda: ddp_hook(model, "none", scaler=3), "needs a torch.amp.GradScaler")
-    refuses(lambda: ddp_hook(model, f"powersgd:{1 + rank}"), "of ranks [1] differ from rank 0's")
+    refuses(lambda: ddp_hook(model, f"powersgd:{1 + rank}"), "policies of ranks differ: rank 0 has")
     hook = ddp_hook(model, "none")
     refuses(lambda: ddp_hook(model, "none"), "has a communication hook already")
     refuses(lambda: pickle.dumps(model), "call ddp_hook again")

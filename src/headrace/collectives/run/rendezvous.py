@@ -8,7 +8,6 @@ import json
 import secrets
 import socket
 import zlib
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from headrace.executor.connect.addresses import (
 from headrace.executor.connect.descriptors import shortage
 from headrace.executor.executor import TAGS
 from headrace.executor.pacing import pace
+from headrace.job.same import difference
 from headrace.job.store import answering, innermost, wait_for
 from headrace.settings import Settings
 
@@ -126,8 +126,16 @@ class Rendezvous:
         for at, row in enumerate(rows):
             if row[6]:
                 raise CommunicationError(f"rank {at} cannot make the group: {row[6]}")
-        _compare_books([str(row[2]) for row in rows])
-        _compare_tls([bool(row[5]) for row in rows])
+        _require_same(
+            "plan books",
+            [f"{row[2][:12]}..." if row[2] else "none" for row in rows],
+            "Give every rank the same file in HEADRACE_PLAN_BOOK (or none)",
+        )
+        _require_same(
+            "settings of TLS",
+            ["TLS" if row[5] else "no TLS" for row in rows],
+            "Set HEADRACE_TLS alike on every rank",
+        )
         hosts = [str(row[0]) for row in rows]
         host = _chosen(
             [dict(row[1]) for row in rows],
@@ -301,28 +309,9 @@ def _host_identity() -> str:
         return socket.gethostname()
 
 
-def _compare_books(digests: list[str]) -> None:
-    ranks_of: defaultdict[str, list[int]] = defaultdict(list)
-    for rank, digest in enumerate(digests):
-        ranks_of[digest].append(rank)
-    if len(ranks_of) > 1:
-        found = "; ".join(
-            f"ranks {ranks} have {digest[:12] + '...' if digest else 'none'}"
-            for digest, ranks in ranks_of.items()
-        )
-        raise InputError(
-            f"the ranks do not have the same plan book: {found}. Give every rank the same file "
-            "in HEADRACE_PLAN_BOOK (or none)"
-        )
-
-
-def _compare_tls(wanted: list[bool]) -> None:
-    if len(set(wanted)) > 1:
-        on = [rank for rank, wants in enumerate(wanted) if wants]
-        off = [rank for rank, wants in enumerate(wanted) if not wants]
-        raise InputError(
-            f"ranks {on} use TLS and ranks {off} do not: set HEADRACE_TLS alike on every rank"
-        )
+def _require_same(what: str, texts: list[str], remedy: str) -> None:
+    if (problem := difference(what, texts, remedy)) is not None:
+        raise InputError(problem)
 
 
 def allgather_addresses(executor: Executor, name: str, mine: str, deadline_s: float) -> list[str]:

@@ -23,13 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 from headrace.compression.adapt import auto as choice
 from headrace.compression.adapt.auto import Auto, AutoState, SeenWindow
 from headrace.compression.adapt.binding import ScheduleBinding, decision_log
-from headrace.compression.adapt.detector import compare_ranks
-from headrace.compression.adapt.schedule import LevelSchedule
+from headrace.compression.adapt.following import FollowingHook
 from headrace.compression.codecs.requests import AllReduce, requested
-from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.run.exchanger import ExchangeStatistics
-from headrace.compression.run.hook import Gradients, Hook
+from headrace.compression.run.hook import Gradients
 from headrace.compression.traffic import PayloadTransfer, sent_bytes
 from headrace.facades import offered_by
 from headrace.job.metrics import RankMetrics
@@ -40,8 +38,7 @@ _MAD_TO_SIGMA = 1.4826
 _MEDIAN_ERROR = 1.2533  # of a median over that of a mean
 
 
-@offered_by("headrace.compression")
-class AutomaticHook(Hook):
+class AutomaticHook(FollowingHook):
     """Hook that chooses among the levels of an `Auto`; see `headrace.compression.ddp_hook`.
 
     The averages of a window's times over the ranks, from one allreduce of three numbers, decide on
@@ -50,7 +47,6 @@ class AutomaticHook(Hook):
     Attributes
     ----------
     state : of the choice.
-    binding : of the schedule among the levels; None: there is none.
     steps : ended, at any level; without those that `pause` left out.
     records : log of trials, changes and choices.
     """
@@ -65,12 +61,14 @@ class AutomaticHook(Hook):
         records: Records | None = None,
     ) -> None:
         policy = replace(auto.rules, codec=auto.levels[0])
-        super().__init__(model, policy, when="after", optimizer=optimizer, scaler=scaler)
+        super().__init__(
+            model, policy, auto.schedule, when="after", optimizer=optimizer, scaler=scaler
+        )
         codecs = [codec_spec(level) for level in auto.levels]
         codecs += auto.schedule.codecs if auto.schedule is not None else ()
         for codec in codecs:
             self._check_codec(codec)
-        compare_ranks(repr(auto), "levels of compression", self._group)
+        self._compare(repr(auto))
         self.auto = auto
         self.records = decision_log(self.averager.rank) if records is None else records
         self.state: AutoState = choice.start(auto)
@@ -83,8 +81,8 @@ class AutomaticHook(Hook):
         self._direct = False  # whether the present step's buckets are sent as they are
         self._ready_s = 0.0
         self._sent_bytes = 0.0  # of the present step's buckets that are sent as they are
-        self._trained = False  # a step that has ended and that the schedule has not counted
-        self.binding = None if auto.schedule is None else self._bound(auto.schedule)
+        if auto.schedule is not None:
+            self._bind(auto.schedule, self._follow, self.records)
         self.warn_without_savings(codecs)
         self.register(model)
 
@@ -93,11 +91,10 @@ class AutomaticHook(Hook):
         """The level in force: a codec, or the schedule's name."""
         return self.auto.names[self.state.level]
 
-    def epoch(self) -> None:
-        """End an epoch of the schedule; see `ScheduledHook.epoch`."""
-        self._count()
-        if self.binding is not None:
-            self.binding.end_epoch(self._rates)
+    @property
+    def binding(self) -> ScheduleBinding | None:
+        """Of the schedule among the levels; None without one."""
+        return self._binding
 
     def pause(self) -> None:
         """Leave out the last step and the time until the next one; called on all ranks.
@@ -127,7 +124,7 @@ class AutomaticHook(Hook):
         work: Any = dist.all_reduce(
             buffer.div_(self.averager.ranks), group=self._group, async_op=True
         )
-        self._trained = self._trained or bucket.is_last()
+        self._ended = self._ended or bucket.is_last()
         return work.get_future().then(partial(self._sent, bucket))
 
     def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -142,36 +139,6 @@ class AutomaticHook(Hook):
         """Return what this rank keeps, the schedule's state included."""
         schedule = None if self.binding is None else self.binding.state_dict()
         return {**super().state_dict(), "schedule": schedule}
-
-    def _bound(self, schedule: LevelSchedule) -> ScheduleBinding:
-        if self.optimizer is None:
-            raise CompressionError(
-                f"optimizer is None, needs that of the model: {type(schedule).__name__} follows "
-                "its learning rates"
-            )
-        binding = ScheduleBinding(
-            schedule,
-            {name: tuple(parameter.shape) for name, parameter in self._parameters.items()},
-            self._follow,
-            compare=lambda text: compare_ranks(text, "levels of compression", self._group),
-            records=self.records,
-        )
-        self.observers.append(self._observe)
-        return binding
-
-    @property
-    def _rates(self) -> list[float]:
-        assert self.optimizer is not None
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
-
-    def _count(self) -> None:
-        if self._trained and self.binding is not None:
-            self.binding.end_step(self._rates)
-        self._trained = False
-
-    def _observe(self, name: str, mean: Tensor) -> None:
-        if self.binding is not None:
-            self.binding.observe(name, mean, scale=self._scale or 1.0)
 
     def _follow(self, codecs: Mapping[str, CodecSpec]) -> None:
         """Take the schedule's codecs: they are used if it is the level in force."""
@@ -206,7 +173,6 @@ class AutomaticHook(Hook):
 
     def _finish(self, gradients: Gradients) -> None:
         super()._finish(gradients)
-        self._trained = True
         self._exposed_s = self.last.exchange_s
 
     def _end_step(self) -> None:

@@ -13,9 +13,10 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from headrace.compression.adapt.accordion import CriticalRegimes
-from headrace.compression.adapt.detector import Detector, compare_ranks
+from headrace.compression.adapt.detector import Detector
 from headrace.compression.adapt.schedule import SeenMark
 from headrace.compression.errors import CompressionError
+from headrace.compression.run.same import require_same
 from headrace.job.records import Records
 
 WARM_UP_EPOCHS = 5
@@ -133,7 +134,10 @@ class AccordionBatches(Sampler[list[int]]):
         seen = SeenMark(marks=self.epochs, rates=rates, norms=norms)
         self._state = self.regimes.decide(self._state, seen)
         if self._compared:
-            compare_ranks((self.epochs, self.batch), "batch sizes")
+            require_same(
+                {"epochs and batch sizes": (self.epochs, self.batch)},
+                "All need the same model and learning rates.",
+            )
         self._detector.reset()
         self._set_rates()
         if norms is not None or before != self.batch:

@@ -1,17 +1,13 @@
-"""Norms of accumulated gradients, and the comparison of the ranks' decisions."""
+"""Norms of accumulated gradients."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from headrace.compression.run.failures import FailureReports
 from headrace.compression.staging import read
-from headrace.errors import CommunicationError
 
 
 class Detector:
@@ -107,33 +103,3 @@ class Detector:
         self._squares = self._squares.to(device)
         self._sums = dict(zip(self._sizes, memory.split(list(self._sizes.values())), strict=True))
         self._memory = memory
-
-
-def fingerprint(value: object) -> int:
-    """Return a hash of a value's text, the same in every process; 63 bits."""
-    return int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:8], "big") >> 1
-
-
-def compare_ranks(value: object, what: str, group: Any = None, device: Any = "cpu") -> None:
-    """Compare a decision of all ranks of a group by its fingerprint; a collective.
-
-    Raises
-    ------
-    CommunicationError : on all ranks, if they differ, naming those that differ from rank 0.
-    ExchangeError : a rank is missing.
-    """
-    own = torch.tensor([fingerprint(value)], device=device)
-    ranks = dist.get_world_size(group)
-    found = [torch.zeros_like(own) for _ in range(ranks)]
-    reports = FailureReports(group or dist.group.WORLD, what)  # pyright: ignore[reportArgumentType]
-    try:
-        reports.wait(dist.all_gather(found, own, group=group, async_op=True))
-    except RuntimeError as error:
-        raise reports.error(error) from error
-    different = [rank for rank, other in enumerate(found) if int(other) != int(found[0])]
-    if different:
-        named = ", ".join(map(str, different))
-        raise CommunicationError(
-            f"{what}: rank{'s' * (len(different) > 1)} {named} differ from rank 0; all ranks "
-            "need the same model, learning rates and schedule"
-        )

@@ -36,7 +36,8 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger
-from headrace.compression.run.hook import compare_configurations, one_device
+from headrace.compression.run.hook import one_device
+from headrace.compression.run.same import require_same
 from headrace.compression.savings import reason_without_savings
 from headrace.compression.staging import all_finite, read, staging_of
 from headrace.compression.traffic import Encoding
@@ -477,7 +478,12 @@ class FsdpHook:
         shapes = [(each.name, each.padded) for group in groups for each in group.columns]
         for group in groups:
             one_device(group.parameters, everyone)
-        compare_configurations(everyone, repr((rules, replicas is None, shapes)))
+        require_same(
+            {"policies": rules, "uses of replicas": replicas is not None, "parameters": shapes},
+            "All need the same.",
+            group=everyone,
+            error=CompressionError,
+        )
         self._parts = {
             group.name: CompressedReduceScatter(group, rules)
             if replicas is None

@@ -9,7 +9,6 @@ still written in that call, when it is known that the whole step went well.
 # torch does not export GradBucket from its stubs, and offers no list of a model's hooks.
 # pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +24,7 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy, parameter_named
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+from headrace.compression.run.same import require_same
 from headrace.compression.savings import reason_without_savings
 from headrace.compression.staging import DEVICES, Arrival, staging_of
 from headrace.facades import offered_by
@@ -112,7 +112,16 @@ class Hook:
         # frozen ones, too: DDP goes on averaging those that were frozen after it was made
         self._names: dict[Tensor, str] = {p: name for name, p in model.module.named_parameters()}
         self._scaler, self._scale = scaler, None if scaler is None else float(scaler.get_scale())
-        compare_configurations(group, repr((self.averager.policy, when, self.averager.codecs)))
+        require_same(
+            {
+                "policies": self.averager.policy,
+                "values of when": when,
+                "parameters' codecs": {n: str(c) for n, c in self.averager.codecs.items()},
+            },
+            "All need the same.",
+            group=group,
+            error=CompressionError,
+        )
         self._own = when == "during" and group.size() > 1
         self._group: dist.ProcessGroup = _same_ranks(group) if self._own else group
         self._exchanger = Exchanger(self._group)
@@ -427,17 +436,6 @@ def _check_type(name: str, parameter: Tensor, spec: CodecSpec) -> None:
             f"parameter {name!r} is {parameter.dtype}, codec {spec} needs torch.float32: name it "
             "in except_for of a Policy, or keep parameters in float32 and compute in 16 bits under "
             "torch.autocast"
-        )
-
-
-def compare_configurations(group: dist.ProcessGroup, configuration: str) -> None:
-    """Raise CompressionError unless all ranks have the same configuration."""
-    digest = hashlib.sha256(configuration.encode()).hexdigest()
-    digests: list[Any] = [None] * group.size()
-    dist.all_gather_object(digests, digest, group=group)
-    if others := [rank for rank, found in enumerate(digests) if found != digests[0]]:
-        raise CompressionError(
-            f"policy, when or parameters of ranks {others} differ from rank 0's, needs the same"
         )
 
 

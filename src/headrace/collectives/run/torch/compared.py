@@ -7,7 +7,6 @@ so that all raise or none does, and none has moved data: the group can be used a
 """
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from headrace.collectives.run.torch.buffers import (
 )
 from headrace.collectives.run.torch.caller import Caller, Ready, Reduction
 from headrace.errors import CommunicationError
+from headrace.job.same import ranks_by_value
 
 _TEXT_BYTES = 512
 _ROOTED: Mapping[Collective, str] = {
@@ -126,9 +126,7 @@ def mismatch(digests: Sequence[bytes], texts: Sequence[str], exchanged: np.ndarr
     exchanged : int64, shape (ranks, 2, ranks): bytes that a rank sends to each rank, and bytes
         that it receives from each.
     """
-    ranks_of: defaultdict[bytes, list[int]] = defaultdict(list)
-    for rank, digest in enumerate(digests):
-        ranks_of[digest].append(rank)
+    ranks_of = ranks_by_value(digests)
     if len(ranks_of) > 1:
         calls = "; ranks ".join(f"{ranks} call {texts[ranks[0]]}" for ranks in ranks_of.values())
         return f"Ranks {calls}: all ranks have to make the same calls in the same order"

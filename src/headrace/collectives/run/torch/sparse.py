@@ -6,7 +6,6 @@ second part in a callback, concurrently with later collectives.
 """
 
 import contextlib
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,9 +18,9 @@ from headrace.collectives.run.torch import buffers as binding
 from headrace.collectives.run.torch.copies import copies_for
 from headrace.collectives.run.torch.work import SeveralWorks
 from headrace.errors import CommunicationError, InputError
+from headrace.job.same import SHORT, difference, shortened
 
-_TEXT_BYTES = 248
-_HEAD_BYTES = 8 + _TEXT_BYTES
+_HEAD_BYTES = 8 + SHORT
 
 
 class _Part(NamedTuple):
@@ -91,10 +90,7 @@ def _current_stream(tensor: torch.Tensor) -> contextlib.AbstractContextManager[A
 def _head(tensor: torch.Tensor, count: int) -> torch.Tensor:
     """Encode a rank's tensor: its number of elements, then text that is the same on all ranks."""
     text = f"{tensor.dtype} {tuple(tensor.shape)}, {tensor.sparse_dim()} dimensions of it sparse"
-    encoded = text.encode()
-    if len(encoded) > _TEXT_BYTES:
-        encoded = hashlib.sha256(encoded).hexdigest().encode()
-    raw = count.to_bytes(8, "little") + encoded.ljust(_TEXT_BYTES, b"\0")
+    raw = count.to_bytes(8, "little") + shortened(text).encode().ljust(SHORT, b"\0")
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
@@ -102,9 +98,8 @@ def _parts(heads: torch.Tensor, tensor: torch.Tensor, own: _Part) -> list[_Part]
     """Return memory for every rank's part."""
     rows = [bytes(row.tolist()) for row in heads]
     texts = [row[8:].rstrip(b"\0").decode(errors="replace") for row in rows]
-    if len(set(texts)) > 1:
-        listed = "; ".join(f"rank {other}: {text}" for other, text in enumerate(texts))
-        raise InputError(f"all_reduce: the ranks' sparse tensors differ: {listed}")
+    if problem := difference("sparse tensors", texts, "All need the same type and shape"):
+        raise InputError(f"all_reduce: {problem}")
     most = math.prod(tensor.shape[: tensor.sparse_dim()])
     parts: list[_Part] = []
     for other, row in enumerate(rows):

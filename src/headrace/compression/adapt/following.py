@@ -1,0 +1,106 @@
+"""The part of a hook that follows a schedule: counts steps, gives gradients, compares decisions."""
+
+# the hook is extended where a step begins and ends
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.compression.adapt.binding import ScheduleBinding
+from headrace.compression.adapt.schedule import LevelSchedule
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.policy import Policy
+from headrace.compression.run.hook import Gradients, Hook
+from headrace.compression.run.same import require_same
+from headrace.job.records import Records
+
+
+class FollowingHook(Hook):
+    """Base of hooks whose codecs can follow a schedule.
+
+    Norms are those of the aggregated gradient, equal on all ranks; the ranks compare their
+    decisions at the end of every mark. A mark given in steps ends as the next step's backward pass
+    begins, when the optimizer has that step's learning rates.
+
+    Parameters
+    ----------
+    schedule : that is followed once `_bind` is called; None: none.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        policy: Policy,
+        schedule: LevelSchedule | None,
+        *,
+        when: str,
+        optimizer: torch.optim.Optimizer | None,
+        scaler: Any,
+    ) -> None:
+        if schedule is not None and optimizer is None:
+            raise CompressionError(
+                f"optimizer is None, needs that of the model: {type(schedule).__name__} follows "
+                "its learning rates"
+            )
+        super().__init__(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+        self._binding: ScheduleBinding | None = None
+        self._ended = False  # a step, that the schedule has not counted yet
+
+    def epoch(self) -> None:
+        """End an epoch; called on all ranks, after the learning rates of the next one are set.
+
+        Raises
+        ------
+        CommunicationError : the ranks' decisions differ.
+        """
+        self._count()
+        if self._binding is not None:
+            self._binding.end_epoch(self._rates())
+
+    def _bind(
+        self,
+        schedule: LevelSchedule,
+        apply: Callable[[Mapping[str, CodecSpec]], None],
+        records: Records,
+    ) -> None:
+        """Follow a schedule from the next step on; see `ScheduleBinding` for `apply`."""
+        self._binding = ScheduleBinding(
+            schedule,
+            {name: tuple(parameter.shape) for name, parameter in self._parameters.items()},
+            apply,
+            compare=self._compare,
+            records=records,
+        )
+        self.observers.append(self._observe)
+
+    def _compare(self, decision: str) -> None:
+        """Raise CommunicationError unless all ranks have made the same decision."""
+        require_same(
+            {"levels of compression": decision},
+            "All need the same model, learning rates and schedule.",
+            group=self._group,
+        )
+
+    def _rates(self) -> list[float]:
+        """Return the learning rate of each group of the optimizer."""
+        assert self.optimizer is not None
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _finish(self, gradients: Gradients) -> None:
+        super()._finish(gradients)
+        self._ended = True
+
+    def _count(self) -> None:
+        """Count the step that has ended, if it is not counted yet."""
+        if self._ended and self._binding is not None:
+            self._binding.end_step(self._rates())
+        self._ended = False
+
+    def _observe(self, name: str, mean: Tensor) -> None:
+        if self._binding is not None:
+            self._binding.observe(name, mean, scale=self._scale or 1.0)
