@@ -38,6 +38,7 @@ _MAD_TO_SIGMA = 1.4826
 _MEDIAN_ERROR = 1.2533  # of a median over that of a mean
 
 
+@offered_by("headrace.compression")
 class AutomaticHook(FollowingHook):
     """Hook that chooses among the levels of an `Auto`; see `headrace.compression.ddp_hook`.
 
