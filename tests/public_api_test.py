@@ -134,6 +134,7 @@ PUBLIC = {
         "PayloadError",
         "Policy",
         "RecordedNetwork",
+        "ScheduleBinding",
         "ScheduleState",
         "ScheduleUnit",
         "ScheduledHook",

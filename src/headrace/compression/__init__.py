@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.compression.adapt.accordion import CriticalRegimes
     from headrace.compression.adapt.automatic import AutomaticHook, LevelMetrics
+    from headrace.compression.adapt.binding import ScheduleBinding
     from headrace.compression.adapt.schedule import (
         Levels,
         LevelSchedule,
@@ -67,6 +68,7 @@ __all__ = [
     "PayloadError",
     "Policy",
     "RecordedNetwork",
+    "ScheduleBinding",
     "ScheduleState",
     "ScheduleUnit",
     "ScheduledHook",
@@ -97,6 +99,7 @@ __getattr__, __dir__ = deferred_names(
         "ModelTensor": "profile",
         "NetworkTimes": "plan.network",
         "RecordedNetwork": "plan.plan",
+        "ScheduleBinding": "adapt.binding",
         "ScheduleState": "adapt.schedule",
         "ScheduleUnit": "adapt.schedule",
         "ScheduledHook": "adapt.scheduled",

@@ -15,6 +15,7 @@ from headrace.compression.adapt.schedule import LevelSchedule, SeenMark
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.settings import CompressionSettings
+from headrace.facades import offered_by
 from headrace.job.records import Records
 
 
@@ -24,6 +25,7 @@ def decision_log(rank: int) -> Records:
     return Records(path if rank == 0 else None)
 
 
+@offered_by("headrace.compression")
 class ScheduleBinding:
     """Follows one schedule, on one rank.
 
