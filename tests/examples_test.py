@@ -209,3 +209,8 @@ def test_04_synthesize(installed: None, tmp_path: Path) -> None:
     assert "proven as written" in exported
     assert "ok allgather of 16 GPUs, 0 warnings" in exported
     assert (tmp_path / "out" / "allgather.html").is_file()
+
+
+def test_10_exchange(tmp_path: Path) -> None:
+    said = run(sys.executable, EXAMPLES / "10-exchange.py", cwd=tmp_path)
+    assert re.findall(r"rank (\d): 4 lookups and a checkpoint", said) == ["0", "1", "2"]

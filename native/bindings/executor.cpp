@@ -148,7 +148,9 @@ void bind_executor(nb::module_& module) {
       .value("urgent", Priority::kUrgent)
       .value("normal", Priority::kNormal)
       .value("background", Priority::kBackground);
-  module.attr("PRIORITIES") = kPriorities;
+  module.def("data_channels", &data_channels, "channels"_a,
+             "Return how many connections two ranks have beside control and messages, for so many "
+             "of each priority.");
   module.def("has_tls", &tls::available, "Return whether this build has TLS.");
 
   module.def(
@@ -276,7 +278,8 @@ void bind_executor(nb::module_& module) {
            "Run as `run` does and return (called_ns, ended_ns, steps): a row of began_ns, "
            "passed_ns, bytes per step; times are CLOCK_MONOTONIC's.")
       .def("send", &Executor::send, "address"_a, "nbytes"_a, "peer"_a, "tag"_a, "deadline_s"_a,
-           "notify"_a, "element"_a = 0, nb::call_guard<nb::gil_scoped_release>())
+           "notify"_a, "element"_a = 0, "priority"_a = Priority::kNormal,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("receive", &Executor::receive, "address"_a, "nbytes"_a, "peer"_a, "tag"_a,
            "deadline_s"_a, "notify"_a, "element"_a = 0, nb::call_guard<nb::gil_scoped_release>())
       .def(

@@ -36,21 +36,21 @@ void Driver::Watch::wake() const {
 }
 
 std::vector<Driver::Opened> Driver::connections_of(std::vector<Link>& links) {
-  const auto data_channels = kPriorities * options_.channels;
+  const auto count = data_channels(options_.channels);
   std::vector<Opened> opened;
   for (auto& link : links) {
     auto member = link.peer >= 0 && link.peer < options_.ranks && link.peer != options_.rank;
-    auto channels = link.memory ? kControlChannel + 1 : data_channels;
+    auto channels = link.memory ? kControlChannel + 1 : count;
     if (!member || link.channel < kControlChannel || link.channel >= channels) {
       throw std::invalid_argument("the connection to rank " + std::to_string(link.peer) +
                                   " on channel " + std::to_string(link.channel) +
                                   " is not expected");
     }
     if (link.memory) {
-      auto count = static_cast<std::size_t>(data_channels - kControlChannel);
       auto channel = kControlChannel;
-      for (auto& connection :
-           shm::connections_of(std::move(link.fd), link.memory, count, options_.rank < link.peer)) {
+      for (auto& connection : shm::connections_of(std::move(link.fd), link.memory,
+                                                  static_cast<std::size_t>(count - kControlChannel),
+                                                  options_.rank < link.peer)) {
         opened.push_back({link.peer, channel++, std::move(connection)});
       }
     } else if (!link.key.empty()) {
@@ -64,7 +64,7 @@ std::vector<Driver::Opened> Driver::connections_of(std::vector<Link>& links) {
     }
   }
   auto expected =
-      static_cast<std::size_t>(options_.ranks - 1) * static_cast<std::size_t>(data_channels + 2);
+      static_cast<std::size_t>(options_.ranks - 1) * static_cast<std::size_t>(count + 2);
   require(opened.size() == expected, std::to_string(opened.size()) + " connections, " +
                                          std::to_string(expected) + " are needed");
   if (!options_.faults.any()) return opened;
@@ -91,7 +91,7 @@ void Driver::connect(std::vector<Link> links, double deadline_s) {
     std::lock_guard members(members_);
     streams_.clear();  // else the peers would wait for us
     controls_.assign(controls_.size(), nullptr);
-    messages_.assign(messages_.size(), nullptr);
+    messages_.assign(messages_.size(), {});
     throw;
   }
   connected_ = true;
@@ -101,14 +101,15 @@ void Driver::connect(std::vector<Link> links, double deadline_s) {
 
 void Driver::add(std::vector<Link>& links) {
   std::lock_guard members(members_);
-  const auto data_channels = kPriorities * options_.channels;
-  for (auto& data : channels_) data.assign(static_cast<std::size_t>(data_channels), nullptr);
+  const auto background = background_messages(options_.channels);
+  for (auto& data : channels_) data.assign(static_cast<std::size_t>(background), nullptr);
   for (auto& [peer, channel, connection] : connections_of(links)) {
     auto at = static_cast<std::size_t>(peer);
+    const bool is_messages = channel == kPointToPointChannel || channel == background;
+    auto*& messages = channel == background ? messages_[at].background : messages_[at].normal;
     bool again = channel == kControlChannel ? controls_[at] != nullptr
-                 : channel == kPointToPointChannel
-                     ? messages_[at] != nullptr
-                     : channels_[at][static_cast<std::size_t>(channel)] != nullptr;
+                 : is_messages ? messages != nullptr
+                               : channels_[at][static_cast<std::size_t>(channel)] != nullptr;
     require(!again, "rank " + std::to_string(peer) + " has two connections on channel " +
                         std::to_string(channel));
     if (channel == kControlChannel) {
@@ -116,9 +117,9 @@ void Driver::add(std::vector<Link>& links) {
           std::make_unique<ControlStream>(std::move(connection), peer, channel, options_.ranks);
       controls_[at] = stream.get();
       streams_.push_back(std::move(stream));
-    } else if (channel == kPointToPointChannel) {
+    } else if (is_messages) {
       auto stream = std::make_unique<MessageStream>(std::move(connection), peer, channel, mailbox_);
-      messages_[at] = stream.get();
+      messages = stream.get();
       streams_.push_back(std::move(stream));
     } else {
       auto stream = std::make_unique<DataStream>(std::move(connection), peer, channel);
@@ -133,7 +134,7 @@ void Driver::add(std::vector<Link>& links) {
     if (!memory || channel == kControlChannel) all_.add(stream->connection().fd(), stream);
     if (channel == kControlChannel) own_.add(stream->connection().fd(), stream);
   }
-  // Order within a pass: control, urgent data, messages, other data.
+  // Order within a pass: control, urgent data, messages, other data, background messages.
   auto place = [this](const std::unique_ptr<Stream>& stream) {
     auto channel = stream->channel();
     if (channel == kControlChannel) return -2;

@@ -158,9 +158,13 @@ class Driver {
   bool shares_memory_ = false;                    // any connection does
   bool has_sockets_ = false;                      // some data uses sockets
   std::vector<ControlStream*> controls_;          // by peer; null for ourselves
-  std::vector<MessageStream*> messages_;          // by peer
-  std::size_t first_data_ = 0;        // index of the first stream that is not for control
-  std::size_t first_background_ = 0;  // index of the first stream of the lowest priority
+  struct MessageStreams {
+    MessageStream* normal = nullptr;
+    MessageStream* background = nullptr;
+  };
+  std::vector<MessageStreams> messages_;  // by peer
+  std::size_t first_data_ = 0;            // index of the first stream that is not for control
+  std::size_t first_background_ = 0;      // index of the first stream of the lowest priority
   std::vector<std::vector<DataStream*>> channels_;  // by peer, priority and channel
   std::vector<std::shared_ptr<Task>> active_;
   std::vector<std::shared_ptr<Task>> arrived_;  // swapped with the inbox

@@ -37,8 +37,9 @@ void Driver::check_closed() {
     if (!stream->connection().closed_at() && !control.connection().closed_at()) continue;
     // Data sent before the peer's end is still used; only a drained connection with pending tasks
     // counts at once.
-    bool needed =
-        stream->busy() || (stream->channel() == kPointToPointChannel && mailbox_.waits_for(peer));
+    bool messages = stream->channel() == kPointToPointChannel ||
+                    stream->channel() == background_messages(options_.channels);
+    bool needed = stream->busy() || (messages && mailbox_.waits_for(peer));
     bool dry = stream->connection().closed_at().has_value() && needed;
     auto since = stream->connection().closed_at() ? *stream->connection().closed_at()
                                                   : *control.connection().closed_at();

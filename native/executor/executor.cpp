@@ -137,13 +137,14 @@ Trace Executor::trace(const Call& call) {
 
 std::uint64_t Executor::send(std::uintptr_t address, std::uint64_t bytes, int peer,
                              std::uint32_t tag, double deadline_s, bool notify,
-                             std::uint8_t element) {
+                             std::uint8_t element, Priority priority) {
   if (peer < 0 || peer >= options_.ranks || peer == options_.rank) {
     throw std::invalid_argument("cannot send to " + rank_text(peer) + " from " +
                                 rank_text(options_.rank) + " of " + std::to_string(options_.ranks));
   }
   auto task = message_of(address, bytes, peer, tag, element);
   task->is_send = true;
+  task->priority = priority;
   return driver_->submit(std::move(task), deadline_s, notify);
 }
 

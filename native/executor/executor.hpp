@@ -52,9 +52,9 @@ class Executor {
 
   const std::shared_ptr<Completions>& completions() const { return options_.completions; }
   // Takes ownership of the connections: to every peer its control and point-to-point channels and
-  // `channels` data channels for each priority, most urgent first, each once. Waits for their
-  // handshakes. Throws std::invalid_argument if one is missing, and CommunicationError if one fails
-  // or is not open by the deadline.
+  // `data_channels(channels)` others, each once. Waits for their handshakes. Throws
+  // std::invalid_argument if one is missing, and CommunicationError if one fails or is not open by
+  // the deadline.
   void connect(std::vector<Link> links, double deadline_s = 30);
 
   struct Call {
@@ -75,9 +75,11 @@ class Executor {
   // Runs as `run` and returns the times of every step at this rank.
   Trace trace(const Call& call);
 
-  // `element` is the caller's number of the element type; 0: unknown.
+  // `element` is the caller's number of the element type; 0: unknown. Messages of one tag arrive in
+  // the order in which they were sent, but for background ones, which others overtake.
   std::uint64_t send(std::uintptr_t address, std::uint64_t bytes, int peer, std::uint32_t tag,
-                     double deadline_s, bool notify, std::uint8_t element = 0);
+                     double deadline_s, bool notify, std::uint8_t element = 0,
+                     Priority priority = Priority::kNormal);
   std::uint64_t receive(std::uintptr_t address, std::uint64_t bytes, int peer, std::uint32_t tag,
                         double deadline_s, bool notify, std::uint8_t element = 0);
 

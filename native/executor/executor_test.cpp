@@ -136,6 +136,25 @@ void background_yields(Via via) {
   CHECK(yielded > 0);
 }
 
+// A message passes a background message of the same tag whose connection the peer does not read.
+void messages_pass_background_ones(Via via) {
+  auto links = links_of(2, 1, via);
+  Executor::Options options;
+  options.ranks = 2;
+  Executor executor(options);
+  executor.connect(std::move(links[0]));  // the other ends stay open, and unread
+  std::vector<std::byte> large(64 << 20);
+  std::byte small{1};
+  auto send = [&](std::byte* data, std::size_t bytes, Priority priority) {
+    return executor.send(reinterpret_cast<std::uintptr_t>(data), bytes, 1, 7, 100, false, 0,
+                         priority);
+  };
+  auto background = send(large.data(), large.size(), Priority::kBackground);
+  executor.wait(send(&small, 1, Priority::kNormal));
+  CHECK(!executor.poll(background));
+  executor.close();  // `large` is in use until then
+}
+
 void averages_and_notifies(Via via) {
   Group group(2, {via});
   group.each([&](int rank, Executor& executor) {
@@ -331,6 +350,7 @@ int main() {
     reads_no_further_than_asked(via);
     refuses_what_does_not_fit(via);
     background_yields(via);
+    if (via == Via::kTcp || via == Via::kMemory) messages_pass_background_ones(via);
   }
   urgent_overtakes();
 }

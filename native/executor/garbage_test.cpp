@@ -27,14 +27,16 @@ struct Victim {
     executor->connect(std::move(links[0]));
     for (auto& link : links[1]) {
       if (link.memory) {
-        connections = shm::connections_of(std::move(link.fd), link.memory, kPriorities + 2, false);
+        connections =
+            shm::connections_of(std::move(link.fd), link.memory, data_channels(1) + 2, false);
       } else {
         connections.push_back(std::make_unique<tcp::Connection>(std::move(link.fd)));
       }
     }
   }
   std::unique_ptr<Executor> executor;
-  std::vector<std::unique_ptr<Connection>> connections;  // control, messages, data by priority
+  std::vector<std::unique_ptr<Connection>>
+      connections;  // control, messages, data by priority, background messages
 };
 
 template <class T>

@@ -31,7 +31,7 @@ void every_byte_is_counted_once() {
   for (int rank = 0; rank < kRanks; ++rank) {
     auto rows = group[rank].statistics();
     auto counters = group[rank].counters();
-    CHECK(rows.size() == static_cast<std::size_t>((kRanks - 1) * (2 * kPriorities + 2)));
+    CHECK(rows.size() == static_cast<std::size_t>((kRanks - 1) * (data_channels(2) + 2)));
     for (int peer = 0; peer < kRanks; ++peer) {
       const auto& known = counters.peers[static_cast<std::size_t>(peer)];
       CHECK(total(rows, peer, &ConnectionStatistics::sent_bytes) == known.sent_bytes);

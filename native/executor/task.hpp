@@ -70,10 +70,15 @@ struct StepState {
   bool passed = false;     // its lane is at a later step
 };
 
-// Selects the connections of a collective, so that a small one does not wait behind a large one.
-// Background bytes move only if no others can.
+// Selects the connections of a collective or message, so that a small one does not wait behind a
+// large one. Background bytes move only if no others can.
 enum class Priority : std::uint8_t { kUrgent, kNormal, kBackground };
 inline constexpr int kPriorities = 3;
+
+// Channels of a pair of ranks from 0 on: `channels` for the collectives of each priority, most
+// urgent first, and one for background messages. All other messages have kPointToPointChannel.
+inline constexpr int data_channels(int channels) { return kPriorities * channels + 1; }
+inline constexpr int background_messages(int channels) { return kPriorities * channels; }
 
 // Parameters on which ranks must agree beside sizes, in the upper half of a header's `lane`: bits
 // 0-3 kind, 4-8 type, 9-11 operator, 12 average, 13-15 the program's mark.
@@ -165,7 +170,8 @@ struct Message final : Task {
   std::string describe() const override;
 
   bool is_send = false;
-  int peer = -1;  // receives: -1 for any
+  Priority priority = Priority::kNormal;  // of a send
+  int peer = -1;                          // receives: -1 for any
   std::uint32_t tag = 0;
   std::byte* data = nullptr;
   std::uint64_t moved = 0;

@@ -159,8 +159,8 @@ inline std::vector<std::vector<Link>> links_of(int ranks, int channels, Via via,
   for (int a = 0; a < ranks; ++a) {
     for (int b = a + 1; b < ranks; ++b) {
       bool memory = via == Via::kMemory || (via == Via::kBoth && a % 2 == b % 2);
-      auto end = memory ? kControlChannel + 1 : kPriorities * channels;
-      auto others = static_cast<std::size_t>(kPriorities * channels + 1);
+      auto end = memory ? kControlChannel + 1 : data_channels(channels);
+      auto others = static_cast<std::size_t>(data_channels(channels) + 1);
       for (auto channel = kControlChannel; channel < end; ++channel) {
         auto [mine, its] = memory ? unix_pair() : tcp_pair();
         Fd shared = memory ? memory_of(ring_bytes, others) : Fd();

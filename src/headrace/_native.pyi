@@ -93,7 +93,10 @@ class Priority(enum.Enum):
 
     background = 2
 
-PRIORITIES: int = 3
+def data_channels(channels: int) -> int:
+    """
+    Return how many connections two ranks have beside control and messages, for so many of each priority.
+    """
 
 def has_tls() -> bool:
     """Return whether this build has TLS."""
@@ -153,7 +156,7 @@ class Executor:
         Run as `run` does and return (called_ns, ended_ns, steps): a row of began_ns, passed_ns, bytes per step; times are CLOCK_MONOTONIC's.
         """
 
-    def send(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool, element: int = 0) -> int: ...
+    def send(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool, element: int = 0, priority: Priority = Priority.normal) -> int: ...
 
     def receive(self, address: int, nbytes: int, peer: int, tag: int, deadline_s: float, notify: bool, element: int = 0) -> int: ...
 

@@ -1,9 +1,10 @@
 """Movement of bytes between the ranks of a group: proven programs, exchanges, statistics.
 
 An `Executor` is one rank's end of its connections with all others: shared memory within a host,
-TCP or TLS between hosts. What it moves is
+TCP or TLS between hosts. It moves
 
-- a program that a verifier has proven (`Executor.load`, `prepare`, `run`, `submit`).
+- what a program says that a verifier has proven (`Executor.load`, `prepare`, `run`, `submit`);
+- messages of arrays whose lengths both sides know (`send`, `receive`, `all_to_all`).
 
 What moves has a priority and a deadline. A failure at one rank, or `Executor.abort`, ends the group
 on all ranks, each of which gets the reason. docs/executor.md has the rules.
@@ -11,6 +12,7 @@ on all ranks, each of which gets the reason. docs/executor.md has the rules.
 
 from headrace._native import Call, Completions, DataType, Operator, Priority
 from headrace.executor.background import background
+from headrace.executor.exchange import Exchange, all_to_all, receive, send
 from headrace.executor.executor import DEFAULT_DEADLINE_S, Executor, Recorded, Segment
 from headrace.executor.programs import (
     Columns,
@@ -29,6 +31,7 @@ __all__ = [
     "Completions",
     "ConnectionStatistics",
     "DataType",
+    "Exchange",
     "ExecutableProgram",
     "Executor",
     "LoadedProgram",
@@ -39,6 +42,9 @@ __all__ = [
     "Recorded",
     "Segment",
     "StatisticsReader",
+    "all_to_all",
     "background",
     "empty_shared",
+    "receive",
+    "send",
 ]

@@ -134,8 +134,9 @@ class Executor:
         self.forked = False
         self._failure_logged = False
         self._warned_of_types = False
+        self._retained: set[object] = set()
         _made.add(self)
-        data_channels = _native.PRIORITIES * channels
+        data_channels = _native.data_channels(channels)
         self._listener = Listener(
             rank,
             ranks,
@@ -324,16 +325,24 @@ class Executor:
         dst: int,
         tag: int,
         *,
+        priority: Priority = Priority.normal,
         deadline_s: float = DEFAULT_DEADLINE_S,
         element: int = 0,
     ) -> int:
-        """Start sending `nbytes` to rank `dst`; returns a handle. Tags are 0 to 2^32 - 1.
+        """Start sending `nbytes` to rank `dst`; returns a handle.
 
-        `element` is 1 + the index in `ELEMENTS` of the type sent, or 0; a receive of another type
-        logs a warning.
+        Parameters
+        ----------
+        tag : 0 to 2^32 - 1. Messages of one tag arrive in the order in which they were sent.
+        priority : background messages have a connection of their own, on which bytes move when no
+            others can, so that other messages overtake them, those of the same tag, too.
+        element : 1 + the index in `ELEMENTS` of the type sent, or 0; a receive of another type logs
+            a warning.
         """
         with _translated():
-            return self._native.send(address, nbytes, dst, tag, deadline_s, False, element)
+            return self._native.send(
+                address, nbytes, dst, tag, deadline_s, False, element, priority
+            )
 
     def recv(
         self,
@@ -348,6 +357,14 @@ class Executor:
         """Start receiving exactly `nbytes` from rank `src` (-1: any); returns a handle."""
         with _translated():
             return self._native.receive(address, nbytes, src, tag, deadline_s, False, element)
+
+    def retain(self, owner: object) -> None:
+        """Keep an owner of buffers that are in use, until `release` or `close`."""
+        self._retained.add(owner)
+
+    def release(self, owner: object) -> None:
+        """Let go of an owner of buffers whose tasks have ended."""
+        self._retained.discard(owner)
 
     def log_failure(self) -> None:
         """Log the tasks that were under way at the first error; once."""
@@ -403,6 +420,7 @@ class Executor:
             return
         self._listener.close()
         self._native.close()
+        self._retained.clear()
 
 
 def _element_name(number: int) -> str:
