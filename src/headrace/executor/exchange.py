@@ -7,10 +7,12 @@ import numpy as np
 from headrace._native import Priority
 from headrace.errors import CommunicationError, InputError
 from headrace.executor.executor import DEFAULT_DEADLINE_S, ELEMENTS, TAGS, Executor
+from headrace.facades import offered_by
 
 _ELEMENT_NUMBERS = {name: number for number, name in enumerate(ELEMENTS, 1)}
 
 
+@offered_by("headrace.executor")
 class Exchange:
     """Messages under way, by `send`, `receive` or `all_to_all`; to be waited for by one thread.
 
