@@ -25,6 +25,10 @@ class Lengths(ArtifactValue):
     unit: str
     lengths: tuple[int, ...]
 
+    @property
+    def description(self) -> str:
+        return f"{len(self.lengths)} lengths in {self.unit}"
+
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         return {"unit": self.unit}, {"rows": {"length": np.array(self.lengths, np.int64)}}
 
@@ -42,6 +46,10 @@ class Label(PlainArtifactValue):
 
     label: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def description(self) -> str:
+        return self.label
 
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         return {"label": self.label}, {}

@@ -75,6 +75,10 @@ class Artifact:
     tables: Mapping[str, Table] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        tables = ", ".join(self.tables) or "none"
+        return f"<Artifact: {self.kind} (schema {self.schema}), tables {tables}>"
+
     @property
     def digest(self) -> str:
         """SHA-256 (hex) over kind, schema, head and every column's name, type and values."""

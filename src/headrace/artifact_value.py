@@ -29,6 +29,15 @@ class ArtifactValue(ABC):
     REMEDY: ClassVar[str] = ""
     """Command that makes such a file: the end of an error about a file of another kind."""
 
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """Describe the value and its main figures in one line, which `repr` shows."""
+
+    def __repr__(self) -> str:
+        """Return the summary: the fields may hold columns of any length."""
+        return f"<{type(self).__name__}: {self.description}>"
+
     @abstractmethod
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         """Return the artifact's head and tables."""

@@ -107,6 +107,12 @@ class Demand:
     _widths: tuple[int, int] = field(default=(1, 1), init=False, repr=False, compare=False)
     """The most parts that any rank sends and receives, at least 1."""
 
+    @property
+    def description(self) -> str:
+        """The collective, ranks and chunks, in one line."""
+        chunks = "1 chunk" if self.chunks == 1 else f"{self.chunks} chunks"
+        return f"{self.collective} of {self.ranks} ranks in {chunks}"
+
     @classmethod
     def custom(
         cls,

@@ -98,6 +98,9 @@ class Schedule:
     scratch_slots: int = 0
     begins: tuple[int, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Schedule: {self.demand.description}, {len(self.transfers)} transfers>"
+
     @classmethod
     def of(
         cls, demand: Demand, transfers: Iterable[Transfer], scratch_slots: int = 0
@@ -143,7 +146,7 @@ _FREE_BITS, _STEP_BITS = 1 << 32, 1 << 12
 
 
 @offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Program(ArtifactValue):
     """The executable form, all ranks in one value. Columns are one-dimensional arrays.
 
@@ -196,6 +199,14 @@ class Program(ArtifactValue):
             raise ProgramError("lanes.rank is not sorted")
         if np.any(np.diff(steps["lane"]) < 0):
             raise ProgramError("steps.lane is not sorted")
+
+    @property
+    def description(self) -> str:
+        """The collective, and the numbers of lanes and steps."""
+        return (
+            f"{self.demand.description}, {len(self.lanes['rank'])} lanes, "
+            f"{len(self.steps['op'])} steps"
+        )
 
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         """Return the artifact's head and tables."""

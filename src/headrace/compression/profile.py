@@ -21,6 +21,7 @@ from headrace.compression.families import CodecSpec
 from headrace.errors import ArtifactError
 from headrace.facades import offered_by
 from headrace.fields import Field
+from headrace.units import duration, size
 
 MEASURED, LITERATURE = "measured", "literature"
 
@@ -90,7 +91,7 @@ class CodecTiming:
 
 
 @offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CompressionProfile(PlainArtifactValue):
     """Times of a training step without communication, and of codecs, on one kind of device.
 
@@ -148,6 +149,15 @@ class CompressionProfile(PlainArtifactValue):
             raise ArtifactError(f"compression profile: {error}") from error
         for name, value in parts.items():  # of the types that a file's are read in
             object.__setattr__(self, name, value)
+
+    @property
+    def description(self) -> str:
+        """The model, device and batch, and the main figures of the step."""
+        step_us = self.forward_us + self.backward_us + self.other_us
+        return (
+            f"{self.model} on {self.device}, batch {self.batch}, {size(self.gradient_bytes)} of "
+            f"gradients, step {duration(step_us)}, {len(self.codecs)} codecs timed"
+        )
 
     @property
     def elements(self) -> int:

@@ -82,6 +82,9 @@ class TraceEncoding:
     def __post_init__(self) -> None:
         fields.conform(self, ArtifactError)
 
+    def __repr__(self) -> str:
+        return f"<TraceEncoding of {int(self.image.sum()):,} operations>"
+
     def to_tables(self) -> dict[str, Table]:
         """Return the image and the tables as an artifact's tables, in the types of these."""
         time, key = np.nonzero(self.image.any(axis=2))
@@ -123,7 +126,7 @@ class TraceEncoding:
 
 
 @offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class IndexProfile(ArtifactValue):
     """A workload of an index: its encoding, and a sample of its trace.
 
@@ -149,6 +152,14 @@ class IndexProfile(ArtifactValue):
 
     def __post_init__(self) -> None:
         fields.conform(self, ArtifactError)
+
+    @property
+    def description(self) -> str:
+        """Numbers of operations and keys, and the size of the sample."""
+        return (
+            f"{self.operations:,} operations on {self.loaded:,} keys of {self.kind}, "
+            f"{len(self.sample.keys):,} sampled"
+        )
 
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         """Return the artifact's head and tables."""

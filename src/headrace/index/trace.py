@@ -110,6 +110,9 @@ class Trace:
         if self.kind not in KINDS:
             raise TraceError(f"kind is {shown(self.kind)}, needs one of {', '.join(KINDS)}")
 
+    def __repr__(self) -> str:
+        return f"<Trace: {len(self.keys):,} operations on {len(self.loaded):,} keys of {self.kind}>"
+
     @classmethod
     def of(cls, keys: Any, operations: Any, loaded: Any = None) -> "Trace":
         """Return the trace of keys of any number type.

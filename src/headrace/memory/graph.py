@@ -96,6 +96,14 @@ class Graph:
     results: frozenset[int]
     resident: Mapping[str, int] = field(default_factory=dict[str, int])
 
+    def __repr__(self) -> str:
+        return f"<Graph: {self.description}>"
+
+    @property
+    def description(self) -> str:
+        """Numbers of operators and storages, in one line."""
+        return f"{len(self.operators)} operators, {len(self.storages)} storages"
+
     @property
     def resident_bytes(self) -> int:
         """Sum of `resident`."""

@@ -51,7 +51,7 @@ class ModelInput:
 
 
 @offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MemoryProfile(PlainArtifactValue):
     """A training step on one kind of device.
 
@@ -85,6 +85,11 @@ class MemoryProfile(PlainArtifactValue):
 
     def __post_init__(self) -> None:
         self._set(self.to_document(), self.provenance, "memory profile")
+
+    @property
+    def description(self) -> str:
+        """The model, the device, and the size of the graph."""
+        return f"{self.model} on {self.device}, {self.graph.description}"
 
     def _set(self, document: Any, provenance: Any, source: str) -> None:
         """Check the parts, and take them in the types that a file's are read in."""

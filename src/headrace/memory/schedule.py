@@ -36,6 +36,10 @@ class Schedule:
     steps: tuple[Step, ...]
     forward_steps: int
 
+    def __repr__(self) -> str:
+        backward_steps = len(self.steps) - self.forward_steps
+        return f"<Schedule: {self.forward_steps} forward and {backward_steps} backward runs>"
+
 
 def plain_schedule(graph: Graph) -> Schedule:
     """Return the schedule of a plain run: every operator once, by its first implementation."""

@@ -43,7 +43,7 @@ _YEAR_3000 = 32_503_680_000.0
 
 
 @offered_by("headrace.topology")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Profile(ArtifactValue):
     """A measured network.
 
@@ -103,6 +103,15 @@ class Profile(ArtifactValue):
                     f"profile: field '{name}' is {getattr(self, name)!r}, needs seconds from 0 "
                     f"to {_YEAR_3000:.0f}"
                 )
+
+    @property
+    def description(self) -> str:
+        """The network, its groups of hosts, and when it was measured."""
+        measured_at = datetime.fromtimestamp(self.measured_at, UTC)
+        return (
+            f"{self.topology.description}, {len(self.groups)} groups, measured "
+            f"{measured_at:%Y-%m-%d %H:%M} UTC"
+        )
 
     @property
     def host_groups(self) -> tuple[tuple[str, ...], ...]:

@@ -91,7 +91,7 @@ class LinkColumns:
 
 
 @offered_by("headrace.topology")
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Topology(ArtifactValue):
     """Ranks on hosts, the directed links between them and their costs.
 
@@ -146,6 +146,15 @@ class Topology(ArtifactValue):
             _check_cost(
                 f"shared[{index}].beta_us_per_mb", shared.beta_us_per_mb, BETA_US_PER_MB, "us/MB"
             )
+
+    @property
+    def description(self) -> str:
+        """Name and numbers of ranks, hosts, links and shared capacities."""
+        shared = f", {len(self.shared)} shared capacities" if self.shared else ""
+        return (
+            f"{self.name}, {self.ranks} ranks on {len(self.hosts)} hosts, "
+            f"{len(self.links)} links{shared}"
+        )
 
     def __hash__(self) -> int:
         return self._hash

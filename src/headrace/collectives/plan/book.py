@@ -59,7 +59,7 @@ class Entry:
 
 
 @offered_by("headrace.collectives")
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PlanBook(ArtifactValue):
     """Plans by collective, root and size, for one topology.
 
@@ -77,6 +77,12 @@ class PlanBook(ArtifactValue):
     groups: RankGroups | None
     entries: tuple[Entry, ...]
     provenance: Mapping[str, Any]
+
+    @property
+    def description(self) -> str:
+        """Number of plans, their collectives, and the network."""
+        collectives = ", ".join(sorted({entry.collective for entry in self.entries}))
+        return f"{len(self.entries)} plans of {collectives} for {self.topology.name}"
 
     def choose(self, collective: Collective, total_bytes: int, root: int = 0) -> Plan | None:
         """Return the plan for a call: a pure function of the book's content and the arguments.

@@ -14,6 +14,7 @@ from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, VerificationError
 from headrace.facades import offered_by
 from headrace.topology import Topology
+from headrace.units import duration, size
 
 _FIELDS = ("maker", "total_bytes", "topology_digest", "model", "predicted_us", "bound")
 _COLUMNS = ("maker", "chunks", "predicted_us", "note")
@@ -42,7 +43,7 @@ class Candidate:
 
 
 @offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Plan(ArtifactValue):
     """One collective's program for one topology.
 
@@ -89,6 +90,14 @@ class Plan(ArtifactValue):
                 f"plan: field 'proof.program_digest' is {self.proof.program_digest[:12]}..., but "
                 f"the program's digest is {found[:12]}...: verify the program again"
             )
+
+    @property
+    def description(self) -> str:
+        """The collective, its size and generator, the time predicted and the bound."""
+        return (
+            f"{self.program.demand.description}, {size(self.total_bytes)}, by {self.generator}, "
+            f"{duration(self.predicted_us)} predicted, bound {duration(self.bound.total_us)}"
+        )
 
     @property
     def topology_digest(self) -> str:

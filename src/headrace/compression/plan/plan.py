@@ -16,6 +16,7 @@ from headrace.compression.profile import CompressionProfile
 from headrace.errors import ArtifactError, VerificationError
 from headrace.facades import offered_by
 from headrace.fields import Field
+from headrace.units import duration
 
 _PAYLOAD = "sent_bytes"
 """Name of a row's payload in files."""
@@ -102,7 +103,7 @@ class RecordingNetwork:
 
 
 @offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CompressionPlan(ArtifactValue):
     """Advice for a profile on a network, with both.
 
@@ -125,6 +126,15 @@ class CompressionPlan(ArtifactValue):
 
     def __post_init__(self) -> None:
         fields.conform(self, CompressionError)
+
+    @property
+    def description(self) -> str:
+        """The model and device, the fastest codec, its step, and how many were compared."""
+        winner = self.advice.winner
+        return (
+            f"{self.profile.model} on {self.profile.device}, {winner.codec} {winner.mode}, step "
+            f"{duration(winner.step_us)} of {len(self.advice.rows)} compared"
+        )
 
     @classmethod
     def make(

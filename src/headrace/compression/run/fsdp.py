@@ -490,7 +490,7 @@ class FsdpHook:
             else _Replicas(group, rules, replicas)
             for group in groups
         }
-        codec = codec_spec(rules.codec)
+        codec = self._codec = codec_spec(rules.codec)
         reason = reason_without_savings(rules, [codec], dict(shapes), everyone.size())
         if reason is not None and everyone.rank() == 0:
             warnings.warn(reason, stacklevel=3)
@@ -500,6 +500,9 @@ class FsdpHook:
                 group.module.set_all_reduce_hook(part)
             else:
                 group.module.set_custom_reduce_scatter(part)
+
+    def __repr__(self) -> str:
+        return f"<FsdpHook: {self._codec} for {len(self._parts)} sharded modules>"
 
     @property
     def sent_bytes(self) -> float:

@@ -10,6 +10,7 @@ still written in that call, when it is known that the whole step went well.
 # pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -134,6 +135,11 @@ class Hook:
     def register(self, model: DistributedDataParallel) -> None:
         """Have a model call the hook; last, as it cannot be undone where the hook is refused."""
         model.register_comm_hook(self, _on_bucket)
+
+    def __repr__(self) -> str:
+        counts = Counter(str(codec) for codec in self.codecs.values())
+        codecs = ", ".join(f"{codec} for {count}" for codec, count in counts.most_common())
+        return f"<{type(self).__name__}: parameters by codec: {codecs}; step {self.step}>"
 
     @property
     def step(self) -> int:

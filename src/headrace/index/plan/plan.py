@@ -80,7 +80,7 @@ class ConfigurationCandidate:
 
 
 @offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class IndexPlan(ArtifactValue):
     """The best configuration found for a workload.
 
@@ -109,6 +109,15 @@ class IndexPlan(ArtifactValue):
 
     def __post_init__(self) -> None:
         fields.conform(self, ArtifactError)
+
+    @property
+    def description(self) -> str:
+        """The best configuration, its figures, and how many were compared."""
+        chosen = self.chosen
+        return (
+            f"{chosen.configuration.name}, {chosen.per_s:,.0f} operations/s, "
+            f"{chosen.bytes_per_key:.4g} bytes per key, best of {len(self.candidates)}"
+        )
 
     @property
     def chosen(self) -> ConfigurationCandidate:

@@ -51,6 +51,10 @@ class FittedBlocks:
     options: tuple[tuple[BlockPlan, ...], ...]
     held: HeldBytes
 
+    def __repr__(self) -> str:
+        plans = sum(map(len, self.options))
+        return f"<FittedBlocks: {len(self.blocks)} blocks, {plans} plans>"
+
     def set_budget(self, budget: int | str) -> int:
         """Choose the plans of the next steps, and return the predicted peak in bytes.
 

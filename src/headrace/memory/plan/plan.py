@@ -17,6 +17,7 @@ from headrace.memory.plan.energy import in_microjoules, read_watts
 from headrace.memory.plan.verify import VerifiedFigures, verify
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule, Step, plain_schedule
+from headrace.units import duration, size
 
 _MOST_BYTES = 1 << 50
 _MOST_STEPS = 1 << 31
@@ -28,7 +29,7 @@ _SOLVED = 1e-6
 
 
 @offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MemoryPlan(ArtifactValue):
     """A schedule of a profile's graph within a budget.
 
@@ -58,6 +59,15 @@ class MemoryPlan(ArtifactValue):
 
     def __post_init__(self) -> None:
         fields.conform(self, ArtifactError)
+
+    @property
+    def description(self) -> str:
+        """The model and device, peak and budget, time, and how many operators are run."""
+        return (
+            f"{self.profile.model} on {self.profile.device}, {size(self.peak_bytes)} of "
+            f"{size(self.budget_bytes)}, step {duration(self.time_us)}, "
+            f"{len(self.schedule.steps)} runs of {len(self.profile.graph.operators)} operators"
+        )
 
     @property
     def gap(self) -> float:

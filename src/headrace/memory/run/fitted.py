@@ -180,6 +180,14 @@ class FittedModule(nn.Module):
         budgets = [each for each in variant.steps if self._budget is None or each <= self._budget]
         return variant.steps[max(budgets)] if budgets else None
 
+    def __repr__(self) -> str:
+        """Return one line: the structure is the original model's."""
+        called = self._called
+        name = type(called.model if isinstance(called, WithLoss) else called).__name__
+        budgets = " or ".join(map(size, self.budgets)) or "not planned yet"
+        present = "" if self._budget is None else f", steps within {size(self._budget)}"
+        return f"<FittedModule: {name}, {budgets}{present}>"
+
     @property
     def budgets(self) -> tuple[int, ...]:
         """Budgets in bytes that there are schedules for, the least first."""

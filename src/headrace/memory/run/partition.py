@@ -21,7 +21,7 @@ from headrace.memory.plan.effort import parse_effort
 from headrace.memory.plan.make import LIMITS, parse_budget
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.run.graphs import Graphs, scheduled_graphs
-from headrace.units import MOST_BYTES
+from headrace.units import MOST_BYTES, size
 
 _FUSED = Roofline(name="a compiled step", flops_per_s=10e12, bytes_per_s=1e12, launch_us=1.0)
 """Operators alone cannot be measured, as they are compiled together. Schedules depend on ratios of
@@ -35,6 +35,10 @@ class MemoryPartitioner(CustomPartitionerFn):
     def __init__(self, budget: int | str, effort: str, seed: int) -> None:
         parse_budget(budget, MOST_BYTES)  # the device is not known yet
         self._budget, self._effort, self._seed = budget, parse_effort(effort), seed
+
+    def __repr__(self) -> str:
+        budget = self._budget if isinstance(self._budget, str) else size(self._budget)
+        return f"<MemoryPartitioner: {budget}, seed {self._seed}>"
 
     def __call__(
         self,

@@ -63,7 +63,7 @@ ProbeRow = tuple[ProbeKind, int, int, int, float]
 
 
 @offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class HardwareProbes(ArtifactValue):
     """The probes of one box and one of its NICs; columns of equal length.
 
@@ -115,6 +115,11 @@ class HardwareProbes(ArtifactValue):
             raise ArtifactError(
                 f"rows[{row}]: field 'value' is {self.value[row]}, needs a finite number above 0"
             )
+
+    @property
+    def description(self) -> str:
+        """Numbers of CPUs, GPUs and probes."""
+        return f"{self.cpus} CPUs, {self.gpus} GPUs, {len(self.probe)} probes"
 
     @classmethod
     def of(

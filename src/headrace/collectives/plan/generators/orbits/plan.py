@@ -47,7 +47,7 @@ _FREE_CHUNKS = 1 << 16
 
 
 @offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class OrbitPlan(ArtifactValue):
     """The sends of rank 0, and the group that maps them to the sends of all ranks.
 
@@ -93,6 +93,14 @@ class OrbitPlan(ArtifactValue):
                 f"{n} ranks with {self.block_chunks} chunks a block"
             )
         _check_sends(self.sends, n, self.block_chunks)
+
+    @property
+    def description(self) -> str:
+        """The collective, and the numbers of sends and generators."""
+        return (
+            f"{self.demand.description}, {len(self.sends['dst'])} sends of rank 0, "
+            f"{len(self.generators)} generators of the group"
+        )
 
     @classmethod
     def of(
