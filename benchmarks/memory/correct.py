@@ -13,10 +13,11 @@ from benchmarks.memory.reference import OTHER, ROUNDED, WRONG, Reference
 from benchmarks.memory.rivals import CHECKPOINTS, EAGER, Rival, compiled, stock
 from benchmarks.memory.step import MIB, Allocations, Step, one_thread, step_allocations
 from benchmarks.memory.workloads import Workload, pixels, text, token_loss
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
+from headrace.memory.measure.step import StepConditions
 from headrace.memory.plan.verify import verify
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule
 from headrace.memory.schedule import Step as ScheduleStep
 
@@ -160,10 +161,10 @@ def _lossy_row(report: Report, case: Workload, reference: Reference) -> None:
     A plan has as few of them as its budget needs.
     """
     model, inputs, targets = case.make()
-    module = FittedModule(
+    module = fitted_module(
         model,
         lambda captured: {0: _in_bfloat16(captured.graph)},
-        loss=LossModule(case.loss),
+        conditions=StepConditions(loss=LossModule(case.loss)),
         exactness=Exactness.LOSSY,
     )
     step = Step(model=model, forward=module, inputs=inputs, targets=targets)

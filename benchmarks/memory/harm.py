@@ -11,11 +11,11 @@ from torch import nn
 
 from benchmarks.harness import Report
 from headrace.memory import BudgetError, CaptureError, fit, fit_blocks
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.cli.measure import StepOptions, profile_of
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import optimizer_bytes
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule
 from tests.memory.failures import INJECTIONS, MOST, FailureError, Noting, Shared
 from tests.memory.states import differences, state_of_objects
@@ -88,7 +88,7 @@ class Job:
             "fit_blocks, a budget too small": partial(
                 fit_blocks, model, [model.tied], x, 1, cache=False, optimizer=optimizer
             ),
-            "the solver": partial(FittedModule(model, _no_plan).prepare, x),
+            "the solver": partial(fitted_module(model, _no_plan).prepare, x),
             "memory measure": partial(profile_of, (model, x, None, optimizer), "harm", _OPTIONS),
             "the optimizer's first step": partial(optimizer_bytes, self.unused_optimizer),
         }

@@ -11,11 +11,12 @@ from benchmarks.memory.networks import GPT, MobileNetV2, SqueezeNet, VisionTrans
 from benchmarks.memory.reference import double_gradients
 from benchmarks.memory.step import Step, gradients, one_thread, relative_error
 from benchmarks.memory.workloads import Workload, pixels, text, token_loss
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
 from headrace.memory.measure.captured import Capture
+from headrace.memory.measure.step import StepConditions
 from headrace.memory.plan.verify import verify
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule
 from headrace.memory.schedule import Step as ScheduleStep
 from tests.memory.programs import without_onednn
@@ -128,7 +129,9 @@ def _fitted(workload: Workload) -> Iterator[tuple[str, Step]]:
         return {budget: _by(graph, name) for budget, name in enumerate(names, 1)}
 
     loss = LossModule(workload.loss)
-    module = FittedModule(model, plan, loss=loss, exactness=Exactness.ROUNDED)
+    module = fitted_module(
+        model, plan, conditions=StepConditions(loss=loss), exactness=Exactness.ROUNDED
+    )
     module.prepare(inputs, targets)
     for budget, name in enumerate(names, 1):
         module.set_budget(budget)

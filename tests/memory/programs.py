@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
@@ -25,7 +26,6 @@ from headrace.memory.measure.step import StepConditions, profile_step
 from headrace.memory.measure.timing import Cost
 from headrace.memory.plan.simulate import Simulator
 from headrace.memory.plan.solve import SolveLimits, solve_schedule
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule, plain_schedule
 
 CPU = torch.device("cpu")
@@ -391,7 +391,7 @@ def measured(
         schedules.update(_schedules(profile.graph))
         return schedules
 
-    fitted = FittedModule(program, plan, exactness=exactness)
+    fitted = fitted_module(program, plan, exactness=exactness)
     fitted.prepare(x)
     eager = RandomProgram(seed, returns_loss=returns_loss)
     exact = gradients(eager, x)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from headrace.memory.adapt.blocks import FittedBlocks
+    from headrace.memory.adapt.partition import MemoryPartitioner
     from headrace.memory.exactness import Exactness
     from headrace.memory.graph import Graph, Implementation, Operator, Storage
     from headrace.memory.measure.attributes import AttributeChange
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from headrace.memory.plan.verify import VerifiedFigures
     from headrace.memory.profile import MemoryProfile, ModelInput
     from headrace.memory.run.fitted import FittedModule
-    from headrace.memory.run.partition import MemoryPartitioner
     from headrace.memory.schedule import Schedule, Step
 
 __all__ = [
@@ -77,7 +77,7 @@ __getattr__, __dir__ = deferred_names(
         "Graph": "graph",
         "HeldBytes": "plan.blocks",
         "Implementation": "graph",
-        "MemoryPartitioner": "run.partition",
+        "MemoryPartitioner": "adapt.partition",
         "MemoryPlan": "plan.plan",
         "MemoryProfile": "profile",
         "ModelInput": "profile",
@@ -131,7 +131,7 @@ def fit(
     loss : of the model's output and the target. Calls then take the target, too, and return the
         loss, whose memory is planned as well.
     optimizer : its state is counted.
-    accumulates : whether gradients are kept between steps. They are then added to those of before
+    accumulates : whether gradients are kept between steps. They are then added to earlier ones
         while the backward pass runs, but with `ddp`. Not for DistributedDataParallel with gradients
         as views of its buckets, which are counted by `ddp`.
     ddp : whether DistributedDataParallel will be around what is returned: its buckets are counted.
@@ -166,24 +166,23 @@ def fit(
     """
     with host_generators_preserved():
         from headrace.memory.adapt.fit import fit_model
+        from headrace.memory.adapt.options import StepOptions
         from headrace.memory.measure.step import StepConditions
+        from headrace.memory.plan.effort import parse_effort
 
-    return fit_model(
-        model,
-        sample,
-        budget,
-        StepConditions(
+    options = StepOptions(
+        conditions=StepConditions(
             loss=loss, optimizer=optimizer, accumulates=accumulates, ddp=ddp, offload=offload
         ),
-        allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
-        effort=effort,
+        exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
+        effort=parse_effort(effort),
         seed=seed,
         captures=captures,
-        plan=plan,
         cache=cache,
         progress=progress,
         watts=watts,
     )
+    return fit_model(model, sample, budget, options, plan=plan)
 
 
 def fit_blocks(
@@ -234,22 +233,22 @@ def fit_blocks(
     """
     with host_generators_preserved():
         from headrace.memory.adapt.blocks import fit_chain
+        from headrace.memory.adapt.options import StepOptions
         from headrace.memory.measure.step import StepConditions
+        from headrace.memory.plan.effort import parse_effort
 
-    return fit_chain(
-        model,
-        blocks,
-        sample,
-        budget,
-        StepConditions(loss=loss, optimizer=optimizer, accumulates=accumulates, offload=offload),
-        allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
-        shards=shards,
-        effort=effort,
+    options = StepOptions(
+        conditions=StepConditions(
+            loss=loss, optimizer=optimizer, accumulates=accumulates, offload=offload
+        ),
+        exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
+        effort=parse_effort(effort),
         seed=seed,
         cache=cache,
         progress=progress,
         watts=watts,
     )
+    return fit_chain(model, blocks, sample, budget, options, shards=shards)
 
 
 def partitioner(budget: int | str, *, effort: str = "quick", seed: int = 0) -> "MemoryPartitioner":
@@ -271,6 +270,6 @@ def partitioner(budget: int | str, *, effort: str = "quick", seed: int = 0) -> "
     InputError : `effort` is unknown.
     """
     with host_generators_preserved():
-        from headrace.memory.run.partition import MemoryPartitioner
+        from headrace.memory.adapt.partition import MemoryPartitioner
 
     return MemoryPartitioner(budget, effort, seed)

@@ -9,7 +9,7 @@ from torch import nn
 
 from headrace.errors import InputError
 from headrace.memory import BudgetError, CaptureError, fit
-from headrace.memory.adapt.fit import StepPlanner
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.step import StepConditions, capture_step, optimizer_bytes, profile_step
 from headrace.memory.plan.draft import Draft
@@ -42,9 +42,8 @@ def sample() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def plans_of(fitted: nn.Module) -> list[MemoryPlan]:
-    planner = fitted.__dict__["_plan"]
-    assert isinstance(planner, StepPlanner)
-    return planner.plans
+    assert isinstance(fitted, FittedModule)
+    return fitted.plans
 
 
 def plain_peak() -> int:
@@ -220,7 +219,7 @@ def test_bad_budgets_and_models_fail_at_once() -> None:
         (network().eval(), "training mode"),
         (network().to("meta"), "on the meta device, needs values"),
         (nn.functional.relu, "the model is a function, needs a torch module"),
-        (nn.Sequential(FittedModule(model, lambda _: {})), "fitted already"),
+        (nn.Sequential(fitted_module(model, lambda _: {})), "fitted already"),
         (distributed(), r"in DistributedDataParallel, .*: DDP\(fit\(model, ddp=True\)\)"),
     ):
         with pytest.raises(CaptureError, match=reason):

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from headrace.memory import BudgetError, CaptureError, fit, fit_blocks
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import optimizer_bytes
 from headrace.memory.measure.trace import _export
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import plain_schedule
 from tests.memory.failures import INJECTIONS, MOST, FailureError, Noting, Shared
 from tests.memory.models import CASES
@@ -166,5 +166,5 @@ def test_all_that_a_call_changes_is_set_back() -> None:
 def test_fitting_leaves_models_and_generators(case: str) -> None:
     model, inputs = CASES[case]()
     before = state_of_objects(model)
-    FittedModule(model, lambda step: {1: plain_schedule(step.graph)}).prepare(*inputs)
+    fitted_module(model, lambda step: {1: plain_schedule(step.graph)}).prepare(*inputs)
     assert differences(before, state_of_objects(model)) == []

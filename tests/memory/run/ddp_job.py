@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.captured import Capture
 from headrace.memory.plan.baselines import keep_schedule
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule, plain_schedule
 
 BUCKET_MB = 0.02  # several buckets
@@ -75,7 +75,7 @@ def compare(name: str, **how: bool) -> None:
     for views in (False, True):
         options: dict[str, Any] = {"bucket_cap_mb": BUCKET_MB, "gradient_as_bucket_view": views}
         plain = DistributedDataParallel(network(dropout), **options)
-        fitted = DistributedDataParallel(FittedModule(network(dropout), by_rank), **options)
+        fitted = DistributedDataParallel(fitted_module(network(dropout), by_rank), **options)
         wanted, found = train(plain, **how), train(fitted, **how)
         assert list(plain.state_dict()) == list(fitted.state_dict())
         assert len(wanted) == len(found) > 3 * 20

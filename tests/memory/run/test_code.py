@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import StepConditions, profile_step
 from headrace.memory.operators.variant import as_traced
 from headrace.memory.plan.simulate import Simulator
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule, plain_schedule
 from tests.memory.programs import gradients, step_peak
 
@@ -42,7 +42,7 @@ def test_slices_written_in_place_take_the_memory_that_was_planned() -> None:
         peaks.append(simulated - profile.graph.resident_bytes)
         return {0: schedule}
 
-    fitted = FittedModule(model, plan)
+    fitted = fitted_module(model, plan)
     gradients(fitted, x)
     assert step_peak(fitted, x) <= peaks[0]
     for value, expected in zip(gradients(fitted, x), gradients(model, x), strict=True):

@@ -12,10 +12,10 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.captured import Capture
 from headrace.memory.plan.baselines import keep_schedule
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule
 
 
@@ -47,7 +47,7 @@ def test_a_graph_of_gradients_is_refused_with_what_to_do(form: str) -> None:
     """A gradient penalty ended in an error of torch.compile, which the user does not call."""
     build, part = FORMS[form]
     model, x = Formed(build), torch.randn(3, 4)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     loss = part(fitted(x)).square().sum()
     with pytest.raises(CaptureError, match=r"create_graph=True\): .* with the module that was fi"):
         torch.autograd.grad(loss, [*model.parameters()], create_graph=True)
@@ -59,7 +59,7 @@ def test_a_penalty_with_the_module_beside_a_fitted_step() -> None:
     """What the error says to do: gradients add up as with the module alone."""
     model, x = Formed(lambda y: y), torch.randn(3, 4)
     eager = deepcopy(model)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     for called, penalized in ((fitted, model), (eager, eager)):
         inputs = x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(penalized(inputs).sum(), inputs, create_graph=True)
@@ -81,7 +81,7 @@ class Passing(nn.Module):
 
 def test_an_upstream_module_keeps_its_second_derivatives() -> None:
     first, x = nn.Linear(4, 4), torch.randn(3, 4)
-    fitted = FittedModule(Passing(), sparing)
+    fitted = fitted_module(Passing(), sparing)
     hidden, _ = fitted(torch.tanh(first(x)))
     (gradient,) = torch.autograd.grad(hidden.sum(), first.weight, create_graph=True)
     gradient.square().sum().backward()
@@ -114,7 +114,7 @@ TRANSFORMS: Mapping[str, Callable[[nn.Module, torch.Tensor], Any]] = {
 def test_transforms_run_the_module_with_a_warning(transform: str) -> None:
     """They ended in errors of torch on `setup_context`, or on `requires_grad_`."""
     model, x = Formed(lambda y: y), torch.randn(3, 4)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     fitted(x).sum().backward()
     expected = TRANSFORMS[transform](model, x)
     with pytest.warns(UserWarning, match=r"transform of torch\.func .* module that was fitted"):
@@ -128,7 +128,7 @@ def test_transforms_run_the_module_with_a_warning(transform: str) -> None:
 def test_where_nothing_requires_gradients_the_module_runs() -> None:
     """A module whose parameters were frozen after `fit`, such as a teacher, raised an error."""
     model, x = Formed(lambda y: y), torch.randn(3, 4)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted(x).sum().backward()
@@ -152,10 +152,10 @@ def test_checkpoints_inside_of_the_module() -> None:
     """Reentrant ones were refused with advice on `.grad()` and the sample's shape."""
     x = torch.randn(3, 4)
     with pytest.raises(CaptureError, match="use_reentrant=True; remove the checkpoint, as the sch"):
-        FittedModule(Checkpointed(reentrant=True), sparing).prepare(x)
+        fitted_module(Checkpointed(reentrant=True), sparing).prepare(x)
     model = Checkpointed(reentrant=False)
     eager = deepcopy(model)
-    for module in (FittedModule(model, sparing), eager):
+    for module in (fitted_module(model, sparing), eager):
         module(x).square().sum().backward()
     for a, b in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
@@ -165,7 +165,7 @@ def test_checkpoints_inside_of_the_module() -> None:
 def test_checkpoints_around_the_module(reentrant: bool) -> None:
     model, x = Formed(lambda y: y), torch.randn(3, 4, requires_grad=True)
     eager = deepcopy(model)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     fitted.prepare(x)
     for module in (fitted, eager):
         output: Any = checkpoint(module, x, use_reentrant=reentrant)

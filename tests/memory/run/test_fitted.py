@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.measure.captured import Capture
+from headrace.memory.measure.step import StepConditions
 from headrace.memory.plan.baselines import keep_schedule
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule, plain_schedule
 from tests.memory.models import CASES
 from tests.memory.training import assert_trains_alike
@@ -29,14 +30,14 @@ def sparing(captured: Capture) -> dict[int, Schedule]:
 def test_it_trains_as_the_module(case: str) -> None:
     model, inputs = CASES[case]()
     eager = deepcopy(model)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     assert_trains_alike(partial(fitted, *inputs), fitted, partial(eager, *inputs), eager)
     assert_trains_alike(partial(fitted, *inputs), model, partial(eager, *inputs), eager)
 
 
 def test_names_and_state_are_the_modules_own() -> None:
     model, _ = CASES["convolutional"]()
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     assert list(fitted.state_dict()) == list(model.state_dict())
     assert dict(fitted.named_parameters()) == dict(model.named_parameters())
     assert [name for name, _ in fitted.named_modules()] == [n for n, _ in model.named_modules()]
@@ -58,7 +59,7 @@ def test_evaluation_and_no_grad_run_the_module() -> None:
     def refuse(captured: Capture) -> dict[int, Schedule]:
         raise AssertionError("captured")
 
-    fitted = FittedModule(model, refuse)
+    fitted = fitted_module(model, refuse)
     with torch.no_grad():
         fitted(*inputs)
     fitted.eval()
@@ -79,7 +80,7 @@ def test_the_mode_is_that_of_the_model() -> None:
         planned.append(captured)
         return sparing(captured)
 
-    fitted = FittedModule(model, plan)
+    fitted = fitted_module(model, plan)
     model.eval()
     fitted(*inputs)
     assert not planned
@@ -93,7 +94,7 @@ def test_the_mode_is_that_of_the_model() -> None:
 def test_gradients_accumulate() -> None:
     model, (x,) = CASES["residual"]()
     eager = deepcopy(model)
-    for module in (FittedModule(model, sparing), eager):
+    for module in (fitted_module(model, sparing), eager):
         for scale in (1, 2):
             module(x * scale).sum().backward()
     for a, b in zip(model.parameters(), eager.parameters(), strict=True):
@@ -102,7 +103,7 @@ def test_gradients_accumulate() -> None:
 
 def test_another_batch_size_runs_the_module_with_one_warning() -> None:
     model, (x,) = CASES["perceptron"]()
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     fitted(x).sum().backward()
     with pytest.warns(UserWarning, match="other shapes"):
         fitted(x[:3]).sum().backward()
@@ -121,7 +122,7 @@ def test_another_batch_size_is_captured_too() -> None:
         planned.append(captured)
         return sparing(captured)
 
-    fitted = FittedModule(model, plan, captures=2)
+    fitted = fitted_module(model, plan, captures=2)
     for batch in (x, x[:3], x):
         assert_trains_alike(partial(fitted, batch), fitted, partial(eager, batch), eager, steps=1)
     assert len(planned) == 2
@@ -134,7 +135,7 @@ def doubling(module: nn.Module) -> None:
 def test_changed_modules_are_captured_again() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3))
     eager, x = deepcopy(model), torch.randn(16, 4)
-    fitted = FittedModule(model, sparing, captures=2)
+    fitted = fitted_module(model, sparing, captures=2)
 
     def changed(change: Callable[[nn.Sequential], None]) -> None:
         change(model)
@@ -165,7 +166,7 @@ def test_recurrent_layers_train_as_the_module(model: nn.Module) -> None:
     """An LSTM's backward pass ended the process; dropout between layers was left out."""
     torch.manual_seed(3)
     x, eager = torch.randn(2, 2, 4), deepcopy(model)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
 
     def run(module: nn.Module) -> torch.Tensor:
         return module(x)[0]
@@ -176,7 +177,7 @@ def test_recurrent_layers_train_as_the_module(model: nn.Module) -> None:
 
 def test_a_fitted_module_is_copied_and_not_pickled() -> None:
     model, (x,) = CASES["perceptron"]()
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     fitted(x).sum().backward()
     copied = deepcopy(fitted)
     copied.zero_grad()
@@ -192,7 +193,7 @@ def test_the_loss_is_part_of_the_step() -> None:
     model, (x,) = CASES["convolutional"]()
     eager = deepcopy(model)
     target = torch.randint(0, 10, (4,))
-    fitted = FittedModule(model, sparing, loss=nn.CrossEntropyLoss())
+    fitted = fitted_module(model, sparing, conditions=StepConditions(loss=nn.CrossEntropyLoss()))
     assert list(fitted.state_dict()) == list(model.state_dict())
 
     def expected() -> torch.Tensor:
@@ -222,7 +223,7 @@ def test_beside_a_loss_no_output_has_gradients() -> None:
         captured.append(found)
         return sparing(found)
 
-    fitted = FittedModule(model, plan)
+    fitted = fitted_module(model, plan)
     assert_trains_alike(lambda: fitted(x)["loss"], model, lambda: eager(x)["loss"], eager)
     tangents = [node for node in captured[0].fx.nodes if node.name.startswith("tangents")]
     assert len(tangents) == 1
@@ -239,7 +240,7 @@ def test_beside_a_loss_no_output_has_gradients() -> None:
 def test_autocast() -> None:
     model, (x,) = CASES["perceptron"]()
     eager = deepcopy(model)
-    fitted = FittedModule(model, sparing, captures=2)
+    fitted = fitted_module(model, sparing, captures=2)
 
     def cast(module: nn.Module) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -253,7 +254,7 @@ def test_autocast() -> None:
 def test_two_calls_before_the_backward_pass() -> None:
     model, (x,) = CASES["convolutional"]()
     eager = deepcopy(model)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
 
     def twice(module: nn.Module) -> torch.Tensor:
         return module(x) * module(x + 1)
@@ -263,7 +264,7 @@ def test_two_calls_before_the_backward_pass() -> None:
 
 def test_a_layer_that_is_frozen_later_is_captured_again() -> None:
     model, (x,) = CASES["convolutional"]()
-    fitted = FittedModule(model, sparing, captures=2)
+    fitted = fitted_module(model, sparing, captures=2)
     fitted(x).sum().backward()
     model[0].weight.requires_grad_(False)
     model.zero_grad()
@@ -275,7 +276,7 @@ def test_a_layer_that_is_frozen_later_is_captured_again() -> None:
 def test_schedules_of_several_budgets_take_turns() -> None:
     model, inputs = CASES["convolutional"]()
     eager = deepcopy(model)
-    fitted = FittedModule(
+    fitted = fitted_module(
         model, lambda captured: {10: sparing(captured)[1], 20: plain_schedule(captured.graph)}
     )
     saved: list[int] = []
@@ -320,7 +321,7 @@ def test_constants_among_the_arguments() -> None:
     """None, a number or a text raised a bare KeyError, at `fit` and at later steps."""
     model, x = Optional(), torch.randn(3, 4)
     eager = deepcopy(model)
-    fitted = FittedModule(model, sparing, captures=6)
+    fitted = fitted_module(model, sparing, captures=6)
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((x, None), {}),
         ((x, x, 2.0), {}),
@@ -337,7 +338,7 @@ def test_constants_among_the_arguments() -> None:
 def test_one_tensor_as_two_arguments_is_another_kind_of_step() -> None:
     model, x = Optional(), torch.randn(3, 4)
     eager = deepcopy(model)
-    fitted = FittedModule(model, sparing, captures=2)
+    fitted = fitted_module(model, sparing, captures=2)
     for mask in (x, x + 1):
         runs = partial(fitted, x, mask), fitted, partial(eager, x, mask), eager
         assert_trains_alike(*runs, steps=1)
@@ -346,7 +347,7 @@ def test_one_tensor_as_two_arguments_is_another_kind_of_step() -> None:
 def test_a_weight_that_is_tied_no_more() -> None:
     model, inputs = CASES["transformer"]()
     eager = deepcopy(model)
-    fitted = FittedModule(model, sparing, captures=2)
+    fitted = fitted_module(model, sparing, captures=2)
     for step in range(2):
         assert_trains_alike(
             partial(fitted, *inputs), fitted, partial(eager, *inputs), eager, steps=1
@@ -358,7 +359,7 @@ def test_a_weight_that_is_tied_no_more() -> None:
 def test_the_signature_is_the_models() -> None:
     """Trainers read which arguments `forward` has: a fitted module seemed to take any."""
     model, x = Optional(), torch.randn(4, 4)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     for module in (fitted, deepcopy(fitted)):
         assert signature(module.forward) == signature(model.forward)
         assert list(signature(type(module).forward).parameters)[1:] == [
@@ -371,7 +372,7 @@ def test_the_signature_is_the_models() -> None:
 def test_by_position_and_by_name_is_one_step() -> None:
     """Arguments by name were another kind of step, as were names in another order."""
     model, x = Optional(), torch.randn(4, 4)
-    fitted = FittedModule(model, sparing)
+    fitted = fitted_module(model, sparing)
     eager = model(x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -394,7 +395,7 @@ def test_a_target_by_name_in_any_order() -> None:
     model = TwoInputs()
     x, scale, y = torch.randn(3, 4, 4).unbind()
     expected = nn.functional.mse_loss(model(x, scale), y)
-    fitted = FittedModule(model, sparing, loss=nn.MSELoss())
+    fitted = fitted_module(model, sparing, conditions=StepConditions(loss=nn.MSELoss()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for training in (True, False):
@@ -415,7 +416,7 @@ def test_a_target_by_name_in_any_order() -> None:
 def test_a_new_hook_runs_the_module_with_a_warning(register: str) -> None:
     """A step was captured anew and refused, or a hook not noticed: it did not run."""
     model, (x,) = CASES["perceptron"]()
-    fitted = FittedModule(model, sparing, captures=2)
+    fitted = fitted_module(model, sparing, captures=2)
     fitted(x).sum().backward()
     runs: list[str] = []
     hook = getattr(model[1], register)(lambda *_: runs.append("hook"))

@@ -6,17 +6,19 @@ Each block gets plans for several budgets of its own; a program chooses one for 
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from headrace.facades import offered_by
-from headrace.memory.adapt.fit import StepPlanner
+from headrace.memory.adapt.fit import fitted_module
+from headrace.memory.adapt.options import StepOptions
 from headrace.memory.adapt.outside import BlockCall, Outside, traced_outside
+from headrace.memory.adapt.planner import StepPlanner
 from headrace.memory.errors import BudgetError
-from headrace.memory.exactness import Exactness
+from headrace.memory.graph import Graph
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import StepConditions, device_of, optimizer_bytes
@@ -28,7 +30,7 @@ from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.run.fitted import FittedModule
-from headrace.memory.schedule import plain_schedule
+from headrace.memory.schedule import Schedule, plain_schedule
 
 SHARES = (1.25, 0.8, 0.6, 0.45, 0.3)
 """Budgets of a block, as shares of what a plain run of it needs above what is resident; the first
@@ -69,42 +71,58 @@ class FittedBlocks:
         return chain_peak(chosen, self.held)
 
 
-class BlockPlanner(StepPlanner):
-    """Plans of a block for several shares of a plain run's memory; equal blocks share them.
+class BlockPlanner:
+    """Schedules of a block for several shares of a plain run's memory; equal blocks share plans.
 
     Parameters
     ----------
-    known : plans by the digest of the step, of all blocks.
+    shared : plans by the digest of the step, of all blocks.
+
+    Attributes
+    ----------
+    plans : of all steps so far, verified.
     """
 
-    def __init__(
-        self, model: nn.Module, *, known: dict[str, dict[int, MemoryPlan]], **options: Any
-    ) -> None:
-        super().__init__(model, (), **options)
-        self._known = known
-        self._least: int | None = None  # budget, where the shares leave no plan
+    def __init__(self, planner: StepPlanner, shared: dict[str, dict[int, MemoryPlan]]) -> None:
+        self._planner, self._shared = planner, shared
+        self.plans: list[MemoryPlan] = []
 
-    def _budgets_of(self, step: MemoryProfile) -> Sequence[int]:
-        graph = step.graph
-        above = simulate_step(graph, plain_schedule(graph)).peak_bytes - graph.resident_bytes
-        if self._least is not None:
-            return [self._least]
-        return [graph.resident_bytes + int(share * above) for share in SHARES]
+    def __call__(self, captured: Capture) -> dict[int, Schedule]:
+        """Return the schedules of a captured step, by their budgets; none if no budget has one."""
+        step = self._planner.step_of(captured)
+        if step.digest not in self._shared:
+            self._shared[step.digest] = self._planned(captured, step)
+        plans = self._shared[step.digest]
+        for plan in plans.values():
+            plan.verify()
+        self.plans += plans.values()
+        return {budget: plan.schedule for budget, plan in plans.items()}
 
-    def _plans(self, captured: Capture, step: MemoryProfile) -> dict[int, MemoryPlan]:
-        if step.digest not in self._known:
-            self._least = None  # that of an earlier step
-            found = super()._plans(captured, step)
-            if not found:  # workspaces alone take more than the shares leave for them
-                found = super()._plans(captured, step)
-            if found:
-                found |= _checkpoints(next(iter(found.values())))
-            self._known[step.digest] = found
-        return self._known[step.digest]
+    def _planned(self, captured: Capture, step: MemoryProfile) -> dict[int, MemoryPlan]:
+        planned = self._planner.plan(captured, step, _share_budgets(step.graph))
+        plans, refused = _divided(planned)
+        if not plans and refused:
+            # workspaces alone take more than the shares leave for them
+            least = [error.least_bytes for error in refused if error.least_bytes is not None]
+            plans, _ = _divided(self._planner.plan(captured, step, least[-1:]))
+        if plans:
+            plans |= _checkpoints(next(iter(plans.values())))
+        return plans
 
-    def _refused(self, error: BudgetError) -> None:
-        """Go without a plan: others have more."""
-        self._least = error.least_bytes
+
+def _share_budgets(graph: Graph) -> list[int]:
+    plain_bytes = simulate_step(graph, plain_schedule(graph)).peak_bytes
+    return [
+        graph.resident_bytes + int(share * (plain_bytes - graph.resident_bytes)) for share in SHARES
+    ]
+
+
+def _divided(
+    planned: Mapping[int, MemoryPlan | BudgetError],
+) -> tuple[dict[int, MemoryPlan], list[BudgetError]]:
+    """Return the plans, and the errors of budgets without one."""
+    plans = {budget: plan for budget, plan in planned.items() if isinstance(plan, MemoryPlan)}
+    return plans, [error for error in planned.values() if isinstance(error, BudgetError)]
 
 
 def _checkpoints(plan: MemoryPlan) -> dict[int, MemoryPlan]:
@@ -113,8 +131,9 @@ def _checkpoints(plan: MemoryPlan) -> dict[int, MemoryPlan]:
     A budget of the block alone does not ask for these: a plain run is as small within it.
     """
     graph = plan.profile.graph
-    found = (plan.of_schedule(each) for each in (keep_schedule(graph, ()), sqrt_schedule(graph)))
-    return {each.budget_bytes: each for each in found}
+    schedules = (keep_schedule(graph, ()), sqrt_schedule(graph))
+    plans = map(plan.of_schedule, schedules)
+    return {checkpointed.budget_bytes: checkpointed for checkpointed in plans}
 
 
 def fit_chain(
@@ -122,58 +141,57 @@ def fit_chain(
     blocks: Sequence[nn.Module],
     sample: Any,
     budget: int | str,
-    job: StepConditions,
-    exactness: Exactness,
+    options: StepOptions,
     *,
     shards: int,
-    **options: Any,
 ) -> FittedBlocks:
-    """Fit blocks of a model under one budget; see `headrace.memory.fit_blocks`.
-
-    Parameters
-    ----------
-    options : of `StepPlanner`.
-    """
-    called = job.called(model)
-    with preserved(called, job.optimizer):
-        found, calls = _planned(called, blocks, sample, job, exactness, shards=shards, **options)
-        found.set_budget(budget)
-    for call, block in zip(calls, found.blocks, strict=True):
+    """Fit blocks of a model under one budget; see `headrace.memory.fit_blocks`."""
+    called = options.conditions.called(model)
+    with preserved(called, options.conditions.optimizer):
+        chain, calls = _fitted(called, blocks, sample, options, shards=shards)
+        chain.set_budget(budget)
+    for call, block in zip(calls, chain.blocks, strict=True):
         call.replace(block)
-    return found
+    return chain
 
 
-def _planned(
+def _fitted(
     called: nn.Module,
     blocks: Sequence[nn.Module],
     sample: Any,
-    job: StepConditions,
-    exactness: Exactness,
+    options: StepOptions,
     *,
     shards: int,
-    **options: Any,
 ) -> tuple[FittedBlocks, Sequence[BlockCall]]:
     """Return the fitted blocks, which are not in the model yet, and the originals' calls."""
-    accumulates = job.accumulates
+    model_conditions = options.conditions
+    accumulates = model_conditions.accumulates
     outside = traced_outside(called, blocks, sample, accumulates=accumulates and shards == 1)
-    known: dict[str, dict[int, MemoryPlan]] = {}
-    own = StepConditions(offload=job.offload)
+    shared: dict[str, dict[int, MemoryPlan]] = {}
+    conditions = StepConditions(offload=model_conditions.offload)
+    block_options = replace(options, conditions=conditions)
     fitted: list[FittedModule] = []
     for call in outside.calls:
-        own.check(device_of(call.block))
-        planner = BlockPlanner(call.block, job=own, known=known, **options)
-        block = FittedModule(
-            call.block, planner, captures=2, exactness=exactness, offload=job.offload
+        conditions.check(device_of(call.block))
+        planner = BlockPlanner(StepPlanner(call.block, block_options), shared)
+        block = fitted_module(
+            call.block,
+            planner,
+            plans=planner.plans,
+            conditions=conditions,
+            exactness=options.exactness,
+            captures=options.captures,
         )
         block.prepare(*call.args, **call.kwargs)
         fitted.append(block)
-    state = optimizer_bytes(job.optimizer) if job.optimizer else 0
-    found = FittedBlocks(
+    optimizer = model_conditions.optimizer
+    state = optimizer_bytes(optimizer) if optimizer else 0
+    chain = FittedBlocks(
         blocks=tuple(fitted),
         options=tuple(tuple(map(BlockPlan.of, block.plans)) for block in fitted),
         held=_held(called, outside, state // shards, shards, accumulates=accumulates),
     )
-    return found, outside.calls
+    return chain, outside.calls
 
 
 def _held(

@@ -1,72 +1,47 @@
-"""A model fitted into a memory budget: captured, profiled, planned, and run by the plan."""
+"""A model fitted into a memory budget: captured, measured, planned, and run by the plan."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from torch import nn
 
-from headrace.fields import Field
-from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, conditions
+from headrace.memory.adapt.options import StepOptions
+from headrace.memory.adapt.planner import StepPlanner
+from headrace.memory.adapt.variants import SchedulesOf, Variants
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
-from headrace.memory.measure.step import (
-    StepConditions,
-    device_of,
-    profile_step,
-    require_trainable,
-    sample_of,
-    unmeasured_profile,
-)
-from headrace.memory.measure.timing import Cost, memory_bytes
-from headrace.memory.plan.effort import parse_effort
-from headrace.memory.plan.energy import read_watts
+from headrace.memory.measure.step import StepConditions, device_of, require_trainable, sample_of
+from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.match import require_match, shapes_of
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.solve import SolveProgress
-from headrace.memory.plan.sweep import sweep
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule
 from headrace.units import size
 
 
-class StepPlanner:
-    """Plans of a model's training steps within budgets, for each kind of arguments.
+class BudgetPlanner:
+    """Schedules of a model's steps within the budgets of a job, for each kind of arguments.
 
     Parameters
     ----------
     budgets : in bytes.
-    effort, seed, progress, cache, watts : as of `headrace.memory.fit`.
-    given : plans of the first step, made before, in the order of the budgets.
+    supplied : plans of the first step from files, in the order of the budgets; none: it is planned.
 
     Attributes
     ----------
-    plans : made so far, verified.
+    plans : of all steps so far, verified.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        budgets: Sequence[int],
-        job: StepConditions,
-        *,
-        effort: str,
-        seed: int,
-        progress: Callable[[SolveProgress], None] | None,
-        cache: bool,
-        watts: Mapping[str, float] | None,
-        given: Sequence[MemoryPlan] = (),
+        self, planner: StepPlanner, budgets: Sequence[int], supplied: Sequence[MemoryPlan] = ()
     ) -> None:
-        self._model, self._budgets, self._job = model, tuple(budgets), job
-        self._effort, self._seed, self._progress = parse_effort(effort), seed, progress
-        self._given, self._cache = tuple(given), StepCache.of_user() if cache else StepCache(None)
-        self._watts = None if watts is None else read_watts(Field(watts, "watts"))
-        self._costs: dict[str, Cost] = {}
+        self._planner, self._budgets, self._supplied = planner, budgets, supplied
         self.plans: list[MemoryPlan] = []
 
     def __call__(self, captured: Capture) -> dict[int, Schedule]:
@@ -74,12 +49,12 @@ class StepPlanner:
 
         Raises
         ------
-        BudgetError : no schedule is found within a budget, or the plan given needs more.
-        MismatchError : a plan given is for another step.
+        BudgetError : no schedule fits into a budget, or the supplied plan needs more.
+        MismatchError : a supplied plan is for another step.
         """
-        step = unmeasured_profile(self._model, captured, self._job)
+        step = self._planner.step_of(captured)
         try:
-            plans = self._plans(captured, step)
+            plans = self._supplied_plans(step) or self._planned(captured, step)
         except BudgetError as error:
             if self.plans:
                 error.args = (f"a later step, of {shapes_of(step)}: {error}",)
@@ -89,128 +64,100 @@ class StepPlanner:
         self.plans += plans.values()
         return {budget: plan.schedule for budget, plan in plans.items()}
 
-    def _budgets_of(self, step: MemoryProfile) -> Sequence[int]:  # noqa: ARG002
-        return self._budgets
-
-    def _refused(self, error: BudgetError) -> None:
-        raise error
-
-    def _plans(self, captured: Capture, step: MemoryProfile) -> dict[int, MemoryPlan]:
-        if self._given:
-            given, self._given = self._given, ()
-            for budget, plan in zip(self._budgets, given, strict=True):
-                _check(plan, budget, step)
-            return dict(zip(self._budgets, given, strict=True))
-        keys = {
-            budget: PlanKey(
-                step=step,
-                conditions=conditions(device_of(self._model)),
-                budget_bytes=budget,
-                effort=self._effort,
-                seed=self._seed,
-                watts=self._watts,
-            )
-            for budget in self._budgets_of(step)
-        }
-        found = {budget: self._cache.find_plan(key) for budget, key in keys.items()}
-        kept = {budget: plan for budget, plan in found.items() if plan is not None}
-        made = self._made(captured, [each for each in keys if each not in kept], kept)
-        for budget, plan in made.items():
-            self._cache.save_plan(keys[budget], plan)
-        return kept | made
-
-    def _made(
-        self, captured: Capture, budgets: Sequence[int], kept: Mapping[int, MemoryPlan]
-    ) -> dict[int, MemoryPlan]:
-        """Plan for budgets, with the schedules of other budgets to start from."""
-        if not budgets:
-            return {}
-        known = conditions(device_of(self._model))
-        with cached_costs(self._cache, known, self._costs):
-            profile = profile_step(self._model, captured, self._job, costs=self._costs)
-        with Console(stderr=True).status("planning") as status:  # on terminals alone
-
-            def show(budget: int, state: SolveProgress) -> None:
-                text = state if self._watts is None else f"gap {state.gap:z.1%}"
-                status.update(f"planning for {size(budget)}: {text}")
-                if self._progress is not None:
-                    self._progress(state)
-
-            found = sweep(
-                profile,
-                budgets,
-                effort=self._effort,
-                seed=self._seed,
-                progress=show,
-                starts=tuple(each.schedule for each in kept.values()),
-                watts=self._watts,
-            )
-        plans: dict[int, MemoryPlan] = {}
-        for budget, plan in found.items():
-            if isinstance(plan, BudgetError):
-                self._refused(plan)
-            else:
-                plans[budget] = plan
+    def _supplied_plans(self, step: MemoryProfile) -> dict[int, MemoryPlan]:
+        """Return the plans from files by their budgets, once."""
+        supplied, self._supplied = self._supplied, ()
+        plans = dict(zip(self._budgets, supplied, strict=bool(supplied)))
+        for budget, plan in plans.items():
+            require_match(plan, step, "the plan")
+            if plan.peak_bytes > budget:
+                raise BudgetError(
+                    f"budget is {size(budget)}, the plan needs {size(plan.peak_bytes)}",
+                    least_bytes=plan.peak_bytes,
+                )
         return plans
 
-
-def _check(plan: MemoryPlan, budget: int, step: MemoryProfile) -> None:
-    require_match(plan, step, "the plan")
-    if plan.peak_bytes > budget:
-        raise BudgetError(
-            f"budget is {size(budget)}, the plan needs {size(plan.peak_bytes)}",
-            least_bytes=plan.peak_bytes,
-        )
+    def _planned(self, captured: Capture, step: MemoryProfile) -> dict[int, MemoryPlan]:
+        plans: dict[int, MemoryPlan] = {}
+        for budget, planned in self._planner.plan(captured, step, self._budgets).items():
+            if isinstance(planned, BudgetError):
+                raise planned
+            plans[budget] = planned
+        return plans
 
 
 def fit_model(
     model: nn.Module,
     sample: Any,
     budget: int | str | Sequence[int | str],
-    job: StepConditions,
-    exactness: Exactness,
+    options: StepOptions,
     *,
-    captures: int,
     plan: str | Path | Sequence[str | Path] | None,
-    **options: Any,
 ) -> FittedModule:
-    """Return the model, trained within a budget; see `headrace.memory.fit`.
-
-    Parameters
-    ----------
-    options : of `StepPlanner`.
-    """
+    """Return the model, trained within a budget; see `headrace.memory.fit`."""
     require_trainable(model)
     budgets = _listed(budget)
     if not budgets:
         raise BudgetError("there is no budget, needs one at least")
-    plans = [] if plan is None else _listed(plan)
-    if plans and len(plans) != len(budgets):
-        raise BudgetError(f"{len(budgets)} budgets and {len(plans)} plans: needs a plan for each")
-    whole = memory_bytes(device_of(model))
-    job.check(device_of(model))
-    planner = StepPlanner(
-        model,
-        [parse_budget(each, whole) for each in budgets],
-        job,
-        given=[MemoryPlan.load(each) for each in plans],
-        **options,
+    paths = [] if plan is None else _listed(plan)
+    if paths and len(paths) != len(budgets):
+        raise BudgetError(f"{len(budgets)} budgets and {len(paths)} plans: needs a plan for each")
+    device, conditions = device_of(model), options.conditions
+    conditions.check(device)
+    planner = BudgetPlanner(
+        StepPlanner(model, options),
+        [parse_budget(limit, memory_bytes(device)) for limit in budgets],
+        [MemoryPlan.load(path) for path in paths],
     )
-    fitted = FittedModule(
+    fitted = fitted_module(
         model,
         planner,
-        loss=job.loss,
-        captures=captures,
-        exactness=exactness,
-        accumulates=job.accumulates and not job.ddp,
-        offload=job.offload,
+        plans=planner.plans,
+        conditions=conditions,
+        exactness=options.exactness,
+        captures=options.captures,
     )
     args, kwargs = sample_of(sample)
-    with preserved(job.called(model), job.optimizer):
+    with preserved(conditions.called(model), conditions.optimizer):
         fitted.prepare(*args, **kwargs)
     return fitted
 
 
-def _listed(value: Any) -> list[Any]:
-    """Return the values of a list or tuple, or a list of one."""
-    return list(value) if isinstance(value, list | tuple) else [value]
+def fitted_module(
+    model: nn.Module,
+    schedules_of: SchedulesOf,
+    *,
+    plans: Sequence[MemoryPlan] = (),
+    conditions: StepConditions | None = None,
+    exactness: Exactness = Exactness.ROUNDED,
+    captures: int = 1,
+) -> FittedModule:
+    """Return a module whose training steps are captured and scheduled when they are first called.
+
+    Parameters
+    ----------
+    model : is captured at the first call in training, in the mode and under the autocast of that
+        call.
+    schedules_of : schedules of a captured step, by their budgets in bytes. The step has all
+        implementations and has not been measured.
+    plans : list that `schedules_of` appends its plans to.
+    conditions : of the step; None: the model alone, without a loss.
+    exactness : of the implementations that captured steps have.
+    captures : how many kinds of arguments (shapes, types, modes) get a schedule. Calls of other
+        kinds, such as a smaller last batch, run the model as it is, with a warning at the first.
+
+    Raises
+    ------
+    CaptureError
+        If the model is fitted already, or `captures` is 0; at a call, if it cannot be captured.
+    """
+    conditions = conditions or StepConditions()
+    called = conditions.called(model)
+    implemented = partial(conditions.implemented, exactness=exactness)
+    variants = Variants(called, implemented, schedules_of, captures=captures, plans=plans)
+    return FittedModule(model, called, variants)
+
+
+def _listed(budgets: Any) -> list[Any]:
+    """Return the members of a list or tuple, or a list of one."""
+    return list(budgets) if isinstance(budgets, list | tuple) else [budgets]

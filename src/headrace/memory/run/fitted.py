@@ -3,8 +3,7 @@
 # pyright: reportPrivateUsage=false
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any, Self, cast
 
@@ -14,17 +13,15 @@ from torch.utils import _pytree as pytree
 
 from headrace.facades import offered_by
 from headrace.memory.errors import BudgetError, CaptureError
-from headrace.memory.exactness import Exactness
 from headrace.memory.measure.arguments import WithLoss, forward_signature, step_arguments
-from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.refuse import is_hooked
-from headrace.memory.measure.step import StepConditions, device_of
+from headrace.memory.measure.step import device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
+from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.run.differentiation import is_transformed
+from headrace.memory.run.prepared import PreparedStep, PreparedSteps
 from headrace.memory.run.step import ScheduledStep
-from headrace.memory.run.variants import Variant, Variants
-from headrace.memory.schedule import Schedule
 from headrace.units import size
 
 _DIFFERENT = (
@@ -53,50 +50,26 @@ class FittedModule(nn.Module):
 
     Parameters
     ----------
-    model : is captured at the first call in training, in the mode and under the autocast of then.
-    plan : schedules of a captured step, by their budgets in bytes. The step has all implementations
-        and has not been measured.
-    loss : a module of the model's output and a target; calls then take the target too, as their
-        last positional argument or by name, and return the loss, and the schedule covers its
-        memory. Without it `forward` has the signature of the model's.
-    captures : how many kinds of arguments (shapes, types, modes) get a schedule. Calls of other
-        kinds, such as a smaller last batch, run the model as it is, with a warning at the first.
-    exactness : of the implementations that captured steps have.
-    accumulates : whether steps add gradients to those of before while the backward pass runs.
-    offload : whether activations may be stored in the host's memory.
+    model : whose parameters, names and modes it has.
+    called : by a training step: the model, or a `WithLoss` of it. Calls then take the target too,
+        as their last positional argument or by name, and return the loss, and the schedule covers
+        its memory. Without a loss `forward` has the signature of the model's.
+    steps : of `called`.
 
     Raises
     ------
-    CaptureError
-        If the model is fitted already, or `captures` is 0; at a call, if it cannot be captured.
+    CaptureError : the model is fitted already; at a call, it cannot be captured.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        plan: Callable[[Capture], Mapping[int, Schedule]],
-        *,
-        loss: nn.Module | None = None,
-        captures: int = 1,
-        exactness: Exactness = Exactness.ROUNDED,
-        accumulates: bool = False,
-        offload: bool = False,
-    ) -> None:
+    def __init__(self, model: nn.Module, called: nn.Module, steps: PreparedSteps) -> None:
         super().__init__()
-        if any(isinstance(each, FittedModule) for each in model.modules()):
+        if any(isinstance(module, FittedModule) for module in model.modules()):
             raise CaptureError("the model is fitted already, or a module in it: fit the original")
-        if captures < 1:
-            raise CaptureError(f"captures is {captures}, needs 1 or more kinds of arguments")
         for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
             self.__dict__[shared] = getattr(model, shared)
         del self.__dict__["training"]  # the model's own is found in its place
-        # not as a submodule: names would get a prefix
-        self.__dict__["_called"] = model if loss is None else WithLoss(model, loss)
-        self._plan = plan
-        conditions = StepConditions(accumulates=accumulates, offload=offload)
-        self._variants = Variants(
-            self._called, partial(conditions.implemented, exactness=exactness), plan, captures
-        )
+        self.__dict__["_called"] = called  # not as a submodule: names would get a prefix
+        self._steps = steps
         self._budget: int | None = None
         self._warned: set[str] = set()
         self._take_signature()
@@ -143,14 +116,14 @@ class FittedModule(nn.Module):
         tensors = [*state, *(leaf for leaf in leaves if isinstance(leaf, Tensor))]
         if not any(tensor.requires_grad for tensor in tensors):
             return self._called(*args, **kwargs)
-        variant = self._variants.find(kind, modules, args, kwargs)
-        step = None if variant is None else self._step(variant)
-        if variant is None or step is None:
-            attributes = self._variants.differing(kind, modules)
+        prepared = self._steps.find(kind, modules, args, kwargs)
+        step = None if prepared is None else self._step(prepared)
+        if prepared is None or step is None:
+            attributes = self._steps.differing(kind, modules)
             self._warn(_DIFFERENT, attributes=f"({attributes}) " if attributes else "")
             return self._called(*args, **kwargs)
         outputs = step.of_tensors(tensors)
-        for change in variant.changes:
+        for change in prepared.changes:
             change.apply(self._called)
         return outputs
 
@@ -163,7 +136,7 @@ class FittedModule(nn.Module):
         """
         args, kwargs = step_arguments(self._called, args, kwargs)
         kind, modules, _ = self._kind(args, kwargs)
-        self._variants.find(kind, modules, args, kwargs)
+        self._steps.find(kind, modules, args, kwargs)
 
     def _kind(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -175,10 +148,11 @@ class FittedModule(nn.Module):
         kind = _kind(modules, parameters, buffers, args, kwargs)
         return kind, modules, [*parameters, *buffers]
 
-    def _step(self, variant: Variant) -> ScheduledStep | None:
+    def _step(self, prepared: PreparedStep) -> ScheduledStep | None:
         """Return the step for the budget, None if there is none."""
-        budgets = [each for each in variant.steps if self._budget is None or each <= self._budget]
-        return variant.steps[max(budgets)] if budgets else None
+        limit = self._budget
+        budgets = [budget for budget in prepared.steps if limit is None or budget <= limit]
+        return prepared.steps[max(budgets)] if budgets else None
 
     def __repr__(self) -> str:
         """Return one line: the structure is the original model's."""
@@ -191,7 +165,7 @@ class FittedModule(nn.Module):
     @property
     def budgets(self) -> tuple[int, ...]:
         """Budgets in bytes that there are schedules for, the least first."""
-        return self._variants.budgets
+        return self._steps.budgets
 
     def set_budget(self, budget: int | str) -> None:
         """Run the next steps by the schedules of the largest budget that is not above this one.
@@ -217,9 +191,9 @@ class FittedModule(nn.Module):
         self._budget = found
 
     @property
-    def plans(self) -> list[Any]:
-        """Plans made so far, where the function that makes them keeps them; see `fit`."""
-        return list(getattr(self._plan, "plans", ()))
+    def plans(self) -> list[MemoryPlan]:
+        """Plans of the steps so far."""
+        return list(self._steps.plans)
 
     def _warn(self, template: str, **details: str) -> None:
         """Warn of steps that run without a schedule, of each reason once."""

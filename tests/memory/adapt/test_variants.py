@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from headrace.memory import CaptureError, fit
+from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.measure.attributes import AttributeReader, differing_names
 from headrace.memory.measure.captured import Capture
-from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule, plain_schedule
 from tests.memory.training import assert_trains_alike
 
@@ -158,7 +158,7 @@ def test_a_changed_attribute_is_noticed(case: str) -> None:
     value, read, change = CHANGES[case]
     model, x = reading(read, value=deepcopy(value)), torch.randn(3, 4)
     eager = deepcopy(model)
-    fitted = FittedModule(model, Planner(), captures=2)
+    fitted = fitted_module(model, Planner(), captures=2)
     assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager, steps=1)
     change(model)
     change(eager)
@@ -169,7 +169,7 @@ def test_real_numbers_need_no_other_plan() -> None:
     """The operators are the same: a temperature at every step runs by one plan."""
     model, x = reading(lambda m, y: y / m.tau, tau=1.0), torch.randn(3, 4)
     eager, planner = deepcopy(model), Planner()
-    fitted = FittedModule(model, planner)
+    fitted = fitted_module(model, planner)
     for step in range(5):
         model.tau = eager.tau = 1.0 / (step + 1)
         assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager, steps=1)
@@ -179,7 +179,7 @@ def test_real_numbers_need_no_other_plan() -> None:
 def test_attributes_beyond_the_captures_are_named() -> None:
     model, x = reading(lambda m, y: y**m.power, power=1), torch.randn(3, 4)
     eager, planner = deepcopy(model), Planner()
-    fitted = FittedModule(nn.Sequential(model), planner)
+    fitted = fitted_module(nn.Sequential(model), planner)
     fitted(x)
     model.power = eager.power = 2
     with pytest.warns(UserWarning, match=r"attributes \(attribute 'power' of module '0'\)"):
@@ -199,7 +199,7 @@ def test_attributes_that_are_not_used_are_traced_once() -> None:
         return x * 2
 
     model, x = reading(read, step=0, log={}, loss=0.0, output=None), torch.randn(3, 4)
-    fitted = FittedModule(model, planner := Planner())
+    fitted = fitted_module(model, planner := Planner())
 
     def train(first: int, last: int) -> None:
         for step in range(first, last):
@@ -218,7 +218,7 @@ def test_attributes_that_are_not_used_are_traced_once() -> None:
 
 def test_an_attribute_that_is_traced_at_every_step_is_named() -> None:
     model, x = reading(lambda m, y: y * m.tau, tau=0.0), torch.randn(3, 4)
-    fitted = FittedModule(nn.Sequential(model), Planner())
+    fitted = fitted_module(nn.Sequential(model), Planner())
 
     def train(first: int, last: int) -> None:
         for step in range(first, last):
@@ -240,7 +240,7 @@ def counting(module: Any, x: torch.Tensor) -> torch.Tensor:
 def test_counters_in_forward_count() -> None:
     """They stayed at the value that they had when the model was captured."""
     model, x = reading(counting, calls=0), torch.randn(3, 4)
-    fitted = FittedModule(model, planner := Planner())
+    fitted = fitted_module(model, planner := Planner())
     for step in range(1, 6):
         fitted(x)
         assert (model.calls, model.seen) == (step, 3)
@@ -290,7 +290,7 @@ def test_state_of_forward_decides_what_it_computes(
 ) -> None:
     model, x = reading(read, calls=0, seen=0, steps=0, tau=1.0, started=False), torch.randn(3, 4)
     eager = deepcopy(model)
-    fitted = FittedModule(model, Planner(), captures=2)
+    fitted = fitted_module(model, Planner(), captures=2)
     for _ in range(5):
         assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager, steps=1)
         for name in ("calls", "seen", "steps", "tau", "started"):
@@ -317,7 +317,7 @@ def test_what_is_changed_once_and_computes_the_same_is_left(
     """Hugging Face's models note the kind of a loss in their configuration, and register hooks."""
     model, x = reading(read, value=value), torch.randn(3, 4)
     eager, planner = deepcopy(model), Planner()
-    fitted = FittedModule(model, planner)
+    fitted = fitted_module(model, planner)
     assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager)
     assert planner.count == 1
     assert not model.value
@@ -377,7 +377,7 @@ def test_a_tensor_that_is_no_buffer_is_not_written() -> None:
 def test_attributes_of_a_fitted_module_are_the_models() -> None:
     """`fitted.tau = 0.5` set an attribute of the wrapper, which nothing read."""
     model, x = reading(lambda m, y: y * m.tau, tau=1.0), torch.randn(3, 4)
-    fitted = FittedModule(model, Planner())
+    fitted = fitted_module(model, Planner())
     fitted.tau = 0.5
     assert model.tau == 0.5
     assert torch.equal(fitted(x), model(x))
@@ -392,7 +392,7 @@ def test_attributes_of_a_fitted_module_are_the_models() -> None:
 def test_a_buffer_of_another_type_is_another_kind_of_step() -> None:
     model, x = reading(lambda m, y: (y + m.shift).sum(0)), torch.randn(3, 4)
     model.register_buffer("shift", torch.zeros(4))
-    fitted = FittedModule(model, Planner(), captures=3)
+    fitted = fitted_module(model, Planner(), captures=3)
     assert fitted(x).dtype is torch.float32
     model.shift = torch.zeros(4, dtype=torch.float64)
     assert fitted(x).dtype is torch.float64

@@ -1,7 +1,7 @@
 """Scheduled steps by the attributes of modules that they were traced with.
 
 A trace has attributes as constants. So where one has changed the step is traced again, and runs by
-the schedules of before if its operators are the same. Attributes that `forward` does not use, such
+the same schedules if its operators are the same. Attributes that `forward` does not use, such
 as a counter of a log, are told by a trace in which they are replaced by probes, and compared no
 more.
 """
@@ -33,8 +33,12 @@ from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.probe import Probe
 from headrace.memory.measure.refuse import is_hooked
+from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.run.step import ScheduledStep, scheduled_step
 from headrace.memory.schedule import Schedule
+
+SchedulesOf = Callable[[Capture], Mapping[int, Schedule]]
+"""Schedules of a captured step, by their budgets in bytes."""
 
 _MOST_VARIANTS = 32
 """Steps of one kind of arguments that are kept: each is a graph, without tensors of its own."""
@@ -57,7 +61,7 @@ class Variant:
     unused : attributes that `forward` does not use, but to count them up.
     schedules : by budget; empty if the step is to run without one.
     changes : of attributes, behind each run.
-    plans : whether the schedules were planned for it, not for a variant of before.
+    plans : whether the schedules were planned for it, not for an earlier variant.
     """
 
     steps: Mapping[int, ScheduledStep] = field(default_factory=dict[int, ScheduledStep])
@@ -101,25 +105,35 @@ def _signature(node: Node) -> str:
 
 
 class Variants:
-    """All scheduled steps of a module.
+    """Steps of a module that are captured, planned and compiled when they are first asked for.
 
     Parameters
     ----------
     model : with its loss.
-    implemented : a traced step with all implementations.
-    plan : schedules of a step with all implementations, by their budgets in bytes.
+    implemented : traced step -> step with all implementations.
+    schedules_of : of a step with all implementations.
     captures : how many steps are planned.
+    plans : list that `schedules_of` appends its plans to.
+
+    Raises
+    ------
+    CaptureError : `captures` is below 1.
     """
 
     def __init__(
         self,
         model: nn.Module,
         implemented: Callable[[Capture], Capture],
-        plan: Callable[[Capture], Mapping[int, Schedule]],
+        schedules_of: SchedulesOf,
+        *,
         captures: int,
+        plans: Sequence[MemoryPlan] = (),
     ) -> None:
-        self._model, self._implemented, self._plan = model, implemented, plan
+        if captures < 1:
+            raise CaptureError(f"captures is {captures}, needs 1 or more kinds of arguments")
+        self._model, self._implemented, self._schedules_of = model, implemented, schedules_of
         self._captures = captures
+        self.plans = plans
         self._kinds: dict[Hashable, list[Variant]] = {}
         self._reader = AttributeReader(model)
         self._refused = 0
@@ -193,7 +207,7 @@ class Variants:
         *,
         may_plan: bool,
     ) -> Variant:
-        """Return a variant of before that serves these contents too, or a new one."""
+        """Return an earlier variant that serves these contents too, or a new one."""
         traced = capture(self._model, args, kwargs)
         assert traced.joint is not None
         computation = Computation.of(traced.joint)
@@ -222,7 +236,7 @@ class Variants:
         if alike is None and not may_plan:
             self._refused += 1
             return Variant(contents=contents, unused=unused)
-        schedules = self._plan(captured) if alike is None else alike.schedules
+        schedules = self._schedules_of(captured) if alike is None else alike.schedules
         return Variant(
             contents=contents,
             unused=unused,
