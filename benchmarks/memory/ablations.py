@@ -12,10 +12,12 @@ from benchmarks.kept import KeptRows
 from benchmarks.memory.checkmate import checkmate_program
 from benchmarks.memory.planning import FULL, NOOP, P100, Steps
 from benchmarks.memory.workloads import PAPER
+from headrace._native import ScheduleSearch
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph, Implementation
 from headrace.memory.plan.liveness import exact_program
-from headrace.memory.plan.solve import SolveLimits, solve_schedule
+from headrace.memory.plan.solution import SolveLimits
+from headrace.memory.plan.solve import solve_schedule
 from headrace.solver import LinearModel
 
 SECTION = "ablations"
@@ -141,7 +143,7 @@ def kinds_of(way: Implementation) -> set[str]:
 
 def _overhead(steps: Steps, graph: Graph, budget: int, seconds: float) -> float | None:
     try:
-        found = solve_schedule(graph, budget, limits=SolveLimits(seconds=seconds))
+        found = solve_schedule(graph, budget, ScheduleSearch, limits=SolveLimits(seconds=seconds))
     except BudgetError:
         return None
     return found.time_us / steps.plain_us - 1
@@ -174,7 +176,9 @@ def gist_row(steps: Steps, seconds: float) -> dict[str, Any]:
     graph = replace(graph, operators=once)
     least = steps.plain_bytes
     try:
-        solve_schedule(graph, graph.resident_bytes, limits=SolveLimits(seconds=seconds))
+        solve_schedule(
+            graph, graph.resident_bytes, ScheduleSearch, limits=SolveLimits(seconds=seconds)
+        )
     except BudgetError as error:
         least = error.least_bytes or least
     return {

@@ -25,6 +25,7 @@ from benchmarks.memory.planning import FULL, NOOP, Steps, least_peak, papers_sha
 from benchmarks.memory.rivals import EAGER
 from benchmarks.memory.step import Step
 from benchmarks.memory.workloads import PAPER, Workload
+from headrace._native import ScheduleSearch
 from headrace.memory import fit
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
@@ -197,7 +198,7 @@ def rows_of(
             "papers_of_eager": papers_share(workload),
         }
         try:
-            plan = make_plan(profile, budget, effort=effort, starts=(schedule,))
+            plan = make_plan(profile, budget, ScheduleSearch, effort=effort, starts=(schedule,))
         except BudgetError as error:
             row["least_gb"] = (error.least_bytes or 0) / 1e9
         else:

@@ -12,9 +12,11 @@ from benchmarks.kept import KeptRows
 from benchmarks.memory.papers import UNET3D_OVERHEAD, UNET3D_SHARE
 from benchmarks.memory.planning import FULL, P100, Steps
 from benchmarks.memory.workloads import LIBRARIES, MORE, Workload
+from headrace._native import ScheduleSearch
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
-from headrace.memory.plan.solve import SolveLimits, solve_schedule
+from headrace.memory.plan.solution import SolveLimits
+from headrace.memory.plan.solve import solve_schedule
 
 SECTION = "models"
 _QUICK_MODELS = ("unet3d", "gpt12", "vit_small", "transformers_llama")
@@ -89,7 +91,7 @@ def _row(steps: Steps, share: float, capture_s: float, seconds: float) -> dict[s
     began = time.monotonic()
     try:
         budget = least + int(share * above)
-        found = solve_schedule(graph, budget, limits=SolveLimits(seconds=seconds))
+        found = solve_schedule(graph, budget, ScheduleSearch, limits=SolveLimits(seconds=seconds))
     except BudgetError:
         taken = capture_s + time.monotonic() - began
         return {**row, "overhead": None, "gap": None, "seconds": taken}

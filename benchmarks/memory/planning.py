@@ -23,6 +23,7 @@ from benchmarks.memory.knapsack import KNAPSACKS, Verified, fastest, knapsack_sc
 from benchmarks.memory.papers import FULL, NOOP, TO_2_PERCENT, TO_5_PERCENT, hours, solved
 from benchmarks.memory.step import reset_resident_peak, resident_peak_bytes
 from benchmarks.memory.workloads import PAPER, Loss, Workload
+from headrace._native import ScheduleSearch
 from headrace.memory.errors import BudgetError, ScheduleError
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
@@ -32,7 +33,8 @@ from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, modelled
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.optimize import post_optimized
-from headrace.memory.plan.solve import Solution, SolveLimits, SolveProgress, solve_schedule
+from headrace.memory.plan.solution import Solution, SolveLimits, SolveProgress
+from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import Schedule, plain_schedule
 
@@ -319,6 +321,7 @@ def _cell(steps: Steps, *, kind: str, budget_gb: int, quick: bool) -> dict[str, 
         found = solve_schedule(
             graph,
             budget,
+            ScheduleSearch,
             limits=SolveLimits(seconds=most),
             progress=progress,
             interrupt=lambda: GAPS[0] in reached and time.monotonic() - began >= near,
@@ -490,6 +493,7 @@ def _solution(
         return solve_schedule(
             graph,
             budget,
+            ScheduleSearch,
             limits=limits,
             starts=(start,),
             progress=states.append,

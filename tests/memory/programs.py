@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace._native import ScheduleSearch
 from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
@@ -25,7 +26,8 @@ from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import StepConditions, profile_step
 from headrace.memory.measure.timing import Cost
 from headrace.memory.plan.simulate import Simulator
-from headrace.memory.plan.solve import SolveLimits, solve_schedule
+from headrace.memory.plan.solution import SolveLimits
+from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.schedule import Schedule, plain_schedule
 
 CPU = torch.device("cpu")
@@ -468,7 +470,7 @@ def _schedules(graph: Graph) -> dict[int, Schedule]:
     most = Simulator(graph).run(plain).peak_bytes
     schedules = {most: plain}
     try:
-        solve_schedule(graph, 1 + graph.resident_bytes, limits=LIMITS)
+        solve_schedule(graph, 1 + graph.resident_bytes, ScheduleSearch, limits=LIMITS)
         raise AssertionError("a step without memory of its own")
     except BudgetError as error:
         assert error.least_bytes is not None
@@ -476,7 +478,9 @@ def _schedules(graph: Graph) -> dict[int, Schedule]:
     for share in BUDGET_SHARES:
         budget = int(least + share * (most - least))
         try:
-            schedules[budget] = solve_schedule(graph, budget, limits=LIMITS).schedule
+            schedules[budget] = solve_schedule(
+                graph, budget, ScheduleSearch, limits=LIMITS
+            ).schedule
         except BudgetError:
             continue
     return schedules

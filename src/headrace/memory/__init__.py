@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.memory.measure.captured import Capture, TracedCall
     from headrace.memory.plan.blocks import BlockPlan, HeldBytes
     from headrace.memory.plan.plan import MemoryPlan
-    from headrace.memory.plan.solve import SolveProgress
+    from headrace.memory.plan.solution import SolveProgress
     from headrace.memory.plan.verify import VerifiedFigures
     from headrace.memory.profile import MemoryProfile, ModelInput
     from headrace.memory.run.fitted import FittedModule
@@ -83,7 +83,7 @@ __getattr__, __dir__ = deferred_names(
         "ModelInput": "profile",
         "Operator": "graph",
         "Schedule": "schedule",
-        "SolveProgress": "plan.solve",
+        "SolveProgress": "plan.solution",
         "Step": "schedule",
         "Storage": "graph",
         "TracedCall": "measure.captured",

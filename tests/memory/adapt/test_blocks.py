@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headrace.memory import BudgetError, CaptureError, fit_blocks
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.plan.solve import SolveProgress
+from headrace.memory.plan.solution import SolveProgress
 from tests.conformance.launch import outputs, ranks
 from tests.memory.training import assert_trains_alike
 

@@ -14,7 +14,7 @@ from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.plan import make
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.solve import SolveLimits
+from headrace.memory.plan.solution import SolveLimits
 
 CPU = torch.device("cpu")
 CHANNELS, WIDTH, CLASSES = 8, 16, 50

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from headrace._native import ScheduleSearch
 from headrace.errors import InputError
 from headrace.memory import fit
 from headrace.memory.exactness import Exactness, allowed_exactness
@@ -17,7 +18,8 @@ from headrace.memory.measure.capture import capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, measured_graph, modelled
 from headrace.memory.plan.simulate import simulate_step
-from headrace.memory.plan.solve import SolveLimits, solve_schedule
+from headrace.memory.plan.solution import SolveLimits
+from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.verify import verify
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
@@ -98,7 +100,7 @@ def test_plans_store_bf16_where_products_are_slow() -> None:
     least = simulate_step(graph, half_schedule(graph)).peak_bytes
     assert least < 0.7 * peak
     limits = SolveLimits(seconds=ENDLESS_S, bound_seconds=0.0, rounds=5, interval_work=0.0)
-    found = solve_schedule(graph, least, limits=limits)
+    found = solve_schedule(graph, least, ScheduleSearch, limits=limits)
     names = [
         graph.operators[step.operator].implementations[step.implementation].name
         for step in found.schedule.steps

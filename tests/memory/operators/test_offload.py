@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from headrace._native import ScheduleSearch
 from headrace.memory import CaptureError, fit
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
@@ -20,7 +21,8 @@ from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, measured_graph, modelled
 from headrace.memory.operators import copies
 from headrace.memory.plan.simulate import simulate_step
-from headrace.memory.plan.solve import SolveLimits, solve_schedule
+from headrace.memory.plan.solution import SolveLimits
+from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.verify import verify
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
@@ -103,7 +105,7 @@ def test_plans_offload_where_products_are_slow() -> None:
     graph = modelled(captured, DEVICE)
     plain = simulate_step(graph, plain_schedule(graph))
     limits = SolveLimits(seconds=ENDLESS_S, bound_seconds=0.0, rounds=5, interval_work=2.0)
-    found = solve_schedule(graph, int(0.6 * plain.peak_bytes), limits=limits)
+    found = solve_schedule(graph, int(0.6 * plain.peak_bytes), ScheduleSearch, limits=limits)
     ways = [
         graph.operators[s.operator].implementations[s.implementation] for s in found.schedule.steps
     ]

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from headrace._native import ScheduleSearch
 from headrace.errors import ArtifactError, InputError
 from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph
@@ -49,7 +50,12 @@ def test_no_schedule_needs_less_energy() -> None:
             assert best is not None
             assert quickest is not None
             plan = make_plan(
-                profile_of(graph), budget, effort=SolveEffort.QUICK, seed=seed, watts=watts
+                profile_of(graph),
+                budget,
+                ScheduleSearch,
+                effort=SolveEffort.QUICK,
+                seed=seed,
+                watts=watts,
             )
             plan.verify()
             assert plan.energy_uj == pytest.approx(best.time_us, rel=0.02)
@@ -63,7 +69,7 @@ def test_less_budget_needs_no_less_energy_and_plans_are_kept(tmp_path: Path) -> 
     watts = {"default": 2.0, "forward3": 40.0}
     peak = verify(graph, plain_schedule(graph)).peak_bytes
     budgets = [peak, int(0.7 * peak), int(0.5 * peak)]
-    found = sweep(profile_of(graph), budgets, effort=SolveEffort.QUICK, watts=watts)
+    found = sweep(profile_of(graph), budgets, ScheduleSearch, effort=SolveEffort.QUICK, watts=watts)
     plans = [found[each] for each in budgets]
     energies: list[float] = []
     for plan in plans:
@@ -80,7 +86,7 @@ def test_less_budget_needs_no_less_energy_and_plans_are_kept(tmp_path: Path) -> 
 def test_a_plan_of_a_malformed_table_is_refused(tmp_path: Path) -> None:
     graph = chain(4)
     peak = verify(graph, plain_schedule(graph)).peak_bytes
-    plan = make_plan(profile_of(graph), peak, watts={"default": 2.0})
+    plan = make_plan(profile_of(graph), peak, ScheduleSearch, watts={"default": 2.0})
     replace(plan, settings={"watts": {"default": -1}}).save(tmp_path / "plan")
     with pytest.raises(ArtifactError, match=r"settings.watts.default.* more than 0 watts"):
         MemoryPlan.load(tmp_path / "plan")
@@ -134,7 +140,9 @@ def test_an_interrupted_sweep_says_which_budgets_were_not_tried() -> None:
         asked[0] += 1
         return True
 
-    found = sweep(profile_of(graph), [plain, 1], effort=SolveEffort.QUICK, interrupt=interrupt)
+    found = sweep(
+        profile_of(graph), [plain, 1], ScheduleSearch, effort=SolveEffort.QUICK, interrupt=interrupt
+    )
     assert asked[0] > 0
     assert isinstance(found[plain], MemoryPlan)
     assert str(found[1]) == "interrupted before this budget's turn"

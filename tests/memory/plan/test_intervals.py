@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace._native import ScheduleSearch
 from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.intervals import improved
 from headrace.memory.plan.search import Search
@@ -27,7 +28,7 @@ def test_intervals_find_the_optimum(random: Random, ways: bool) -> None:
     best = fastest(graph, budget)
     if best is None:
         return
-    search = Search(stages, budget)
+    search = Search(stages, budget, ScheduleSearch)
     start = search.evaluator.try_(Draft.plain(stages))
     assert start is not None
     draft = improved(stages, budget, start, Parameters(limit_s=ENDLESS_S), spare=3)

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+from headrace._native import ScheduleSearch
 from headrace.memory.graph import Graph
 from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.repeats import repeated_blocks
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.simulate import simulate_step
-from headrace.memory.plan.solve import SolveLimits, solve_schedule
+from headrace.memory.plan.solution import SolveLimits
+from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.stages import Stages
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import plain_schedule
@@ -55,7 +57,7 @@ def test_what_one_block_computes_again_others_do_too() -> None:
         return draft
 
     budget = simulate_step(graph, reruns((3, 3, 3, 0)).schedule()).peak_bytes
-    search = Search(stages, budget)
+    search = Search(stages, budget, ScheduleSearch)
     start = search.evaluator.try_(reruns((4, 4, 3, 4)))
     assert start is not None
     made = search.spread(start)
@@ -70,5 +72,5 @@ def test_deep_networks_are_planned_far_below_a_plain_run() -> None:
     """Searching from the plain run alone took the time of the first schedules, without one."""
     graph = layers(60)
     plain = simulate_step(graph, plain_schedule(graph)).peak_bytes
-    found = solve_schedule(graph, plain // 4, limits=FEW_ROUNDS)
+    found = solve_schedule(graph, plain // 4, ScheduleSearch, limits=FEW_ROUNDS)
     assert found.time_us < 1.5 * sum(each.implementations[0].time_us for each in graph.operators)

@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace._native import ScheduleSearch
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Operator, Storage
-from headrace.memory.plan import solve
+from headrace.memory.plan import incumbent, phases
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.draft import Draft
+from headrace.memory.plan.infeasible import least_bytes
 from headrace.memory.plan.optimize import post_optimized
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.simulate import simulate_step
-from headrace.memory.plan.solve import SolveLimits, SolveProgress, least_bytes, solve_schedule
+from headrace.memory.plan.solution import SolveLimits, SolveProgress
+from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.stages import Stages
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import Step, plain_schedule
@@ -40,13 +43,13 @@ def test_small_steps_are_solved_to_the_optimum(random: Random) -> None:
     best = fastest(graph, budget)
     if best is None:
         with pytest.raises(BudgetError, match="no schedule fits a budget of") as caught:
-            solve_schedule(graph, budget, limits=EXACT)
+            solve_schedule(graph, budget, ScheduleSearch, limits=EXACT)
         least = caught.value.least_bytes
         assert least is not None
         assert least > budget
         assert fastest(graph, least) is not None
         return
-    found = solve_schedule(graph, budget, limits=EXACT)
+    found = solve_schedule(graph, budget, ScheduleSearch, limits=EXACT)
     assert found.time_us == pytest.approx(best.time_us)
     assert found.bound_us == pytest.approx(best.time_us)
     assert found.stop is Stop.DONE
@@ -58,7 +61,7 @@ def test_small_steps_are_solved_to_the_optimum(random: Random) -> None:
 def test_the_search_alone_gives_schedules_that_verify(random: Random) -> None:
     graph = random_graph(random)
     budget, stages = budget_of(graph, random), Stages(graph)
-    search = Search(stages, budget, random.randrange(100))
+    search = Search(stages, budget, ScheduleSearch, random.randrange(100))
     start = search.evaluator.try_(Draft.plain(stages))
     assert start is not None
     trial = search.polish(search.repair(start, noise=random.choice((0.0, 1.0))))
@@ -77,9 +80,11 @@ def test_implementations_that_only_cost_more_are_not_chosen(random: Random) -> N
     last = [len(each.implementations) - 1 for each in more.operators]
     steps = tuple(Step(each.operator, last[each.operator]) for each in plain_schedule(graph).steps)
     start = replace(plain_schedule(graph), steps=steps)
-    found = solve_schedule(more, budget, limits=EXACT, starts=(start,))
+    found = solve_schedule(more, budget, ScheduleSearch, limits=EXACT, starts=(start,))
     assert all(step.implementation != last[step.operator] for step in found.schedule.steps)
-    assert found.time_us == pytest.approx(solve_schedule(graph, budget, limits=EXACT).time_us)
+    assert found.time_us == pytest.approx(
+        solve_schedule(graph, budget, ScheduleSearch, limits=EXACT).time_us
+    )
     assert verify(more, found.schedule, budget).time_us == found.time_us
 
 
@@ -91,7 +96,7 @@ def with_a_worse_one(operator: Operator) -> Operator:
 
 def test_a_budget_that_needs_nothing_gives_a_plain_run() -> None:
     graph = chain(30)
-    found = solve_schedule(graph, verify(graph, plain_schedule(graph)).peak_bytes)
+    found = solve_schedule(graph, verify(graph, plain_schedule(graph)).peak_bytes, ScheduleSearch)
     assert found.schedule == plain_schedule(graph)
     assert (found.gap, found.stop) == (0.0, Stop.DONE)
 
@@ -104,7 +109,7 @@ def test_a_budget_below_one_operator_names_it_and_the_least() -> None:
         r"least with a known schedule is 140 B \(140 bytes\), at operator 'backward8' of module "
         r"'8': 100 B resident, 10 B of 'x5', 10 B of 'x7', 10 B of 'x8' and 1 smaller",
     ) as caught:
-        solve_schedule(graph, 110)
+        solve_schedule(graph, 110, ScheduleSearch)
     assert caught.value.least_bytes == 140
 
 
@@ -115,18 +120,18 @@ def test_a_schedule_from_the_search_for_the_least_is_used() -> None:
     graph = chain(30, resident=100)
     budget = simulate_step(graph, plain_schedule(graph)).peak_bytes * 3 // 5
     out_of_time = SolveLimits(seconds=0.0, bound_seconds=0.0, interval_work=0.0, rounds=0)
-    solution = solve_schedule(graph, budget, limits=out_of_time)
+    solution = solve_schedule(graph, budget, ScheduleSearch, limits=out_of_time)
     assert verify(graph, solution.schedule, budget).peak_bytes <= budget
 
 
 def test_the_least_is_no_more_than_that_of_a_schedule_to_start_from() -> None:
     graph = chain(9, resident=100)
     with pytest.raises(BudgetError) as caught:
-        solve_schedule(graph, 110)
+        solve_schedule(graph, 110, ScheduleSearch)
     assert caught.value.schedule is not None
     assert verify(graph, caught.value.schedule).peak_bytes == caught.value.least_bytes
     with pytest.raises(BudgetError) as again:
-        solve_schedule(graph, 120, starts=(caught.value.schedule,))
+        solve_schedule(graph, 120, ScheduleSearch, starts=(caught.value.schedule,))
     assert again.value.least_bytes == caught.value.least_bytes
 
 
@@ -136,7 +141,7 @@ def test_a_network_within_its_certificate() -> None:
     budget = int(0.5 * plain.peak_bytes)
     seen: list[SolveProgress] = []
     limits = replace(UNTIMED, rounds=3, interval_work=0.5, gap=0.02)
-    found = solve_schedule(graph, budget, limits=limits, progress=seen.append)
+    found = solve_schedule(graph, budget, ScheduleSearch, limits=limits, progress=seen.append)
     assert verify(graph, found.schedule, budget).time_us == found.time_us
     assert found.bound_us >= plain.time_us
     assert found.gap < 0.08
@@ -151,7 +156,8 @@ def test_equal_seeds_and_rounds_give_equal_schedules() -> None:
     budget = int(0.5 * simulate_step(graph, plain_schedule(graph)).peak_bytes)
     limits = replace(UNTIMED, bound_seconds=0.0, rounds=3, interval_work=0.5)
     first, second = (
-        solve_schedule(graph, budget, limits=limits, seed=3).schedule for _ in range(2)
+        solve_schedule(graph, budget, ScheduleSearch, limits=limits, seed=3).schedule
+        for _ in range(2)
     )
     assert first == second
 
@@ -160,10 +166,14 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     graph = resnet(blocks=(1, 1))
     budget = int(0.6 * simulate_step(graph, plain_schedule(graph)).peak_bytes)
     seen: list[SolveProgress] = []
-    found = solve_schedule(graph, budget, progress=seen.append, interrupt=lambda: bool(seen))
+    found = solve_schedule(
+        graph, budget, ScheduleSearch, progress=seen.append, interrupt=lambda: bool(seen)
+    )
     assert found.stop is Stop.INTERRUPT
     assert verify(graph, found.schedule, budget)
-    warm = solve_schedule(graph, budget, starts=(found.schedule,), interrupt=lambda: bool(seen))
+    warm = solve_schedule(
+        graph, budget, ScheduleSearch, starts=(found.schedule,), interrupt=lambda: bool(seen)
+    )
     assert warm.time_us <= found.time_us
 
 
@@ -179,7 +189,9 @@ def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
         return polled > polls
 
     try:
-        found = solve_schedule(graph, budget, limits=replace(UNTIMED, gap=0.0), interrupt=interrupt)
+        found = solve_schedule(
+            graph, budget, ScheduleSearch, limits=replace(UNTIMED, gap=0.0), interrupt=interrupt
+        )
     except BudgetError:
         assert polled < polls + 20
         return
@@ -194,11 +206,14 @@ def test_a_short_limit_leaves_time_for_the_bound(monkeypatch: pytest.MonkeyPatch
     The clock goes on with the work: it is read after each piece.
     """
     reads = itertools.count()
-    monkeypatch.setattr(solve, "time", SimpleNamespace(monotonic=lambda: 0.06 * next(reads)))
+    monkeypatch.setattr(incumbent, "time", SimpleNamespace(monotonic=lambda: 0.06 * next(reads)))
     graph = resnet(blocks=(1, 1, 1))
     plain = simulate_step(graph, plain_schedule(graph))
     found = solve_schedule(
-        graph, int(0.5 * plain.peak_bytes), limits=SolveLimits(seconds=30.0, gap=0.0)
+        graph,
+        int(0.5 * plain.peak_bytes),
+        ScheduleSearch,
+        limits=SolveLimits(seconds=30.0, gap=0.0),
     )
     assert found.stop is Stop.TIME
     assert found.bound_us > plain.time_us
@@ -208,7 +223,7 @@ def test_a_short_limit_leaves_time_for_the_bound(monkeypatch: pytest.MonkeyPatch
 def test_all_implementations_are_no_worse_than_one_each_post_optimised(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solve, "_EXACT_VARIABLES", 0)
+    monkeypatch.setattr(phases, "_EXACT_VARIABLES", 0)
     graph = random_graph(Random(seed))
     one = replace(
         graph,
@@ -220,11 +235,14 @@ def test_all_implementations_are_no_worse_than_one_each_post_optimised(
     limits = replace(UNTIMED, rounds=5, interval_work=0.0, gap=0.0)
     for budget in (plain, plain * 9 // 10):
         try:
-            found = solve_schedule(one, budget, limits=limits)
+            found = solve_schedule(one, budget, ScheduleSearch, limits=limits)
         except BudgetError:
             continue
         optimized = verify(graph, post_optimized(graph, found.schedule, budget), budget)
-        assert solve_schedule(graph, budget, limits=limits).time_us <= optimized.time_us + 1e-6
+        assert (
+            solve_schedule(graph, budget, ScheduleSearch, limits=limits).time_us
+            <= optimized.time_us + 1e-6
+        )
 
 
 def test_implementations_that_are_faster_together_are_found() -> None:
@@ -255,7 +273,7 @@ def test_implementations_that_are_faster_together_are_found() -> None:
     )
     stages = Stages(graph)
     peak = simulate_step(graph, plain_schedule(graph)).peak_bytes
-    search = Search(stages, peak)
+    search = Search(stages, peak, ScheduleSearch)
     start = search.evaluator.try_(Draft.plain(stages))
     assert start is not None
     assert search.polish(start).time_us == start.time_us

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from headrace._native import ScheduleSearch
 from headrace.memory.graph import Graph
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.make import make_plan
@@ -35,7 +36,7 @@ def profile(graph: Graph) -> MemoryProfile:
 
 def planned(graph: Graph) -> MemoryPlan:
     budget = (simulate_step(graph, plain_schedule(graph)).peak_bytes + graph.resident_bytes) // 2
-    return make_plan(profile(graph), budget, effort=SolveEffort.QUICK)
+    return make_plan(profile(graph), budget, ScheduleSearch, effort=SolveEffort.QUICK)
 
 
 def traces(figure: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -68,7 +69,7 @@ def test_the_page_of_a_plan(figures: list[dict[str, Any]]) -> None:
 
 def test_the_page_of_a_plan_that_changes_nothing(figures: list[dict[str, Any]]) -> None:
     graph = chain(4, nbytes=MIB)
-    plan = make_plan(profile(graph), 1 << 40, effort=SolveEffort.QUICK)
+    plan = make_plan(profile(graph), 1 << 40, ScheduleSearch, effort=SolveEffort.QUICK)
     html = memory_plan_page(plan, "a.plan").html()
     assert "Nothing is computed again" in html
     assert "by its default implementation" in html
@@ -83,13 +84,13 @@ def test_implementations_that_are_chosen_are_counted() -> None:
     graph = replace(graph, operators=(both, *graph.operators[1:]))
     schedule = plain_schedule(graph)
     changed = replace(schedule, steps=(Step(0, 1), *schedule.steps[1:]))
-    plan = replace(make_plan(profile(graph), 1 << 30), schedule=changed)
+    plan = replace(make_plan(profile(graph), 1 << 30, ScheduleSearch), schedule=changed)
     assert implementation_rows(plan) == [("forward0", "in place", 1, 0.007)]
 
 
 def test_the_page_of_a_profile_has_a_falling_curve(figures: list[dict[str, Any]]) -> None:
     graph = chain(8, nbytes=MIB, resident=MIB)
-    points = tradeoff(graph)
+    points = tradeoff(graph, ScheduleSearch)
     assert len(points) >= 2
     assert [each.peak_bytes for each in points] == sorted(
         (each.peak_bytes for each in points), reverse=True

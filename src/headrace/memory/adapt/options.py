@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.step import StepConditions
 from headrace.memory.plan.effort import SolveEffort
-from headrace.memory.plan.solve import SolveProgress
+from headrace.memory.plan.solution import SolveProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 from torch.fx import GraphModule
 
 import headrace
+from headrace._native import ScheduleSearch
 from headrace.facades import offered_by
 from headrace.memory.measure.capture import read_joint
 from headrace.memory.measure.preserve import preserved
@@ -60,13 +61,14 @@ class MemoryPartitioner(CustomPartitionerFn):
     def _graphs(self, gm: GraphModule) -> Graphs:
         captured = read_joint(gm)
         first = next(iter(gm.graph.find_nodes(op="placeholder"))).meta["val"]
-        found = solve_schedule(
+        solution = solve_schedule(
             modelled(captured, _FUSED),
             parse_budget(self._budget, memory_bytes(first.device)),
+            ScheduleSearch,
             limits=LIMITS[self._effort],
             seed=self._seed,
         )
-        return scheduled_graphs(captured, found.schedule)
+        return scheduled_graphs(captured, solution.schedule)
 
     def uuid(self) -> str:
         """Return what compiled code depends on, for the compiler's cache."""

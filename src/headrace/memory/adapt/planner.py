@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from torch import nn
 
+from headrace._native import ScheduleSearch
 from headrace.fields import Field
 from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, conditions
 from headrace.memory.adapt.options import StepOptions
@@ -14,7 +15,7 @@ from headrace.memory.measure.step import device_of, profile_step, unmeasured_pro
 from headrace.memory.measure.timing import Cost
 from headrace.memory.plan.energy import read_watts
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.solve import SolveProgress
+from headrace.memory.plan.solution import SolveProgress
 from headrace.memory.plan.sweep import sweep
 from headrace.memory.profile import MemoryProfile
 from headrace.units import size
@@ -93,6 +94,7 @@ class StepPlanner:
             return sweep(
                 profile,
                 budgets,
+                ScheduleSearch,
                 effort=self._options.effort,
                 seed=self._options.seed,
                 progress=show,

@@ -75,11 +75,13 @@ def largest_batch(
 
 def has_schedule(profile: MemoryProfile, budget_bytes: int) -> bool:
     """Return whether a schedule within the budget is found, without a search for a fast one."""
-    from headrace.memory.plan.solve import SolveLimits, solve_schedule
+    from headrace._native import ScheduleSearch
+    from headrace.memory.plan.solution import SolveLimits
+    from headrace.memory.plan.solve import solve_schedule
 
     first = SolveLimits(seconds=20.0, bound_seconds=0.0, interval_work=0.0, rounds=0, gap=1.0)
     try:
-        solve_schedule(profile.graph, budget_bytes, limits=first)
+        solve_schedule(profile.graph, budget_bytes, ScheduleSearch, limits=first)
     except BudgetError:
         return False
     return True

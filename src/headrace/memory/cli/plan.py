@@ -78,6 +78,7 @@ def plan_step_command(
     Ctrl-C ends the search with the fastest schedule so far.
     """
     # the solvers take long to import
+    from headrace._native import ScheduleSearch
     from headrace.memory.plan.energy import load_watts, unknown_kinds
     from headrace.memory.plan.make import parse_budget
     from headrace.memory.plan.plan import MemoryPlan
@@ -103,6 +104,7 @@ def plan_step_command(
         found = sweep(
             profile,
             budgets,
+            ScheduleSearch,
             effort=effort,
             seed=seed,
             progress=lambda at, state: status.update(

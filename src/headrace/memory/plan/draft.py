@@ -98,13 +98,13 @@ class SimulatedDraft:
     draft: Draft
     stage: np.ndarray
     operator: np.ndarray
-    found: SimulatedStep
+    simulation: SimulatedStep
     excess: int
 
     @property
     def time_us(self) -> float:
         """Time of all steps."""
-        return self.found.time_us
+        return self.simulation.time_us
 
 
 @dataclass(slots=True)
@@ -122,10 +122,14 @@ class Evaluator:
         """Return a draft with its simulation; None if it reads what is not there."""
         steps = np.array(draft.steps(), dtype=np.int64).reshape(-1, 3)
         try:
-            found = self.simulator.run_arrays(steps[:, 1], steps[:, 2], len(draft.forward))
+            simulation = self.simulator.run_arrays(steps[:, 1], steps[:, 2], len(draft.forward))
         except ScheduleError:
             return None
-        excess = int(np.maximum(found.bytes - self.budget, 0).sum())
+        excess = int(np.maximum(simulation.bytes - self.budget, 0).sum())
         return SimulatedDraft(
-            draft=draft, stage=steps[:, 0], operator=steps[:, 1], found=found, excess=excess
+            draft=draft,
+            stage=steps[:, 0],
+            operator=steps[:, 1],
+            simulation=simulation,
+            excess=excess,
         )

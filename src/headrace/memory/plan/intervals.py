@@ -88,11 +88,11 @@ class _Intervals:
         self.model = import_cp_model().CpModel()
         self.span = len(self.stages.forward) + 1
         self.unit = max(1, self.budget // _BYTE_LEVELS)
-        self.start, found = self.trial.draft, self.trial.found
+        self.start, simulation = self.trial.draft, self.trial.simulation
         slots = self.trial.stage * self.span + np.minimum(self.trial.operator, self.span - 1)
-        first, last = slots[found.first].tolist(), slots[found.last].tolist()
+        first, last = slots[simulation.first].tolist(), slots[simulation.last].tolist()
         self.last_slots = dict(
-            zip(zip(found.storage.tolist(), first, strict=True), last, strict=True)
+            zip(zip(simulation.storage.tolist(), first, strict=True), last, strict=True)
         )
 
     def build(self) -> None:

@@ -8,8 +8,10 @@ from headrace.errors import InputError
 from headrace.memory.errors import BudgetError
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.energy import in_microjoules
+from headrace.memory.plan.engine import SearchEngine
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.solve import SolveLimits, SolveProgress, solve_schedule
+from headrace.memory.plan.solution import SolveLimits, SolveProgress
+from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
@@ -54,15 +56,16 @@ def parse_budget(budget: int | str, whole_bytes: int | None = None) -> int:
     if re.fullmatch(r"\s*\d+\.\d*[1-9]\d* ?B?\s*", budget):
         raise BudgetError(f"budget is {budget!r}, needs whole bytes, or a unit such as GiB")
     try:
-        found = parse_size(budget, "budget")
+        nbytes = parse_size(budget, "budget")
     except InputError as error:
         raise BudgetError(str(error)) from None
-    return parse_budget(found)
+    return parse_budget(nbytes)
 
 
 def make_plan(
     profile: MemoryProfile,
     budget_bytes: int,
+    engine: SearchEngine,
     *,
     effort: SolveEffort = SolveEffort.NORMAL,
     seed: int = 0,
@@ -75,6 +78,7 @@ def make_plan(
 
     Parameters
     ----------
+    engine : of the local search, such as `headrace._native.ScheduleSearch`.
     watts : by kind of operator, see `headrace.memory.plan.energy`: the plan then has the least
         energy in place of the least time.
 
@@ -83,26 +87,27 @@ def make_plan(
     BudgetError : no schedule is found; it has the least budget that one is found for.
     """
     settings: dict[str, Any] = {"effort": str(effort), "seed": seed}
-    found = solve_schedule(
+    solution = solve_schedule(
         profile.graph if watts is None else in_microjoules(profile.graph, watts),
         budget_bytes,
+        engine,
         limits=LIMITS[effort],
         seed=seed,
         progress=progress,
         interrupt=interrupt,
         starts=starts,
     )
-    time_us, bound_us = found.time_us, found.bound_us
+    time_us, bound_us = solution.time_us, solution.bound_us
     if watts is not None:
-        settings |= {"watts": dict(watts), "energy_bound_uj": found.bound_us}
-        time_us, bound_us = verify(profile.graph, found.schedule).time_us, 0.0
+        settings |= {"watts": dict(watts), "energy_bound_uj": solution.bound_us}
+        time_us, bound_us = verify(profile.graph, solution.schedule).time_us, 0.0
     return MemoryPlan(
         profile=profile,
         budget_bytes=budget_bytes,
-        schedule=found.schedule,
-        peak_bytes=found.peak_bytes,
+        schedule=solution.schedule,
+        peak_bytes=solution.peak_bytes,
         time_us=time_us,
         bound_us=bound_us,
         settings=settings,
-        provenance={"stop": str(found.stop), "seconds": round(found.seconds, 2)},
+        provenance={"stop": str(solution.stop), "seconds": round(solution.seconds, 2)},
     )

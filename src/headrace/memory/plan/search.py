@@ -1,16 +1,18 @@
-"""Local search for fast schedules within a budget, in the native core.
+"""Local search for fast schedules within a budget, by an engine that is passed in.
 
-Its moves are explained in native/memory/search.hpp. Each result is simulated here again.
+The native engine's moves are explained in native/memory/search.hpp. Each of its drafts is simulated
+here again.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
-from headrace import _native
 from headrace.memory.plan.draft import Draft, Evaluator, SimulatedDraft
+from headrace.memory.plan.engine import ScheduleMoves, SearchEngine
 from headrace.memory.plan.repeats import Block, repeated_blocks
 from headrace.memory.plan.stages import Stages
 
@@ -29,16 +31,24 @@ class Search:
 
     stages: Stages
     budget: int
+    engine: SearchEngine
     seed: int = 0
     stop: Callable[[], bool] = lambda: False
     evaluator: Evaluator = field(init=False)
     repeated: list[list[Block]] = field(init=False)
-    _moves: _native.ScheduleSearch = field(init=False)
+    _moves: ScheduleMoves = field(init=False)
 
     def __post_init__(self) -> None:
         self.evaluator = Evaluator(self.stages, self.budget)
         self.repeated = repeated_blocks(self.stages.graph)
-        self._moves = _native_search(self.stages, self.budget, self.seed, self.repeated)
+        self._moves = self.engine(
+            **_tables(self.stages),
+            budget=self.budget,
+            seed=self.seed,
+            repeated=[
+                [(block.forward, block.backward) for block in blocks] for blocks in self.repeated
+            ],
+        )
 
     def repair(self, trial: SimulatedDraft, noise: float = 0.0) -> SimulatedDraft:
         """Return a draft that fits, or the one with the least excess that moves lead to.
@@ -66,24 +76,24 @@ class Search:
         trial: SimulatedDraft,
         rounds: int,
         stop: Callable[[], bool],
-        found: Callable[[SimulatedDraft], None],
+        report: Callable[[SimulatedDraft], None],
     ) -> SimulatedDraft:
         """Return the best draft of some rounds that change, repair and polish.
 
         Parameters
         ----------
         stop : in place of the search's own.
-        found : called with every faster draft.
+        report : called with every faster draft.
         """
         steps = self._moves.improve(
-            _steps(trial.draft), rounds, stop, lambda steps: found(self._simulated(steps))
+            _steps(trial.draft), rounds, stop, lambda steps: report(self._simulated(steps))
         )
         return self._simulated(steps)
 
     def _simulated(self, steps: np.ndarray) -> SimulatedDraft:
         draft = Draft.plain(self.stages)
-        for stage, operator, way in steps.reshape(-1, 3).tolist():
-            draft.set_way(stage, operator, way)
+        for stage, operator, number in steps.reshape(-1, 3).tolist():
+            draft.set_way(stage, operator, number)
         trial = self.evaluator.try_(draft)
         assert trial is not None, "the native simulation accepts what this one does not"
         return trial
@@ -94,39 +104,35 @@ def _steps(draft: Draft) -> np.ndarray:
     return np.array(draft.steps(), dtype=np.int32).reshape(-1)
 
 
-def _native_search(
-    stages: Stages, budget: int, seed: int, repeated: list[list[Block]]
-) -> _native.ScheduleSearch:
+def _tables(stages: Stages) -> dict[str, Any]:
+    """Return the tables of a graph that the engine takes, implementations by their numbers."""
     graph = stages.graph
-    ways = [way for operator in graph.operators for way in operator.implementations]
+    implementations = [row for operator in graph.operators for row in operator.implementations]
     counts = [len(operator.implementations) for operator in graph.operators]
-    reads_first, reads = _rows([way.reads for way in ways])
-    creates_first, creates = _rows([way.creates for way in ways])
-    over = [-1 if way.overwrites is None else way.overwrites for way in ways]
+    reads_first, reads = _flat([row.reads for row in implementations])
+    creates_first, creates = _flat([row.creates for row in implementations])
+    overwrites = [-1 if row.overwrites is None else row.overwrites for row in implementations]
     creator = [stages.creator.get(storage, -1) for storage in range(len(graph.storages))]
-    return _native.ScheduleSearch(
-        forward_count=graph.forward_count,
-        resident_bytes=graph.resident_bytes,
-        first_way=np.array([0, *accumulate(counts)], dtype=np.int32),
-        again=np.array([operator.again for operator in graph.operators], dtype=np.uint8),
-        reads_first=reads_first,
-        reads=reads,
-        creates_first=creates_first,
-        creates=creates,
-        overwrites=np.array(over, dtype=np.int32),
-        time_us=np.array([way.time_us for way in ways]),
-        workspace_bytes=np.array([way.workspace_bytes for way in ways], dtype=np.int64),
-        nbytes=np.array([each.nbytes for each in graph.storages], dtype=np.int64),
-        creator=np.array(creator, dtype=np.int32),
-        outputs=np.array(sorted(graph.outputs), dtype=np.int32),
-        results=np.array(sorted(graph.results), dtype=np.int32),
-        budget=budget,
-        seed=seed,
-        repeated=[[(each.forward, each.backward) for each in blocks] for blocks in repeated],
-    )
+    return {
+        "forward_count": graph.forward_count,
+        "resident_bytes": graph.resident_bytes,
+        "first_way": np.array([0, *accumulate(counts)], dtype=np.int32),
+        "again": np.array([operator.again for operator in graph.operators], dtype=np.uint8),
+        "reads_first": reads_first,
+        "reads": reads,
+        "creates_first": creates_first,
+        "creates": creates,
+        "overwrites": np.array(overwrites, dtype=np.int32),
+        "time_us": np.array([row.time_us for row in implementations]),
+        "workspace_bytes": np.array([row.workspace_bytes for row in implementations], np.int64),
+        "nbytes": np.array([storage.nbytes for storage in graph.storages], dtype=np.int64),
+        "creator": np.array(creator, dtype=np.int32),
+        "outputs": np.array(sorted(graph.outputs), dtype=np.int32),
+        "results": np.array(sorted(graph.results), dtype=np.int32),
+    }
 
 
-def _rows(lists: list[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each list begins, and the items of all."""
+def _flat(lists: list[tuple[int, ...]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each list begins, and the numbers of all."""
     first = np.array([0, *accumulate(map(len, lists))], dtype=np.int64)
-    return first, np.array([item for each in lists for item in each], dtype=np.int32)
+    return first, np.array([number for row in lists for number in row], dtype=np.int32)

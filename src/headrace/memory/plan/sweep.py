@@ -6,9 +6,10 @@ from functools import partial
 
 from headrace.memory.errors import BudgetError
 from headrace.memory.plan.effort import SolveEffort
+from headrace.memory.plan.engine import SearchEngine
 from headrace.memory.plan.make import make_plan
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.solve import SolveProgress
+from headrace.memory.plan.solution import SolveProgress
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
 from headrace.units import size
@@ -17,6 +18,7 @@ from headrace.units import size
 def sweep(
     profile: MemoryProfile,
     budgets: Iterable[int],
+    engine: SearchEngine,
     *,
     effort: SolveEffort = SolveEffort.NORMAL,
     seed: int = 0,
@@ -32,6 +34,7 @@ def sweep(
 
     Parameters
     ----------
+    engine : of the local search, such as `headrace._native.ScheduleSearch`.
     progress : called with the budget and the state of its solve.
     interrupt : polled; true ends the search, with the best schedule of the budget that is solved.
     watts : as for `make_plan`; a plan then never needs more energy than that of a smaller budget.
@@ -42,6 +45,7 @@ def sweep(
             return make_plan(
                 profile,
                 budget,
+                engine,
                 effort=effort,
                 seed=seed,
                 progress=None if progress is None else partial(progress, budget),

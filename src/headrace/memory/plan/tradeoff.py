@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.baselines import sqrt_schedule
+from headrace.memory.plan.engine import SearchEngine
 from headrace.memory.plan.simulate import simulate_step
-from headrace.memory.plan.solve import SolveLimits, solve_schedule
+from headrace.memory.plan.solution import SolveLimits
+from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.schedule import Schedule, plain_schedule
 
 SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
@@ -33,8 +35,8 @@ class Point:
 
 def baseline_points(graph: Graph) -> list[Point]:
     """Return the points of a plain run, and of checkpoints at every sqrt(n)-th operator."""
-    found = (("plain", plain_schedule(graph)), ("sqrt(n)", sqrt_schedule(graph)))
-    return [point_of(name, graph, schedule) for name, schedule in found]
+    schedules = (("plain", plain_schedule(graph)), ("sqrt(n)", sqrt_schedule(graph)))
+    return [point_of(name, graph, schedule) for name, schedule in schedules]
 
 
 def point_of(name: str, graph: Graph, schedule: Schedule) -> Point:
@@ -44,25 +46,33 @@ def point_of(name: str, graph: Graph, schedule: Schedule) -> Point:
 
 
 def tradeoff(
-    graph: Graph, shares: Sequence[float] = SHARES, limits: SolveLimits = LIMITS
+    graph: Graph,
+    engine: SearchEngine,
+    shares: Sequence[float] = SHARES,
+    limits: SolveLimits = LIMITS,
 ) -> list[Point]:
-    """Return a point for each budget that a schedule is found for, the largest budget first."""
+    """Return a point for each budget that a schedule is found for, the largest budget first.
+
+    Parameters
+    ----------
+    engine : of the local search, such as `headrace._native.ScheduleSearch`.
+    """
     plain, resident = simulate_step(graph, plain_schedule(graph)).peak_bytes, graph.resident_bytes
     points: list[Point] = []
     starts: tuple[Schedule, ...] = ()
     for share in sorted(shares, reverse=True):
         budget = resident + int(share * (plain - resident))
         try:
-            found = solve_schedule(graph, budget, limits=limits, starts=starts)
+            solution = solve_schedule(graph, budget, engine, limits=limits, starts=starts)
         except BudgetError:
             break
-        starts = (*starts, found.schedule)
+        starts = (*starts, solution.schedule)
         points.append(
             Point(
                 name=f"{share:z.0%}",
-                peak_bytes=found.peak_bytes,
-                time_us=found.time_us,
-                bound_us=found.bound_us,
+                peak_bytes=solution.peak_bytes,
+                time_us=solution.time_us,
+                bound_us=solution.bound_us,
             )
         )
     return points

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from headrace._native import ScheduleSearch
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.tradeoff import Point, baseline_points, tradeoff
 from headrace.memory.profile import MemoryProfile
@@ -23,7 +24,7 @@ def memory_profile_page(profile: MemoryProfile, source: str) -> Page:
     page.heading("Memory over a plain run")
     page.figure(memory_timeline(graph, {"plain": plain_schedule(graph)}))
     page.heading("Time against memory (as Figure 4.4)")
-    others, points = baseline_points(graph), tradeoff(graph)
+    others, points = baseline_points(graph), tradeoff(graph, ScheduleSearch)
     page.figure(tradeoff_chart(points, others, others[0].time_us))
     page.note("A search of seconds for each budget; headrace memory plan finds faster schedules.")
     _points(page, [*others, *points], others[0])
