@@ -37,13 +37,15 @@ def allowed_exactness(*, exact: bool, lossy: bool, conditional: bool = False) ->
     ------
     InputError : more than one of them.
     """
-    given = {
+    allowed = {
         "exact": (exact, Exactness.EXACT),
         "lossy": (lossy, Exactness.LOSSY),
         "conditional": (conditional, Exactness.CONDITIONAL),
     }
-    chosen = {name: exactness for name, (wanted, exactness) in given.items() if wanted}
-    if len(chosen) > 1:
-        names = " and ".join(chosen)
+    allowed_kinds = {
+        name: exactness for name, (is_allowed, exactness) in allowed.items() if is_allowed
+    }
+    if len(allowed_kinds) > 1:
+        names = " and ".join(allowed_kinds)
         raise InputError(f"{names} exclude each other: choose one, or none of them")
-    return next(iter(chosen.values()), Exactness.ROUNDED)
+    return next(iter(allowed_kinds.values()), Exactness.ROUNDED)

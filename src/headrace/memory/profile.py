@@ -15,8 +15,8 @@ from headrace.artifact_value import PlainArtifactValue
 from headrace.errors import ArtifactError
 from headrace.facades import offered_by
 from headrace.fields import Field
-from headrace.memory.check import GRAPH_FIELDS, graph_document, read_graph
 from headrace.memory.graph import Graph
+from headrace.memory.graph_json import GRAPH_FIELDS, graph_document, read_graph
 
 MEASURED, ROOFLINE = "measured", "roofline"
 
@@ -106,7 +106,7 @@ class MemoryProfile(PlainArtifactValue):
             "model_digest": self.model_digest,
             "device": self.device,
             "torch": self.torch,
-            "inputs": [[each.name, list(each.shape), each.dtype] for each in self.inputs],
+            "inputs": [[tensor.name, list(tensor.shape), tensor.dtype] for tensor in self.inputs],
         }
 
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
@@ -136,16 +136,16 @@ class MemoryProfile(PlainArtifactValue):
 
 def _profile_parts(document: Any, provenance: Any, source: str) -> dict[str, Any]:
     """Return the checked fields of a profile, by the names of its dataclass."""
-    whole = Field(document, source, ArtifactError)
-    whole.allow(*_OWN_FIELDS, *GRAPH_FIELDS)
+    head = Field(document, source, ArtifactError)
+    head.allow(*_OWN_FIELDS, *GRAPH_FIELDS)
     origin = Field(provenance, f"{source}: provenance", ArtifactError)
     if origin.at("kind").text() not in (MEASURED, ROOFLINE):
         raise origin.at("kind").wrong(f"'{MEASURED}' or '{ROOFLINE}'")
     origin.at("source").text()
     return {
-        "graph": read_graph(whole),
-        **{name: whole.at(name).text() for name in ("model", "model_digest", "device", "torch")},
-        "inputs": tuple(_input(row) for row in whole.at("inputs", default=[]).items()),
+        "graph": read_graph(head),
+        **{name: head.at(name).text() for name in ("model", "model_digest", "device", "torch")},
+        "inputs": tuple(_input(row) for row in head.at("inputs", default=[]).items()),
         "provenance": provenance,
     }
 
@@ -153,34 +153,36 @@ def _profile_parts(document: Any, provenance: Any, source: str) -> dict[str, Any
 def _input(row: Field) -> ModelInput:
     return ModelInput(
         name=row.at(0).text(),
-        shape=tuple(each.integer(0, _MOST_ELEMENTS) for each in row.at(1).items()),
+        shape=tuple(length.integer(0, _MOST_ELEMENTS) for length in row.at(1).items()),
         dtype=row.at(2).text(),
     )
 
 
 def _columns(graph: Graph) -> tuple[dict[str, Any], dict[str, Table]]:
     """Return a graph as the head's fields and tables."""
-    ways = [each for operator in graph.operators for each in operator.implementations]
+    ways = [variant for operator in graph.operators for variant in operator.implementations]
     rows: dict[str, Sequence[Sequence[float]]] = {
-        "storages": [(each.nbytes,) for each in graph.storages],
-        "operators": [(each.again, len(each.implementations)) for each in graph.operators],
+        "storages": [(storage.nbytes,) for storage in graph.storages],
+        "operators": [
+            (operator.again, len(operator.implementations)) for operator in graph.operators
+        ],
         "implementations": [
             (
-                each.time_us,
-                each.workspace_bytes,
-                len(each.reads),
-                len(each.creates),
-                -1 if each.overwrites is None else each.overwrites,
-                each.reorders,
+                variant.time_us,
+                variant.workspace_bytes,
+                len(variant.reads),
+                len(variant.creates),
+                -1 if variant.overwrites is None else variant.overwrites,
+                variant.reorders,
             )
-            for each in ways
+            for variant in ways
         ],
-        "uses": [(use,) for each in ways for use in (*each.reads, *each.creates)],
+        "uses": [(use,) for variant in ways for use in (*variant.reads, *variant.creates)],
     }
     head = {
-        "storages": [each.name for each in graph.storages],
-        "operators": [[each.name, each.module] for each in graph.operators],
-        "implementations": [each.name for each in ways],
+        "storages": [storage.name for storage in graph.storages],
+        "operators": [[operator.name, operator.module] for operator in graph.operators],
+        "implementations": [variant.name for variant in ways],
         "forward_count": graph.forward_count,
         "outputs": sorted(graph.outputs),
         "results": sorted(graph.results),
@@ -191,13 +193,13 @@ def _columns(graph: Graph) -> tuple[dict[str, Any], dict[str, Table]]:
 
 def _nested(artifact: Artifact, source: str) -> dict[str, Any]:
     """Return the document of an artifact; its values are checked by `_profile_parts`."""
-    whole = Field(artifact.head, source, ArtifactError)
+    head = Field(artifact.head, source, ArtifactError)
     tables = {name: _table(artifact, name, source) for name in TABLES}
-    names = {name: whole.at(name).items() for name in ("storages", "operators", "implementations")}
-    for name, found in names.items():
+    names = {name: head.at(name).items() for name in ("storages", "operators", "implementations")}
+    for name, rows in names.items():
         length = len(next(iter(tables[name].values())))
-        if len(found) != length:
-            raise whole.at(name).fail(f"has {len(found)} names, its table {length} rows")
+        if len(rows) != length:
+            raise head.at(name).fail(f"has {len(rows)} names, its table {length} rows")
     uses = _Rows([use for (use,) in _rows(tables["uses"])], "uses", source)
     ways = _Rows(
         [
@@ -221,9 +223,9 @@ def _nested(artifact: Artifact, source: str) -> dict[str, Any]:
     uses.end()
     ways.end()
     sizes = zip(names["storages"], tables["storages"]["nbytes"], strict=True)
-    rest = {name: value for name, value in artifact.head.items() if name != "implementations"}
+    others = {name: value for name, value in artifact.head.items() if name != "implementations"}
     return {
-        **rest,
+        **others,
         "storages": [{"name": name.found, "nbytes": nbytes} for name, nbytes in sizes],
         "operators": operators,
     }
@@ -243,8 +245,8 @@ class _Rows:
                 f"{self._source}: table '{self._name}' has {len(self._rows)} rows, its rows "
                 f"{self._next} to {end - 1} are named"
             )
-        found, self._next = self._rows[self._next : end], end
-        return found
+        rows, self._next = self._rows[self._next : end], end
+        return rows
 
     def end(self) -> None:
         """Raise ArtifactError if rows are left."""

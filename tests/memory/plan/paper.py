@@ -31,8 +31,8 @@ def paper_program(graph: Graph, budget_bytes: int) -> StepProgram:
     runs = Runs.add(model, stages)
     # in place is a forward operator only where it is the last of the forward pass to read its
     # operand; where others read it, but not in the same stage, that is stricter than needed
-    for run, number in runs.chosen.items():
-        over = run.way.overwrites
+    for run, number in runs.variables.items():
+        over = run.variant.overwrites
         inner = over in stages.creator and run.operator in stages.forward
         if inner and stages.readers[over][-1] != run.operator:
             rows.add([(number, 1.0)], upper=0.0)
@@ -84,20 +84,20 @@ class _Paper:
         return [
             number
             for run, number in self.runs.of_operator(stage, readers[-1])
-            if run.way.overwrites == storage
+            if run.variant.overwrites == storage
         ]
 
     def _ending(self, stage: int, storage: int) -> list[int]:
         """Return the variables of runs after which a storage cannot leave a stage."""
         backward = self.runs.of_operator(stage, self.stages.backward(stage)) if stage else []
-        last = [number for run, number in backward if run.way.overwrites == storage]
+        last = [number for run, number in backward if run.variant.overwrites == storage]
         return self._overwriting(stage, storage) + last
 
     def coverage(self) -> None:
         """Add 4.7, 4.8 and 4.10: what is read is there, what is stored was."""
         stages, runs = self.stages, self.runs
-        for run, number in runs.chosen.items():
-            for storage in stages.reads(run.way):
+        for run, number in runs.variables.items():
+            for storage in stages.reads(run.variant):
                 # 4.7, first half: r_i^k <= s_j^k + r_j^k; 4.8: delta_k,l <= s_i^k + r_i^k
                 there = [(each, -1.0) for each in runs.made(run.stage, storage)]
                 there += self._entering(run.stage, storage, -1.0)
@@ -119,7 +119,7 @@ class _Paper:
     def _run(self, stage: int, operator: int) -> list[tuple[int, float]]:
         """Return c_i + |x_i| of the implementation that runs, as terms."""
         return [
-            (number, float(self.stages.run_bytes(run.way)))
+            (number, float(self.stages.run_bytes(run.variant)))
             for run, number in self.runs.of_operator(stage, operator)
         ]
 
@@ -153,7 +153,7 @@ class _Paper:
         """Return delta_k,l by storage in D_k^l."""
         found: dict[int, list[int]] = {}
         for run, number in self.runs.of_operator(stage, self.stages.backward(stage)):
-            for storage in self.stages.reads(run.way):
+            for storage in self.stages.reads(run.variant):
                 found.setdefault(storage, []).append(number)
         return found
 

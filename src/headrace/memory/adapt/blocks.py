@@ -64,11 +64,11 @@ class FittedBlocks:
         ------
         BudgetError : it is malformed, or less than every choice needs.
         """
-        found = parse_budget(budget, memory_bytes(device_of(self.blocks[0])))
-        chosen = divide_budget(self.options, self.held, found)
-        for block, each in zip(self.blocks, chosen, strict=True):
-            block.set_budget(each.plan.budget_bytes)
-        return chain_peak(chosen, self.held)
+        budget_bytes = parse_budget(budget, memory_bytes(device_of(self.blocks[0])))
+        plans = divide_budget(self.options, self.held, budget_bytes)
+        for block, plan in zip(self.blocks, plans, strict=True):
+            block.set_budget(plan.plan.budget_bytes)
+        return chain_peak(plans, self.held)
 
 
 class BlockPlanner:
@@ -202,16 +202,18 @@ def _held(
     Those are its shard of parameters, gradients and optimizer's state, its buffers, what is alive
     outside of the blocks, and with shards what `_gathered` says.
     """
-    each = [_weights(call.block) for call in outside.calls]
-    whole = _weights(model)
-    always = whole // shards + state + sum(buffer.nbytes for buffer in model.buffers())
+    block_bytes = [_weights(call.block) for call in outside.calls]
+    model_bytes = _weights(model)
+    always = model_bytes // shards + state + sum(buffer.nbytes for buffer in model.buffers())
 
     def gradients(done: int) -> int:
-        """Return those that are there while blocks up to `done` have yet to make theirs."""
-        return (whole if accumulates else sum(each[done:])) // shards
+        """Return the bytes that exist while blocks up to `done` have yet to add theirs."""
+        return (model_bytes if accumulates else sum(block_bytes[done:])) // shards
 
-    none = ([0] * len(each), [0] * (len(each) + 1))
-    running, between = none if shards == 1 else _gathered(each, whole - sum(each))
+    none = ([0] * len(block_bytes), [0] * (len(block_bytes) + 1))
+    running, between = (
+        none if shards == 1 else _gathered(block_bytes, model_bytes - sum(block_bytes))
+    )
     return HeldBytes(
         running_bytes=tuple(
             always + gradients(index + 1) + beside + alive
@@ -228,7 +230,7 @@ def _held(
     )
 
 
-def _gathered(each: list[int], rest: int) -> tuple[list[int], list[int]]:
+def _gathered(block_bytes: list[int], other_bytes: int) -> tuple[list[int], list[int]]:
     """Return the parameters and gradients that FSDP2 has whole: while blocks run, and between.
 
     - Parameters outside of the blocks stay gathered, and are reduced at the end of the step.
@@ -239,20 +241,21 @@ def _gathered(each: list[int], rest: int) -> tuple[list[int], list[int]]:
 
     Parameters
     ----------
-    each : bytes of the blocks' parameters.
-    rest : of the others.
+    block_bytes : of the parameters of each block.
+    other_bytes : of the other parameters.
     """
-    around = [0, 0, *each, 0]
+    around = [0, 0, *block_bytes, 0]
     running = [
-        rest + around[index + 1] + own + 2 * around[index + 3] for index, own in enumerate(each)
+        other_bytes + around[index + 1] + own + 2 * around[index + 3]
+        for index, own in enumerate(block_bytes)
     ]
     between: list[int] = []
-    for index in range(len(each) + 1):
+    for index in range(len(block_bytes) + 1):
         further, before, behind = around[index : index + 3]
-        between.append(rest + 2 * behind + before + max(before, 2 * further))
-    between[0] += 3 * rest
+        between.append(other_bytes + 2 * behind + before + max(before, 2 * further))
+    between[0] += 3 * other_bytes
     return running, between
 
 
 def _weights(module: nn.Module) -> int:
-    return sum(each.nbytes for each in module.parameters())
+    return sum(parameter.nbytes for parameter in module.parameters())

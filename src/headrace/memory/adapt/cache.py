@@ -91,28 +91,34 @@ class StepCache:
         folder = Settings.from_environment().cache_folder
         return cls(folder and folder / "memory")
 
-    def costs(self, known: Mapping[str, str]) -> dict[str, Cost]:
+    def costs(self, measured_under: Mapping[str, str]) -> dict[str, Cost]:
         """Return the costs that were measured under these conditions."""
         if self._folder is None:
             return {}
         return (
-            read_cached(self._costs_path(self._folder, known), _load_costs, _warning("costs")) or {}
+            read_cached(
+                self._costs_path(self._folder, measured_under), _load_costs, _warning("costs")
+            )
+            or {}
         )
 
-    def save_costs(self, known: Mapping[str, str], costs: Mapping[str, Cost]) -> None:
+    def save_costs(self, measured_under: Mapping[str, str], costs: Mapping[str, Cost]) -> None:
         """Add costs to those that are kept. A failure is logged as a warning."""
         if self._folder is None:
             return
-        whole = {**self.costs(known), **costs}  # with those that another process has added
-        kept = dict(islice(whole.items(), max(len(whole) - _MOST_COSTS, 0), None))
-        rows = [(each.time_us, each.workspace_bytes) for each in kept.values()]
+        costs_by_name = {
+            **self.costs(measured_under),
+            **costs,
+        }  # with those that another process has added
+        newest = dict(islice(costs_by_name.items(), max(len(costs_by_name) - _MOST_COSTS, 0), None))
+        rows = [(cost.time_us, cost.workspace_bytes) for cost in newest.values()]
         artifact = Artifact(
             kind=COSTS_KIND,
             schema=_COSTS_SCHEMA,
-            head={"conditions": dict(known), "operators": list(kept)},
+            head={"conditions": dict(measured_under), "operators": list(newest)},
             tables={"costs": columns_of(rows, _COLUMNS)},
         )
-        write_cached(self._costs_path(self._folder, known), artifact, _CONSEQUENCE)
+        write_cached(self._costs_path(self._folder, measured_under), artifact, _CONSEQUENCE)
 
     def find_plan(self, key: PlanKey) -> MemoryPlan | None:
         """Return the plan with this key, proven again; None if there is none."""
@@ -122,8 +128,8 @@ class StepCache:
         def load(path: Path) -> MemoryPlan:
             plan = MemoryPlan.load(path)
             require_match(plan, key.step, str(path))
-            made = {name: plan.settings.get(name) for name in ("effort", "seed", "watts")}
-            if (plan.budget_bytes, made) != (key.budget_bytes, {"watts": None, **key.settings}):
+            settings = {name: plan.settings.get(name) for name in ("effort", "seed", "watts")}
+            if (plan.budget_bytes, settings) != (key.budget_bytes, {"watts": None, **key.settings}):
                 raise ArtifactError(f"{path}: is for another budget, effort, seed or watts")
             plan.verify()
             return plan
@@ -138,8 +144,8 @@ class StepCache:
         write_cached(path, plan.to_artifact(), _CONSEQUENCE)
         keep_newest(path.parent, _PLAN, _MOST_PLANS)
 
-    def _costs_path(self, folder: Path, known: Mapping[str, str]) -> Path:
-        return folder / "costs" / f"{cache_key(dict(known))}{_COSTS}"
+    def _costs_path(self, folder: Path, measured_under: Mapping[str, str]) -> Path:
+        return folder / "costs" / f"{cache_key(dict(measured_under))}{_COSTS}"
 
     def _plan_path(self, folder: Path, key: PlanKey) -> Path:
         return folder / "plans" / f"{key.name}{_PLAN}"
@@ -147,22 +153,22 @@ class StepCache:
 
 @contextmanager
 def cached_costs(
-    cache: StepCache, known: Mapping[str, str], costs: dict[str, Cost]
+    cache: StepCache, measured_under: Mapping[str, str], costs: dict[str, Cost]
 ) -> Generator[None]:
     """Add to `costs` what was measured under these conditions, and keep what the block adds."""
-    costs.update({**cache.costs(known), **costs})
+    costs.update({**cache.costs(measured_under), **costs})
     before = len(costs)
     try:
         yield
     finally:
         if len(costs) > before:
-            cache.save_costs(known, costs)
+            cache.save_costs(measured_under, costs)
 
 
 def conditions(device: torch.device) -> dict[str, str]:
-    """Return what measured costs depend on, beside operator and arguments."""
+    """Return the conditions of measured costs, beside operator and arguments."""
     backends = torch.backends
-    found = {
+    shared = {
         "headrace": headrace.__version__,
         "measurement": str(MEASUREMENT),
         "torch": torch.__version__,
@@ -171,10 +177,10 @@ def conditions(device: torch.device) -> dict[str, str]:
         "matmul": torch.get_float32_matmul_precision(),
     }
     if device.type == "cpu":
-        return {**found, "processor": _processor(), "mkldnn": str(backends.mkldnn.enabled)}
+        return {**shared, "processor": _processor(), "mkldnn": str(backends.mkldnn.enabled)}
     cudnn = backends.cudnn
     switches = (cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32)
-    return {**found, "cudnn": " ".join(map(str, switches))}
+    return {**shared, "cudnn": " ".join(map(str, switches))}
 
 
 def _processor() -> str:
@@ -190,7 +196,7 @@ def _load_costs(path: Path) -> dict[str, Cost]:
     artifact = artifact_io.load(path, COSTS_KIND, _COSTS_SCHEMA)
     source = str(path)
     names = [
-        each.text() for each in Field(artifact.head, source, ArtifactError).at("operators").items()
+        name.text() for name in Field(artifact.head, source, ArtifactError).at("operators").items()
     ]
     table = artifact.numbers("costs", _COLUMNS, source)
     times, sizes = (table[name] for name in _COLUMNS)

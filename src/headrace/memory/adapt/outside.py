@@ -79,11 +79,13 @@ def traced_outside(
             _standing_still(blocks, alive, calls),
         ):
             named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-            state = {name: _leaf(mode.from_tensor(each), each) for name, each in named.items()}
+            state = {
+                name: _leaf(mode.from_tensor(tensor), tensor) for name, tensor in named.items()
+            }
             if accumulates:
-                for each in state.values():
-                    if each.requires_grad:
-                        each.register_post_accumulate_grad_hook(alive.forget_gradient)
+                for tensor in state.values():
+                    if tensor.requires_grad:
+                        tensor.register_post_accumulate_grad_hook(alive.forget_gradient)
             args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
             alive.ignore(state)
             alive.note((args, kwargs))
@@ -94,32 +96,32 @@ def traced_outside(
         raise CaptureError(f"the model cannot be run on fake tensors: {reason[0]}") from error
     names = {module: name for name, module in model.named_modules()}
     for block in blocks:
-        count = sum(each is block for each, _, _ in calls)
+        count = sum(called is block for called, _, _ in calls)
         if count != 1:
             raise CaptureError(f"module '{names[block]}' is called {count} times, needs once")
-    found: list[BlockCall] = []
-    for block, *given in calls:
-        given_args, given_kwargs = pytree.tree_map_only(torch.Tensor, _empty, tuple(given))
-        found.append(
+    block_calls: list[BlockCall] = []
+    for block, *arguments in calls:
+        given_args, given_kwargs = pytree.tree_map_only(torch.Tensor, _empty, tuple(arguments))
+        block_calls.append(
             BlockCall(block=block, replace=places[block], args=given_args, kwargs=given_kwargs)
         )
-    count = range(len(found))
+    count = range(len(block_calls))
     return Outside(
-        calls=tuple(found),
+        calls=tuple(block_calls),
         running_bytes=tuple(alive.running.get(index, 0) for index in count),
-        between_bytes=tuple(alive.between.get(index, 0) for index in (*count, len(found))),
+        between_bytes=tuple(alive.between.get(index, 0) for index in (*count, len(block_calls))),
     )
 
 
 def _step(outputs: Any) -> None:
     """Run the backward pass of what a model returned."""
     roots = [
-        each
-        for each in pytree.tree_leaves(outputs)
-        if isinstance(each, torch.Tensor) and each.requires_grad
+        leaf
+        for leaf in pytree.tree_leaves(outputs)
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
     ]
     if roots:
-        torch.autograd.backward(roots, [torch.ones_like(each) for each in roots])
+        torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])
 
 
 def _leaf(fake: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
@@ -145,16 +147,16 @@ class _Alive(TorchDispatchMode):
         self._paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        results = func(*args, **(kwargs or {}))
         if not self._paused:
-            self.note(made)
-        return made
+            self.note(results)
+        return results
 
-    def note(self, made: Any) -> None:
+    def note(self, tensors: Any) -> None:
         """Count the storages of some tensors, each once."""
-        for each in pytree.tree_leaves(made):
-            if isinstance(each, torch.Tensor):
-                storage = each.untyped_storage()
+        for tensor in pytree.tree_leaves(tensors):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
                 if storage._cdata not in self._known:
                     self._known[storage._cdata] = storage.nbytes()
                     self.now += storage.nbytes()
@@ -163,16 +165,16 @@ class _Alive(TorchDispatchMode):
 
     def ignore(self, tensors: Any) -> None:
         """Count the storages of some tensors, which are counted elsewhere, as nothing."""
-        for each in pytree.tree_leaves(tensors):
-            if isinstance(each, torch.Tensor):
-                storage = each.untyped_storage()
+        for tensor in pytree.tree_leaves(tensors):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
                 self._known[storage._cdata] = 0
                 weakref.finalize(storage, self._free, storage._cdata)
 
     def bytes_of(self, tensors: Any) -> int:
-        """Return what is counted of some tensors."""
-        found = {each.untyped_storage()._cdata for each in tensors if each is not None}
-        return sum(self._known.get(each, 0) for each in found)
+        """Return the bytes that are counted for some tensors."""
+        addresses = {tensor.untyped_storage()._cdata for tensor in tensors if tensor is not None}
+        return sum(self._known.get(address, 0) for address in addresses)
 
     def _free(self, storage: int) -> None:
         self.now -= self._known.pop(storage, 0)
@@ -204,24 +206,26 @@ class _Block(torch.autograd.Function):
     """A block that stands still: its results, and later the gradients of its arguments."""
 
     @staticmethod
-    def forward(ctx: Any, alive: _Alive, index: int, made: Any, *tensors: torch.Tensor) -> Any:
+    def forward(ctx: Any, alive: _Alive, index: int, outputs: Any, *tensors: torch.Tensor) -> Any:
         ctx.alive, ctx.index = alive, index
         ctx.save_for_backward(*tensors)
         alive.enter(index, index + 1)
         with alive.paused():
-            results = tuple(torch.empty_like(each) for each in made)
+            results = tuple(torch.empty_like(output) for output in outputs)
         alive.ignore(results)  # the block's plan counts them
-        ctx.mark_non_differentiable(*(each for each in results if not each.is_floating_point()))
+        ctx.mark_non_differentiable(
+            *(output for output in results if not output.is_floating_point())
+        )
         return results
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         ctx.alive.enter(ctx.index, ctx.index, ctx.alive.bytes_of(gradients))
-        made = [
-            torch.empty_like(each) if needed else None
-            for each, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=True)
+        input_gradients = [
+            torch.empty_like(tensor) if needed else None
+            for tensor, needed in zip(ctx.saved_tensors, ctx.needs_input_grad[3:], strict=True)
         ]
-        return None, None, None, *made
+        return None, None, None, *input_gradients
 
 
 @contextmanager
@@ -233,16 +237,16 @@ def _standing_still(
     def stand(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         calls.append((block, args, kwargs))
         with alive.paused(), torch.no_grad():
-            made, spec = pytree.tree_flatten(forward(*args, **kwargs))
-        tensors = [each for each in made if isinstance(each, torch.Tensor)]
-        given = [
-            each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)
+            leaves, spec = pytree.tree_flatten(forward(*args, **kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        inputs = [
+            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
         ]
-        if not any(each.requires_grad for each in given):  # parameters make the results differ
-            given.append(torch.empty(0, requires_grad=True))
-        found = iter(_Block.apply(alive, len(calls) - 1, tensors, *given))
+        if not any(tensor.requires_grad for tensor in inputs):  # parameters make the results differ
+            inputs.append(torch.empty(0, requires_grad=True))
+        outputs = iter(_Block.apply(alive, len(calls) - 1, tensors, *inputs))
         return pytree.tree_unflatten(
-            [next(found) if isinstance(each, torch.Tensor) else each for each in made], spec
+            [next(outputs) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec
         )
 
     own = [(block, block.__dict__.get("forward")) for block in blocks]
@@ -281,5 +285,7 @@ def _put(setters: Sequence[Callable[[nn.Module], None]], module: nn.Module) -> N
 
 def _empty(value: torch.Tensor) -> torch.Tensor:
     """Return a tensor for a fake one; of arguments only shape, type and device count."""
-    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    return made.requires_grad_(value.requires_grad)
+    tensor = torch.empty_strided(
+        value.shape, value.stride(), dtype=value.dtype, device=value.device
+    )
+    return tensor.requires_grad_(value.requires_grad)

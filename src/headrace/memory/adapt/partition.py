@@ -71,6 +71,6 @@ class MemoryPartitioner(CustomPartitionerFn):
         return scheduled_graphs(captured, solution.schedule)
 
     def uuid(self) -> str:
-        """Return what compiled code depends on, for the compiler's cache."""
+        """Return the settings that compiled code depends on, for the compiler's cache."""
         settings = (self._budget, self._effort, self._seed, torch.__version__)
         return f"headrace {headrace.__version__} {settings}"

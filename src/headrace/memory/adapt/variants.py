@@ -163,7 +163,7 @@ class Variants:
         """
         contents = self._reader.read(modules)
         variants = self._kinds.get(kind, [])
-        variant = next((each for each in variants if each.serves(contents)), None)
+        variant = next((earlier for earlier in variants if earlier.serves(contents)), None)
         hooked_later = bool(self._kinds) and any(map(is_hooked, modules))
         if variant is None and not hooked_later:
             variant = self._new(kind, contents, args, kwargs)
@@ -171,7 +171,7 @@ class Variants:
 
     def differing(self, kind: Hashable, modules: list[nn.Module]) -> str:
         """Return the names of attributes by which a step differs from the latest of its kind."""
-        planned = [each for each in self._kinds.get(kind, ()) if each.schedules]
+        planned = [variant for variant in self._kinds.get(kind, ()) if variant.schedules]
         if not planned:
             return ""
         return described(differing_names(planned[-1].contents, self._reader.read(modules)))
@@ -211,7 +211,9 @@ class Variants:
         traced = capture(self._model, args, kwargs)
         assert traced.joint is not None
         computation = Computation.of(traced.joint)
-        equal = next((each for each in variants if computation.equals(each.computation)), None)
+        equal = next(
+            (variant for variant in variants if computation.equals(variant.computation)), None
+        )
         names = {change.name for change in traced.changes}
         if equal is not None:
             names |= {*differing_names(equal.contents, contents)} - equal.unused
@@ -232,7 +234,7 @@ class Variants:
             )
         captured = self._implemented(traced)
         operators = _Operators.of(captured)
-        alike = next((each for each in variants if each.operators == operators), None)
+        alike = next((variant for variant in variants if variant.operators == operators), None)
         if alike is None and not may_plan:
             self._refused += 1
             return Variant(contents=contents, unused=unused)
@@ -243,7 +245,9 @@ class Variants:
             computation=computation,
             operators=operators,
             schedules=schedules,
-            steps={budget: scheduled_step(captured, each) for budget, each in schedules.items()},
+            steps={
+                budget: scheduled_step(captured, schedule) for budget, schedule in schedules.items()
+            },
             changes=changes,
             plans=alike is None,
         )
@@ -288,7 +292,9 @@ class Variants:
             ):
                 unused |= probed
                 merged = {name: change for name, change in merged.items() if name not in probed}
-                merged |= {each.name: each for each in traced.changes if each.name in probed}
+                merged |= {
+                    change.name: change for change in traced.changes if change.name in probed
+                }
         self._used |= candidates.keys() - unused
         return tuple(merged.values()), unused
 
@@ -310,13 +316,16 @@ class Variants:
 
 
 def _are_equal_but_for(
-    names: set[Name], one: Sequence[AttributeChange], other: Sequence[AttributeChange]
+    names: set[Name],
+    traced_changes: Sequence[AttributeChange],
+    probed_changes: Sequence[AttributeChange],
 ) -> bool:
     """Return whether changes of other attributes are equal, and those of some can be repeated."""
     first, second = (
-        {change for change in changes if change.name not in names} for changes in (one, other)
+        {change for change in changes if change.name not in names}
+        for changes in (traced_changes, probed_changes)
     )
-    return first == second and all(change.repeats for change in other)
+    return first == second and all(change.repeats for change in probed_changes)
 
 
 def _is_number(value: object) -> bool:
@@ -327,5 +336,5 @@ def _newest(variants: list[Variant]) -> list[Variant]:
     """Return the variants without the oldest that was not planned, if there are too many."""
     if len(variants) <= _MOST_VARIANTS:
         return variants
-    oldest = next((each for each in variants[:-1] if not each.plans), variants[0])
-    return [each for each in variants if each is not oldest]
+    oldest = next((variant for variant in variants[:-1] if not variant.plans), variants[0])
+    return [variant for variant in variants if variant is not oldest]

@@ -41,26 +41,26 @@ def largest_batch(
 
     def profile(batch: int, *, modelled: bool) -> MemoryProfile:
         report(f"batch {batch}")
-        made = function(batch)
+        model_and_sample = function(batch)
         device = _DEVICE if modelled else options.device
-        return profile_of(made, model, replace(options, device=device))
+        return profile_of(model_and_sample, model, replace(options, device=device))
 
     batches: dict[object, int] = {}
 
     def modelled_fits(batch: int) -> bool:
         try:
-            found = profile(batch, modelled=True)
+            batch_profile = profile(batch, modelled=True)
         except CaptureError:
             if batch == 1:  # as of batch norms; a real failure comes again with the next
                 return True
             raise
-        shapes = tuple((each.name, each.shape) for each in found.inputs)
-        if (other := batches.setdefault(shapes, batch)) != batch:
+        shapes = tuple((tensor.name, tensor.shape) for tensor in batch_profile.inputs)
+        if (earlier := batches.setdefault(shapes, batch)) != batch:
             raise InputError(
-                f"{model} gives inputs of the same shapes for batches of {other} and {batch}: "
+                f"{model} gives inputs of the same shapes for batches of {earlier} and {batch}: "
                 "needs a sample of as many as it is asked for"
             )
-        return has_schedule(found, budget_bytes)
+        return has_schedule(batch_profile, budget_bytes)
 
     def fits(batch: int) -> bool:
         return has_schedule(profile(batch, modelled=False), budget_bytes)

@@ -115,14 +115,16 @@ def measured_profile(model: str, options: StepOptions) -> "MemoryProfile":
     CaptureError : the model cannot be captured, or has nothing to offload.
     """
     with folder_on_path():
-        made = named_function(model)()
-    return profile_of(made, model, options)
+        model_and_sample = named_function(model)()
+    return profile_of(model_and_sample, model, options)
 
 
-def profile_of(made: object, name: str, options: StepOptions) -> "MemoryProfile":
+def profile_of(model_and_sample: object, name: str, options: StepOptions) -> "MemoryProfile":
     """Return the profile of a step, by what a user's function returned; see `measured_profile`."""
     parts: tuple[Any, ...] = (
-        tuple(cast(Iterable[Any], made)) if isinstance(made, tuple | list) else (made,)
+        tuple(cast(Iterable[Any], model_and_sample))
+        if isinstance(model_and_sample, tuple | list)
+        else (model_and_sample,)
     )
     if not 2 <= len(parts) <= 4:
         raise InputError(

@@ -101,7 +101,7 @@ def plan_step_command(
         )
     starts = _starts(start, profile)
     with terminal(stderr=True).status("planning") as status, interrupts() as interrupt:
-        found = sweep(
+        plans = sweep(
             profile,
             budgets,
             ScheduleSearch,
@@ -115,15 +115,15 @@ def plan_step_command(
             watts=watts,
         )
     failed: list[str] = []
-    for at, plan in sorted(found.items()):
+    for at, plan in sorted(plans.items()):
         if isinstance(plan, MemoryPlan):
             plan.verify()
-            path = output if len(found) == 1 else _named(output, budgets[at])
+            path = output if len(plans) == 1 else _named(output, budgets[at])
             plan.save(path)
             _print(plan, path)
         else:
-            failed.append(str(plan) if len(found) == 1 else f"{budgets[at]}: {plan}")
-    if interrupt() and len(failed) < len(found):
+            failed.append(str(plan) if len(plans) == 1 else f"{budgets[at]}: {plan}")
+    if interrupt() and len(failed) < len(plans):
         text = "The search was interrupted: plans are the fastest found until then."
         terminal(stderr=True).print(text, soft_wrap=True)
     if failed:
@@ -160,18 +160,18 @@ def _profile(
 def _loaded(source: str, options: measure.StepOptions) -> MemoryProfile:
     profile, exactness = MemoryProfile.load(source), options.exactness
     asked = {**options.conditions, "device": options.device}
-    if given := [f"--{name}" for name, value in asked.items() if value]:
+    if refused := [f"--{name}" for name, value in asked.items() if value]:
         raise InputError(
-            f"{source} is a profile already: {', '.join(given)} is for headrace memory measure, "
+            f"{source} is a profile already: {', '.join(refused)} is for headrace memory measure, "
             "or for module:function in its place"
         )
-    ways = [way for each in profile.graph.operators for way in each.implementations]
-    if exactness is Exactness.LOSSY and all(way.name != "with bf16" for way in ways):
+    ways = [variant for operator in profile.graph.operators for variant in operator.implementations]
+    if exactness is Exactness.LOSSY and all(variant.name != "with bf16" for variant in ways):
         raise InputError(
             f"{source} has no implementations that store bfloat16; for a lossy plan make it again "
             "with headrace memory measure --lossy"
         )
-    if exactness is Exactness.EXACT and any(way.reorders for way in ways):
+    if exactness is Exactness.EXACT and any(variant.reorders for variant in ways):
         raise InputError(
             f"{source} has implementations whose results differ by rounding; for an exact plan "
             "make it again with headrace memory measure --exact"

@@ -8,21 +8,21 @@ from headrace.memory.schedule import Schedule, Step
 
 
 def keep_schedule(
-    graph: Graph, kept: Collection[int], choice: Sequence[int] | None = None
+    graph: Graph, stored: Collection[int], choice: Sequence[int] | None = None
 ) -> Schedule:
-    """Return the schedule that drops all but `kept` at the end of the forward pass.
+    """Return the schedule that drops all but `stored` at the end of the forward pass.
 
     What the backward pass reads beside them is computed again right before its first reader, from
-    what is there then, and stays until its last. What operators that may not run again create is
-    kept as well.
+    the storages that are live, and stays until its last. Storages of operators that may not run
+    again are stored as well.
 
     Parameters
     ----------
-    kept : storages that forward operators create.
+    stored : storages that forward operators create.
     choice : implementation of every operator; None: the first. Where one overwrites its operand, an
         operator that is computed again runs by its first implementation that does not.
     """
-    return _OnDemand(graph, choice or [0] * len(graph.operators)).schedule(set(kept))
+    return _OnDemand(graph, choice or [0] * len(graph.operators)).schedule(set(stored))
 
 
 def sqrt_schedule(graph: Graph, segments: int | None = None) -> Schedule:
@@ -38,15 +38,15 @@ def sqrt_schedule(graph: Graph, segments: int | None = None) -> Schedule:
     count = graph.forward_count
     parts = segments or max(1, isqrt(count))
     crossing = _crossings(graph)
-    sizes = [sum(graph.storages[each].nbytes for each in cut) for cut in crossing]
+    sizes = [sum(graph.storages[storage].nbytes for storage in cut) for cut in crossing]
     reach = count // (4 * parts)
-    kept: set[int] = set()
+    stored: set[int] = set()
     for part in range(1, parts):
         middle = part * count // parts
         near = range(max(1, middle - reach), min(count, middle + reach + 1))
         if near:
-            kept |= crossing[min(near, key=lambda at: (sizes[at], abs(at - middle)))]
-    return keep_schedule(graph, kept)
+            stored |= crossing[min(near, key=lambda at: (sizes[at], abs(at - middle)))]
+    return keep_schedule(graph, stored)
 
 
 def block_schedule(graph: Graph, blocks: Iterable[str]) -> Schedule:
@@ -64,16 +64,16 @@ def block_schedule(graph: Graph, blocks: Iterable[str]) -> Schedule:
         for op in graph.operators[: graph.forward_count]
     ]
     creator = _creators(graph)
-    kept = {storage for storage, by in creator.items() if block[by] is None}
+    stored = {storage for storage, by in creator.items() if block[by] is None}
     for operator in range(graph.forward_count):
         for storage in _all_reads(graph, operator):
             if block[creator[storage]] != block[operator]:
-                kept.add(storage)
-    return keep_schedule(graph, kept)
+                stored.add(storage)
+    return keep_schedule(graph, stored)
 
 
 def _all_reads(graph: Graph, operator: int) -> set[int]:
-    return {read for each in graph.operators[operator].implementations for read in each.reads}
+    return {read for variant in graph.operators[operator].implementations for read in variant.reads}
 
 
 def _creators(graph: Graph) -> dict[int, int]:
@@ -81,8 +81,8 @@ def _creators(graph: Graph) -> dict[int, int]:
     return {
         storage: index
         for index in range(graph.forward_count)
-        for each in graph.operators[index].implementations
-        for storage in each.creates
+        for variant in graph.operators[index].implementations
+        for storage in variant.creates
     }
 
 
@@ -106,7 +106,7 @@ class _OnDemand:
         self._steps: list[Step] = []
         self._present: set[int] = set()
 
-    def schedule(self, kept: set[int]) -> Schedule:
+    def schedule(self, stored: set[int]) -> Schedule:
         forward = range(self._graph.forward_count)
         for operator in forward:
             self._run(operator)
@@ -114,7 +114,7 @@ class _OnDemand:
         fixed = {
             storage for storage, by in self._creator.items() if not self._graph.operators[by].again
         }
-        self._present &= kept | fixed | self._graph.outputs
+        self._present &= stored | fixed | self._graph.outputs
         for operator in range(len(forward), len(self._graph.operators)):
             self._run(operator)
         return Schedule(steps=tuple(self._steps), forward_steps=length)
@@ -124,8 +124,8 @@ class _OnDemand:
         self._append(operator, self._needed(self._implementation(operator, self._choice[operator])))
 
     def _append(self, operator: int, again: Iterable[int]) -> None:
-        for each in again:
-            self._step(each, self._again(each))
+        for rerun in again:
+            self._step(rerun, self._again(rerun))
         self._step(operator, self._choice[operator])
 
     def _step(self, operator: int, choice: int) -> None:
@@ -137,23 +137,23 @@ class _OnDemand:
 
     def _needed(self, implementation: Implementation) -> list[int]:
         """Return the operators to run again, in order, to make all operands present."""
-        found: set[int] = set()
+        operators: set[int] = set()
         pending = [read for read in implementation.reads if read not in self._present]
         while pending:
             creator = self._creator[pending.pop()]
-            if creator not in found:
-                found.add(creator)
+            if creator not in operators:
+                operators.add(creator)
                 reads = self._implementation(creator, self._again(creator)).reads
                 pending += [read for read in reads if read not in self._present]
-        return sorted(found)
+        return sorted(operators)
 
     def _again(self, operator: int) -> int:
         """Return the implementation by which an operator is computed again."""
         choice = self._choice[operator]
         if self._implementation(operator, choice).overwrites is None:
             return choice
-        each = self._graph.operators[operator].implementations
-        apart = (index for index, one in enumerate(each) if one.overwrites is None)
+        variants = self._graph.operators[operator].implementations
+        apart = (index for index, variant in enumerate(variants) if variant.overwrites is None)
         return next(apart, choice)
 
     def _implementation(self, operator: int, choice: int) -> Implementation:

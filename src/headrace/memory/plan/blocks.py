@@ -53,10 +53,12 @@ class BlockPlan:
 
 
 def _stored_bytes(graph: Graph, schedule: Schedule) -> int:
-    found = simulate_step(graph, schedule)
-    there = (found.first < schedule.forward_steps) & (found.last >= schedule.forward_steps)
-    sizes = np.array([each.nbytes for each in graph.storages])
-    return int(sizes[found.storage[there]].sum())
+    simulation = simulate_step(graph, schedule)
+    there = (simulation.first < schedule.forward_steps) & (
+        simulation.last >= schedule.forward_steps
+    )
+    sizes = np.array([storage.nbytes for storage in graph.storages])
+    return int(sizes[simulation.storage[there]].sum())
 
 
 @offered_by("headrace.memory")
@@ -75,7 +77,7 @@ class HeldBytes:
 
 
 def divide_budget(
-    blocks: Sequence[Sequence[BlockPlan]], held: HeldBytes, budget_bytes: int
+    blocks: Sequence[Sequence[BlockPlan]], model_bytes: HeldBytes, budget_bytes: int
 ) -> list[BlockPlan]:
     """Return a plan for each block, which together are the fastest within a budget.
 
@@ -87,54 +89,54 @@ def divide_budget(
     ------
     BudgetError : no choice fits; it has the least that one fits into.
     """
-    build = _Build(blocks, held)
+    build = _Build(blocks, model_bytes)
     build.model.add(build.peak <= budget_bytes // _KIB)
     build.model.minimize(build.cost)
-    chosen = build.solved()
-    if chosen is not None:
-        return chosen
-    build = _Build(blocks, held)
+    plans = build.solved()
+    if plans is not None:
+        return plans
+    build = _Build(blocks, model_bytes)
     build.model.minimize(build.peak)
     least = build.solved()
     assert least is not None  # without a limit every choice is one
-    needed = chain_peak(least, held)
+    needed = chain_peak(least, model_bytes)
     raise BudgetError(
         f"budget is {size(budget_bytes)}, the plans found for the blocks need {size(needed)}",
         least_bytes=needed,
     )
 
 
-def chain_peak(chosen: Sequence[BlockPlan], held: HeldBytes) -> int:
+def chain_peak(plans: Sequence[BlockPlan], model_bytes: HeldBytes) -> int:
     """Return the most bytes while any block runs, or between blocks."""
-    stored, peak = 0, held.between_bytes[0]
-    for index, each in enumerate(chosen):
-        peak = max(peak, held.running_bytes[index] + stored + each.step_bytes)
-        stored += each.stored_bytes
-        peak = max(peak, held.between_bytes[index + 1] + stored)
+    stored, peak = 0, model_bytes.between_bytes[0]
+    for index, plan in enumerate(plans):
+        peak = max(peak, model_bytes.running_bytes[index] + stored + plan.step_bytes)
+        stored += plan.stored_bytes
+        peak = max(peak, model_bytes.between_bytes[index + 1] + stored)
     return peak
 
 
 class _Build:
     """The program: one plan of each block, in KiB and microseconds or microjoules."""
 
-    def __init__(self, blocks: Sequence[Sequence[BlockPlan]], held: HeldBytes) -> None:
+    def __init__(self, blocks: Sequence[Sequence[BlockPlan]], model_bytes: HeldBytes) -> None:
         cp_model = import_cp_model()
         self.blocks = blocks
         self.model = cp_model.CpModel()
         self.chosen = [[self.model.new_bool_var("") for _ in plans] for plans in blocks]
         most = sum(max(_kib(p.stored_bytes + p.step_bytes) for p in plans) for plans in blocks)
-        most += _kib(max((*held.running_bytes, *held.between_bytes)))
-        self.peak = self.model.new_int_var(_kib(held.between_bytes[0]), most, "peak")
+        most += _kib(max((*model_bytes.running_bytes, *model_bytes.between_bytes)))
+        self.peak = self.model.new_int_var(_kib(model_bytes.between_bytes[0]), most, "peak")
         stored: Any = 0
         self.cost: Any = 0
         for index, (plans, picks) in enumerate(zip(blocks, self.chosen, strict=True)):
             self.model.add_exactly_one(picks)
-            own = sum(_kib(each.step_bytes) * pick for each, pick in zip(plans, picks, strict=True))
-            self.model.add(_kib(held.running_bytes[index]) + stored + own <= self.peak)
-            for each, pick in zip(plans, picks, strict=True):
-                stored += _kib(each.stored_bytes) * pick
-                self.cost += round(each.plan.cost) * pick
-            self.model.add(_kib(held.between_bytes[index + 1]) + stored <= self.peak)
+            own = sum(_kib(plan.step_bytes) * pick for plan, pick in zip(plans, picks, strict=True))
+            self.model.add(_kib(model_bytes.running_bytes[index]) + stored + own <= self.peak)
+            for plan, pick in zip(plans, picks, strict=True):
+                stored += _kib(plan.stored_bytes) * pick
+                self.cost += round(plan.plan.cost) * pick
+            self.model.add(_kib(model_bytes.between_bytes[index + 1]) + stored <= self.peak)
 
     def solved(self) -> list[BlockPlan] | None:
         """Return the plans of the best choice found; None if there is none."""
@@ -143,7 +145,7 @@ class _Build:
         if values is None:
             return None
         picked = iter(values.round().astype(bool).tolist())
-        return [each for plans in self.blocks for each in plans if next(picked)]
+        return [plan for plans in self.blocks for plan in plans if next(picked)]
 
 
 def _kib(nbytes: int) -> int:

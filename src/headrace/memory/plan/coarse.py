@@ -25,12 +25,12 @@ class CoarseProgram:
     ----------
     ways : variable of each (operator, implementation), of the forward pass and of backward
         operators.
-    kept : variable of a storage that is there when the forward pass has ended.
+    stored : variable of a storage that is live when the forward pass has ended.
     """
 
     model: LinearModel
     ways: dict[tuple[int, int], int]
-    kept: dict[int, int]
+    stored: dict[int, int]
 
     def choice(self, graph: Graph, values: np.ndarray) -> list[int]:
         """Return of every operator the implementation of most weight.
@@ -40,11 +40,11 @@ class CoarseProgram:
         return [
             max(
                 (
-                    way
-                    for way, each in enumerate(op.implementations)
-                    if not way or each.overwrites is None
+                    number
+                    for number, variant in enumerate(op.implementations)
+                    if not number or variant.overwrites is None
                 ),
-                key=lambda way, index=index: float(values[self.ways[index, way]]),
+                key=lambda number, index=index: float(values[self.ways[index, number]]),
             )
             for index, op in enumerate(graph.operators)
         ]
@@ -69,8 +69,8 @@ def coarse_program(graph: Graph, budget_bytes: int, count: int) -> CoarseProgram
     model = LinearModel()
     model.add_variables(len(build.cost), upper=1.0, cost=np.array(build.cost, float))
     build.rows.put(model)
-    kept = {storage: number for (part, storage), number in build.state.items() if not part}
-    return CoarseProgram(model=model, ways=build.ways, kept=kept)
+    stored = {storage: number for (part, storage), number in build.state.items() if not part}
+    return CoarseProgram(model=model, ways=build.ways, stored=stored)
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class _Coarse:
     ----------
     ends : by part, the stage whose backward operator it follows; 0: the forward pass. A part ends
         with the run of the next one's.
-    state : by (part, storage) that it is there when the part begins, in the run before it.
+    state : by (part, storage) that it is live when the part begins, in the run before it.
     again : by (part, operator) that it runs again in the part, at least once.
     """
 
@@ -107,8 +107,8 @@ class _Coarse:
     def choices(self) -> None:
         """Add one implementation of each first run (4.9)."""
         for operator in range(len(self.stages.graph.operators)):
-            for number, way in enumerate(self.stages.ways(operator)):
-                self.ways[operator, number] = self._variable(way.time_us)
+            for number, variant in enumerate(self.stages.ways(operator)):
+                self.ways[operator, number] = self._variable(variant.time_us)
             self.rows.add(self._all_ways(operator), lower=1.0, upper=1.0)
 
     def _all_ways(self, operator: int) -> Terms:
@@ -116,18 +116,18 @@ class _Coarse:
         return [(self.ways[operator, number], 1.0) for number in range(count)]
 
     def states(self) -> None:
-        """Add what is there when a part begins."""
+        """Add the storages that are live when a part begins."""
         for part, stage in enumerate(self.ends):
             for storage in sorted(self.stages.useful[max(stage, 1)] if self.stages.count else ()):
                 self.state[part, storage] = self._variable()
         for storage in sorted(self.stages.useful[1] if self.stages.count else ()):
             creator = self.stages.creator[storage]
-            made = [
+            creating = [
                 (self.ways[creator, number], -1.0)
-                for number, way in enumerate(self.stages.ways(creator))
-                if storage in way.creates
+                for number, variant in enumerate(self.stages.ways(creator))
+                if storage in variant.creates
             ]
-            self.rows.add([(self.state[0, storage], 1.0), *made], upper=0.0)
+            self.rows.add([(self.state[0, storage], 1.0), *creating], upper=0.0)
 
     def reruns(self, part: int) -> None:
         """Add the operators that may run again in a part."""
@@ -136,7 +136,7 @@ class _Coarse:
             return
         for operator in self.stages.forward:
             if self.stages.again(stage, operator):
-                least = min(way.time_us for way in self.stages.ways(operator))
+                least = min(variant.time_us for variant in self.stages.ways(operator))
                 self.again[part, operator] = self._variable(least)
 
     def _stages_of(self, part: int) -> range:
@@ -146,12 +146,12 @@ class _Coarse:
 
     def _reading(self, stage: int) -> dict[int, Terms]:
         """Return the implementations of a backward operator by what they read."""
-        found: dict[int, Terms] = {}
+        reading: dict[int, Terms] = {}
         operator = self.stages.backward(stage)
-        for number, way in enumerate(self.stages.ways(operator)):
-            for storage in self.stages.reads(way):
-                found.setdefault(storage, []).append((self.ways[operator, number], 1.0))
-        return found
+        for number, variant in enumerate(self.stages.ways(operator)):
+            for storage in self.stages.reads(variant):
+                reading.setdefault(storage, []).append((self.ways[operator, number], 1.0))
+        return reading
 
     def _supplied(self, terms: Terms, part: int, storage: int, again: dict[int, int]) -> None:
         """Require a storage to be there when a part begins, or to be made then."""
@@ -160,7 +160,9 @@ class _Coarse:
 
     def interval(self, part: int) -> None:
         """Add 4.7 and 4.8 of a part: what is read in it was there before, or is made in it."""
-        again = {by: number for (each, by), number in self.again.items() if each == part}
+        again = {
+            by: number for (rerun_part, by), number in self.again.items() if rerun_part == part
+        }
         for operator, number in again.items():
             for storage in self.stages.operands(operator):
                 self._supplied([(number, 1.0)], part, storage, again)
@@ -168,8 +170,8 @@ class _Coarse:
             for storage, terms in self._reading(stage).items():
                 self._supplied(terms, part, storage, again)
         if part + 1 < len(self.ends):
-            for (each, storage), number in self.state.items():
-                if each == part + 1:
+            for (state_part, storage), number in self.state.items():
+                if state_part == part + 1:
                     self._supplied([(number, 1.0)], part, storage, again)
             for storage, terms in self._reading(self.ends[part + 1]).items():
                 self.rows.add([*terms, (self.state[part + 1, storage], -1.0)], upper=0.0)
@@ -202,13 +204,13 @@ class _Coarse:
 
     def _run(self, operator: int) -> Terms:
         return [
-            (self.ways[operator, number], float(self.stages.run_bytes(way)))
-            for number, way in enumerate(self.stages.ways(operator))
+            (self.ways[operator, number], float(self.stages.run_bytes(variant)))
+            for number, variant in enumerate(self.stages.ways(operator))
         ]
 
     def forward_memory(self) -> None:
         """Add the memory in the forward pass (4.1)."""
-        stages, kept = self.stages, self.stages.graph.resident_bytes
+        stages, fixed_bytes = self.stages, self.stages.graph.resident_bytes
         needed = {
             storage: max((by for by in readers if storage in self.stages.operands(by)), default=-1)
             for storage, readers in stages.readers.items()
@@ -222,20 +224,22 @@ class _Coarse:
                 if needed[storage] >= operator:  # L_i
                     terms += [
                         (self.ways[creator, number], size)
-                        for number, way in enumerate(stages.ways(creator))
-                        if storage in way.creates
+                        for number, variant in enumerate(stages.ways(creator))
+                        if storage in variant.creates
                     ]
                 elif (0, storage) in self.state:
                     terms.append((self.state[0, storage], size))
-            self._limit(terms, kept)
+            self._limit(terms, fixed_bytes)
             ways = stages.ways(operator)
-            kept += stages.nbytes({each for way in ways for each in way.creates} & stages.kept)
+            fixed_bytes += stages.nbytes(
+                {created for variant in ways for created in variant.creates} & stages.kept
+            )
 
     def memory(self, part: int) -> None:
         """Add the memory in the run of the backward operator before a part (4.12)."""
         stage = self.ends[part]
         terms = self._run(self.stages.backward(stage))
-        for (each, storage), number in self.state.items():
-            if each == part:
+        for (state_part, storage), number in self.state.items():
+            if state_part == part:
                 terms.append((number, float(self.stages.graph.storages[storage].nbytes)))
         self._limit(terms, self.stages.entering_bytes[stage])

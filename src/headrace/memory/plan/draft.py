@@ -60,28 +60,32 @@ class Draft:
             return self.backward[operator - len(self.forward)]
         return self.forward[operator] if stage == 0 else self.again[stage][operator]
 
-    def set_way(self, stage: int, operator: int, way: int) -> None:
+    def set_way(self, stage: int, operator: int, implementation: int) -> None:
         """Give a run an implementation; one behind the forward pass is added if there is none."""
         if operator >= len(self.forward):
-            self.backward[operator - len(self.forward)] = way
+            self.backward[operator - len(self.forward)] = implementation
         elif stage == 0:
-            self.forward[operator] = way
+            self.forward[operator] = implementation
         else:
-            self.again[stage][operator] = way
+            self.again[stage][operator] = implementation
 
     def steps(self) -> list[tuple[int, int, int]]:
         """Return (stage, operator, implementation) of each step."""
-        found = [(0, operator, way) for operator, way in enumerate(self.forward)]
+        steps = [
+            (0, operator, implementation) for operator, implementation in enumerate(self.forward)
+        ]
         count = len(self.forward)
-        for stage, way in enumerate(self.backward, 1):
+        for stage, implementation in enumerate(self.backward, 1):
             if runs := self.again[stage]:
-                found += [(stage, operator, runs[operator]) for operator in sorted(runs)]
-            found.append((stage, count + stage - 1, way))
-        return found
+                steps += [(stage, operator, runs[operator]) for operator in sorted(runs)]
+            steps.append((stage, count + stage - 1, implementation))
+        return steps
 
     def schedule(self) -> Schedule:
         """Return the schedule."""
-        steps = tuple(Step(operator, way) for _, operator, way in self.steps())
+        steps = tuple(
+            Step(operator, implementation) for _, operator, implementation in self.steps()
+        )
         return Schedule(steps=steps, forward_steps=len(self.forward))
 
 

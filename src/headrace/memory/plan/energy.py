@@ -25,32 +25,32 @@ def load_watts(path: str | Path) -> dict[str, float]:
     return read_watts(Field(parse_json(read_text(path), str(path)), str(path), InputError))
 
 
-def read_watts(whole: Field) -> dict[str, float]:
+def read_watts(table: Field) -> dict[str, float]:
     """Read a table of watts from a field; raises the field's error."""
-    found = {name: whole.at(name).read(fields.number) for name in whole.read(fields.table)}
-    for name, watts in found.items():
+    watts_by_kind = {name: table.at(name).read(fields.number) for name in table.read(fields.table)}
+    for name, watts in watts_by_kind.items():
         if not 0 < watts < math.inf:
-            raise whole.at(name).wrong("more than 0 watts")
-    if DEFAULT not in found:
-        raise whole.wrong(f"an entry {DEFAULT!r}, for operators that are not named")
-    return found
+            raise table.at(name).wrong("more than 0 watts")
+    if DEFAULT not in watts_by_kind:
+        raise table.wrong(f"an entry {DEFAULT!r}, for operators that are not named")
+    return watts_by_kind
 
 
 def in_microjoules(graph: Graph, watts: Mapping[str, float]) -> Graph:
     """Return the graph with energies in microjoules in place of times in microseconds."""
     operators = tuple(
         replace(
-            each,
+            operator,
             implementations=tuple(
-                replace(way, time_us=way.time_us * watts.get(each.kind, watts[DEFAULT]))
-                for way in each.implementations
+                replace(variant, time_us=variant.time_us * watts.get(operator.kind, watts[DEFAULT]))
+                for variant in operator.implementations
             ),
         )
-        for each in graph.operators
+        for operator in graph.operators
     )
     return replace(graph, operators=operators)
 
 
 def unknown_kinds(watts: Mapping[str, float], graph: Graph) -> list[str]:
     """Return the kinds of a table that no operator of a graph has."""
-    return sorted(watts.keys() - {each.kind for each in graph.operators} - {DEFAULT})
+    return sorted(watts.keys() - {operator.kind for operator in graph.operators} - {DEFAULT})

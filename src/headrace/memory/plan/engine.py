@@ -34,9 +34,10 @@ class ScheduleMoves(Protocol):
         steps: np.ndarray,
         rounds: int,
         stop: Callable[[], bool],
-        found: Callable[[np.ndarray], None],
+        report: Callable[[np.ndarray], None],
+        /,
     ) -> np.ndarray:
-        """Return the best draft of some rounds; `found` is called with every faster one."""
+        """Return the best draft of some rounds; `report` is called with every faster one."""
         ...
 
 

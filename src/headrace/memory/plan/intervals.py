@@ -39,10 +39,10 @@ def improved(
     build = _Intervals(stages, budget_bytes, start, spare)
     build.build()
     variables = build.listed()
-    found = solve_cpsat(build.model, [variable for variable, _ in variables], parameters)
-    if found.values is None:
+    solution = solve_cpsat(build.model, [variable for variable, _ in variables], parameters)
+    if solution.values is None:
         return None
-    return build.draft(dict(zip((key for _, key in variables), found.values, strict=True)))
+    return build.draft(dict(zip((key for _, key in variables), solution.values, strict=True)))
 
 
 @dataclass(slots=True)
@@ -106,9 +106,10 @@ class _Intervals:
                 self._reads(run, first=number == 0)
         for run in self.backward:
             self._reads(run, first=False)
-        for stage, held in enumerate(self.stages.entering_bytes):
+        for stage, entering_bytes in enumerate(self.stages.entering_bytes):
             self._occupy(
-                self.model.new_fixed_size_interval_var(stage * self.span, self.span, ""), held
+                self.model.new_fixed_size_interval_var(stage * self.span, self.span, ""),
+                entering_bytes,
             )
         self.model.add_cumulative(self.intervals, self.demands, self.budget // self.unit)
         self.model.minimize(sum(literal * time for literal, time in self.cost))
@@ -127,15 +128,19 @@ class _Intervals:
             (t for t in range(1, self.stages.count + 1) if self.stages.again(t, operator)),
             default=0,
         )
-        known = sorted(t for t, runs in enumerate(self.start.again) if operator in runs)
-        count = max(len(known), min(_MOST_RERUNS, len(known) + self.spare)) if last else 0
+        hinted_stages = sorted(t for t, runs in enumerate(self.start.again) if operator in runs)
+        count = (
+            max(len(hinted_stages), min(_MOST_RERUNS, len(hinted_stages) + self.spare))
+            if last
+            else 0
+        )
         before = None
         for number in range(count):
-            there = known[number] if number < len(known) else None
+            there = hinted_stages[number] if number < len(hinted_stages) else None
             stage = self.model.new_int_var(self.stages.first_again, last, "")
             self.model.add_hint(stage, there or last)
-            chosen = self.start.again[there][operator] if there else None
-            ways = self._ways(operator, chosen, again=True)
+            hinted_variant = self.start.again[there][operator] if there else None
+            ways = self._ways(operator, hinted_variant, again=True)
             self.model.add_at_most_one(ways.values())
             if before is not None:
                 for literal in ways.values():
@@ -154,21 +159,21 @@ class _Intervals:
         slot = stage * self.span + self.span - 1
         run = _Run(operator, stage, slot, ways, slot)
         for number, literal in ways.items():
-            way = self.stages.ways(operator)[number]
-            self._occupy_slot(slot, literal, self.stages.run_bytes(way))
+            variant = self.stages.ways(operator)[number]
+            self._occupy_slot(slot, literal, self.stages.run_bytes(variant))
         self.backward.append(run)
 
-    def _ways(self, operator: int, chosen: int | None, *, again: bool) -> dict[int, Any]:
+    def _ways(self, operator: int, hinted_variant: int | None, *, again: bool) -> dict[int, Any]:
         """Return a literal for each implementation of a run; in place only as in the start."""
-        found: dict[int, Any] = {}
-        for number, way in enumerate(self.stages.ways(operator)):
-            if way.overwrites is not None and (again or number != chosen):
+        literals: dict[int, Any] = {}
+        for number, variant in enumerate(self.stages.ways(operator)):
+            if variant.overwrites is not None and (again or number != hinted_variant):
                 continue
             literal = self.model.new_bool_var("")
-            self.model.add_hint(literal, number == chosen)
-            self.cost.append((literal, round(way.time_us * _NS_PER_US)))
-            found[number] = literal
-        return found
+            self.model.add_hint(literal, number == hinted_variant)
+            self.cost.append((literal, round(variant.time_us * _NS_PER_US)))
+            literals[number] = literal
+        return literals
 
     def _occupy_slot(self, slot: Any, literal: Any, nbytes: int) -> None:
         if nbytes > 0:
@@ -181,8 +186,12 @@ class _Intervals:
         stages = self.stages
         ways = {number: stages.ways(run.operator)[number] for number in run.ways}
         horizon = (stages.count + 1) * self.span - 1
-        for storage in sorted({each for way in ways.values() for each in way.creates}):
-            making = [run.ways[number] for number, way in ways.items() if storage in way.creates]
+        for storage in sorted(
+            {created for variant in ways.values() for created in variant.creates}
+        ):
+            making = [
+                run.ways[number] for number, variant in ways.items() if storage in variant.creates
+            ]
             nbytes = stages.graph.storages[storage].nbytes
             if storage in stages.kept:
                 length = self.span - run.operator if first else 1
@@ -211,11 +220,11 @@ class _Intervals:
                 length, 0 if last is None or run.hinted is None else last + 1 - run.hinted
             )
             run.ends[storage] = end
-        for number, way in ways.items():
-            self._occupy_slot(run.slot, run.ways[number], way.workspace_bytes)
+        for number, variant in ways.items():
+            self._occupy_slot(run.slot, run.ways[number], variant.workspace_bytes)
 
     def _reads(self, run: _Run, *, first: bool) -> None:
-        """Require an instance of each operand that is there at the run."""
+        """Require an instance of each operand that is live at the run."""
         ways = self.stages.ways(run.operator)
         for storage in sorted({r for n in run.ways for r in self.stages.reads(ways[n])}):
             readers = [
@@ -224,17 +233,17 @@ class _Intervals:
                 if storage in ways[number].reads
             ]
             sources = self.runs[self.stages.creator[storage]]
-            sources = [each for each in sources[:1] if first] or sources
-            sources = [each for each in sources if storage in each.ends]
-            serving = [self._serves(each, run, storage) for each in sources]
+            sources = [source for source in sources[:1] if first] or sources
+            sources = [source for source in sources if storage in source.ends]
+            serving = [self._serves(source, run, storage) for source in sources]
             self._hint(run, storage, sources, serving)
-            for literal, way in readers:
+            for literal, variant in readers:
                 self.model.add_bool_or([*(served for served, _ in serving), ~literal])
-                if way.overwrites == storage:
+                if variant.overwrites == storage:
                     self._ended(run, literal, serving)
 
     def _serves(self, source: _Run, run: _Run, storage: int) -> tuple[Any, Any]:
-        """Return a literal that an instance of a storage is there at a run, and its end."""
+        """Return a literal that an instance of a storage is live at a run, and its end."""
         served, end = self.model.new_bool_var(""), source.ends[storage]
         making = [
             literal
@@ -252,8 +261,8 @@ class _Intervals:
         """Hint the instance that a run reads in the schedule to start from: the latest one."""
         latest, slot = None, -1
         for number, source in enumerate(sources):
-            known = source.hinted is not None and (storage, source.hinted) in self.last_slots
-            if known and run.hinted is not None and slot < (source.hinted or 0) < run.hinted:
+            is_hinted = source.hinted is not None and (storage, source.hinted) in self.last_slots
+            if is_hinted and run.hinted is not None and slot < (source.hinted or 0) < run.hinted:
                 latest, slot = number, source.hinted or 0
         reads = run.hinted is not None and self._reads_there(run, storage)
         for number, (served, _) in enumerate(serving):
@@ -261,8 +270,8 @@ class _Intervals:
 
     def _reads_there(self, run: _Run, storage: int) -> bool:
         stage = (run.hinted or 0) // self.span
-        way = self.start.way(stage, run.operator)
-        return storage in self.stages.ways(run.operator)[way].reads
+        implementation = self.start.way(stage, run.operator)
+        return storage in self.stages.ways(run.operator)[implementation].reads
 
     def _ended(self, run: _Run, literal: Any, serving: list[tuple[Any, Any]]) -> None:
         """Require that an overwritten instance is read by nothing later; its memory counts once.
@@ -277,26 +286,32 @@ class _Intervals:
 
         Implementation -1 is the stage of a rerun.
         """
-        found: list[tuple[Any, tuple[int, int, int]]] = []
+        variables: list[tuple[Any, tuple[int, int, int]]] = []
         for operator, runs in self.runs.items():
             for number, run in enumerate(runs):
-                found += [(literal, (operator, number, way)) for way, literal in run.ways.items()]
+                variables += [
+                    (literal, (operator, number, implementation))
+                    for implementation, literal in run.ways.items()
+                ]
                 if number:
-                    found.append((run.stage, (operator, number, -1)))
+                    variables.append((run.stage, (operator, number, -1)))
         for run in self.backward:
-            found += [(literal, (run.operator, 0, way)) for way, literal in run.ways.items()]
-        return found
+            variables += [
+                (literal, (run.operator, 0, implementation))
+                for implementation, literal in run.ways.items()
+            ]
+        return variables
 
     def draft(self, values: dict[tuple[int, int, int], float]) -> Draft:
         """Return the schedule of a solution."""
         draft = Draft.plain(self.stages)
-        for (operator, number, way), value in values.items():
-            if way < 0 or value < 0.5:
+        for (operator, number, implementation), value in values.items():
+            if implementation < 0 or value < 0.5:
                 continue
             if operator not in self.stages.forward:
-                draft.backward[operator - len(self.stages.forward)] = way
+                draft.backward[operator - len(self.stages.forward)] = implementation
             elif number:
-                draft.again[int(values[operator, number, -1])][operator] = way
+                draft.again[int(values[operator, number, -1])][operator] = implementation
             else:
-                draft.forward[operator] = way
+                draft.forward[operator] = implementation
         return draft

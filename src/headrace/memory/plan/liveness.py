@@ -1,8 +1,8 @@
-"""The exact program: storages are there as long as they are read, and memory is a running sum.
+"""The exact program: storages are live as long as they are read, and memory is a running sum.
 
 Within a stage a storage can only come and go at its *events*: the forward operator that creates
-it, those that read it, and the backward operator if it does. Between two events it is there or not,
-one variable each; before the first it is there if it enters the stage, after the last if it leaves.
+it, those that read it, and the backward operator if it does. Between two events it is live or not,
+one variable each; before the first it is live if it enters the stage, after the last if it leaves.
 So the memory at every step is what a replay of the schedule finds, where the paper's program (4.14
 with the upper bound of L_i^k) has a bound of it. The memory at a step is the one before plus what
 came minus what went (as in Checkmate, Jain et al. 2020, section 4.4), so the rows stay short.
@@ -43,7 +43,7 @@ def exact_program(graph: Graph, budget_bytes: int, futures: int = _FUTURES) -> S
     model.add_binaries(build.variables - model.variables)
     build.futures(futures)
     build.memory(budget_bytes)
-    # indicators, and what is there as a share of the budget
+    # indicators, and live bytes as a share of the budget
     model.add_variables(build.variables - model.variables, upper=1.0)
     rows.put(model)
     return StepProgram(model=model, runs=runs)
@@ -57,8 +57,8 @@ class _Exact:
     ----------
     variables : how many there are, with those that are still to be added to the model.
     entering : variable of a storage that enters a stage.
-    change : by (stage, slot) terms of what is there in the next slot and not in this, in bytes;
-        slots of a stage are the forward operators, then the backward operator.
+    change : by (stage, slot) terms of storages that are live in the next slot and not in this, in
+        bytes; slots of a stage are the forward operators, then the backward operator.
     """
 
     stages: Stages
@@ -73,13 +73,13 @@ class _Exact:
     def lifetimes(self) -> None:
         """Add the variables between events, and the rows on them.
 
-        What runs read is there (4.7, 4.8); it comes by what creates it and goes by what overwrites
-        it (4.7, 4.10, 4.11).
+        Storages that runs read are live (4.7, 4.8): from the run that creates one to the run that
+        overwrites it (4.7, 4.10, 4.11).
         """
         reading: dict[tuple[int, int, int], list[tuple[Run, int]]] = {}
-        for run, number in self.runs.chosen.items():
+        for run, number in self.runs.variables.items():
             slot = self._slot(run)
-            for storage in self.stages.reads(run.way):
+            for storage in self.stages.reads(run.variant):
                 reading.setdefault((run.stage, storage, slot), []).append((run, number))
         for stage in range(self.stages.count + 1):
             for storage in sorted(self.stages.useful[stage]):
@@ -93,17 +93,19 @@ class _Exact:
     ) -> None:
         """Add a storage's variables of one stage, event by event."""
         there = self.entering.get((stage, storage))
-        made = self.runs.made(stage, storage)
-        if there is None and not made:
+        creating = self.runs.made(stage, storage)
+        if there is None and not creating:
             # read by nothing here: the rows of its readers would have no terms to cover them
             for slot in self._slots(storage):
                 for _, number in reading.get((stage, storage, slot), ()):
                     self.rows.add([(number, 1.0)], upper=0.0)
             return
-        if made:
+        if creating:
             after = self._variable()
             before = [] if there is None else [(there, -1.0)]
-            self.rows.add([(after, 1.0), *before, *((number, -1.0) for number in made)], upper=0.0)
+            self.rows.add(
+                [(after, 1.0), *before, *((number, -1.0) for number in creating)], upper=0.0
+            )
             self._step(stage, self.stages.creator[storage], storage, there, after)
             there = after
         for slot in self._slots(storage):
@@ -114,7 +116,7 @@ class _Exact:
             # delta <= there, of one operator's implementations together
             self.rows.add([*((number, 1.0) for _, number in readers), (there, -1.0)], upper=0.0)
             after = self._variable()
-            gone = [(number, 1.0) for run, number in readers if run.way.overwrites == storage]
+            gone = [(number, 1.0) for run, number in readers if run.variant.overwrites == storage]
             self.rows.add([(after, 1.0), (there, -1.0)], upper=0.0)
             if gone:
                 self.rows.add([(after, 1.0), *gone], upper=1.0)
@@ -133,18 +135,20 @@ class _Exact:
 
     def _step(self, stage: int, slot: int, storage: int, before: int | None, after: int) -> None:
         size = float(self.stages.graph.storages[storage].nbytes)
-        found = self.change.setdefault((stage, slot), [])
-        found.append((after, size))
+        terms = self.change.setdefault((stage, slot), [])
+        terms.append((after, size))
         if before is not None:
-            found.append((before, -size))
+            terms.append((before, -size))
 
     def futures(self, count: int) -> None:
         """Add the rows on the future of some stages, from the last one to the first."""
         last = self.stages.count
-        chosen = {1 + index * last // count for index in range(min(count, last))} if last else set()
+        future_stages = (
+            {1 + index * last // count for index in range(min(count, last))} if last else set()
+        )
         after: dict[int, int] = {}
         end = last + 1
-        for stage in sorted(chosen, reverse=True):
+        for stage in sorted(future_stages, reverse=True):
             again = self._indicators(stage, end, after)
             for operator, number in again.items():
                 for storage in self.stages.operands(operator):
@@ -152,7 +156,7 @@ class _Exact:
             for later in range(stage, last + 1):
                 reading: dict[int, Terms] = {}
                 for run, number in self.runs.of_operator(later, self.stages.backward(later)):
-                    for storage in self.stages.reads(run.way):
+                    for storage in self.stages.reads(run.variant):
                         reading.setdefault(storage, []).append((number, 1.0))
                 for storage, terms in reading.items():
                     self._supply(stage, storage, terms, again)
@@ -160,19 +164,19 @@ class _Exact:
 
     def _indicators(self, stage: int, end: int, after: dict[int, int]) -> dict[int, int]:
         """Add by operator: at most 1 if it runs again in a stage or later, else 0."""
-        found: dict[int, int] = {}
+        indicators: dict[int, int] = {}
         for operator in self.stages.forward:
             terms = [
                 (number, -1.0)
-                for each in range(stage, end)
-                for _, number in self.runs.of_operator(each, operator)
+                for later in range(stage, end)
+                for _, number in self.runs.of_operator(later, operator)
             ]
             if operator in after:
                 terms.append((after[operator], -1.0))
             if terms:
-                found[operator] = self._variable()
-                self.rows.add([(found[operator], 1.0), *terms], upper=0.0)
-        return found
+                indicators[operator] = self._variable()
+                self.rows.add([(indicators[operator], 1.0), *terms], upper=0.0)
+        return indicators
 
     def _supply(self, stage: int, storage: int, terms: Terms, again: dict[int, int]) -> None:
         """Require a storage that is read in a stage or later to enter it or to be made then."""
@@ -185,10 +189,10 @@ class _Exact:
         In place of 4.1 to 4.6 and 4.12 to 4.15: there every sum is over all storages.
         """
         stages, scale = self.stages, float(max(budget_bytes, 1))
-        graph, kept = stages.graph, 0
+        graph, fixed_bytes = stages.graph, 0
         for stage in range(stages.count + 1):
             fixed = stages.entering_bytes[stage]
-            held = [
+            live = [
                 (self.entering[stage, storage], stages.graph.storages[storage].nbytes / scale)
                 for storage in sorted(stages.useful[stage])
                 if (stage, storage) in self.entering
@@ -201,14 +205,18 @@ class _Exact:
                 if not runs and not changes:
                     continue
                 there = self._variable()
-                # what is there while the slot's operator runs
+                # live bytes while the slot's operator runs
                 self.rows.add(
-                    [(there, 1.0), *((n, -value) for n, value in held)], lower=0.0, upper=0.0
+                    [(there, 1.0), *((n, -value) for n, value in live)], lower=0.0, upper=0.0
                 )
-                spent = [(number, stages.run_bytes(run.way) / scale) for run, number in runs]
-                self.rows.add([(there, 1.0), *spent], upper=(budget_bytes - fixed - kept) / scale)
-                held = [(there, 1.0), *((n, value / scale) for n, value in changes)]
+                spent = [(number, stages.run_bytes(run.variant) / scale) for run, number in runs]
+                self.rows.add(
+                    [(there, 1.0), *spent], upper=(budget_bytes - fixed - fixed_bytes) / scale
+                )
+                live = [(there, 1.0), *((n, value / scale) for n, value in changes)]
                 if stage == 0:
-                    made = {each for way in stages.ways(operator) for each in way.creates}
-                    kept += stages.nbytes(made & stages.kept)
-            kept = 0
+                    created = {
+                        storage for variant in stages.ways(operator) for storage in variant.creates
+                    }
+                    fixed_bytes += stages.nbytes(created & stages.kept)
+            fixed_bytes = 0

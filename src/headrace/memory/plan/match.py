@@ -12,8 +12,8 @@ _BY = {"optimizer": " (`optimizer=`)", "gradients": " (`accumulates=`)", "bucket
 """Arguments of `headrace.memory.fit` that what is resident depends on."""
 
 
-def require_match(plan: MemoryPlan, wanted: MemoryProfile, source: str) -> None:
-    """Check that a plan's schedule is one of the step of `wanted`, whatever its measured costs.
+def require_match(plan: MemoryPlan, step: MemoryProfile, source: str) -> None:
+    """Check that a plan's schedule is one of `step`, whatever its measured costs.
 
     Parameters
     ----------
@@ -23,33 +23,35 @@ def require_match(plan: MemoryPlan, wanted: MemoryProfile, source: str) -> None:
     ------
     MismatchError : naming all that differs.
     """
-    found = differences(plan.profile, wanted)
-    if found:
-        raise MismatchError(f"{source} is for another training step: {'; '.join(found)}")
+    differing = differences(plan.profile, step)
+    if differing:
+        raise MismatchError(f"{source} is for another training step: {'; '.join(differing)}")
 
 
-def differences(made_for: MemoryProfile, wanted: MemoryProfile) -> list[str]:
-    """Return what differs between two steps, besides times and workspaces; empty: nothing."""
-    shapes = shapes_of(made_for), shapes_of(wanted)
-    found = [
-        f"{label} {one}, here {other}"
-        for label, one, other in (
+def differences(made_for: MemoryProfile, step: MemoryProfile) -> list[str]:
+    """Return the differences of two steps, besides times and workspaces."""
+    shapes = shapes_of(made_for), shapes_of(step)
+    differing = [
+        f"{label} {theirs}, here {ours}"
+        for label, theirs, ours in (
             ("shapes", *shapes),
-            ("device", made_for.device, wanted.device),
-            ("torch", made_for.torch, wanted.torch),
-            *_resident(made_for.graph, wanted.graph),
+            ("device", made_for.device, step.device),
+            ("torch", made_for.torch, step.torch),
+            *_resident(made_for.graph, step.graph),
         )
-        if one != other
+        if theirs != ours
     ]
-    if made_for.model_digest != wanted.model_digest and shapes[0] == shapes[1]:
-        one, other = (f"{each.model} ({each.model_digest[:_SHORT]})" for each in (made_for, wanted))
-        found.insert(0, f"model {one}, here {other}")
-    if not found and structure(made_for.graph) != structure(wanted.graph):
-        found.append(
+    if made_for.model_digest != step.model_digest and shapes[0] == shapes[1]:
+        theirs, ours = (
+            f"{profile.model} ({profile.model_digest[:_SHORT]})" for profile in (made_for, step)
+        )
+        differing.insert(0, f"model {theirs}, here {ours}")
+    if not differing and structure(made_for.graph) != structure(step.graph):
+        differing.append(
             "its operators have other implementations, as of another version of headrace, or of "
             "other settings of exact, lossy, conditional and offload"
         )
-    return found
+    return differing
 
 
 def structure(graph: Graph) -> Graph:
@@ -62,18 +64,20 @@ def structure(graph: Graph) -> Graph:
 
 
 def _without_costs(operator: Operator) -> Operator:
-    ways = (replace(each, time_us=0.0, workspace_bytes=0) for each in operator.implementations)
+    ways = (
+        replace(variant, time_us=0.0, workspace_bytes=0) for variant in operator.implementations
+    )
     return replace(operator, implementations=tuple(ways))
 
 
 def shapes_of(step: MemoryProfile) -> str:
     """Return the shapes and types of a step's inputs in words."""
-    return ", ".join(f"{list(each.shape)} {each.dtype}" for each in step.inputs)
+    return ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in step.inputs)
 
 
-def _resident(made_for: Graph, wanted: Graph) -> list[tuple[str, str, str]]:
-    one, other = made_for.resident, wanted.resident
+def _resident(made_for: Graph, graph: Graph) -> list[tuple[str, str, str]]:
+    theirs, ours = made_for.resident, graph.resident
     return [
-        (f"bytes of {name}{_BY.get(name, '')}", str(one.get(name, 0)), str(other.get(name, 0)))
-        for name in sorted({*one, *other})
+        (f"bytes of {name}{_BY.get(name, '')}", str(theirs.get(name, 0)), str(ours.get(name, 0)))
+        for name in sorted({*theirs, *ours})
     ]

@@ -12,7 +12,7 @@ def post_optimized(graph: Graph, schedule: Schedule, budget_bytes: int) -> Sched
     One run after the other, those first that save the most time; what runs does not change.
     """
     simulator, steps = Simulator(graph), list(schedule.steps)
-    ways = [each.implementations for each in graph.operators]
+    ways = [operator.implementations for operator in graph.operators]
     savings = sorted(
         (ways[step.operator][number].time_us - ways[step.operator][0].time_us, index, number)
         for index, step in enumerate(steps)

@@ -147,7 +147,7 @@ def _start_keeping(solve: Incumbent, coarse: CoarseProgram, values: np.ndarray) 
         if solve.ended():
             return
         storages = [
-            storage for storage, number in coarse.kept.items() if values[number] >= threshold
+            storage for storage, number in coarse.stored.items() if values[number] >= threshold
         ]
         schedule = keep_schedule(solve.graph, storages, choice)
         solve.start(Draft.of(solve.stages, schedule))

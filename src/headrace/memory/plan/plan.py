@@ -106,7 +106,7 @@ class MemoryPlan(ArtifactValue):
     @property
     def plain_us(self) -> float:
         """Time of a run without recomputation, by first implementations."""
-        return sum(each.implementations[0].time_us for each in self.profile.graph.operators)
+        return sum(operator.implementations[0].time_us for operator in self.profile.graph.operators)
 
     def of_schedule(self, schedule: Schedule, budget_bytes: int | None = None) -> "MemoryPlan":
         """Return the plan with another schedule, of which no bound is known.
@@ -116,7 +116,9 @@ class MemoryPlan(ArtifactValue):
         budget_bytes : None: the schedule's peak.
         """
         proof = verify(self.profile.graph, schedule, budget_bytes)
-        settings = {key: each for key, each in self.settings.items() if key != "energy_bound_uj"}
+        settings = {
+            key: setting for key, setting in self.settings.items() if key != "energy_bound_uj"
+        }
         return replace(
             self,
             budget_bytes=budget_bytes or proof.peak_bytes,
@@ -170,17 +172,17 @@ class MemoryPlan(ArtifactValue):
         ------
         ArtifactError : naming the field, what was found and what is needed.
         """
-        whole = Field(artifact.head, source, ArtifactError)
+        head = Field(artifact.head, source, ArtifactError)
         tables = {name: table for name, table in artifact.tables.items() if name != "steps"}
         made_for = Artifact(
             kind=MemoryProfile.KIND,
             schema=MemoryProfile.SCHEMA,
-            head=whole.at("profile").read(fields.table),
+            head=head.at("profile").read(fields.table),
             tables=tables,
-            provenance=whole.at("origin").read(fields.table),
+            provenance=head.at("origin").read(fields.table),
         )
-        if whole.at("profile_digest").text() != made_for.digest:
-            raise whole.at("profile_digest").wrong(f"that of 'profile', {made_for.digest}")
+        if head.at("profile_digest").text() != made_for.digest:
+            raise head.at("profile_digest").wrong(f"that of 'profile', {made_for.digest}")
         steps = artifact.numbers("steps", _STEPS, source)
         columns = [steps[name].tolist() for name in _STEPS]
         rows = Field(list(zip(*columns, strict=True)), f"{source}: table 'steps'", ArtifactError)
@@ -188,33 +190,33 @@ class MemoryPlan(ArtifactValue):
             Step(*(row.at(part).integer(0, _MOST_STEPS) for part in range(2)))
             for row in rows.items()
         )
-        time_us, bound_us = (_time(whole.at(name)) for name in ("time_us", "bound_us"))
+        time_us, bound_us = (_time(head.at(name)) for name in ("time_us", "bound_us"))
         if bound_us > time_us * (1 + _SOLVED):
-            raise whole.at("bound_us").wrong(f"at most 'time_us', {time_us!r}")
+            raise head.at("bound_us").wrong(f"at most 'time_us', {time_us!r}")
         return cls(
             profile=MemoryProfile.from_artifact(made_for, f"{source}: profile"),
-            budget_bytes=whole.at("budget_bytes").integer(0, _MOST_BYTES),
+            budget_bytes=head.at("budget_bytes").integer(0, _MOST_BYTES),
             schedule=Schedule(
-                steps=order, forward_steps=whole.at("forward_steps").integer(0, len(order))
+                steps=order, forward_steps=head.at("forward_steps").integer(0, len(order))
             ),
-            peak_bytes=whole.at("peak_bytes").integer(0, _MOST_BYTES),
+            peak_bytes=head.at("peak_bytes").integer(0, _MOST_BYTES),
             time_us=time_us,
             bound_us=bound_us,
-            settings=_settings(whole.at("settings")),
+            settings=_settings(head.at("settings")),
             provenance=artifact.provenance,
         )
 
 
 def _settings(value: Field) -> Mapping[str, Any]:
-    found = value.read(fields.table)
-    if "watts" in found:
+    settings = value.read(fields.table)
+    if "watts" in settings:
         read_watts(value.at("watts"))
         _time(value.at("energy_bound_uj", default=0.0))
-    return found
+    return settings
 
 
 def _time(value: Field) -> float:
-    found = value.read(fields.number)
-    if not 0 <= found < float("inf"):
+    time_us = value.read(fields.number)
+    if not 0 <= time_us < float("inf"):
         raise value.wrong("0 or more microseconds (microjoules for an energy)")
-    return found
+    return time_us

@@ -45,10 +45,10 @@ class Rows:
         self._lower.append(lower)
         self._upper.append(upper)
 
-    def supply(self, terms: Terms, there: int | None, made: int | None) -> None:
+    def supply(self, terms: Terms, there: int | None, creating: int | None) -> None:
         """Add that the terms' sum is at most that of two variables, as far as there are such."""
-        given = [(number, -1.0) for number in (there, made) if number is not None]
-        self.add([*terms, *given], upper=0.0)
+        supplies = [(number, -1.0) for number in (there, creating) if number is not None]
+        self.add([*terms, *supplies], upper=0.0)
 
     def put(self, model: LinearModel) -> None:
         """Add the rows to a model."""
@@ -69,7 +69,7 @@ class Run:
     stage: int
     operator: int
     implementation: int
-    way: Implementation
+    variant: Implementation
 
 
 @dataclass(slots=True)
@@ -78,12 +78,12 @@ class Runs:
 
     Attributes
     ----------
-    chosen : run to its variable.
+    variables : of the runs.
     """
 
     model: LinearModel
     stages: Stages
-    chosen: dict[Run, int] = field(default_factory=dict[Run, int])
+    variables: dict[Run, int] = field(default_factory=dict[Run, int])
     of: dict[tuple[int, int], list[tuple[Run, int]]] = field(
         default_factory=dict[tuple[int, int], list[tuple[Run, int]]]
     )
@@ -100,23 +100,23 @@ class Runs:
             able = [i for i in stages.forward if stage == 0 or stages.again(stage, i)]
             for operator in [*able, *([stages.backward(stage)] if stage else [])]:
                 listed += [
-                    Run(stage=stage, operator=operator, implementation=number, way=way)
-                    for number, way in enumerate(stages.ways(operator))
-                    if runs._allowed(stage, operator, way)
+                    Run(stage=stage, operator=operator, implementation=number, variant=variant)
+                    for number, variant in enumerate(stages.ways(operator))
+                    if runs._allowed(stage, operator, variant)
                 ]
         numbers = model.add_binaries(
-            len(listed), cost=np.array([run.way.time_us for run in listed], float)
+            len(listed), cost=np.array([run.variant.time_us for run in listed], float)
         )
         for run, number in zip(listed, numbers.tolist(), strict=True):
-            runs.chosen[run] = number
+            runs.variables[run] = number
             runs.of.setdefault((run.stage, run.operator), []).append((run, number))
-            for storage in run.way.creates:
+            for storage in run.variant.creates:
                 runs.making.setdefault((run.stage, storage), []).append(number)
         return runs
 
-    def _allowed(self, stage: int, operator: int, way: Implementation) -> bool:
+    def _allowed(self, stage: int, operator: int, variant: Implementation) -> bool:
         """Return false for a run that overwrites what is kept or may be read afterwards."""
-        stages, over = self.stages, way.overwrites
+        stages, over = self.stages, variant.overwrites
         if over is None:
             return True
         if operator in stages.forward or over in stages.creator:
@@ -145,11 +145,11 @@ class Runs:
 
     def schedule(self, values: np.ndarray) -> Schedule:
         """Return the schedule of a solution."""
-        chosen = [run for run, number in self.chosen.items() if values[number] > _HALF]
-        chosen.sort(key=lambda run: (run.stage, run.operator))
-        first = [run.implementation for run in chosen if run.stage == 0]
-        rest = [[Step(run.operator, run.implementation)] for run in chosen if run.stage > 0]
-        return self.stages.schedule(first, rest)
+        runs = [run for run, number in self.variables.items() if values[number] > _HALF]
+        runs.sort(key=lambda run: (run.stage, run.operator))
+        first = [run.implementation for run in runs if run.stage == 0]
+        reruns = [[Step(run.operator, run.implementation)] for run in runs if run.stage > 0]
+        return self.stages.schedule(first, reruns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,13 +34,13 @@ def repeated_blocks(graph: Graph) -> list[list[Block]]:
     for index, operator in enumerate(graph.operators):
         for prefix, number in _numbered(operator.module):
             members.setdefault(prefix, {}).setdefault(number, []).append(index)
-    found: list[list[Block]] = []
+    classes_of_blocks: list[list[Block]] = []
     taken: set[int] = set()
     for prefix in sorted(members, key=lambda name: name.count(".")):
         classes: dict[object, list[Block]] = {}
         for number, operators in sorted(members[prefix].items()):
             if taken.isdisjoint(operators):
-                split = sum(each < graph.forward_count for each in operators)
+                split = sum(operator < graph.forward_count for operator in operators)
                 block = Block(
                     name=f"{prefix}{number}",
                     forward=tuple(operators[:split]),
@@ -51,9 +51,11 @@ def repeated_blocks(graph: Graph) -> list[list[Block]]:
                     classes.setdefault(key, []).append(block)
         for blocks in classes.values():
             if len(blocks) > 1:
-                found.append(blocks)
-                taken.update(each for block in blocks for each in (*block.forward, *block.backward))
-    return found
+                classes_of_blocks.append(blocks)
+                taken.update(
+                    operator for block in blocks for operator in (*block.forward, *block.backward)
+                )
+    return classes_of_blocks
 
 
 def _numbered(module: str) -> Iterator[tuple[str, int]]:
@@ -61,18 +63,18 @@ def _numbered(module: str) -> Iterator[tuple[str, int]]:
     parts = module.split(".")
     for place, part in enumerate(parts):
         if part.isdigit():
-            yield "".join(f"{each}." for each in parts[:place]), int(part)
+            yield "".join(f"{name}." for name in parts[:place]), int(part)
 
 
 def _signature(graph: Graph, operators: list[int], skipped: int) -> tuple[object, ...]:
-    """Return what equal blocks have in common."""
+    """Return the key that equal blocks share."""
     return tuple(
         (
             index < graph.forward_count,
             graph.operators[index].module[skipped:],
             tuple(
-                (way.name, *(graph.storages[each].nbytes for each in way.creates))
-                for way in graph.operators[index].implementations
+                (variant.name, *(graph.storages[storage].nbytes for storage in variant.creates))
+                for variant in graph.operators[index].implementations
             ),
         )
         for index in operators

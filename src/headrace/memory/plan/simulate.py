@@ -22,10 +22,10 @@ class SimulatedStep:
     Attributes
     ----------
     bytes : (steps,) int64, allocated while a step runs: what is resident, the storages that are
-        there, those that it creates, and its workspace (m_i, m~_i^k and m^_k of 4.1 to 4.3).
+        live, those that it creates, and its workspace (m_i, m~_i^k and m^_k of 4.1 to 4.3).
     time_us : of all steps (4.9).
     storage, first, last : (instances,) int64: its storage, the step that creates it, and the last
-        step at which it is there. Sorted by storage, then by `first`.
+        step at which it is live. Sorted by storage, then by `first`.
     events : (events,) int64, sorted: ``storage * span + 2 * step`` of every read, one more of every
         creation.
     span : 2 * steps + 2.
@@ -50,7 +50,7 @@ class SimulatedStep:
         return int(self.bytes.argmax())
 
     def storages_at(self, step: int) -> list[int]:
-        """Return the storages that are there while a step runs, once for each instance."""
+        """Return the storages that are live while a step runs, once for each instance."""
         return self.storage[(self.first <= step) & (step <= self.last)].tolist()
 
 
@@ -58,19 +58,24 @@ class Simulator:
     """Simulates schedules of one graph, of which it keeps the implementations as arrays."""
 
     def __init__(self, graph: Graph) -> None:
-        implementations = [each for op in graph.operators for each in op.implementations]
+        implementations = [variant for op in graph.operators for variant in op.implementations]
         counts = [len(op.implementations) for op in graph.operators]
         self._graph = graph
         self._first = np.array([0, *accumulate(counts)], dtype=np.int64)
-        self._reads = _Lists([each.reads for each in implementations])
-        self._creates = _Lists([each.creates for each in implementations])
-        self._time = np.array([each.time_us for each in implementations])
-        self._workspace = np.array([each.workspace_bytes for each in implementations], np.int64)
+        self._reads = _Lists([variant.reads for variant in implementations])
+        self._creates = _Lists([variant.creates for variant in implementations])
+        self._time = np.array([variant.time_us for variant in implementations])
+        self._workspace = np.array(
+            [variant.workspace_bytes for variant in implementations], np.int64
+        )
         self._overwrites = np.array(
-            [-1 if each.overwrites is None else each.overwrites for each in implementations],
+            [
+                -1 if variant.overwrites is None else variant.overwrites
+                for variant in implementations
+            ],
             np.int64,
         )
-        self._nbytes = np.array([each.nbytes for each in graph.storages], dtype=np.int64)
+        self._nbytes = np.array([storage.nbytes for storage in graph.storages], dtype=np.int64)
         self._kept = np.zeros(len(graph.storages), dtype=bool)
         self._kept[list(graph.results)] = True
         self._outputs = np.zeros(len(graph.storages), dtype=bool)
@@ -92,9 +97,9 @@ class Simulator:
         self, operators: np.ndarray, implementations: np.ndarray, forward_steps: int
     ) -> SimulatedStep:
         """Simulate a schedule given as (steps,) int64 arrays; see `run`."""
-        count, chosen = len(operators), self._first[operators] + implementations
-        read_step, read = self._reads.of(chosen)
-        create_step, created = self._creates.of(chosen)
+        count, variants = len(operators), self._first[operators] + implementations
+        read_step, read = self._reads.of(variants)
+        create_step, created = self._creates.of(variants)
         # all events by storage, then by step; a step reads before it creates
         span = 2 * count + 2
         keys = np.sort(
@@ -115,13 +120,13 @@ class Simulator:
         nbytes = self._nbytes[kind]
         np.add.at(change, first, nbytes)
         np.add.at(change, last + 1, -nbytes)
-        memory = np.cumsum(change[:-1]) + self._workspace[chosen] + self._graph.resident_bytes
-        over = self._overwrites[chosen]
+        memory = np.cumsum(change[:-1]) + self._workspace[variants] + self._graph.resident_bytes
+        over = self._overwrites[variants]
         if len(places := np.flatnonzero(over >= 0)):
             self._overwrite(memory, operators, places, over[places], (kind, first, last))
         return SimulatedStep(
             bytes=memory,
-            time_us=float(self._time[chosen].sum()),
+            time_us=float(self._time[variants].sum()),
             storage=kind,
             first=first,
             last=last,
@@ -152,10 +157,12 @@ class Simulator:
         """Count memory that passes from one storage to another once, in place."""
         kind, first, last = instances
         span = len(operators) + 1
-        found = np.searchsorted(kind * span + first, over * span + places) - 1
-        if len(late := np.flatnonzero(last[found] != places)):
+        overwritten = np.searchsorted(kind * span + first, over * span + places) - 1
+        if len(late := np.flatnonzero(last[overwritten] != places)):
             at = int(late[0])
-            raise self._unread(operators, int(last[found[at]]), int(over[at]), "overwritten after")
+            raise self._unread(
+                operators, int(last[overwritten[at]]), int(over[at]), "overwritten after"
+            )
         memory[places] -= self._nbytes[over]
 
     def _unread(
@@ -172,16 +179,16 @@ class _Lists:
     """Lists of numbers of different lengths, chosen from by arrays."""
 
     def __init__(self, lists: list[tuple[int, ...]]) -> None:
-        self._count = np.array([len(each) for each in lists], dtype=np.int64)
+        self._count = np.array([len(numbers) for numbers in lists], dtype=np.int64)
         self._start = np.cumsum(self._count) - self._count
-        self._items = np.array([item for each in lists for item in each], dtype=np.int64)
+        self._items = np.array([item for numbers in lists for item in numbers], dtype=np.int64)
 
-    def of(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the place in `chosen` and the item, of all items of the chosen lists."""
-        count = self._count[chosen]
-        place = np.repeat(np.arange(len(chosen)), count)
+    def of(self, lists: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the place in `lists` and the number, of all numbers of the lists."""
+        count = self._count[lists]
+        place = np.repeat(np.arange(len(lists)), count)
         within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
-        return place, self._items[self._start[chosen][place] + within]
+        return place, self._items[self._start[lists][place] + within]
 
 
 def simulate_step(graph: Graph, schedule: Schedule) -> SimulatedStep:

@@ -22,23 +22,23 @@ class Stages:
     readers : of each of those the forward operators that some implementation reads it by, in order.
     useful : by stage the storages of `creator` that can serve this or a later stage.
     first_again : the first stage in which operators run again: the loss needs none of them to.
-    entering_bytes : by stage what is there beside them: resident, kept, gradients made before.
+    entering_bytes : by stage the live bytes beside them: resident, kept, earlier gradients.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.forward = range(graph.forward_count)
         self.count = len(graph.operators) - graph.forward_count
-        made = {
+        creator = {
             storage: index
             for index in self.forward
-            for way in graph.operators[index].implementations
-            for storage in way.creates
+            for variant in graph.operators[index].implementations
+            for storage in variant.creates
         }
-        held = graph.outputs | graph.results
-        self.kept = frozenset(storage for storage in made if storage in held)
-        self.creator = {each: by for each, by in made.items() if each not in self.kept}
-        self.readers: dict[int, list[int]] = {each: [] for each in self.creator}
+        lasting = graph.outputs | graph.results
+        self.kept = frozenset(storage for storage in creator if storage in lasting)
+        self.creator = {storage: by for storage, by in creator.items() if storage not in self.kept}
+        self.readers: dict[int, list[int]] = {storage: [] for storage in self.creator}
         for index in self.forward:
             for storage in sorted(self._touched(index) & self.creator.keys()):
                 self.readers[storage].append(index)
@@ -57,51 +57,53 @@ class Stages:
 
     def nbytes(self, storages: Iterable[int]) -> int:
         """Return the bytes of some storages together."""
-        return sum(self.graph.storages[each].nbytes for each in storages)
+        return sum(self.graph.storages[storage].nbytes for storage in storages)
 
-    def reads(self, way: Implementation) -> list[int]:
-        """Return what an implementation reads of the storages of `creator`."""
-        return [each for each in way.reads if each in self.creator]
+    def reads(self, variant: Implementation) -> list[int]:
+        """Return the storages of `creator` that an implementation reads."""
+        return [storage for storage in variant.reads if storage in self.creator]
 
     def operands(self, operator: int) -> set[int]:
-        """Return what every implementation of an operator reads of those."""
-        return set.intersection(*(set(self.reads(way)) for way in self.ways(operator)))
+        """Return those that every implementation of an operator reads."""
+        return set.intersection(*(set(self.reads(variant)) for variant in self.ways(operator)))
 
-    def run_bytes(self, way: Implementation) -> int:
-        """Return what a run allocates beside what is there: creations and the workspace."""
-        reused = 0 if way.overwrites is None else self.nbytes([way.overwrites])
-        return way.workspace_bytes + self.nbytes(way.creates) - reused
+    def run_bytes(self, variant: Implementation) -> int:
+        """Return the bytes that a run allocates: creations and the workspace."""
+        reused = 0 if variant.overwrites is None else self.nbytes([variant.overwrites])
+        return variant.workspace_bytes + self.nbytes(variant.creates) - reused
 
     def again(self, stage: int, operator: int) -> bool:
         """Return whether running a forward operator again in a stage can be of use."""
         can = stage >= self.first_again and self.graph.operators[operator].again
         return can and any(
-            each in self.useful[stage] for way in self.ways(operator) for each in way.creates
+            storage in self.useful[stage]
+            for variant in self.ways(operator)
+            for storage in variant.creates
         )
 
     def is_read(self, storage: int, stage: int) -> bool:
         """Return whether a backward operator of this or a later stage may read a storage."""
         later = range(stage, self.count + 1)
-        return any(storage in self._touched(self.backward(each)) for each in later)
+        return any(storage in self._touched(self.backward(later_stage)) for later_stage in later)
 
     def schedule(self, forward: Iterable[int], stages: Iterable[Iterable[Step]]) -> Schedule:
         """Return a schedule from the implementations of the forward pass and the runs by stage."""
-        first = [Step(index, way) for index, way in enumerate(forward)]
-        rest = [step for stage in stages for step in stage]
-        return Schedule(steps=(*first, *rest), forward_steps=len(first))
+        first = [Step(index, implementation) for index, implementation in enumerate(forward)]
+        later = [step for stage in stages for step in stage]
+        return Schedule(steps=(*first, *later), forward_steps=len(first))
 
     def _touched(self, operator: int) -> set[int]:
-        return {each for way in self.ways(operator) for each in way.reads}
+        return {storage for variant in self.ways(operator) for storage in variant.reads}
 
     def _useful(self) -> list[set[int]]:
         """Return by stage the closure of what this and later backward operators may read."""
-        found: list[set[int]] = [set() for _ in range(self.count + 1)]
+        useful: list[set[int]] = [set() for _ in range(self.count + 1)]
         closure: set[int] = set()
         for stage in range(self.count, 0, -1):
             pending = [
-                each
-                for each in self._touched(self.backward(stage))
-                if each in self.creator and each not in closure
+                storage
+                for storage in self._touched(self.backward(stage))
+                if storage in self.creator and storage not in closure
             ]
             while pending:
                 storage = pending.pop()
@@ -110,32 +112,32 @@ class Stages:
                 closure.add(storage)
                 if self.graph.operators[self.creator[storage]].again:
                     touched = self._touched(self.creator[storage])
-                    pending += [each for each in touched if each in self.creator]
-            found[stage] = set(closure)
-        found[0] = set(self.creator)
-        return found
+                    pending += [storage for storage in touched if storage in self.creator]
+            useful[stage] = set(closure)
+        useful[0] = set(self.creator)
+        return useful
 
     def _entering(self) -> list[int]:
-        """Return by stage the least that is there beside the storages of `creator`."""
+        """Return by stage the least live bytes beside the storages of `creator`."""
         graph = self.graph
         always = graph.resident_bytes + self.nbytes(self.kept)
         change = [0] * (self.count + 2)
         for stage in range(1, self.count + 1):
             ways = self.ways(self.backward(stage))
-            for storage in set.intersection(*(set(way.creates) for way in ways)):
+            for storage in set.intersection(*(set(variant.creates) for variant in ways)):
                 last = self.count if storage in graph.results else self._last_read(storage, stage)
                 if last > stage:
                     change[stage + 1] += graph.storages[storage].nbytes
                     change[last + 1] -= graph.storages[storage].nbytes
-        found, held = [graph.resident_bytes], always
+        entering, live_bytes = [graph.resident_bytes], always
         for stage in range(1, self.count + 1):
-            held += change[stage]
-            found.append(held)
-        return found
+            live_bytes += change[stage]
+            entering.append(live_bytes)
+        return entering
 
     def _last_read(self, storage: int, stage: int) -> int:
         """Return the last stage at which every implementation reads a gradient."""
         for later in range(self.count, stage, -1):
-            if all(storage in way.reads for way in self.ways(self.backward(later))):
+            if all(storage in variant.reads for variant in self.ways(self.backward(later))):
                 return later
         return stage

@@ -104,21 +104,24 @@ def with_common_least(
 
 
 def _monotone(
-    found: Mapping[int, MemoryPlan | BudgetError],
+    results: Mapping[int, MemoryPlan | BudgetError],
 ) -> dict[int, MemoryPlan | BudgetError]:
     """Give each budget the best of all schedules that fit it."""
-    plans = [each for each in found.values() if isinstance(each, MemoryPlan)]
+    plans = [plan for plan in results.values() if isinstance(plan, MemoryPlan)]
     best: dict[int, MemoryPlan | BudgetError] = {}
-    for budget, own in found.items():
-        fitting = [each for each in plans if each.peak_bytes <= budget]
-        other = min(fitting, key=lambda each: each.cost, default=None)
-        if other is None or (isinstance(own, MemoryPlan) and own.cost <= other.cost):
+    for budget, own in results.items():
+        fitting = [plan for plan in plans if plan.peak_bytes <= budget]
+        best_plan = min(fitting, key=lambda plan: plan.cost, default=None)
+        if best_plan is None or (isinstance(own, MemoryPlan) and own.cost <= best_plan.cost):
             best[budget] = own
             continue
         if isinstance(own, MemoryPlan):
             best[budget] = replace(
-                own, schedule=other.schedule, peak_bytes=other.peak_bytes, time_us=other.time_us
+                own,
+                schedule=best_plan.schedule,
+                peak_bytes=best_plan.peak_bytes,
+                time_us=best_plan.time_us,
             )
         else:  # no bound is known
-            best[budget] = other.of_schedule(other.schedule, budget)
+            best[budget] = best_plan.of_schedule(best_plan.schedule, budget)
     return best

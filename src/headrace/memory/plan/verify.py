@@ -9,8 +9,8 @@ schedules. It replays the schedule storage by storage and proves:
   that effects such as random numbers are drawn in the order of a plain run); the backward pass runs
   every backward operator exactly once, in the graph's order;
 - an operator that may not run again runs once;
-- every read is of an instance that is there: created before and not overwritten;
-- outputs and results are there at the end, and never overwritten;
+- every read is of a live instance: created before and not overwritten;
+- outputs and results are live at the end, and never overwritten;
 - no step needs more than the budget.
 """
 
@@ -66,10 +66,10 @@ def verify(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) ->
     ------
     ScheduleError : naming the first step, operator and storage that break a rule.
     """
-    chosen = _chosen(graph, schedule)
+    variants = _chosen(graph, schedule)
     _check_order(graph, schedule)
-    replay = _replayed(graph, schedule, chosen)
-    peak, where = _peak(graph, chosen, replay)
+    replay = _replayed(graph, schedule, variants)
+    peak, where = _peak(graph, variants, replay)
     if budget_bytes is not None and peak > budget_bytes:
         raise ScheduleError(
             f"{_step(graph, schedule, where)} needs {peak} bytes, the budget is {budget_bytes}"
@@ -77,7 +77,7 @@ def verify(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) ->
     return VerifiedFigures(
         peak_bytes=peak,
         peak_step=where,
-        time_us=sum(each.time_us for each in chosen),
+        time_us=sum(variant.time_us for variant in variants),
         reruns=len(schedule.steps) - len(graph.operators),
     )
 
@@ -93,21 +93,21 @@ def _storage(graph: Graph, storage: int) -> str:
 
 def _chosen(graph: Graph, schedule: Schedule) -> list[Implementation]:
     """Return the implementation that each step runs."""
-    found: list[Implementation] = []
+    variants: list[Implementation] = []
     for index, step in enumerate(schedule.steps):
         if not 0 <= step.operator < len(graph.operators):
             raise ScheduleError(
                 f"step {index} runs operator {step.operator}, the graph has "
                 f"0 to {len(graph.operators) - 1}"
             )
-        known = graph.operators[step.operator].implementations
-        if not 0 <= step.implementation < len(known):
+        implementations = graph.operators[step.operator].implementations
+        if not 0 <= step.implementation < len(implementations):
             raise ScheduleError(
                 f"{_step(graph, schedule, index)} runs implementation {step.implementation}, "
-                f"the operator has 0 to {len(known) - 1}"
+                f"the operator has 0 to {len(implementations) - 1}"
             )
-        found.append(known[step.implementation])
-    return found
+        variants.append(implementations[step.implementation])
+    return variants
 
 
 def _check_order(graph: Graph, schedule: Schedule) -> None:
@@ -148,19 +148,19 @@ def _absent(graph: Graph, operator: int, place: str) -> ScheduleError:
     return ScheduleError(f"operator {operator} ('{name}') does not run in {place}")
 
 
-def _replayed(graph: Graph, schedule: Schedule, chosen: list[Implementation]) -> _Replay:
+def _replayed(graph: Graph, schedule: Schedule, variants: list[Implementation]) -> _Replay:
     replay = _Replay()
     outputs: dict[int, _Instance] = {}
-    for index, implementation in enumerate(chosen):
+    for index, implementation in enumerate(variants):
         if index == schedule.forward_steps:
             outputs = _held(graph, replay, graph.outputs, "the forward pass")
         _read(graph, schedule, index, implementation, replay)
         _create(graph, schedule, index, implementation, replay, outputs)
-    if schedule.forward_steps == len(chosen):
+    if schedule.forward_steps == len(variants):
         outputs = _held(graph, replay, graph.outputs, "the forward pass")
     results = _held(graph, replay, graph.results, "the schedule")
     for instance in (*outputs.values(), *results.values()):
-        instance.end = len(chosen) - 1
+        instance.end = len(variants) - 1
     return replay
 
 
@@ -168,15 +168,15 @@ def _held(
     graph: Graph, replay: _Replay, storages: frozenset[int], part: str
 ) -> dict[int, _Instance]:
     """Return the instances that stay, which have to be there."""
-    found: dict[int, _Instance] = {}
+    instances: dict[int, _Instance] = {}
     for storage in sorted(storages):
         instance = replay.latest.get(storage)
         if instance is None or instance.overwritten_at is not None:
             raise ScheduleError(
                 f"{_storage(graph, storage)} has to be kept and is not there at the end of {part}"
             )
-        found[storage] = instance
-    return found
+        instances[storage] = instance
+    return instances
 
 
 def _read(
@@ -209,32 +209,32 @@ def _create(
                 f"{_step(graph, schedule, index)} overwrites {_storage(graph, over.storage)}, "
                 "which has to be kept"
             )
-    made = [_Instance(storage, index) for storage in implementation.creates]
-    replay.latest.update((instance.storage, instance) for instance in made)
-    replay.created.append(made)
+    instances = [_Instance(storage, index) for storage in implementation.creates]
+    replay.latest.update((instance.storage, instance) for instance in instances)
+    replay.created.append(instances)
     replay.overwritten.append(over)
 
 
-def _peak(graph: Graph, chosen: list[Implementation], replay: _Replay) -> tuple[int, int]:
+def _peak(graph: Graph, variants: list[Implementation], replay: _Replay) -> tuple[int, int]:
     """Return the most bytes at a step, and the first step with them."""
-    ending: list[list[int]] = [[] for _ in chosen]
-    for made in replay.created:
-        for instance in made:
+    ending: list[list[int]] = [[] for _ in variants]
+    for instances in replay.created:
+        for instance in instances:
             ending[instance.end].append(graph.storages[instance.storage].nbytes)
-    held, peak, where = graph.resident_bytes, 0, 0
-    for index, implementation in enumerate(chosen):
+    live_bytes, peak, where = graph.resident_bytes, 0, 0
+    for index, implementation in enumerate(variants):
         for number, instance in enumerate(replay.created[index]):
             if number == 0 and replay.overwritten[index] is not None:
                 # its memory becomes the new instance's, so it is not freed at this step
                 over = replay.overwritten[index]
                 assert over is not None
                 old = graph.storages[over.storage].nbytes
-                held += graph.storages[instance.storage].nbytes - old
+                live_bytes += graph.storages[instance.storage].nbytes - old
                 ending[index].remove(old)
             else:
-                held += graph.storages[instance.storage].nbytes
-        needed = held + implementation.workspace_bytes
+                live_bytes += graph.storages[instance.storage].nbytes
+        needed = live_bytes + implementation.workspace_bytes
         if needed > peak:
             peak, where = needed, index
-        held -= sum(ending[index])
+        live_bytes -= sum(ending[index])
     return peak, where

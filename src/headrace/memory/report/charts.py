@@ -26,7 +26,7 @@ def memory_timeline(
     figure = empty_figure()
     longest = 0
     for (name, schedule), colour in zip(schedules.items(), _COLOURS, strict=False):
-        replayed = [each / _MIB for each in simulate_step(graph, schedule).bytes.tolist()]
+        replayed = [nbytes / _MIB for nbytes in simulate_step(graph, schedule).bytes.tolist()]
         names = [graph.operators[step.operator].name for step in schedule.steps]
         longest = max(longest, len(replayed))
         figure.add_scatter(
@@ -78,23 +78,23 @@ def tradeoff_chart(
     def overhead(time_us: float) -> float:
         return 100 * (time_us / plain_us - 1) if plain_us else 0.0
 
-    ordered = sorted(points, key=lambda each: each.peak_bytes)
-    lines = {"planned": [(each, each.time_us) for each in ordered]}
-    lines["bound"] = [(each, each.bound_us) for each in ordered if each.bound_us]
+    ordered = sorted(points, key=lambda point: point.peak_bytes)
+    lines = {"planned": [(point, point.time_us) for point in ordered]}
+    lines["bound"] = [(point, point.bound_us) for point in ordered if point.bound_us]
     for (name, rows), dash in zip(lines.items(), ("solid", "dash"), strict=True):
         if rows:
             figure.add_scatter(
-                x=[each.peak_bytes / _MIB for each, _ in rows],
+                x=[point.peak_bytes / _MIB for point, _ in rows],
                 y=[overhead(time_us) for _, time_us in rows],
                 name=name,
                 mode="lines+markers",
                 line={"color": _COLOURS[1], "dash": dash, "width": 2 if dash == "solid" else 1},
             )
-    for each, symbol in zip(others, ("circle", "diamond", "square", "star"), strict=False):
+    for baseline, symbol in zip(others, ("circle", "diamond", "square", "star"), strict=False):
         figure.add_scatter(
-            x=[each.peak_bytes / _MIB],
-            y=[overhead(each.time_us)],
-            name=each.name,
+            x=[baseline.peak_bytes / _MIB],
+            y=[overhead(baseline.time_us)],
+            name=baseline.name,
             mode="markers",
             marker={"color": _COLOURS[0], "symbol": symbol, "size": 11},
         )

@@ -29,8 +29,8 @@ def memory_profile_page(profile: MemoryProfile, source: str) -> Page:
     page.note("A search of seconds for each budget; headrace memory plan finds faster schedules.")
     _points(page, [*others, *points], others[0])
     page.heading("Largest storages")
-    largest = sorted(graph.storages, key=lambda each: each.nbytes, reverse=True)[:20]
-    page.table(("storage", "size"), [(each.name, size(each.nbytes)) for each in largest])
+    largest = sorted(graph.storages, key=lambda storage: storage.nbytes, reverse=True)[:20]
+    page.table(("storage", "size"), [(storage.name, size(storage.nbytes)) for storage in largest])
     return page
 
 
@@ -59,9 +59,9 @@ def memory_plan_page(plan: MemoryPlan, source: str) -> Page:
     else:
         page.note("Nothing is computed again.")
     page.heading("Implementations")
-    chosen = implementation_rows(plan)
-    if chosen:
-        page.table(("operator", "implementation", "runs", "time, ms"), chosen)
+    implementations = implementation_rows(plan)
+    if implementations:
+        page.table(("operator", "implementation", "runs", "time, ms"), implementations)
     else:
         page.note("Every operator runs by its default implementation.")
     return page
@@ -72,13 +72,13 @@ def _points(page: Page, points: Sequence[Point], plain: Point) -> None:
         ("schedule", "peak", "of plain, %", "time, ms", "over plain, %"),
         [
             (
-                each.name,
-                size(each.peak_bytes),
-                100 * each.peak_bytes / max(plain.peak_bytes, 1),
-                each.time_us / 1e3,
-                100 * (each.time_us / plain.time_us - 1) if plain.time_us else 0.0,
+                point.name,
+                size(point.peak_bytes),
+                100 * point.peak_bytes / max(plain.peak_bytes, 1),
+                point.time_us / 1e3,
+                100 * (point.time_us / plain.time_us - 1) if plain.time_us else 0.0,
             )
-            for each in points
+            for point in points
         ],
     )
 
@@ -95,11 +95,13 @@ def recomputed_rows(plan: MemoryPlan) -> list[_Row]:
     rows: list[_Row] = []
     for module, steps in runs.items():
         ways = [
-            graph.operators[each.operator].implementations[each.implementation] for each in steps
+            graph.operators[step.operator].implementations[step.implementation] for step in steps
         ]
-        created = sum(graph.storages[each].nbytes for way in ways for each in way.creates)
-        names = Counter(graph.operators[each.operator].name for each in steps)
-        time_ms = sum(way.time_us for way in ways) / 1e3
+        created = sum(
+            graph.storages[storage].nbytes for variant in ways for storage in variant.creates
+        )
+        names = Counter(graph.operators[step.operator].name for step in steps)
+        time_ms = sum(variant.time_us for variant in ways) / 1e3
         rows.append((module or "(none)", ", ".join(names), len(steps), time_ms, size(created)))
     return sorted(rows, key=lambda row: -float(str(row[3])))
 
@@ -107,9 +109,11 @@ def recomputed_rows(plan: MemoryPlan) -> list[_Row]:
 def implementation_rows(plan: MemoryPlan) -> list[_Row]:
     """Return (operator, implementation, runs, ms) rows of those that are not the first."""
     operators = plan.profile.graph.operators
-    runs = Counter(each for each in plan.schedule.steps if each.implementation)
+    runs = Counter(step for step in plan.schedule.steps if step.implementation)
     rows: list[_Row] = []
     for step, count in sorted(runs.items(), key=lambda row: row[0].operator):
-        way = operators[step.operator].implementations[step.implementation]
-        rows.append((operators[step.operator].name, way.name, count, count * way.time_us / 1e3))
+        variant = operators[step.operator].implementations[step.implementation]
+        rows.append(
+            (operators[step.operator].name, variant.name, count, count * variant.time_us / 1e3)
+        )
     return rows

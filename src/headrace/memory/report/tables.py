@@ -26,13 +26,13 @@ def step_tables(profile: MemoryProfile, everything: bool) -> Iterable[Renderable
             (
                 operator.name,
                 operator.module,
-                way.name,
-                duration(way.time_us),
-                size(way.workspace_bytes),
-                size(sum(graph.storages[each].nbytes for each in way.creates)),
+                variant.name,
+                duration(variant.time_us),
+                size(variant.workspace_bytes),
+                size(sum(graph.storages[storage].nbytes for storage in variant.creates)),
             )
             for operator in graph.operators
-            for way in operator.implementations
+            for variant in operator.implementations
         ],
         everything=everything,
     )
@@ -45,7 +45,8 @@ def step_summary(profile: MemoryProfile) -> list[tuple[str, str]]:
         simulate_step(graph, schedule) for schedule in (plain_schedule(graph), sqrt_schedule(graph))
     )
     inputs = ", ".join(
-        f"{each.name} {'x'.join(map(str, each.shape))} {each.dtype}" for each in profile.inputs
+        f"{tensor.name} {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
+        for tensor in profile.inputs
     )
     resident = ", ".join(f"{name} {size(count)}" for name, count in graph.resident.items())
     return [
@@ -67,7 +68,7 @@ def _backward(profile: MemoryProfile) -> int:
 def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a plan: its figures, and its steps."""
     yield facts("memory plan", dict(plan_summary(plan)), everything=everything)
-    found = simulate_step(plan.profile.graph, plan.schedule)
+    simulation = simulate_step(plan.profile.graph, plan.schedule)
     seen: set[int] = set()
     table: list[tuple[object, ...]] = []
     for index, step in enumerate(plan.schedule.steps):
@@ -78,7 +79,7 @@ def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
                 operator.name,
                 "again" if step.operator in seen else "",
                 operator.implementations[step.implementation].name,
-                size(int(found.bytes[index]), plan.budget_bytes),
+                size(int(simulation.bytes[index]), plan.budget_bytes),
             )
         )
         seen.add(step.operator)

@@ -46,7 +46,7 @@ class _Writer:
                 lines.append(f"{node.name} = {self._call(node)}")
                 lines += self._as_traced(node)
             if dead := last_reads.get(node):
-                lines.append(f"del {', '.join(each.name for each in dead)}")
+                lines.append(f"del {', '.join(value_node.name for value_node in dead)}")
         (outputs,) = graph.output_node().args
         lines.append(f"return {self._text(list(cast(Sequence[Any], outputs)))}")
         return "def run(args):\n" + "".join(f"    {line}\n" for line in lines)
@@ -68,8 +68,8 @@ class _Writer:
         return [f"if {' or '.join(differs)}: {node.name} = {call}"]
 
     def _call(self, node: Node) -> str:
-        texts = [self._text(each) for each in node.args]
-        texts += [f"{key}={self._text(each)}" for key, each in node.kwargs.items()]
+        texts = [self._text(argument) for argument in node.args]
+        texts += [f"{key}={self._text(argument)}" for key, argument in node.kwargs.items()]
         return f"{self._constant(node.target)}({', '.join(texts)})"
 
     def _text(self, value: Any) -> str:
@@ -78,7 +78,7 @@ class _Writer:
         if isinstance(value, list):
             return f"[{', '.join(map(self._text, value))}]"
         if isinstance(value, tuple):
-            return f"({''.join(f'{self._text(each)}, ' for each in value)})"
+            return f"({''.join(f'{self._text(element)}, ' for element in value)})"
         if value is None or isinstance(value, bool | int | str):
             return repr(value)
         return self._constant(value)
@@ -105,12 +105,16 @@ def _is_view(node: Node, traced: Tensor) -> bool:
 
 def _last_reads(graph: FxGraph) -> dict[Node, list[Node]]:
     """Return by node what is dead after it: values that it reads last, or itself, unread."""
-    found: dict[Node, list[Node]] = {}
+    last_reads: dict[Node, list[Node]] = {}
     seen: set[Node] = set(graph.output_node().all_input_nodes)
     for node in reversed(graph.nodes):
         if node.op in ("placeholder", "output"):
             continue
-        dead = [each for each in dict.fromkeys((node, *node.all_input_nodes)) if each not in seen]
+        dead = [
+            operand
+            for operand in dict.fromkeys((node, *node.all_input_nodes))
+            if operand not in seen
+        ]
         seen.update(dead)
-        found[node] = dead
-    return found
+        last_reads[node] = dead
+    return last_reads

@@ -141,10 +141,10 @@ class FittedModule(nn.Module):
     def _kind(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Hashable, list[nn.Module], list[Tensor]]:
-        """Return what a step is specific to beside attributes, its modules and their tensors."""
+        """Return the kind of a step but for attributes, its modules and their tensors."""
         modules = list(self._called.modules())
-        parameters = [p for each in modules for p in each._parameters.values() if p is not None]
-        buffers = [b for each in modules for b in each._buffers.values() if b is not None]
+        parameters = [p for module in modules for p in module._parameters.values() if p is not None]
+        buffers = [b for module in modules for b in module._buffers.values() if b is not None]
         kind = _kind(modules, parameters, buffers, args, kwargs)
         return kind, modules, [*parameters, *buffers]
 
@@ -180,15 +180,15 @@ class FittedModule(nn.Module):
         ------
         BudgetError : it is malformed, or below the least that there is a schedule for.
         """
-        found = parse_budget(budget, memory_bytes(device_of(self._original)))
-        if self.budgets and found < self.budgets[0]:
-            known = ", ".join(map(size, self.budgets))
+        budget_bytes = parse_budget(budget, memory_bytes(device_of(self._original)))
+        if self.budgets and budget_bytes < self.budgets[0]:
+            budgets = ", ".join(map(size, self.budgets))
             raise BudgetError(
-                f"budget is {size(found)}, there are schedules for {known}: fit the model into a "
-                "smaller one too",
+                f"budget is {size(budget_bytes)}, there are schedules for {budgets}: fit the "
+                "model into a smaller one too",
                 least_bytes=self.budgets[0],
             )
-        self._budget = found
+        self._budget = budget_bytes
 
     @property
     def plans(self) -> list[MemoryPlan]:
@@ -243,7 +243,7 @@ class FittedModule(nn.Module):
 
 def _behind_self(signature: Signature) -> list[Parameter]:
     """Return the parameters as they may stand behind `self`: its name is free."""
-    return [each for each in signature.parameters.values() if each.name != "self"]
+    return [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
 
 
 def _kind(
@@ -253,14 +253,16 @@ def _kind(
     args: Any,
     kwargs: Mapping[str, Any],
 ) -> Hashable:
-    """Return what a captured step is specific to."""
+    """Return the kind of a step: what its trace is specific to."""
     leaves, spec = pytree.tree_flatten((args, dict(kwargs)))
     return (
         tuple(map(_leaf_kind, leaves)),
-        _repeats([each for each in leaves if isinstance(each, Tensor)]),
+        _repeats([leaf for leaf in leaves if isinstance(leaf, Tensor)]),
         str(spec),
         tuple(map(_module_kind, modules)),
-        tuple((each.requires_grad, each.dtype, each.shape) for each in (*parameters, *buffers)),
+        tuple(
+            (tensor.requires_grad, tensor.dtype, tensor.shape) for tensor in (*parameters, *buffers)
+        ),
         _repeats(parameters),
         *((device, _autocast(device)) for device in ("cpu", "cuda")),
     )
@@ -268,12 +270,12 @@ def _kind(
 
 def _repeats(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     """Return which tensors are the same one: for each the place where it is first."""
-    first = {id(each): place for place, each in reversed(list(enumerate(tensors)))}
-    return () if len(first) == len(tensors) else tuple(first[id(each)] for each in tensors)
+    first = {id(tensor): place for place, tensor in reversed(list(enumerate(tensors)))}
+    return () if len(first) == len(tensors) else tuple(first[id(tensor)] for tensor in tensors)
 
 
 def _module_kind(module: nn.Module) -> Hashable:
-    """Return what a trace has of a module beside its attributes: type, mode, and hooks."""
+    """Return the properties of a module that a trace depends on beside attributes."""
     return type(module), module.training, is_hooked(module)
 
 

@@ -95,8 +95,8 @@ def scheduled_graphs(
 
 
 def _check_order(capture: Capture, schedule: Schedule) -> None:
-    first_runs = list(dict.fromkeys(each.operator for each in schedule.steps))
-    random = [each for each in first_runs if each in capture.random]
+    first_runs = list(dict.fromkeys(step.operator for step in schedule.steps))
+    random = [operator_index for operator_index in first_runs if operator_index in capture.random]
     if random != sorted(random):
         raise ScheduleError("random operators run in another order than the module's")
     after = schedule.steps[schedule.forward_steps :]
@@ -123,8 +123,8 @@ class _Graph:
         self.taken_over: list[_Key] = []
         self.overwrites_saved = False
         self.creates = {
-            index: each.implementations[0].creates
-            for index, each in enumerate(capture.graph.operators)
+            index: node_operator.implementations[0].creates
+            for index, node_operator in enumerate(capture.graph.operators)
         }
         self.first_tangent = self._add_placeholders()
 
@@ -152,13 +152,13 @@ class _Graph:
         if call is not None or node is None:
             return  # without node: the loss, which is outside
         again = self._again(step.operator)
-        made = self._copy(step.operator, node, again=again)
+        copied = self._copy(step.operator, node, again=again)
         for storage in self.creates[step.operator]:
             index = self.capture.bases[storage][1]
             if index is None:
-                self.latest[storage] = made
+                self.latest[storage] = copied
             elif not (again and is_training_batch_norm(node) and index > 2):
-                element = self.graph.call_function(operator.getitem, (made, index))
+                element = self.graph.call_function(operator.getitem, (copied, index))
                 element.meta["val"] = node.meta["val"][index]
                 self.latest[storage] = element
 
@@ -170,9 +170,9 @@ class _Graph:
         """Add the addition of an input's gradient to that of before."""
         node, storage_of = self.capture.gradients[position], self.capture.storage_of
         sharing = [
-            each
-            for each in self.capture.gradients
-            if isinstance(each, Node) and storage_of.get(each) == storage_of[node]
+            gradient
+            for gradient in self.capture.gradients
+            if isinstance(gradient, Node) and storage_of.get(gradient) == storage_of[node]
         ]
         adder = Adder(gradients, position, owned=len(sharing) == 1)
         self.graph.call_function(adder, (self.value(node),))
@@ -191,17 +191,17 @@ class _Graph:
             args = (self.instance(_State(index)), *args)
         elif call.draws and self.draws[index] > 1:
             self.latest[_State(index)] = self._state(self.capture.random[index])
-        made = self.graph.create_node(
+        called = self.graph.create_node(
             "call_function", target, args, self._arguments(dict(call.kwargs)), name="way"
         )
-        examples = [self.capture.example(each) for each in call.outputs]
+        examples = [self.capture.example(output) for output in call.outputs]
         if len(examples) == 1 and self.capture.bases[call.outputs[0]][1] is None:
-            made.meta["val"] = examples[0]
-            self.latest[call.outputs[0]] = made
+            called.meta["val"] = examples[0]
+            self.latest[call.outputs[0]] = called
             return
-        made.meta["val"] = tuple(examples)
+        called.meta["val"] = tuple(examples)
         for index, (storage, example) in enumerate(zip(call.outputs, examples, strict=True)):
-            element = self.graph.call_function(operator.getitem, (made, index))
+            element = self.graph.call_function(operator.getitem, (called, index))
             element.meta["val"] = example
             self.latest[storage] = element
 
@@ -213,35 +213,35 @@ class _Graph:
 
     def _copy(self, index: int, node: Node, *, again: bool) -> Node:
         if again and is_training_batch_norm(node):
-            x, weight, bias, _mean, _variance, *rest = node.args
-            made = self.graph.call_function(
+            x, weight, bias, _mean, _variance, *options = node.args
+            replayed = self.graph.call_function(
                 aten._native_batch_norm_legit.no_stats,
-                map_arg((x, weight, bias, *rest), self.value),
+                map_arg((x, weight, bias, *options), self.value),
             )
-            made.meta["val"] = node.meta["val"][:3]
-            return made
+            replayed.meta["val"] = node.meta["val"][:3]
+            return replayed
         if index not in self.capture.random or self.draws[index] == 1:
             return self.graph.node_copy(node, self.value)
         key = _State(index)
         if not again:
             self.latest[key] = self._state(self.capture.random[index])
             return self.graph.node_copy(node, self.value)
-        made = self.graph.create_node(
+        replayed = self.graph.create_node(
             "call_function",
             Replay(cast(Callable[..., Any], node.target), self.capture.random[index]),
             (self.instance(key), *map_arg(node.args, self.value)),
             map_arg(node.kwargs, self.value),
             name=f"{node.name}_again",
         )
-        made.meta["val"] = node.meta["val"]
-        return made
+        replayed.meta["val"] = node.meta["val"]
+        return replayed
 
     def _state(self, device: torch.device) -> Node:
-        made = self.graph.call_function(generator_state, (device,))
+        state = self.graph.call_function(generator_state, (device,))
         example = next(iter(self.capture.fx.nodes)).meta["val"]
         with example.fake_mode:
-            made.meta["val"] = torch.empty(state_bytes(device), dtype=torch.uint8, device="cpu")
-        return made
+            state.meta["val"] = torch.empty(state_bytes(device), dtype=torch.uint8, device="cpu")
+        return state
 
     def value(self, node: Any) -> Any:
         """Return the copy of a node for the latest instance of what it reads."""
@@ -251,13 +251,13 @@ class _Graph:
         if storage is None:
             return self._resident(node)
         base = self.instance(storage)
-        made, index = self.capture.bases[storage]
-        if node is made or (node.args[0] is made and index is not None):
+        base_node, index = self.capture.bases[storage]
+        if node is base_node or (node.args[0] is base_node and index is not None):
             return base
-        known = self.views.get(node)
-        if known is None or known[0] is not base:
-            known = self.views[node] = (base, self.graph.node_copy(node, self.value))
-        return known[1]
+        view = self.views.get(node)
+        if view is None or view[0] is not base:
+            view = self.views[node] = (base, self.graph.node_copy(node, self.value))
+        return view[1]
 
     def _resident(self, node: Node) -> Node:
         """Return the copy of an input of the step, of a constant, or of a view of one."""
@@ -279,15 +279,15 @@ class _Graph:
         return self.latest[key]
 
     def _placeholder(self, key: _Key) -> Node:
-        made = self.graph.placeholder(f"saved_{len(self.taken_over)}")
+        placeholder = self.graph.placeholder(f"saved_{len(self.taken_over)}")
         if isinstance(key, Node):
-            made.meta["val"] = key.meta["val"]
+            placeholder.meta["val"] = key.meta["val"]
         elif isinstance(key, _State):
             device = self.capture.random[key.operator]
-            made.meta["val"] = self._state(device).meta["val"]
+            placeholder.meta["val"] = self._state(device).meta["val"]
         else:
-            made.meta["val"] = self.capture.example(key)
-        return made
+            placeholder.meta["val"] = self.capture.example(key)
+        return placeholder
 
     def _named(self, key: _Key) -> str:
         return self.capture.graph.storages[key].name if isinstance(key, int) else str(key)

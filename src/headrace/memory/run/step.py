@@ -54,8 +54,12 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> "ScheduledStep":
             bw_compiler=_compile,
         )
     inputs = capture.fx.find_nodes(op="placeholder")
-    positions = [each for found in capture.accumulated.values() for each in found]
-    names = {each: str(inputs[each].meta["desc"].target) for each in positions}
+    positions = [
+        position
+        for positions_of_operator in capture.accumulated.values()
+        for position in positions_of_operator
+    ]
+    names = {position: str(inputs[position].meta["desc"].target) for position in positions}
     return ScheduledStep(gradients.called(step, names) if names else step)
 
 
@@ -68,7 +72,7 @@ class ScheduledStep:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the forward pass."""
         leaves = pytree.tree_leaves((args, kwargs))
-        return self.of_tensors([each for each in leaves if isinstance(each, Tensor)])
+        return self.of_tensors([leaf for leaf in leaves if isinstance(leaf, Tensor)])
 
     def of_tensors(self, tensors: list[Tensor]) -> Any:
         """Run the forward pass on all tensors in one list."""

@@ -17,8 +17,10 @@ _MOST_US = 86_400e6
 def graph_document(graph: Graph) -> dict[str, Any]:
     """Return a graph as JSON; defaults are left out."""
     return {
-        "storages": [{"name": each.name, "nbytes": each.nbytes} for each in graph.storages],
-        "operators": [_operator_document(each) for each in graph.operators],
+        "storages": [
+            {"name": storage.name, "nbytes": storage.nbytes} for storage in graph.storages
+        ],
+        "operators": [_operator_document(operator) for operator in graph.operators],
         "forward_count": graph.forward_count,
         "outputs": sorted(graph.outputs),
         "results": sorted(graph.results),
@@ -31,26 +33,28 @@ def _operator_document(operator: Operator) -> dict[str, Any]:
         "name": operator.name,
         "module": operator.module,
         "again": operator.again,
-        "implementations": [_implementation_document(each) for each in operator.implementations],
+        "implementations": [
+            _implementation_document(implementation) for implementation in operator.implementations
+        ],
     }
 
 
-def _implementation_document(each: Implementation) -> dict[str, Any]:
+def _implementation_document(implementation: Implementation) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "name": each.name,
-        "time_us": each.time_us,
-        "workspace_bytes": each.workspace_bytes,
-        "reads": list(each.reads),
-        "creates": list(each.creates),
+        "name": implementation.name,
+        "time_us": implementation.time_us,
+        "workspace_bytes": implementation.workspace_bytes,
+        "reads": list(implementation.reads),
+        "creates": list(implementation.creates),
     }
-    if each.overwrites is not None:
-        document["overwrites"] = each.overwrites
-    if each.reorders:
+    if implementation.overwrites is not None:
+        document["overwrites"] = implementation.overwrites
+    if implementation.reorders:
         document["reorders"] = True
     return document
 
 
-def read_graph(whole: Field) -> Graph:
+def read_graph(document: Field) -> Graph:
     """Read a graph from the fields of `graph_document`, and check it.
 
     The rules: every storage has one creator; an implementation reads only what operators before its
@@ -63,28 +67,30 @@ def read_graph(whole: Field) -> Graph:
     the field's error : naming the field, what was found and what is needed.
     """
     storages = tuple(
-        Storage(name=each.at("name").text(), nbytes=each.at("nbytes").integer(0, _MOST_BYTES))
-        for each in whole.at("storages").items()
+        Storage(name=row.at("name").text(), nbytes=row.at("nbytes").integer(0, _MOST_BYTES))
+        for row in document.at("storages").items()
     )
-    operators = tuple(_operator(each, len(storages)) for each in whole.at("operators").items())
-    resident = whole.at("resident", default={})
+    operators = tuple(_operator(row, len(storages)) for row in document.at("operators").items())
+    resident = document.at("resident", default={})
     graph = Graph(
         storages=storages,
         operators=operators,
-        forward_count=whole.at("forward_count").integer(0, len(operators)),
-        outputs=_held(whole.at("outputs"), len(storages)),
-        results=_held(whole.at("results"), len(storages)),
+        forward_count=document.at("forward_count").integer(0, len(operators)),
+        outputs=_held(document.at("outputs"), len(storages)),
+        results=_held(document.at("results"), len(storages)),
         resident={
             name: resident.at(name).integer(0, _MOST_BYTES) for name in resident.read(fields.table)
         },
     )
-    _check(graph, whole)
+    _check(graph, document)
     return graph
 
 
 def _operator(row: Field, storages: int) -> Operator:
     row.allow("name", "module", "again", "implementations")
-    ways = tuple(_implementation(each, storages) for each in row.at("implementations").items())
+    ways = tuple(
+        _implementation(variant_row, storages) for variant_row in row.at("implementations").items()
+    )
     if not ways:
         raise row.at("implementations").wrong("one at least")
     return Operator(
@@ -114,28 +120,28 @@ def _implementation(row: Field, storages: int) -> Implementation:
 
 
 def _indices(row: Field, count: int) -> tuple[int, ...]:
-    found = tuple(each.integer(0, count - 1) for each in row.items())
-    if len(set(found)) < len(found):
+    indices = tuple(index.integer(0, count - 1) for index in row.items())
+    if len(set(indices)) < len(indices):
         raise row.wrong("every storage once")
-    return found
+    return indices
 
 
 def _held(row: Field, count: int) -> frozenset[int]:
     return frozenset(_indices(row, count))
 
 
-def _check(graph: Graph, whole: Field) -> None:
+def _check(graph: Graph, document: Field) -> None:
     creator: dict[int, int] = {}
     plain: set[int] = set()
     for index, operator in enumerate(graph.operators):
-        row = whole.at("operators", index)
+        row = document.at("operators", index)
         if operator.again and index >= graph.forward_count:
             raise row.at("again").wrong("false for an operator of the backward pass")
-        made: set[int] = set()
-        for number, way in enumerate(operator.implementations):
-            _check_way(graph, way, row.at("implementations", number), creator.__contains__)
-            made.update(way.creates)
-        for storage in sorted(made):
+        created: set[int] = set()
+        for number, variant in enumerate(operator.implementations):
+            _check_way(graph, variant, row.at("implementations", number), creator.__contains__)
+            created.update(variant.creates)
+        for storage in sorted(created):
             if storage in creator:
                 raise row.fail(
                     f"creates storage {storage}, which operators[{creator[storage]}] creates; "
@@ -154,40 +160,42 @@ def _check(graph: Graph, whole: Field) -> None:
                     "overwrites in the forward pass, needs a first one that does not"
                 )
             plain.discard(first.overwrites)
-    _check_held(graph, whole, creator)
+    _check_held(graph, document, creator)
     if gone := sorted((graph.outputs | graph.results) - plain):
-        raise whole.at("operators").fail(
+        raise document.at("operators").fail(
             f"overwrite storage {gone[0]} in a plain run, which outputs or results have"
         )
 
 
 def _check_way(
-    graph: Graph, way: Implementation, row: Field, created: Callable[[int], bool]
+    graph: Graph, variant: Implementation, row: Field, created: Callable[[int], bool]
 ) -> None:
-    for place, storage in enumerate(way.reads):
+    for place, storage in enumerate(variant.reads):
         if not created(storage):
             raise row.at("reads", place).wrong("a storage that an operator before it creates")
-    if way.overwrites is None:
+    if variant.overwrites is None:
         return
     over = row.at("overwrites")
-    if way.overwrites not in way.reads or not way.creates:
+    if variant.overwrites not in variant.reads or not variant.creates:
         raise over.wrong("one of 'reads', and something in 'creates'")
-    old, new = graph.storages[way.overwrites], graph.storages[way.creates[0]]
+    old, new = graph.storages[variant.overwrites], graph.storages[variant.creates[0]]
     if old.nbytes != new.nbytes:
         raise over.fail(f"has {old.nbytes} bytes, its memory becomes one of {new.nbytes} bytes")
 
 
-def _check_held(graph: Graph, whole: Field, creator: dict[int, int]) -> None:
-    for name, held in (("outputs", graph.outputs), ("results", graph.results)):
-        for storage in sorted(held):
+def _check_held(graph: Graph, document: Field, creator: dict[int, int]) -> None:
+    for name, lasting in (("outputs", graph.outputs), ("results", graph.results)):
+        for storage in sorted(lasting):
             by = creator.get(storage)
             if by is None or (name == "outputs" and by >= graph.forward_count):
-                raise whole.at(name).fail(
+                raise document.at(name).fail(
                     f"has storage {storage}, needs one that an operator "
                     f"{'of the forward pass ' * (name == 'outputs')}creates"
                 )
-            if any(storage not in way.creates for way in graph.operators[by].implementations):
-                raise whole.at(name).fail(
+            if any(
+                storage not in variant.creates for variant in graph.operators[by].implementations
+            ):
+                raise document.at(name).fail(
                     f"has storage {storage}, which not all implementations of operators[{by}] "
                     "create"
                 )
