@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from headrace.memory.plan.verify import VerifiedFigures
     from headrace.memory.profile import MemoryProfile, ModelInput
     from headrace.memory.run.fitted import FittedModule
+    from headrace.memory.run.prepared import PreparedStep, PreparedSteps
+    from headrace.memory.run.step import ScheduledStep
     from headrace.memory.schedule import Schedule, Step
 
 __all__ = [
@@ -52,8 +54,11 @@ __all__ = [
     "MismatchError",
     "ModelInput",
     "Operator",
+    "PreparedStep",
+    "PreparedSteps",
     "Schedule",
     "ScheduleError",
+    "ScheduledStep",
     "SolveProgress",
     "Step",
     "Storage",
@@ -82,7 +87,10 @@ __getattr__, __dir__ = deferred_names(
         "MemoryProfile": "profile",
         "ModelInput": "profile",
         "Operator": "graph",
+        "PreparedStep": "run.prepared",
+        "PreparedSteps": "run.prepared",
         "Schedule": "schedule",
+        "ScheduledStep": "run.step",
         "SolveProgress": "plan.solution",
         "Step": "schedule",
         "Storage": "graph",

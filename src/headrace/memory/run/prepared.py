@@ -5,11 +5,13 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from headrace.facades import offered_by
 from headrace.memory.measure.attributes import AttributeChange
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.run.step import ScheduledStep
 
 
+@offered_by("headrace.memory")
 class PreparedStep(Protocol):
     """A step of one kind of arguments, by each of its schedules."""
 
@@ -24,6 +26,7 @@ class PreparedStep(Protocol):
         ...
 
 
+@offered_by("headrace.memory")
 class PreparedSteps(Protocol):
     """Steps of a module. One that is missing is prepared when it is asked for."""
 

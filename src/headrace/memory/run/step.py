@@ -13,6 +13,7 @@ from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from headrace.facades import offered_by
 from headrace.memory.errors import ScheduleError
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.losses import refusing_gradients
@@ -63,6 +64,7 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> "ScheduledStep":
     return ScheduledStep(gradients.called(step, names) if names else step)
 
 
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True)
 class ScheduledStep:
     """A step that runs by a schedule. Copies are the step itself; it cannot be pickled."""
