@@ -1,7 +1,7 @@
-"""Steps that add gradients to those of before while the backward pass runs, as autograd does.
+"""Steps that add gradients to earlier ones while the backward pass runs, as autograd does.
 
 A gradient of a parameter is then needed no longer than until it is added, so that not all of them
-are there at the end of the step beside those that they are added to.
+are live at the end of the step beside those that they are added to.
 """
 
 # pyright: reportPrivateUsage=false
@@ -26,32 +26,32 @@ def accumulating(capture: Capture, *, tied: bool) -> Capture:
     """
     inputs = capture.fx.find_nodes(op="placeholder")
     names = Counter(map(_memory, inputs))
-    made_by = {
+    operator_of = {
         storage: index
-        for index, each in enumerate(capture.graph.operators)
-        for storage in each.implementations[0].creates
+        for index, operator in enumerate(capture.graph.operators)
+        for storage in operator.implementations[0].creates
     }
-    found: dict[int, tuple[int, ...]] = {}
+    accumulated: dict[int, tuple[int, ...]] = {}
     results: set[int] = set()
     for position, gradient in enumerate(capture.gradients):
         storage = capture.storage_of.get(gradient)
         if storage is None:
             continue
-        maker, of = made_by[storage], inputs[position]
-        is_parameter = isinstance(of.meta["desc"], ParamAOTInput)
+        operator, parameter = operator_of[storage], inputs[position]
+        is_parameter = isinstance(parameter.meta["desc"], ParamAOTInput)
         if (
             is_parameter
-            and maker > capture.graph.forward_count
-            and (tied or names[_memory(of)] == 1)
+            and operator > capture.graph.forward_count
+            and (tied or names[_memory(parameter)] == 1)
         ):
-            found[maker] = (*found.get(maker, ()), position)
+            accumulated[operator] = (*accumulated.get(operator, ()), position)
         else:
             results.add(storage)
     graph = replace(capture.graph, results=frozenset(results))
-    return replace(capture, graph=graph, accumulated=found)
+    return replace(capture, graph=graph, accumulated=accumulated)
 
 
 def _memory(node: Node) -> object:
-    """Return what identifies an input's memory; arguments that are no tensors have their own."""
+    """Return the identity of an input's memory; arguments that are no tensors have their own."""
     value = node.meta["val"]
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else node

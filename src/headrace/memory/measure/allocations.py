@@ -18,7 +18,7 @@ class Allocations:
     Attributes
     ----------
     peak_bytes : at most at any time.
-    kept_bytes : at its end; negative if it freed memory of before.
+    kept_bytes : at its end; negative if it freed earlier memory.
     """
 
     peak_bytes: int
@@ -41,14 +41,14 @@ def allocations_of(run: Callable[[], object], device: torch.device) -> Allocatio
 
 
 def library_bytes(device: torch.device) -> int:
-    """Return what cuBLAS keeps of a device's memory, for the threads of both passes.
+    """Return the bytes that cuBLAS keeps of a device's memory, for the threads of both passes.
 
     Some versions of torch allocate its workspace for each call instead, where it is measured.
     """
     if device.type != "cuda":
         return 0
     torch._C._cuda_clearCublasWorkspaces()
-    x, bias = (torch.zeros(each, device=device, requires_grad=True) for each in ((64, 64), (64,)))
+    x, bias = (torch.zeros(shape, device=device, requires_grad=True) for shape in ((64, 64), (64,)))
     before = torch.cuda.memory_allocated(device)
     torch.nn.functional.linear(x @ x, x, bias).sum().backward()
     x.grad = bias.grad = None
@@ -61,10 +61,10 @@ def _on_cpu(run: Callable[[], object]) -> Allocations:
     )
     torch.autograd._enable_profiler_legacy(config)
     try:
-        kept = run()
+        outputs = run()
     finally:
         threads = torch.autograd._disable_profiler_legacy()
-    del kept
+    del outputs
     now = peak = 0
     records: Iterable[Any] = chain.from_iterable(threads)
     for record in records:
@@ -79,9 +79,9 @@ def _on_accelerator(run: Callable[[], object], device: torch.device) -> Allocati
     memory.synchronize(device)
     memory.reset_peak_memory_stats(device)
     before = memory.memory_allocated(device)
-    kept = run()
+    outputs = run()
     memory.synchronize(device)
     peak = memory.max_memory_allocated(device) - before
     after = memory.memory_allocated(device) - before
-    del kept
+    del outputs
     return Allocations(peak, after)

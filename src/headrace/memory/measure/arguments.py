@@ -102,7 +102,7 @@ def _target_name(
     model: nn.Module, loss: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> str | None:
     parameters = forward_signature(model).parameters
-    takes_all = any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+    takes_all = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
     further = [name for name in kwargs if name not in parameters]
     if len(further) == 1 and not takes_all:
         return further[0]

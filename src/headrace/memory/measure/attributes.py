@@ -121,7 +121,7 @@ class AttributeReader:
         return AttributeReader, (self._model,)
 
     def read(self, modules: list[nn.Module] | None = None) -> Mapping[Name, Any]:
-        """Return what attributes are compared by; the same object if nothing has changed.
+        """Return the contents by which attributes are compared; the same object if nothing has changed.
 
         Parameters
         ----------
@@ -242,7 +242,7 @@ class _Reader:
             elements = cast(Any, value)
             before = frozenset(elements)
             self.unchanged.append(lambda: elements == before)
-            return type(elements), frozenset(self.content(each, depth) for each in before)
+            return type(elements), frozenset(self.content(element, depth) for element in before)
         if isinstance(value, types.MethodType):
             return Identity(value.__func__), self.content(value.__self__, depth)
         if isinstance(value, functools.partial):
@@ -267,10 +267,10 @@ class _Reader:
     def _hidden_module(self, module: nn.Module, depth: int) -> Any:
         """Return the content of a module that is no submodule of the model."""
         contents: list[Any] = []
-        for each in module.modules():
-            own = {name: value for name, value in vars(each).items() if name not in _SHARED}
-            contents.append((type(each), each.training, self._entries(own, depth)))
-            self._watch(vars(each), {"training": each.training, **own})
+        for submodule in module.modules():
+            own = {name: value for name, value in vars(submodule).items() if name not in _SHARED}
+            contents.append((type(submodule), submodule.training, self._entries(own, depth)))
+            self._watch(vars(submodule), {"training": submodule.training, **own})
         return Identity(module), tuple(contents)
 
     def _dict(self, value: Mapping[Any, Any], depth: int) -> Any:
@@ -295,7 +295,7 @@ class _Reader:
             self.unchanged.append(
                 lambda: len(value) == len(before) and all(map(is_, value, before))
             )
-        return type(value), tuple(self.content(each, depth) for each in before)
+        return type(value), tuple(self.content(element, depth) for element in before)
 
     def _attributes(self, value: Any, depth: int) -> Any:
         """Return the content of an object with attributes, in its dictionary or in slots."""
@@ -333,7 +333,7 @@ def differing_names(before: Mapping[Name, Any], after: Mapping[Name, Any]) -> li
 def attribute_changes(
     model: nn.Module, before: Mapping[Name, Any], after: Mapping[Name, Any]
 ) -> tuple[AttributeChange, ...]:
-    """Return what a call of `forward` has changed."""
+    """Return the changes that a call of `forward` has made."""
     changes: list[AttributeChange] = []
     modules = dict(model.named_modules())
     for name in differing_names(before, after):
@@ -363,7 +363,10 @@ def require_repeatable(changes: Sequence[AttributeChange]) -> None:
 def require_equal_changes(calls: Sequence[tuple[AttributeChange, ...]]) -> None:
     """Raise a `CaptureError` unless the latest call from the same state does what the first did."""
     first, latest = (
-        {each.name: (each.adds, each.repeats, _value(each.value)) for each in calls[place]}
+        {
+            change.name: (change.adds, change.repeats, _value(change.value))
+            for change in calls[place]
+        }
         for place in (0, -1)
     )
     if names := differing_names(first, latest):

@@ -42,9 +42,11 @@ class Computation:
         )
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if one is other:
+def _is_same(first: Any, second: Any) -> bool:
+    if first is second:
         return True
-    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+    if not (isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)):
         return False
-    return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+    return (
+        first.dtype == second.dtype and first.device == second.device and torch.equal(first, second)
+    )

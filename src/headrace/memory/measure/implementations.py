@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
@@ -17,7 +16,7 @@ from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Implementation, Storage
 from headrace.memory.measure.captured import Capture, Stored, TracedCall
 from headrace.memory.measure.read import is_training_batch_norm
-from headrace.memory.measure.sizes import rounded_bytes
+from headrace.memory.measure.sizes import rounded_bytes, tensors_of
 from headrace.memory.operators import (
     Creation,
     Intermediate,
@@ -43,7 +42,7 @@ def with_implementations(
         for a device's, whose steps can be tested: the copies take the same memory.
     """
     offered: list[Mapping[Node, Iterable[Variant]]] = [variants(capture.fx, exactness)]
-    device = next(each.device for node in capture.fx.nodes for each in _tensors(node))
+    device = next(tensor.device for node in capture.fx.nodes for tensor in tensors_of(node))
     if exactness is Exactness.LOSSY:
         offered.append(_copy_variants(capture, bfloat16_store(device)))
     if offload:
@@ -51,14 +50,10 @@ def with_implementations(
     additions = _Additions(capture)
     for index, node in enumerate(capture.nodes):
         if node is not None:
-            for each in (way for ways in offered for way in ways.get(node, ())):
-                additions.add(index, node, each)
+            for variants_of in offered:
+                for variant in variants_of.get(node, ()):
+                    additions.add(index, node, variant)
     return additions.capture()
-
-
-def _tensors(node: Node) -> list[torch.Tensor]:
-    value = node.meta.get("val")
-    return [value] if isinstance(value, torch.Tensor) else []
 
 
 def _copy_variants(capture: Capture, store: CopyStore) -> dict[Node, list[Variant]]:
@@ -66,11 +61,11 @@ def _copy_variants(capture: Capture, store: CopyStore) -> dict[Node, list[Varian
     count = capture.graph.forward_count
     root: dict[Node, Node] = {}
     for node, storage in capture.storage_of.items():
-        made, index = capture.bases[storage]
+        base, index = capture.bases[storage]
         if not index and storage not in capture.retained.union(capture.graph.outputs):
-            root[node] = made
-    forward = [each for each in capture.nodes[:count] if each and not is_training_batch_norm(each)]
-    backward = [each for each in capture.nodes[count:] if each]
+            root[node] = base
+    forward = [node for node in capture.nodes[:count] if node and not is_training_batch_norm(node)]
+    backward = [node for node in capture.nodes[count:] if node]
     return copy_variants(store, forward, backward, root)
 
 
@@ -83,8 +78,8 @@ class _Additions:
         self.hosted = set(capture.hosted)
         self.intermediates: dict[Intermediate, int] = {}
         self.outputs = {base: storage for storage, base in enumerate(capture.bases)}
-        self.found: list[list[tuple[Implementation, TracedCall | None]]] = [
-            [(each.implementations[0], None)] for each in capture.graph.operators
+        self.offered: list[list[tuple[Implementation, TracedCall | None]]] = [
+            [(operator.implementations[0], None)] for operator in capture.graph.operators
         ]
 
     def add(self, index: int, node: Node, variant: Variant) -> None:
@@ -99,7 +94,7 @@ class _Additions:
         call = TracedCall(
             target=variant.target,
             args=tuple(map_aggregate(variant.args, self._argument)),
-            outputs=tuple(self._created(node, each) for each in variant.creates),
+            outputs=tuple(self._created(node, creation) for creation in variant.creates),
             draws=index in self.of.random,
         )
         implementation = Implementation(
@@ -111,23 +106,28 @@ class _Additions:
             overwrites=overwrites,
             reorders=variant.exactness is not Exactness.EXACT,
         )
-        self.found[index].append((implementation, call))
+        self.offered[index].append((implementation, call))
 
     def capture(self) -> Capture:
         """Return the capture with what was added."""
         readers: dict[int, int] = {}
-        for index, ways in enumerate(self.found):
-            readers.update((each, index) for way, _ in ways for each in way.reads)
-        for index in range(self.of.graph.forward_count, len(self.found)):
-            self.found[index] = list(self._last_reads(index, self.found[index], readers))
+        for index, pairs in enumerate(self.offered):
+            readers.update(
+                (storage, index) for implementation, _ in pairs for storage in implementation.reads
+            )
+        for index in range(self.of.graph.forward_count, len(self.offered)):
+            self.offered[index] = list(self._last_reads(index, self.offered[index], readers))
         operators = tuple(
-            replace(each, implementations=tuple(way for way, _ in ways))
-            for each, ways in zip(self.of.graph.operators, self.found, strict=True)
+            replace(
+                operator,
+                implementations=tuple(implementation for implementation, _ in pairs),
+            )
+            for operator, pairs in zip(self.of.graph.operators, self.offered, strict=True)
         )
         calls = {
             (index, number): call
-            for index, ways in enumerate(self.found)
-            for number, (_, call) in enumerate(ways)
+            for index, pairs in enumerate(self.offered)
+            for number, (_, call) in enumerate(pairs)
             if call is not None
         }
         graph = replace(self.of.graph, storages=tuple(self.storages), operators=operators)
@@ -143,26 +143,29 @@ class _Additions:
     def _last_reads(
         self,
         index: int,
-        ways: list[tuple[Implementation, TracedCall | None]],
+        pairs: list[tuple[Implementation, TracedCall | None]],
         readers: dict[int, int],
     ) -> Iterable[tuple[Implementation, TracedCall | None]]:
         """Yield the implementations, those in place instead of the same ones out of place."""
         in_place = {
-            way.name.removesuffix("in place").strip() or "default": (way, call)
-            for way, call in ways
-            if way.name.endswith("in place")
-            and way.overwrites is not None
-            and readers[way.overwrites] == index
-            and self._creator(way.overwrites) > self.of.graph.forward_count
+            implementation.name.removesuffix("in place").strip() or "default": (
+                implementation,
+                call,
+            )
+            for implementation, call in pairs
+            if implementation.name.endswith("in place")
+            and implementation.overwrites is not None
+            and readers[implementation.overwrites] == index
+            and self._creator(implementation.overwrites) > self.of.graph.forward_count
         }
-        replaced = {id(way) for way, _ in in_place.values()}
-        for way, call in ways:
-            if id(way) not in replaced:
-                yield in_place.get(way.name, (way, call))
+        replaced = {id(implementation) for implementation, _ in in_place.values()}
+        for implementation, call in pairs:
+            if id(implementation) not in replaced:
+                yield in_place.get(implementation.name, (implementation, call))
 
     def _creator(self, storage: int) -> int:
-        made = self.of.bases[storage][0]
-        return next((i for i, node in enumerate(self.of.nodes) if node is made), -1)
+        creator = self.of.bases[storage][0]
+        return next((i for i, node in enumerate(self.of.nodes) if node is creator), -1)
 
     def _may_go(self, storage: int, variant: Variant) -> bool:
         """Return whether a storage may be overwritten: it is neither kept nor the caller's."""
@@ -170,9 +173,9 @@ class _Additions:
         if storage in graph.outputs or storage in graph.results or self._creator(storage) < 0:
             return False
         sharing = [
-            each
-            for each in variant.reads
-            if isinstance(each, Node) and self.of.storage_of.get(each) == storage
+            operand
+            for operand in variant.reads
+            if isinstance(operand, Node) and self.of.storage_of.get(operand) == storage
         ]
         return sharing == [variant.overwrites]
 
@@ -199,10 +202,10 @@ class _Additions:
         return self.intermediates[value]
 
     def _reads(self, variant: Variant) -> tuple[int, ...]:
-        found = [
-            self._intermediate(each)
-            if isinstance(each, Intermediate)
-            else self.of.storage_of.get(each)
-            for each in variant.reads
+        storages = [
+            self._intermediate(operand)
+            if isinstance(operand, Intermediate)
+            else self.of.storage_of.get(operand)
+            for operand in variant.reads
         ]
-        return tuple(dict.fromkeys(each for each in found if each is not None))
+        return tuple(dict.fromkeys(storage for storage in storages if storage is not None))

@@ -19,7 +19,7 @@ from headrace.memory.errors import CaptureError
 
 def loss_alone(outputs: Any) -> Any:
     """Return a model's outputs, without gradients into those beside its loss, if it has one."""
-    return _beside_loss(outputs, lambda each, _: each.detach())
+    return _beside_loss(outputs, lambda output, _: output.detach())
 
 
 def refusing_gradients(outputs: Any) -> Any:
@@ -32,8 +32,8 @@ def _beside_loss(outputs: Any, change: Callable[[Tensor, Tensor], Tensor]) -> An
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
         return outputs
 
-    def changed(each: Tensor) -> Tensor:
-        return change(each, loss) if each is not loss and each.is_floating_point() else each
+    def changed(output: Tensor) -> Tensor:
+        return change(output, loss) if output is not loss and output.is_floating_point() else output
 
     return pytree.tree_map_only(Tensor, changed, outputs)
 

@@ -44,8 +44,8 @@ def preserved(*roots: Any) -> Generator[None]:
         tensors (identity, gradient, hooks, and values of those that are no parameters), attributes,
         modes, hooks, lists, dictionaries, sets, arrays and other objects.
     """
-    devices = {each.device for root in roots for each in _parameters(root)}
-    accelerators = [each for each in devices if each.type not in ("cpu", "meta")]
+    devices = {parameter.device for root in roots for parameter in _parameters(root)}
+    accelerators = [device for device in devices if device.type not in ("cpu", "meta")]
     with (
         host_generators_preserved(),
         torch.random.fork_rng(accelerators),
@@ -115,8 +115,8 @@ class _Snapshot:
         elif isinstance(value, dict | list | set | deque):
             self._add_container(cast(Any, value), depth)
         elif isinstance(value, tuple | frozenset):
-            for each in cast(Iterable[Any], value):
-                self._add(each, depth + 1)
+            for element in cast(Iterable[Any], value):
+                self._add(element, depth + 1)
         elif isinstance(value, types.MethodType):
             self._add(value.__self__, depth + 1)
         else:
@@ -125,8 +125,8 @@ class _Snapshot:
     def _add_container(self, value: Any, depth: int) -> None:
         self.restores.append(_RESTORES[_kind(value)](value))
         parts = value.values() if isinstance(value, dict) else value
-        for each in tuple(cast(Iterable[Any], parts)):
-            self._add(each, depth + 1)
+        for part in tuple(cast(Iterable[Any], parts)):
+            self._add(part, depth + 1)
 
     def _add_object(self, value: Any, depth: int) -> None:
         """Add the attributes of an object, in its dictionary or in slots."""
@@ -136,11 +136,11 @@ class _Snapshot:
             self.restores.append(_class_restore(value))
         for name in slots_of(type(value)):
             try:
-                held = getattr(value, name)
+                content = getattr(value, name)
             except AttributeError:
                 continue
-            self.restores.append(_slot_restore(value, name, held))
-            self._add(held, depth + 1)
+            self.restores.append(_slot_restore(value, name, content))
+            self._add(content, depth + 1)
 
     def _add_tensor(self, tensor: torch.Tensor) -> None:
         self.restores.append(_tensor_restore(tensor))
@@ -159,10 +159,10 @@ def slots_of(kind: type) -> list[str]:
     if kind.__module__ in ("builtins", "torch", "torch._C"):
         return []
     names: list[str] = []
-    for each in kind.__mro__:
-        slots = each.__dict__.get("__slots__", ())
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
         names += [slots] if isinstance(slots, str) else list(slots)
-    return [each for each in names if each not in ("__dict__", "__weakref__")]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def _dict_restore(value: dict[Any, Any]) -> _Restore:
@@ -175,8 +175,8 @@ def _dict_restore(value: dict[Any, Any]) -> _Restore:
             a is not x or b is not y for (a, b), (x, y) in zip(now, before, strict=True)
         ):
             own.clear(value)
-            for key, each in before:
-                own.__setitem__(value, key, each)
+            for key, content in before:
+                own.__setitem__(value, key, content)
 
     return restore
 
@@ -186,7 +186,7 @@ def _sequence_restore(value: Any) -> _Restore:
 
     def restore() -> None:
         if len(value) != len(before) or any(
-            now is not each for now, each in zip(value, before, strict=True)
+            now is not element for now, element in zip(value, before, strict=True)
         ):
             value.clear()
             value.extend(before)
@@ -242,7 +242,7 @@ def _array_restore(value: np.ndarray[Any, Any]) -> _Restore:
 
 
 def _value_restore(tensor: torch.Tensor) -> _Restore:
-    """Return what sets the values of a tensor back if an operator has written into it."""
+    """Return a function that resets a tensor if an operator has written into it."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.is_inference():
         return lambda: None
     version, before = tensor._version, tensor.detach().clone()

@@ -45,7 +45,7 @@ def traced_layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """Return what a function of torch does, in operators of our own.
+    """Return the outputs of a function of torch, by operators of our own.
 
     Layers are operators of their own on the CPU, where eager execution runs one after the other,
     and if there is dropout between them.

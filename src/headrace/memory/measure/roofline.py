@@ -38,10 +38,10 @@ def load_roofline(path: str | Path) -> Roofline:
     InputError : naming the file and the field.
     """
     table = Field(parse_json(read_text(path), str(path)), str(path)).read(fields.table)
-    whole = Field({"host_bytes_per_s": 0.0, **table}, str(path))
-    whole.allow("name", *_LEAST)
-    figures = {name: whole.at(name).read(fields.number) for name in _LEAST}
-    for name, found in figures.items():
-        if not _LEAST[name] <= found <= 1e24:
-            raise whole.at(name).wrong(f"{_LEAST[name]} to 1e24")
-    return Roofline(name=whole.at("name").text(), **figures)
+    device = Field({"host_bytes_per_s": 0.0, **table}, str(path))
+    device.allow("name", *_LEAST)
+    figures = {name: device.at(name).read(fields.number) for name in _LEAST}
+    for name, figure in figures.items():
+        if not _LEAST[name] <= figure <= 1e24:
+            raise device.at(name).wrong(f"{_LEAST[name]} to 1e24")
+    return Roofline(name=device.at("name").text(), **figures)

@@ -44,7 +44,7 @@ def _averages_cumulatively(module: nn.Module) -> TypeGuard[_BatchNorm]:
 
 
 def _normalized(norm: _BatchNorm, x: Tensor) -> Tensor:
-    """Return what `forward` does, with the running statistics updated."""
+    """Return the output of `forward`, with the running statistics updated."""
     mean, variance, batches = norm.running_mean, norm.running_var, norm.num_batches_tracked
     assert isinstance(mean, Tensor)
     assert isinstance(variance, Tensor)

@@ -61,7 +61,7 @@ class StepConditions:
             )
 
     def called(self, model: nn.Module) -> nn.Module:
-        """Return what a step calls: the model, with the loss if there is one."""
+        """Return the module that a step calls: the model, with the loss if there is one."""
         return model if self.loss is None else WithLoss(model, self.loss)
 
     def implemented(self, traced: Capture, exactness: Exactness) -> Capture:
@@ -86,7 +86,7 @@ def require_trainable(model: Any) -> None:
     """Raise a `CaptureError` unless training steps of a model can be captured."""
     if not isinstance(model, nn.Module):
         reason = f"a {type(model).__name__}, needs a torch module"
-    elif any(isinstance(each, nn.parallel.DistributedDataParallel) for each in model.modules()):
+    elif any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
         reason = "in DistributedDataParallel, which goes around: DDP(fit(model, ddp=True))"
     elif device_of(model).type == "meta":
         reason = "on the meta device, needs values: model.to_empty(device=...)"
@@ -161,14 +161,16 @@ def unmeasured_profile(
     if job.optimizer is not None:
         resident["optimizer"] = optimizer_bytes(job.optimizer, rounding)
     gradients = sum(
-        _rounded(each.nbytes, rounding) for each in model.parameters() if each.requires_grad
+        _rounded(parameter.nbytes, rounding)
+        for parameter in model.parameters()
+        if parameter.requires_grad
     )
     if job.accumulates:
         resident["gradients"] = gradients
     if job.ddp:
         resident["buckets"] = gradients
-    if kept := library_bytes(where):
-        resident["libraries"] = kept
+    if library_nbytes := library_bytes(where):
+        resident["libraries"] = library_nbytes
     return MemoryProfile(
         graph=replace(captured.graph, resident=resident),
         model=name or type(model).__name__,
@@ -187,12 +189,12 @@ def device_of(model: nn.Module) -> torch.device:
     ------
     CaptureError : they are on several.
     """
-    found = {each.device for each in model.parameters()}
-    if len(found) > 1:
+    devices = {parameter.device for parameter in model.parameters()}
+    if len(devices) > 1:
         raise CaptureError(
-            f"parameters are on {', '.join(sorted(map(str, found)))}, needs one device"
+            f"parameters are on {', '.join(sorted(map(str, devices)))}, needs one device"
         )
-    return found.pop() if found else torch.device("cpu")
+    return devices.pop() if devices else torch.device("cpu")
 
 
 def _digest(captured: Capture) -> str:
@@ -200,20 +202,20 @@ def _digest(captured: Capture) -> str:
     digest = hashlib.sha256(captured.module.code.encode())
     for node in captured.fx.find_nodes(op="placeholder"):
         value = node.meta["val"]
-        known = (tuple(value.shape), value.dtype, value.stride()) if _is_tensor(value) else value
-        digest.update(f"{node.name} {known}\n".encode())
+        geometry = (tuple(value.shape), value.dtype, value.stride()) if _is_tensor(value) else value
+        digest.update(f"{node.name} {geometry}\n".encode())
     return digest.hexdigest()
 
 
 def _inputs(captured: Capture) -> tuple[ModelInput, ...]:
-    found: list[ModelInput] = []
+    inputs: list[ModelInput] = []
     for node in captured.fx.find_nodes(op="placeholder"):
         name = str(node.meta.get("desc", node.name))
         value = node.meta["val"]
         if "PlainAOTInput" in name and _is_tensor(value):
             dtype = str(value.dtype).removeprefix("torch.")
-            found.append(ModelInput(name=node.name, shape=tuple(value.shape), dtype=dtype))
-    return tuple(found)
+            inputs.append(ModelInput(name=node.name, shape=tuple(value.shape), dtype=dtype))
+    return tuple(inputs)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -236,9 +238,9 @@ def optimizer_bytes(optimizer: Optimizer, rounding: int = 1) -> int:
             f"after one ({type(error).__name__}: {error})"
         ) from error
     return sum(
-        _rounded(each.nbytes, rounding)
-        for each in pytree.tree_leaves(list(state.values()))
-        if _is_tensor(each)
+        _rounded(leaf.nbytes, rounding)
+        for leaf in pytree.tree_leaves(list(state.values()))
+        if _is_tensor(leaf)
     )
 
 
@@ -248,12 +250,12 @@ def _first_state(optimizer: Optimizer) -> Mapping[Any, Any]:
 
         def fake(parameter: torch.Tensor) -> nn.Parameter:
             value = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-            made = nn.Parameter(value)
-            made.grad = torch.empty_like(made)
-            return made
+            parameter_copy = nn.Parameter(value)
+            parameter_copy.grad = torch.empty_like(parameter_copy)
+            return parameter_copy
 
         groups = [
-            {**group, "params": [fake(each) for each in group["params"]]}
+            {**group, "params": [fake(parameter) for parameter in group["params"]]}
             for group in optimizer.param_groups
         ]
         equal = copy.copy(optimizer)  # its class may take other arguments than its defaults

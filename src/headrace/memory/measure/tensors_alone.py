@@ -1,7 +1,7 @@
 """A model as a function of tensors alone, as it is traced.
 
 Constants among the arguments (None, numbers, texts) are bound, and a module that has several names
-is there once: torch would swap the parameters of each name, and set back the traced ones of the
+occurs once: torch would swap the parameters of each name, and set back the traced ones of the
 first where it wants the model's own.
 """
 
@@ -44,12 +44,12 @@ class TensorsAlone(nn.Module):
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Tensors of the arguments, in the order in which a call takes them."""
-        return tuple(each for each in self._leaves if isinstance(each, torch.Tensor))
+        return tuple(leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor))
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """Run the model."""
         values = iter(tensors)
-        leaves = [next(values) if isinstance(each, torch.Tensor) else each for each in self._leaves]
+        leaves = [next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
         _, call = self._own
         return call(*args, **kwargs)

@@ -59,7 +59,7 @@ def measured_graph(
 
     Parameters
     ----------
-    cache : costs of before, by operator, arguments and device; what is measured is added.
+    cache : earlier costs, by operator, arguments and device; what is measured is added.
     single_runs : whether the time of an operator is that of one run, whatever is in the device's
         cache: for schedules whose memory counts, and not their speed.
     """
@@ -72,9 +72,9 @@ def measured_graph(
             try:
                 cache[key] = _measure(capture, call, device, single_runs=single_runs)
             except torch.OutOfMemoryError:
-                if (whole := memory_bytes(device)) is None:
+                if (device_bytes := memory_bytes(device)) is None:
                     raise
-                return Cost(0.0, whole)  # so that no plan has it
+                return Cost(0.0, device_bytes)  # so that no plan has it
         return cache[key]
 
     return _with_costs(capture, cost)
@@ -99,7 +99,7 @@ def modelled(capture: Capture, device: Roofline) -> Graph:
 
 
 def device_name(device: torch.device) -> str:
-    """Return what measurements are comparable on: a device's model, and the CPU's threads."""
+    """Return the name of comparable devices: a device's model, and the CPU's threads."""
     if device.type == "cpu":
         return f"cpu, {torch.get_num_threads()} threads"
     return str(torch.get_device_module(device).get_device_name(device))
@@ -114,8 +114,8 @@ def memory_bytes(device: torch.device) -> int | None:
 
 def _with_costs(capture: Capture, cost: Callable[[TracedCall], Cost]) -> Graph:
     operators = tuple(
-        each if node is None else _costed(capture, index, node, cost)
-        for index, (each, node) in enumerate(
+        operator if node is None else _costed(capture, index, node, cost)
+        for index, (operator, node) in enumerate(
             zip(capture.graph.operators, capture.nodes, strict=True)
         )
     )
@@ -127,11 +127,17 @@ def _costed(
 ) -> Operator:
     operator = capture.graph.operators[index]
     ways: list[Implementation] = []
-    for way, each in enumerate(operator.implementations):
+    for number, implementation in enumerate(operator.implementations):
         target = cast(Callable[..., Any], node.target)
-        own = TracedCall(target=target, args=node.args, kwargs=node.kwargs, outputs=each.creates)
-        found = cost(capture.calls.get((index, way), own))
-        ways.append(replace(each, time_us=found.time_us, workspace_bytes=found.workspace_bytes))
+        own = TracedCall(
+            target=target, args=node.args, kwargs=node.kwargs, outputs=implementation.creates
+        )
+        measured = cost(capture.calls.get((index, number), own))
+        ways.append(
+            replace(
+                implementation, time_us=measured.time_us, workspace_bytes=measured.workspace_bytes
+            )
+        )
     return replace(operator, implementations=tuple(ways))
 
 
@@ -147,7 +153,7 @@ def _mapped(capture: Capture, values: Any, convert: Callable[[Any], Any]) -> Any
 
 
 def _signature(capture: Capture, call: TracedCall) -> str:
-    """Return what the cost of a call depends on, beside the device.
+    """Return the properties that the cost of a call depends on, beside the device.
 
     Sizes of storages belong to it: ``aten.copy`` of a slice copies the storage, and a result in
     more memory than traced is copied out of it.
@@ -155,7 +161,7 @@ def _signature(capture: Capture, call: TracedCall) -> str:
 
     def text(value: Any) -> Any:
         if isinstance(value, list | tuple):
-            return [text(each) for each in value]
+            return [text(element) for element in value]
         if isinstance(value, torch.Tensor):
             offset, nbytes = value.storage_offset(), value.untyped_storage().nbytes()
             return f"{value.dtype}{tuple(value.shape)}{value.stride()}+{offset} of {nbytes}"
@@ -173,8 +179,8 @@ def _measure(
         args, kwargs = map_aggregate(
             (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
         )
-        traced = [capture.example(each) for each in call.outputs]
-        layouts = [(each.stride(), each.untyped_storage().nbytes()) for each in traced]
+        traced = [capture.example(storage) for storage in call.outputs]
+        layouts = [(output.stride(), output.untyped_storage().nbytes()) for output in traced]
 
         def prepare() -> Callable[[], object]:
             fresh = recurrent.with_fresh_graph(call.target, args)
@@ -215,9 +221,9 @@ def _accelerators(device: torch.device) -> list[torch.device]:
 def _example_of(capture: Capture, argument: Any, device: torch.device) -> Any:
     """Return a value for an argument of a call."""
     if isinstance(argument, Stored):
-        made = _example(capture.example(argument.storage), device)
+        example = _example(capture.example(argument.storage), device)
         fill = capture.fills.get(argument.storage)
-        return made if fill is None else made.fill_(fill)
+        return example if fill is None else example.fill_(fill)
     if not isinstance(argument, Node):
         return argument
     value = argument.meta["val"]
@@ -228,10 +234,10 @@ def _example_of(capture: Capture, argument: Any, device: torch.device) -> Any:
 
 def _is_read_by_the_host(node: Node) -> bool:
     """Return whether a node is a seed or an offset that attention returns in the host's memory."""
-    made = source(node)
-    if made.target is not getitem:
+    returned = source(node)
+    if returned.target is not getitem:
         return False
-    forward, index = made.args
+    forward, index = returned.args
     efficient = torch.ops.aten._scaled_dot_product_efficient_attention.default
     return isinstance(forward, Node) and forward.target is efficient and index in (2, 3)
 
@@ -242,7 +248,7 @@ def _example(value: Any, device: torch.device) -> Any:
     What is traced in the host's memory is made there, pinned.
     """
     if isinstance(value, list | tuple):
-        return [_example(each, device) for each in value]
+        return [_example(element, device) for element in value]
     if not isinstance(value, torch.Tensor):
         return value
     length = value.untyped_storage().nbytes() // value.dtype.itemsize
@@ -280,7 +286,7 @@ def _time_us(prepare: Callable[[], Callable[[], object]], device: torch.device) 
 
 
 def _stopwatch(device: torch.device) -> Callable[[Callable[[], object]], float]:
-    """Return what runs a function and returns its seconds.
+    """Return a function that runs another one and returns its seconds.
 
     On an accelerator these are between two events of its stream, on which other work goes before:
     kernels wait for their launch no longer than within a step.
@@ -316,20 +322,20 @@ def _cache_bytes(device: torch.device) -> int:
         return int(getattr(properties, "L2_cache_size", 0)) or _CACHE_BYTES
     levels = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     sizes = [level.read_text().strip().removesuffix("K") for level in levels]
-    return max((int(each) << 10 for each in sizes if each.isdigit()), default=_CACHE_BYTES)
+    return max((int(size) << 10 for size in sizes if size.isdigit()), default=_CACHE_BYTES)
 
 
 def _roofline_cost(capture: Capture, call: TracedCall, device: Roofline) -> Cost:
     read: list[torch.Tensor] = []
     args, kwargs = _mapped(capture, (call.args, dict(call.kwargs)), lambda value: value)
     map_aggregate((args, kwargs), lambda value: read.extend(_tensors(value)))
-    made = [capture.example(each) for each in call.outputs]
-    moved = sum(each.numel() * each.dtype.itemsize for each in (*read, *made))
+    created = [capture.example(storage) for storage in call.outputs]
+    moved = sum(tensor.numel() * tensor.dtype.itemsize for tensor in (*read, *created))
     flops = _flops(capture, call, args, kwargs)
     seconds = max(flops / device.flops_per_s, moved / device.bytes_per_s)
-    given = {each.storage for each in call.args if isinstance(each, Stored)}
-    if hosted := capture.hosted & given.union(call.outputs):
-        transferred = sum(capture.example(each).nbytes for each in hosted)
+    operands = {operand.storage for operand in call.args if isinstance(operand, Stored)}
+    if hosted := capture.hosted & operands.union(call.outputs):
+        transferred = sum(capture.example(storage).nbytes for storage in hosted)
         seconds += transferred / device.host_bytes_per_s
     return Cost(device.launch_us + seconds * 1e6, 0)
 
@@ -356,7 +362,7 @@ def _flops(capture: Capture, call: TracedCall, args: Any, kwargs: Any) -> float:
     return float(formula(*args, **kwargs, out_val=node.meta["val"]))
 
 
-_WITH_PRODUCTS = {each.__name__ for each in (attention, convolution, copies, loss, products)}
+_WITH_PRODUCTS = {module.__name__ for module in (attention, convolution, copies, loss, products)}
 """Modules of the functions that call matrix products or convolutions."""
 
 
@@ -367,4 +373,4 @@ def _product_flops(_sum: torch.Size, a: torch.Size, b: torch.Size, **_options: A
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     values: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
-    return [each for each in values if isinstance(each, torch.Tensor)]
+    return [tensor for tensor in values if isinstance(tensor, torch.Tensor)]

@@ -138,7 +138,7 @@ def _trace(
 
 
 def _host_state() -> Hashable:
-    """Return what changes where Python's or NumPy's own generator is drawn from."""
+    """Return the states of Python's and NumPy's own generators."""
     return random.getstate(), repr(np.random.get_state())
 
 

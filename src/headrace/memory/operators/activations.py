@@ -119,8 +119,8 @@ def add_in_place(x: Tensor, y: Tensor) -> Tensor:
 def _signs(node: Node) -> Intermediate:
     """Return the packed signs of an activation, which is their layout's owner."""
     out = fake(node)
-    made = out.new_empty(bits.packed_bytes(out.numel()), dtype=torch.uint8)
-    return Intermediate(node=node, name="signs", value=made)
+    packed = out.new_empty(bits.packed_bytes(out.numel()), dtype=torch.uint8)
+    return Intermediate(node=node, name="signs", value=packed)
 
 
 def _forward(in_place: Callable[..., Any], *names: str) -> Offers:
@@ -147,20 +147,20 @@ def _from_signs(node: Node, forward: Node) -> list[Variant]:
     signs = _signs(forward)
     out_strides = fake(node).stride()
     args = (grad, signs, strides, out_strides)
-    found = [Variant(name="from signs", target=zero_where_flagged, args=args, creates=(0,))]
+    variants = [Variant(name="from signs", target=zero_where_flagged, args=args, creates=(0,))]
     if strides == out_strides:
         name, target = "from signs in place", zero_where_flagged_in_place
-        found += _only_in_place(node, name, (grad, signs), target)
-    return found
+        variants += _only_in_place(node, name, (grad, signs), target)
+    return variants
 
 
-def _two_ways(
+def _with_in_place(
     node: Node, name: str, args: tuple[Any, ...], in_place: Callable[..., Any]
 ) -> list[Variant]:
     """Return a backward implementation, and the same in place."""
     target = cast(Callable[..., Any], node.target)
-    found = [Variant(name=name, target=target, args=args, creates=(0,))]
-    return found + _only_in_place(node, f"{name} in place", args, in_place)
+    variants = [Variant(name=name, target=target, args=args, creates=(0,))]
+    return variants + _only_in_place(node, f"{name} in place", args, in_place)
 
 
 def _only_in_place(
@@ -179,40 +179,42 @@ def _only_in_place(
 
 def _threshold_backward(node: Node) -> list[Variant]:
     grad, saved, threshold = node.args
-    found = _only_in_place(node, "in place", node.args, threshold_backward_in_place)
+    variants = _only_in_place(node, "in place", node.args, threshold_backward_in_place)
     forward = source(saved)
     if not _is(forward, aten.relu.default) or threshold != 0:
-        return found
-    found += _two_ways(
+        return variants
+    variants += _with_in_place(
         node, "from input", (grad, forward.args[0], threshold), threshold_backward_in_place
     )
-    return found + _from_signs(node, forward)
+    return variants + _from_signs(node, forward)
 
 
 def _hardtanh_backward(node: Node) -> list[Variant]:
     grad, x, low, high = node.args
     if fake(cast(Node, grad)).stride() != fake(node).stride():
         return []  # torch traces the strides of x where its kernels return those of the gradient
-    found = _only_in_place(node, "in place", node.args, hardtanh_backward_in_place)
+    variants = _only_in_place(node, "in place", node.args, hardtanh_backward_in_place)
     for forward in _uses(x, aten.hardtanh.default):
         if (argument(forward, "min_val"), argument(forward, "max_val")) == (low, high):
             args = (grad, forward, low, high)
-            found += _two_ways(node, "from output", args, hardtanh_backward_in_place)
-            found += _from_signs(node, forward)
+            variants += _with_in_place(node, "from output", args, hardtanh_backward_in_place)
+            variants += _from_signs(node, forward)
             break
-    return found
+    return variants
 
 
 def _leaky_relu_backward(node: Node) -> list[Variant]:
     grad, x, slope, is_result = node.args
-    found = _only_in_place(node, "in place", node.args, leaky_relu_backward_in_place)
+    variants = _only_in_place(node, "in place", node.args, leaky_relu_backward_in_place)
     if is_result or cast(float, slope) <= 0:
-        return found
+        return variants
     for forward in _uses(x, aten.leaky_relu.default):
         if argument(forward, "negative_slope") == slope:
             args = (grad, forward, slope, True)
-            return found + _two_ways(node, "from output", args, leaky_relu_backward_in_place)
-    return found
+            return variants + _with_in_place(
+                node, "from output", args, leaky_relu_backward_in_place
+            )
+    return variants
 
 
 def _leaky_relu(node: Node) -> list[Variant]:
@@ -231,8 +233,15 @@ def _silu_backward(node: Node) -> list[Variant]:
 
 def _softmax_backward(node: Node) -> list[Variant]:
     dim = node.args[2]
-    made, args = fake(node), (*node.args, node.target is aten._log_softmax_backward_data.default)
-    last = dim in (-1, made.dim() - 1) and made.is_contiguous() and made.device.type == "cpu"
+    gradient, args = (
+        fake(node),
+        (*node.args, node.target is aten._log_softmax_backward_data.default),
+    )
+    last = (
+        dim in (-1, gradient.dim() - 1)
+        and gradient.is_contiguous()
+        and gradient.device.type == "cpu"
+    )
     # other kernels go through a row more than once, or have not been tried
     return _only_in_place(node, "in place", args, softmax_backward_in_place) if last else []
 
@@ -247,18 +256,20 @@ def _add(node: Node) -> list[Variant]:
         Variant(
             name=f"in place of the {name}",
             target=add_in_place,
-            args=(over, other),
+            args=(over, addend),
             creates=(0,),
             overwrites=cast(Node, over),
         )
-        for name, over, other in terms
-        if overwritable(over, fake(node)) and not _share(over, other)
+        for name, over, addend in terms
+        if overwritable(over, fake(node)) and not _share(over, addend)
     ]
 
 
 def _share(first: Any, second: Any) -> bool:
-    one, other = (fake(cast(Node, each)).untyped_storage() for each in (first, second))
-    return one._cdata == other._cdata
+    first_storage, second_storage = (
+        fake(cast(Node, term)).untyped_storage() for term in (first, second)
+    )
+    return first_storage._cdata == second_storage._cdata
 
 
 def _is(node: Any, target: Any) -> bool:
@@ -267,8 +278,10 @@ def _is(node: Any, target: Any) -> bool:
 
 def _uses(x: Any, target: Any) -> list[Node]:
     """Return the nodes of an operator whose first argument is `x`."""
-    found = [x] if isinstance(x, Node) else []
-    return [use for each in found for use in each.users if _is(use, target) and use.args[0] is x]
+    sources = [x] if isinstance(x, Node) else []
+    return [
+        use for operand in sources for use in operand.users if _is(use, target) and use.args[0] is x
+    ]
 
 
 OFFERS: dict[Any, Offers] = {

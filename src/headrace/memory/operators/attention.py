@@ -123,20 +123,20 @@ def _options(node: Node) -> AttentionOptions | None:
 
 def _probabilities(node: Node) -> Intermediate:
     query, key, _ = map(fake, _operands(node))
-    made = query.new_empty((*query.shape[:-1], key.shape[-2]))
-    return Intermediate(node=node, name="probabilities", value=made)
+    probabilities = query.new_empty((*query.shape[:-1], key.shape[-2]))
+    return Intermediate(node=node, name="probabilities", value=probabilities)
 
 
 def _attention(node: Node) -> list[Variant]:
     options, mask = _options(node), _FORWARD[cast(OpOverload, node.target)]
     if options is None:
         return []
-    given = argument(node, mask) if mask else None
+    bias = argument(node, mask) if mask else None
     return [
         Variant(
             name="with probabilities",
             target=attention_with_probabilities,
-            args=(*_operands(node), given, options, node.meta["val"][0].stride()),
+            args=(*_operands(node), bias, options, node.meta["val"][0].stride()),
             creates=(0, _probabilities(node)),
             exactness=Exactness.ROUNDED,
             note=_NOTE,
@@ -149,11 +149,11 @@ def _attention_backward(node: Node) -> list[Variant]:
     forward = statistic.args[0] if isinstance(statistic, Node) and statistic.args else None
     if not isinstance(forward, Node) or forward.target not in _FORWARD:
         return []
-    options, made = _options(forward), node.meta["val"]
+    options, gradients = _options(forward), node.meta["val"]
     if options is None or any(cast(int, use.args[1]) > 2 for use in node.users):  # of the mask
         return []
     grad = argument(node, _BACKWARD[cast(OpOverload, node.target)])
-    strides = tuple(each.stride() for each in made[:3])
+    strides = tuple(gradient.stride() for gradient in gradients[:3])
     return [
         Variant(
             name="from probabilities",

@@ -63,10 +63,10 @@ def input_gradient(
         stand_in = grad.new_empty(1).expand(shape)
         if _channels_last(strides):
             weight = _as_channels_last(weight)
-    made, _, _ = aten.convolution_backward.default(
+    gradient, _, _ = aten.convolution_backward.default(
         grad, stand_in, weight, *options, [True, False, False]
     )
-    return laid_out(made, strides)
+    return laid_out(gradient, strides)
 
 
 def _channels_last(strides: tuple[int, ...]) -> bool:
@@ -84,18 +84,20 @@ def _as_channels_last(weight: Tensor) -> Tensor:
     return laid_out(weight, tuple(strides))
 
 
-def convolution(x: Tensor, _shape: tuple[int, ...], strides: tuple[int, ...], *rest: Any) -> Tensor:
+def convolution(
+    x: Tensor, _shape: tuple[int, ...], strides: tuple[int, ...], *options: Any
+) -> Tensor:
     """Return a convolution; shape and strides are the result's."""
-    return laid_out(aten.convolution.default(x, *rest), strides)
+    return laid_out(aten.convolution.default(x, *options), strides)
 
 
 def convolution_in_parts(
-    x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], *rest: Any
+    x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], *options: Any
 ) -> Tensor:
     """Return `convolution`, part by part of the batch."""
     out = x.new_empty_strided(shape, strides)
     for part in _parts(x):
-        out[part] = aten.convolution.default(x[part], *rest)
+        out[part] = aten.convolution.default(x[part], *options)
     return out
 
 
@@ -119,9 +121,11 @@ def parameter_gradients(
     ----------
     strides : of each.
     """
-    made = aten.convolution_backward.default(grad, x, weight, *options)
-    wanted = [each for each, wanted in zip(made, options[-1], strict=True) if wanted]
-    return tuple(map(laid_out, wanted, strides))
+    gradients = aten.convolution_backward.default(grad, x, weight, *options)
+    needed = [
+        gradient for gradient, is_needed in zip(gradients, options[-1], strict=True) if is_needed
+    ]
+    return tuple(map(laid_out, needed, strides))
 
 
 def parameter_gradients_in_parts(
@@ -130,8 +134,8 @@ def parameter_gradients_in_parts(
     """Return `parameter_gradients`, summed over parts of the batch."""
     sums: tuple[Tensor, ...] = ()
     for part in _parts(grad):
-        found = parameter_gradients(grad[part], x[part], weight, strides, *options)
-        sums = tuple(a.add_(b) for a, b in zip(sums, found, strict=True)) if sums else found
+        gradients = parameter_gradients(grad[part], x[part], weight, strides, *options)
+        sums = tuple(a.add_(b) for a, b in zip(sums, gradients, strict=True)) if sums else gradients
     return sums
 
 
@@ -153,7 +157,7 @@ class ByAlgorithm:
         return f"{target_name(self.target)} with cudnn.{self.setting} = {self.value}"
 
     def __call__(self, *args: Any) -> Any:
-        """Return what the operator does."""
+        """Run the operator under the setting."""
         before = getattr(cudnn, self.setting)
         setattr(cudnn, self.setting, self.value)
         try:
@@ -172,14 +176,14 @@ def split_convolutions(graph: FxGraph) -> int:
 
     Those that need no gradient of the input stay as they are.
     """
-    wanted = [
+    convolutions = [
         node
         for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
         if node.args[_MASK][0]
     ]
-    for node in wanted:
+    for node in convolutions:
         _split(graph, node)
-    return len(wanted)
+    return len(convolutions)
 
 
 def _split(graph: FxGraph, node: Node) -> None:
@@ -194,10 +198,10 @@ def _split(graph: FxGraph, node: Node) -> None:
         replace_element(node, 1, parameters)
         replace_element(node, 2, parameters)
     args = (grad, weight, tuple(of_input.shape), of_input.stride(), *options)
-    made = insert_call(graph, node, input_gradient, args, of_input)
+    gradient = insert_call(graph, node, input_gradient, args, of_input)
     for use in list(node.users):
         if use.args[1] == 0:
-            use.replace_all_uses_with(made)
+            use.replace_all_uses_with(gradient)
             graph.erase_node(use)
     for use in list(node.users):  # gradients that are not computed
         graph.erase_node(use)
@@ -206,7 +210,7 @@ def _split(graph: FxGraph, node: Node) -> None:
 
 def _offered(
     node: Node,
-    whole: Callable[..., Any],
+    undivided: Callable[..., Any],
     in_parts: Callable[..., Any],
     args: tuple[Any, ...],
     creates: tuple[Creation, ...] = (0,),
@@ -220,7 +224,7 @@ def _offered(
         ways.append((f"in {PARTS} parts", in_parts, note))
     for name, setting, value in _ALGORITHMS.get(rows.device.type, ()) if rows.dim() == 4 else ():
         ways.append(
-            (name, ByAlgorithm(whole, setting, value), "another algorithm rounds otherwise")
+            (name, ByAlgorithm(undivided, setting, value), "another algorithm rounds otherwise")
         )
     return [
         Variant(
@@ -236,9 +240,9 @@ def _offered(
 
 
 def _convolution(node: Node) -> list[Variant]:
-    x, *rest = node.args
-    made = fake(node)
-    args = (x, tuple(made.shape), made.stride(), *rest)
+    x, *options = node.args
+    out = fake(node)
+    args = (x, tuple(out.shape), out.stride(), *options)
     return _offered(node, convolution, convolution_in_parts, args)
 
 
@@ -251,7 +255,7 @@ def _parameter_gradients(node: Node) -> list[Variant]:
     mask = cast(list[bool], node.args[_MASK])
     if mask[0]:
         return []
-    creates = tuple(index for index, wanted in enumerate(mask) if wanted)
+    creates = tuple(index for index, is_needed in enumerate(mask) if is_needed)
     strides = [node.meta["val"][index].stride() for index in creates]
     args = (grad, x, weight, strides, *options)
     return _offered(node, parameter_gradients, parameter_gradients_in_parts, args, creates)

@@ -63,8 +63,12 @@ class CopyStore:
         if not self.on_host:
             return tensor.to(torch.bfloat16)
         pinned = self.device.type != "cpu"
-        made = torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu", pin_memory=pinned)
-        return made.as_strided(tensor.shape, tensor.stride()).copy_(tensor, non_blocking=True)
+        pinned_copy = torch.empty(
+            tensor.numel(), dtype=tensor.dtype, device="cpu", pin_memory=pinned
+        )
+        return pinned_copy.as_strided(tensor.shape, tensor.stride()).copy_(
+            tensor, non_blocking=True
+        )
 
     def traced(self, tensor: Tensor) -> Tensor:
         """Return the fake copy of a fake tensor."""
@@ -74,8 +78,10 @@ class CopyStore:
         """Return the activation of a copy."""
         if not self.on_host:
             return copy.to(torch.float32)
-        made = torch.empty_strided(copy.shape, copy.stride(), dtype=copy.dtype, device=self.device)
-        return made.copy_(copy, non_blocking=True)
+        tensor = torch.empty_strided(
+            copy.shape, copy.stride(), dtype=copy.dtype, device=self.device
+        )
+        return tensor.copy_(copy, non_blocking=True)
 
 
 def bfloat16_store(device: torch.device) -> CopyStore:
@@ -153,13 +159,13 @@ class FromCopy:
                 value = view(value, *args)
             values[place] = value
         del originals
-        made = self.target(*pytree.tree_unflatten(values, self.spec), **dict(self.kwargs))
-        return made if isinstance(made, Tensor) else _tensors(made)
+        outputs = self.target(*pytree.tree_unflatten(values, self.spec), **dict(self.kwargs))
+        return outputs if isinstance(outputs, Tensor) else _tensors(outputs)
 
 
-def _tensors(made: Any) -> tuple[Tensor, ...]:
-    values: Iterable[Any] = made if isinstance(made, list | tuple) else (made,)
-    return tuple(each for each in values if isinstance(each, Tensor))
+def _tensors(outputs: Any) -> tuple[Tensor, ...]:
+    values: Iterable[Any] = outputs if isinstance(outputs, list | tuple) else (outputs,)
+    return tuple(output for output in values if isinstance(output, Tensor))
 
 
 def copy_variants(
@@ -173,16 +179,16 @@ def copy_variants(
     root : of nodes that are tensors, the operator whose first output their memory is.
     """
     stored = {node: copy for node in forward if (copy := _copy(store, node)) is not None}
-    found: dict[Node, list[Variant]] = {}
+    variants: dict[Node, list[Variant]] = {}
     for node in backward:
         variant = _reader(store, node, stored, root)
         if variant is None:
             continue
-        found[node] = [variant]
+        variants[node] = [variant]
         for read in variant.reads:
             if isinstance(read, Intermediate):
-                found.setdefault(read.node, [_creator(store, read.node, read)])
-    return found
+                variants.setdefault(read.node, [_creator(store, read.node, read)])
+    return variants
 
 
 def _copy(store: CopyStore, node: Node) -> Intermediate | None:
@@ -192,10 +198,10 @@ def _copy(store: CopyStore, node: Node) -> Intermediate | None:
         return None
     if first.stride() != dense_strides(first) or first.storage_offset():
         return None
-    if any(isinstance(each, Node) for each in pytree.tree_leaves(node.kwargs)):
+    if any(isinstance(leaf, Node) for leaf in pytree.tree_leaves(node.kwargs)):
         return None
-    made = store.traced(first)
-    return Intermediate(node=node, name=store.name, value=made, on_host=store.on_host)
+    copy = store.traced(first)
+    return Intermediate(node=node, name=store.name, value=copy, on_host=store.on_host)
 
 
 def _values(node: Node) -> list[Any]:
@@ -204,7 +210,7 @@ def _values(node: Node) -> list[Any]:
 
 
 def _creates(node: Node) -> tuple[int, ...]:
-    return tuple(i for i, each in enumerate(_values(node)) if isinstance(each, Tensor))
+    return tuple(i for i, output in enumerate(_values(node)) if isinstance(output, Tensor))
 
 
 def _creator(store: CopyStore, node: Node, copy: Intermediate) -> Variant:
@@ -229,15 +235,15 @@ def _reader(
     store: CopyStore, node: Node, stored: Mapping[Node, Intermediate], root: Mapping[Node, Node]
 ) -> Variant | None:
     leaves, spec = pytree.tree_flatten(node.args)
-    if any(isinstance(each, Node) for each in pytree.tree_leaves(node.kwargs)):
+    if any(isinstance(leaf, Node) for leaf in pytree.tree_leaves(node.kwargs)):
         return None
     views: list[tuple[int, _Chain]] = []
     for place, leaf in enumerate(leaves):
-        made = root.get(leaf) if isinstance(leaf, Node) else None
-        chain = _chain(leaf, made) if made in stored else None
+        origin = root.get(leaf) if isinstance(leaf, Node) else None
+        chain = _chain(leaf, origin) if origin in stored else None
         if chain is not None:
             views.append((place, chain))
-            leaves[place] = stored[cast(Node, made)]
+            leaves[place] = stored[cast(Node, origin)]
     if not views:
         return None
     target = cast(Callable[..., Any], node.target)
@@ -250,15 +256,15 @@ def _reader(
     )
 
 
-def _chain(node: Any, made: Node | None) -> _Chain | None:
+def _chain(node: Any, root: Node | None) -> _Chain | None:
     """Return the views from a node's first output to a value; None if one depends on others."""
-    found: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
-    while node is not made:
+    views: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+    while node is not root:
         source, *args = node.args
-        if node.target is getitem and source is made:
+        if node.target is getitem and source is root:
             break
         if len(node.all_input_nodes) != 1 or node.kwargs or node.target is getitem:
             return None
-        found.append((node.target, tuple(args)))
+        views.append((node.target, tuple(args)))
         node = source
-    return tuple(reversed(found))
+    return tuple(reversed(views))

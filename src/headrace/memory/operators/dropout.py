@@ -21,7 +21,7 @@ from headrace.memory.operators.variant import (
 def dropout_with_bits(
     x: Tensor, probability: float, train: bool | None, strides: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return what is left of `x`, and bits of the elements that are, in a layout.
+    """Return `x` after dropout, and bits of the elements that remain, in a layout.
 
     The same random numbers are drawn as by ``native_dropout``.
     """
@@ -40,8 +40,8 @@ def dropout_backward_from_bits(
 ) -> Tensor:
     """Return ``grad * scale`` where a bit is set, and 0 elsewhere; see `bits.by_blocks`."""
 
-    def change(elements: Tensor, kept: Tensor) -> Tensor:
-        return aten.native_dropout_backward.default(elements, kept, scale)
+    def change(elements: Tensor, retained: Tensor) -> Tensor:
+        return aten.native_dropout_backward.default(elements, retained, scale)
 
     return bits.by_blocks(change, grad, packed, strides, out_strides)
 
@@ -49,13 +49,13 @@ def dropout_backward_from_bits(
 def _mask(node: Node) -> tuple[Intermediate, tuple[int, ...]]:
     """Return the packed mask, and the strides of its layout."""
     mask = node.meta["val"][1]
-    made = mask.new_empty(bits.packed_bytes(mask.numel()), dtype=torch.uint8)
-    return Intermediate(node=node, name="mask", value=made), dense_strides(mask)
+    packed = mask.new_empty(bits.packed_bytes(mask.numel()), dtype=torch.uint8)
+    return Intermediate(node=node, name="mask", value=packed), dense_strides(mask)
 
 
 def _dropout(node: Node) -> list[Variant]:
     backward = aten.native_dropout_backward.default
-    readers = [use for each in node.users if each.args[1] == 1 for use in each.users]
+    readers = [use for element in node.users if element.args[1] == 1 for use in element.users]
     if any(use.target is not backward for use in readers):
         return []
     mask, strides = _mask(node)

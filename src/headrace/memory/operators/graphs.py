@@ -18,11 +18,11 @@ def insert_call(
     value : fake tensor, or a tuple of them, that the call returns.
     """
     with graph.inserting_before(before):
-        made = graph.call_function(target, args)
-    made.meta.update(before.meta)
-    made.meta["val"] = value
-    made.meta.pop("tensor_meta", None)
-    return made
+        call = graph.call_function(target, args)
+    call.meta.update(before.meta)
+    call.meta["val"] = value
+    call.meta.pop("tensor_meta", None)
+    return call
 
 
 def insert_elements(graph: FxGraph, before: Node, call: Node) -> list[Node]:
@@ -36,12 +36,12 @@ def insert_elements(graph: FxGraph, before: Node, call: Node) -> list[Node]:
 def erase_dependents(graph: FxGraph, node: Node) -> None:
     """Erase a node and what depends on it: the rest of a pattern that has been fused."""
     dependents = {node}
-    for each in graph.nodes:
-        if not dependents.isdisjoint(each.all_input_nodes):
-            dependents.add(each)
-    for each in reversed(list(graph.nodes)):
-        if each in dependents:
-            graph.erase_node(each)
+    for dependent in graph.nodes:
+        if not dependents.isdisjoint(dependent.all_input_nodes):
+            dependents.add(dependent)
+    for dependent in reversed(list(graph.nodes)):
+        if dependent in dependents:
+            graph.erase_node(dependent)
 
 
 def replace_element(old: Node, index: int, new: Node, new_index: int | None = None) -> None:

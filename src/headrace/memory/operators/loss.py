@@ -8,7 +8,7 @@ Their default is the same calls, so the same bits. Variants never have all logit
 - ``with gradients in n chunks`` computes gradients in the forward pass, of a loss whose gradient is
   1; the backward pass multiplies them by what it is.
 
-At most two chunks of logits are there at a time. Rounding: the loss is summed chunk by chunk in
+At most two chunks of logits are live at a time. Rounding: the loss is summed chunk by chunk in
 float32 or wider, the weight's gradient is accumulated chunk by chunk in its own type.
 """
 
@@ -111,29 +111,29 @@ class _Rows:
         counted = self.target != self.options.ignored
         if self.weights is None:
             return counted.to(dtype)
-        known = self.weights[self.target.masked_fill(~counted, 0)]
-        return torch.where(counted, known.to(dtype), 0)
+        class_weights = self.weights[self.target.masked_fill(~counted, 0)]
+        return torch.where(counted, class_weights.to(dtype), 0)
 
     def logit_gradients(self, log_probabilities: Tensor, scale: Tensor) -> Tensor:
         """Overwrite log probabilities with gradients of logits: ``(p - onehot) * scale``."""
         counted = self.target != self.options.ignored
-        made = log_probabilities.exp_()
+        gradients = log_probabilities.exp_()
         columns = self.target.masked_fill(~counted, 0)[:, None]
-        made.scatter_add_(1, columns, made.new_full((1, 1), -1.0).expand(columns.shape))
-        made.mul_(scale[:, None])
-        return made.to(self.hidden.dtype)
+        gradients.scatter_add_(1, columns, gradients.new_full((1, 1), -1.0).expand(columns.shape))
+        gradients.mul_(scale[:, None])
+        return gradients.to(self.hidden.dtype)
 
 
 class _Sums:
     """Gradients of weight, hidden and bias, accumulated over chunks."""
 
-    def __init__(self, rows: _Rows, wanted: tuple[bool, bool, bool]) -> None:
+    def __init__(self, rows: _Rows, output_mask: tuple[bool, bool, bool]) -> None:
         self.rows = rows
         width, vocabulary = rows.weight_t.shape
         hidden = rows.hidden
-        self.weight = hidden.new_zeros((vocabulary, width)) if wanted[0] else None
-        self.hidden = hidden.new_empty(hidden.shape) if wanted[1] else None
-        self.bias = hidden.new_zeros((1, vocabulary)) if wanted[2] else None
+        self.weight = hidden.new_zeros((vocabulary, width)) if output_mask[0] else None
+        self.hidden = hidden.new_empty(hidden.shape) if output_mask[1] else None
+        self.bias = hidden.new_zeros((1, vocabulary)) if output_mask[2] else None
 
     def add(self, part: slice, grad: Tensor) -> None:
         if self.weight is not None:
@@ -143,8 +143,10 @@ class _Sums:
         if self.bias is not None:
             self.bias.add_(grad.sum(0, keepdim=True))
 
-    def found(self) -> tuple[Tensor, ...]:
-        return tuple(each for each in (self.weight, self.hidden, self.bias) if each is not None)
+    def gradients(self) -> tuple[Tensor, ...]:
+        return tuple(
+            gradient for gradient in (self.weight, self.hidden, self.bias) if gradient is not None
+        )
 
 
 def linear_cross_entropy(operands: Operands) -> tuple[Tensor, Tensor, Tensor]:
@@ -160,14 +162,14 @@ def linear_cross_entropy_backward(
     log_probabilities: Tensor,
     total: Tensor,
     operands: Operands,
-    wanted: tuple[bool, bool, bool],
+    output_mask: tuple[bool, bool, bool],
 ) -> tuple[Tensor, ...]:
     """Return the gradients of weight (vocabulary, width), hidden and bias (1, vocabulary).
 
     Parameters
     ----------
     grad : of the loss.
-    wanted : which of the three.
+    output_mask : which of the three.
     """
     hidden, weight_t, _, target, weights, options = operands
     of_logits = aten.nll_loss_backward.default(
@@ -176,14 +178,14 @@ def linear_cross_entropy_backward(
     of_logits = aten._log_softmax_backward_data.default(
         of_logits, log_probabilities, 1, log_probabilities.dtype
     ).to(hidden.dtype)
-    made: list[Tensor] = []
-    if wanted[0]:
-        made.append(torch.mm(of_logits.t(), hidden))
-    if wanted[1]:
-        made.append(torch.mm(of_logits, weight_t.t()))
-    if wanted[2]:
-        made.append(of_logits.sum(0, keepdim=True))
-    return tuple(made)
+    gradients: list[Tensor] = []
+    if output_mask[0]:
+        gradients.append(torch.mm(of_logits.t(), hidden))
+    if output_mask[1]:
+        gradients.append(torch.mm(of_logits, weight_t.t()))
+    if output_mask[2]:
+        gradients.append(of_logits.sum(0, keepdim=True))
+    return tuple(gradients)
 
 
 def linear_cross_entropy_in_chunks(operands: Operands, chunks: int) -> tuple[Tensor, Tensor]:
@@ -196,15 +198,21 @@ def linear_cross_entropy_in_chunks(operands: Operands, chunks: int) -> tuple[Ten
 
 
 def linear_cross_entropy_backward_in_chunks(
-    grad: Tensor, total: Tensor, operands: Operands, wanted: tuple[bool, bool, bool], chunks: int
+    grad: Tensor,
+    total: Tensor,
+    operands: Operands,
+    output_mask: tuple[bool, bool, bool],
+    chunks: int,
 ) -> tuple[Tensor, ...]:
     """Return the gradients of weight, hidden and bias; logits are computed again."""
     rows = _Rows(*operands)
-    return _gradients(rows, grad / total if rows.options.reduction == 1 else grad, wanted, chunks)
+    return _gradients(
+        rows, grad / total if rows.options.reduction == 1 else grad, output_mask, chunks
+    )
 
 
 def linear_cross_entropy_with_gradients(
-    operands: Operands, wanted: tuple[bool, bool, bool], chunks: int
+    operands: Operands, output_mask: tuple[bool, bool, bool], chunks: int
 ) -> tuple[Tensor, ...]:
     """Return loss, sum of the rows' weights, and gradients for a gradient of the loss of 1."""
     rows = _Rows(*operands)
@@ -213,23 +221,23 @@ def linear_cross_entropy_with_gradients(
     if rows.options.reduction == 1:
         scale = scale / rows.row_weights(dtype).sum()
     losses: list[Tensor] = []
-    gradients = _gradients(rows, scale, wanted, chunks, losses)
+    gradients = _gradients(rows, scale, output_mask, chunks, losses)
     return *_reduced(losses, rows), *gradients
 
 
 def scaled_gradients(grad: Tensor, first: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """Overwrite the first gradient with its product with `grad`; return it and the others'."""
-    return first.mul_(grad), *(each * grad for each in others)
+    return first.mul_(grad), *(gradient * grad for gradient in others)
 
 
 def _gradients(
     rows: _Rows,
     scale: Tensor,
-    wanted: tuple[bool, bool, bool],
+    output_mask: tuple[bool, bool, bool],
     chunks: int,
     losses: list[Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
-    sums = _Sums(rows, wanted)
+    sums = _Sums(rows, output_mask)
     for part, chunk in rows.chunks(chunks):
         log_probabilities = chunk.log_probabilities()
         if losses is not None:
@@ -238,7 +246,7 @@ def _gradients(
         row_scale = torch.where(weights == 0, 0, weights * scale)  # 0 where no row counts
         sums.add(part, chunk.logit_gradients(log_probabilities, row_scale))
         del log_probabilities
-    return sums.found()
+    return sums.gradients()
 
 
 def _reduced(losses: list[Tensor], rows: _Rows) -> tuple[Tensor, Tensor]:
@@ -246,8 +254,8 @@ def _reduced(losses: list[Tensor], rows: _Rows) -> tuple[Tensor, Tensor]:
     wide = torch.promote_types(dtype, torch.float32)
     total = rows.row_weights(wide).sum()
     loss = torch.zeros((), dtype=wide, device=rows.hidden.device)
-    for each in losses:
-        loss = loss + each.to(wide)
+    for chunk_loss in losses:
+        loss = loss + chunk_loss.to(wide)
     if rows.options.reduction == 1:
         loss = loss / total
     return loss.to(dtype), total.to(dtype)
@@ -284,14 +292,14 @@ _RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 
 def fuse_losses(graph: FxGraph) -> int:
     """Make two nodes of every loss of a linear layer in a joint graph; return how many."""
-    found = [
+    patterns = [
         pattern
         for node in graph.find_nodes(op="call_function", target=aten.nll_loss_forward.default)
         if (pattern := _matched(node)) is not None
     ]
-    for pattern in found:
+    for pattern in patterns:
         _fuse(graph, pattern)
-    return len(found)
+    return len(patterns)
 
 
 def _matched(loss: Node) -> _Pattern | None:
@@ -374,13 +382,13 @@ def _gradients_of(
     if fake(node).shape != fake(product).shape or fake(node).dtype != fake(product).dtype:
         return None
     hidden = product.args[-2]
-    found: dict[str, Node] = {}
+    gradients: dict[str, Node] = {}
     for user in node.users:
         kind, gradient = _gradient(user, node, hidden)
-        if kind is None or gradient is None or kind in found:
+        if kind is None or gradient is None or kind in gradients:
             return None
-        found[kind] = gradient
-    return found.get("weight"), found.get("hidden"), found.get("bias")
+        gradients[kind] = gradient
+    return gradients.get("weight"), gradients.get("hidden"), gradients.get("bias")
 
 
 def _gradient(user: Node, of_logits: Node, hidden: Any) -> tuple[str | None, Node | None]:
@@ -401,12 +409,12 @@ def _fuse(graph: FxGraph, pattern: _Pattern) -> None:
     values = (*loss.meta["val"], fake(pattern.softmax))
     forward = insert_call(graph, loss, linear_cross_entropy, (operands,), values)
     elements = insert_elements(graph, loss, forward)
-    wanted = tuple(each is not None for each in pattern.gradients)
-    made = [each for each in pattern.gradients if each is not None]
-    args = (backward.args[0], elements[2], elements[1], operands, wanted)
-    values = tuple(map(fake, made))
+    output_mask = tuple(gradient is not None for gradient in pattern.gradients)
+    gradients = [gradient for gradient in pattern.gradients if gradient is not None]
+    args = (backward.args[0], elements[2], elements[1], operands, output_mask)
+    values = tuple(map(fake, gradients))
     fused = insert_call(graph, backward, linear_cross_entropy_backward, args, values)
-    for old, new in zip(made, insert_elements(graph, backward, fused), strict=True):
+    for old, new in zip(gradients, insert_elements(graph, backward, fused), strict=True):
         old.replace_all_uses_with(new)
     for use in list(loss.users):
         use.replace_all_uses_with(elements[cast(int, use.args[1])])
@@ -426,18 +434,20 @@ def _hidden(forward: Node) -> Tensor:
 
 
 def _counts(forward: Node) -> list[int]:
-    return [each for each in CHUNKS if each <= _hidden(forward).shape[0]]
+    return [count for count in CHUNKS if count <= _hidden(forward).shape[0]]
 
 
 def _forward(node: Node) -> list[Variant]:
     backward = _backward_of(node)
     (operands,) = node.args
-    found: list[Variant] = []
+    variants: list[Variant] = []
     for count in _counts(node):
         target, args = linear_cross_entropy_in_chunks, (operands, count)
-        found.append(_rounded(name=f"in {count} chunks", target=target, args=args, creates=(0, 1)))
+        variants.append(
+            _rounded(name=f"in {count} chunks", target=target, args=args, creates=(0, 1))
+        )
         if backward is not None:
-            found.append(
+            variants.append(
                 _rounded(
                     name=f"with gradients in {count} chunks",
                     target=linear_cross_entropy_with_gradients,
@@ -445,7 +455,7 @@ def _forward(node: Node) -> list[Variant]:
                     creates=(0, 1, *_with_gradients(node, backward, count)),
                 )
             )
-    return found
+    return variants
 
 
 def _backward_of(node: Node) -> Node | None:
@@ -460,23 +470,23 @@ def _backward_of(node: Node) -> Node | None:
 
 
 def _backward(node: Node) -> list[Variant]:
-    grad, log_probabilities, total, operands, wanted = node.args
+    grad, log_probabilities, total, operands, output_mask = node.args
     forward = cast(Node, source(log_probabilities)).args[0]
     assert isinstance(forward, Node)
     outputs = tuple(range(len(node.meta["val"])))
-    found: list[Variant] = []
+    variants: list[Variant] = []
     for count in _counts(forward):
-        found.append(
+        variants.append(
             _rounded(
                 name=f"in {count} chunks",
                 target=linear_cross_entropy_backward_in_chunks,
-                args=(grad, total, operands, wanted, count),
+                args=(grad, total, operands, output_mask, count),
                 creates=outputs,
             )
         )
         if _backward_of(forward) is node:
             gradients = _with_gradients(forward, node, count)
-            found.append(
+            variants.append(
                 _rounded(
                     name=f"with gradients in {count} chunks",
                     target=scaled_gradients,
@@ -485,7 +495,7 @@ def _backward(node: Node) -> list[Variant]:
                     overwrites=gradients[0],
                 )
             )
-    return found
+    return variants
 
 
 OFFERS: dict[Any, Offers] = {

@@ -62,7 +62,7 @@ def correct_statistics(graph: FxGraph) -> None:
             wide = isinstance(weight, Node) and fake(weight).dtype == torch.float32
             if value[0].device.type == "cpu" and wide and value[0].dtype != torch.float32:
                 with value[0].fake_mode:
-                    statistics = tuple(each.to(torch.float32) for each in value[1:3])
+                    statistics = tuple(statistic.to(torch.float32) for statistic in value[1:3])
                 node.meta["val"] = (value[0], *statistics, *value[3:])
                 for use in node.users:
                     if use.args[1] in (1, 2):
@@ -79,7 +79,7 @@ def batch_norm_backward_from_output(
     weight: Tensor,
     bias: Tensor,
     invstd: Tensor,
-    wanted: list[bool],
+    output_mask: list[bool],
     in_place: bool,
 ) -> tuple[Tensor, ...]:
     """Return the gradients of input, weight and bias, as far as wanted, from the output.
@@ -98,15 +98,20 @@ def batch_norm_backward_from_output(
     _refuse_small(weight, bias, "batch")
     scale, inverse = weight.square().mul_(invstd), weight.reciprocal()
     if in_place:
-        return batch_norm_backward_in_place(grad, out, scale, bias, inverse, wanted)
+        return batch_norm_backward_in_place(grad, out, scale, bias, inverse, output_mask)
     gradients = aten.native_batch_norm_backward.default(
-        grad, out, scale, None, None, bias, inverse, True, 0.0, wanted
+        grad, out, scale, None, None, bias, inverse, True, 0.0, output_mask
     )
-    return _wanted(gradients, wanted)
+    return _selected(gradients, output_mask)
 
 
 def batch_norm_backward_in_place(
-    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, invstd: Tensor, wanted: list[bool]
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    output_mask: list[bool],
 ) -> tuple[Tensor, ...]:
     """Overwrite `grad` with the gradient of the input; return it, and those of weight and bias.
 
@@ -124,7 +129,7 @@ def batch_norm_backward_in_place(
         # centred first: a mean far above the deviation would cancel
         change = (x[block] - centre).mul_(slope).add_(offset)
         grad[block].sub_(change).mul_(scale)
-    return _wanted((grad, of_weight, of_bias), wanted)
+    return _selected((grad, of_weight, of_bias), output_mask)
 
 
 def layer_norm_backward_from_output(
@@ -134,7 +139,7 @@ def layer_norm_backward_from_output(
     rstd: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    wanted: list[bool],
+    output_mask: list[bool],
 ) -> tuple[Tensor, ...]:
     """Return the gradients of input, weight and bias, as far as wanted, from the output.
 
@@ -153,9 +158,9 @@ def layer_norm_backward_from_output(
         torch.ones_like(rstd),
         weight,
         bias,
-        wanted,
+        output_mask,
     )
-    return _scaled(gradients, rstd, wanted)
+    return _scaled(gradients, rstd, output_mask)
 
 
 def rms_norm_backward_from_output(
@@ -164,7 +169,7 @@ def rms_norm_backward_from_output(
     shape: list[int],
     rstd: Tensor,
     weight: Tensor | None,
-    wanted: list[bool],
+    output_mask: list[bool],
 ) -> tuple[Tensor, ...]:
     """Return the gradients of input and weight, as far as wanted, from the output.
 
@@ -175,19 +180,21 @@ def rms_norm_backward_from_output(
     """
     z = _normalized(out, weight, None, "root mean square")
     gradients = aten._fused_rms_norm_backward.default(
-        grad, z, shape, torch.ones_like(rstd), weight, wanted
+        grad, z, shape, torch.ones_like(rstd), weight, output_mask
     )
-    return _scaled(gradients, rstd, wanted)
+    return _scaled(gradients, rstd, output_mask)
 
 
-def _scaled(gradients: Any, rstd: Tensor, wanted: list[bool]) -> tuple[Tensor, ...]:
-    if wanted[0]:
+def _scaled(gradients: Any, rstd: Tensor, output_mask: list[bool]) -> tuple[Tensor, ...]:
+    if output_mask[0]:
         gradients[0].mul_(rstd)
-    return _wanted(gradients, wanted)
+    return _selected(gradients, output_mask)
 
 
-def _wanted(gradients: Sequence[Tensor], wanted: list[bool]) -> tuple[Tensor, ...]:
-    return tuple(each for each, want in zip(gradients, wanted, strict=True) if want)
+def _selected(gradients: Sequence[Tensor], output_mask: list[bool]) -> tuple[Tensor, ...]:
+    return tuple(
+        gradient for gradient, is_needed in zip(gradients, output_mask, strict=True) if is_needed
+    )
 
 
 def _normalized(out: Tensor, weight: Tensor | None, bias: Tensor | None, kind: str) -> Tensor:
@@ -217,8 +224,8 @@ def product_from_output(
     ImplementationError
         If a weight is too small for z to be known from the output (`LEAST_WEIGHT`).
     """
-    made = factor * _normalized(out, weight, None, "root mean square")
-    return made if rstd is None else made.div_(rstd)
+    product = factor * _normalized(out, weight, None, "root mean square")
+    return product if rstd is None else product.div_(rstd)
 
 
 def input_from_output(out: Tensor, weight: Tensor | None, rstd: Tensor) -> Tensor:
@@ -241,7 +248,7 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def _batch_norm_backward(node: Node) -> list[Variant]:
-    grad, x, weight, _, _, mean, invstd, train, _, wanted = node.args
+    grad, x, weight, _, _, mean, invstd, train, _, output_mask = node.args
     if not train or not _is_dense(fake(cast(Node, x))):
         return []
     in_place = _in_place(node)
@@ -251,18 +258,18 @@ def _batch_norm_backward(node: Node) -> list[Variant]:
         return in_place
     if fake(weight).dtype != fake(cast(Node, invstd)).dtype:
         return in_place
-    args = (grad, out, weight, bias, invstd, wanted)
-    found = [_from_output(batch_norm_backward_from_output, (*args, False), wanted, weight)]
-    found += (
+    args = (grad, out, weight, bias, invstd, output_mask)
+    variants = [_from_output(batch_norm_backward_from_output, (*args, False), output_mask, weight)]
+    variants += (
         replace(
-            found[0],
-            name=f"from output, {each.name}",
+            variants[0],
+            name=f"from output, {variant.name}",
             args=(*args, True),
-            overwrites=each.overwrites,
+            overwrites=variant.overwrites,
         )
-        for each in in_place
+        for variant in in_place
     )
-    return in_place + found
+    return in_place + variants
 
 
 def _in_place(node: Node) -> list[Variant]:
@@ -270,16 +277,16 @@ def _in_place(node: Node) -> list[Variant]:
 
     It is a choice, and not named as what always replaces the default: it rounds otherwise.
     """
-    grad, x, weight, _, _, mean, invstd, _, _, wanted = cast(Any, node.args)
-    types = {fake(each).dtype for each in (grad, x, invstd)}
-    if not wanted[0] or len(types) > 1 or not overwritable(grad, node.meta["val"][0]):
+    grad, x, weight, _, _, mean, invstd, _, _, output_mask = cast(Any, node.args)
+    types = {fake(operand).dtype for operand in (grad, x, invstd)}
+    if not output_mask[0] or len(types) > 1 or not overwritable(grad, node.meta["val"][0]):
         return []
     return [
         Variant(
             name="in place of the gradient",
             target=batch_norm_backward_in_place,
-            args=(grad, x, weight, mean, invstd, wanted),
-            creates=_creates(wanted),
+            args=(grad, x, weight, mean, invstd, output_mask),
+            creates=_creates(output_mask),
             overwrites=grad,
             exactness=Exactness.ROUNDED,
             note="the terms of the gradient are added in another order",
@@ -288,7 +295,7 @@ def _in_place(node: Node) -> list[Variant]:
 
 
 def _from_output(
-    target: Callable[..., Any], args: tuple[Any, ...], wanted: Any, weight: object
+    target: Callable[..., Any], args: tuple[Any, ...], output_mask: Any, weight: object
 ) -> Variant:
     """Return a variant, which has a condition where there are weights."""
     rounded = "the normalized input is rounded to the output's precision"
@@ -297,14 +304,14 @@ def _from_output(
         name="from output",
         target=target,
         args=args,
-        creates=_creates(wanted),
+        creates=_creates(output_mask),
         exactness=Exactness.ROUNDED if weight is None else Exactness.CONDITIONAL,
         note=rounded if weight is None else condition + rounded,
     )
 
 
-def _creates(wanted: list[bool]) -> tuple[int, ...]:
-    return tuple(index for index, want in enumerate(wanted) if want)
+def _creates(output_mask: list[bool]) -> tuple[int, ...]:
+    return tuple(index for index, is_needed in enumerate(output_mask) if is_needed)
 
 
 def _backward(target: Callable[..., Any], forward: Any, rstd: int) -> Offers:
@@ -317,11 +324,11 @@ def _backward(target: Callable[..., Any], forward: Any, rstd: int) -> Offers:
 
     def offers(node: Node) -> list[Variant]:
         grad, _, shape, *_ = node.args
-        rest = node.args[rstd:]
-        out = _output_beside(rest[0], forward)
-        if out is None or (rest[1] and fake(cast(Node, rest[1])).dtype != fake(out).dtype):
+        operands = node.args[rstd:]
+        out = _output_beside(operands[0], forward)
+        if out is None or (operands[1] and fake(cast(Node, operands[1])).dtype != fake(out).dtype):
             return []
-        return [_from_output(target, (grad, out, shape, *rest), rest[-1], rest[1])]
+        return [_from_output(target, (grad, out, shape, *operands), operands[-1], operands[1])]
 
     return offers
 
@@ -362,28 +369,28 @@ class _Rms:
     def on(cls, x: Any) -> "_Rms | None":
         """Return the normalization of a node."""
         users = x.users if isinstance(x, Node) else ()
-        found = (cls.of(use) for use in users if _is_product(use) and use.args[0] is x)
-        return next((each for each in found if each is not None), None)
+        norms = (cls.of(use) for use in users if _is_product(use) and use.args[0] is x)
+        return next((norm for norm in norms if norm is not None), None)
 
 
 def _is_product(node: Any) -> bool:
     return (
         isinstance(node, Node)
         and node.target is aten.mul.Tensor
-        and all(isinstance(each, Node) for each in node.args)
+        and all(isinstance(factor, Node) for factor in node.args)
     )
 
 
 def _product(node: Node) -> list[Variant]:
     """Return a product of the backward pass with z or x, from the output."""
-    factor, other = node.args
+    factor, operand = node.args
     if not _is_product(node) or node.meta.get("partitioner_tag") != "is_backward":
         return []
     if fake(node).stride() != dense_strides(fake(node)):
         return []
-    if (norm := _Rms.of(other)) is not None and norm.out is not other:
+    if (norm := _Rms.of(operand)) is not None and norm.out is not operand:
         args = (factor, norm.out, norm.weight, None)
-    elif (norm := _Rms.on(other)) is not None and factor is not norm.rstd:
+    elif (norm := _Rms.on(operand)) is not None and factor is not norm.rstd:
         args = (factor, norm.out, norm.weight, norm.rstd)
     else:
         return []

@@ -78,14 +78,14 @@ def max_pool_backward_from_bytes(
 
     def indices(block: slice) -> Tensor:
         left = positions[block].to(torch.int64)
-        found, step = torch.zeros_like(left), 1
+        indices, step = torch.zeros_like(left), 1
         for axis in range(-1, -window.dimensions - 1, -1):
             within = left % window.size[axis]
             left.sub_(within).floor_divide_(window.size[axis])
             within.mul_(window.dilation[axis]).add_(_origins(positions, window, axis))
-            found.add_(within, alpha=step)
+            indices.add_(within, alpha=step)
             step *= window.shape[axis]
-        return found
+        return indices
 
     return _backward(grad, indices, window, strides)
 
@@ -101,9 +101,9 @@ def _backward(
     grad: Tensor, indices: Callable[[slice], Tensor], window: Window, strides: tuple[int, ...]
 ) -> Tensor:
     """Run ATen's kernel in blocks of samples."""
-    made = grad.new_empty_strided(window.shape, strides)
-    for block in sample_blocks(made, made.nbytes + 24 * grad.numel()):
-        written = made[block]
+    gradient = grad.new_empty_strided(window.shape, strides)
+    for block in sample_blocks(gradient, gradient.nbytes + 24 * grad.numel()):
+        written = gradient[block]
         _BACKWARD_INTO[window.dimensions](
             grad[block],
             torch.empty_like(written),
@@ -111,7 +111,7 @@ def _backward(
             indices(block),
             grad_input=written,
         )
-    return made
+    return gradient
 
 
 def _origins(out: Tensor, window: Window, axis: int) -> Tensor:
@@ -122,7 +122,9 @@ def _origins(out: Tensor, window: Window, axis: int) -> Tensor:
 
 def _window(node: Node) -> Window:
     x = fake(cast(Node, node.args[0]))
-    dimensions = next(each for each, target in _FORWARD.items() if node.target is target)
+    dimensions = next(
+        dimensions for dimensions, target in _FORWARD.items() if node.target is target
+    )
 
     def listed(value: Any) -> tuple[int, ...]:
         return tuple(map(int, (*value, *value, *value)[:dimensions]))
@@ -140,12 +142,12 @@ def _window(node: Node) -> Window:
 
 def _positions(node: Node) -> Intermediate:
     out, _ = node.meta["val"]
-    made = torch.empty_like(out, dtype=torch.uint8)
+    positions = torch.empty_like(out, dtype=torch.uint8)
     window = _window(node)  # a position that no padding covers: of the first window, its corner
     fill = 0
     for padding, dilation, size in zip(window.padding, window.dilation, window.size, strict=True):
         fill = fill * size - (-padding // dilation)
-    return Intermediate(node=node, name="positions", value=made, fill=fill)
+    return Intermediate(node=node, name="positions", value=positions, fill=fill)
 
 
 def _max_pool(node: Node) -> list[Variant]:

@@ -57,7 +57,9 @@ class Chain:
     def __call__(self, value: Tensor, mask: Tensor | None) -> Tensor:
         """Return the value after all calls."""
         for name, args in self.calls:
-            value = _LINKS[name](value, *(mask if each is None else each for each in args))
+            value = _LINKS[name](
+                value, *(mask if argument is None else argument for argument in args)
+            )
         return value
 
 
@@ -114,11 +116,13 @@ def attention_backward_by_products(
     """Return the gradients of query, transposed key and value."""
     rows = probabilities.reshape(query.shape[0], query.shape[1], key_t.shape[2])
     of_value = aten.bmm.default(rows.transpose(1, 2), grad)
-    made = aten.bmm.default(grad, value.transpose(1, 2)).view(probabilities.shape)
-    made = aten._softmax_backward_data.default(made, probabilities, -1, probabilities.dtype)
-    made = options.gradients(made, mask)
-    of_key = aten.bmm.default(query.transpose(1, 2), made)
-    return aten.bmm.default(made, key_t.transpose(1, 2)), of_key, of_value
+    of_scores = aten.bmm.default(grad, value.transpose(1, 2)).view(probabilities.shape)
+    of_scores = aten._softmax_backward_data.default(
+        of_scores, probabilities, -1, probabilities.dtype
+    )
+    of_scores = options.gradients(of_scores, mask)
+    of_key = aten.bmm.default(query.transpose(1, 2), of_scores)
+    return aten.bmm.default(of_scores, key_t.transpose(1, 2)), of_key, of_value
 
 
 def attention_by_kernel(
@@ -177,8 +181,8 @@ def _kernel_inputs(
         return cast(Any, inputs), None
     if mask.dtype == torch.bool:  # of what does not count
         mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(mask, float("-inf"))
-    whole = (*shape, query.shape[1], key_t.shape[2])
-    return cast(Any, inputs), mask.reshape((1,) * (4 - mask.dim()) + mask.shape).expand(whole)
+    full_shape = (*shape, query.shape[1], key_t.shape[2])
+    return cast(Any, inputs), mask.reshape((1,) * (4 - mask.dim()) + mask.shape).expand(full_shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,15 +209,15 @@ class _Pattern:
 
 def fuse_attentions(graph: FxGraph) -> int:
     """Make two nodes of every attention that is written as products; return how many."""
-    found = [
+    patterns = [
         pattern
         for target in (aten._softmax.default, aten._safe_softmax.default)
         for node in graph.find_nodes(op="call_function", target=target)
         if (pattern := _matched(node)) is not None
     ]
-    for pattern in found:
+    for pattern in patterns:
         _fuse(graph, pattern)
-    return len(found)
+    return len(patterns)
 
 
 def _matched(softmax: Node) -> _Pattern | None:
@@ -257,22 +261,22 @@ def _matched(softmax: Node) -> _Pattern | None:
     )
 
 
-def _places(node: Node) -> Any:
-    order = {each: index for index, each in enumerate(node.graph.nodes)}
+def _places(first: Node) -> Any:
+    order = {node: index for index, node in enumerate(first.graph.nodes)}
     return order.__getitem__
 
 
 def _call(node: Node, mask: Node | None) -> tuple[tuple[str, tuple[Any, ...]], Node | None] | None:
     """Return a node as a link of a chain, and the mask; None if it is none."""
     value, *args = node.args
-    known = node.target in (*_RESHAPES, *_SCALES, *_FILLS, *_ADDS)
-    if not known or node.kwargs or not isinstance(value, Node):
+    is_link = node.target in (*_RESHAPES, *_SCALES, *_FILLS, *_ADDS)
+    if not is_link or node.kwargs or not isinstance(value, Node):
         return None
-    for place, each in enumerate(args):
-        if isinstance(each, Node):
-            if (mask is not None and each is not mask) or node.target in _SCALES:
+    for place, operand in enumerate(args):
+        if isinstance(operand, Node):
+            if (mask is not None and operand is not mask) or node.target in _SCALES:
                 return None
-            mask, args[place] = each, None
+            mask, args[place] = operand, None
     return (str(node.target), tuple(args)), mask
 
 
@@ -282,10 +286,10 @@ def _before(softmax: Node) -> tuple[Node, Chain, Node | None] | None:
     mask: Node | None = None
     node = cast(Node, softmax.args[0])
     while node.target is not aten.bmm.default:
-        found = _call(node, mask)
-        if found is None or len(node.users) != 1:
+        link = _call(node, mask)
+        if link is None or len(node.users) != 1:
             return None
-        call, mask = found
+        call, mask = link
         calls.append(call)
         node = cast(Node, node.args[0])
     return (node, Chain(tuple(reversed(calls))), mask) if len(node.users) == 1 else None
@@ -306,30 +310,30 @@ def _through_views(softmax: Node) -> Node | None:
 
 def _only_backward(softmax: Node) -> Node | None:
     """Return the softmax's gradient, where it alone reads the probabilities beside the product."""
-    found: list[Node] = []
+    gradients: list[Node] = []
     waiting = [use for use in softmax.users if use.target in (aten.detach.default,)]
     while waiting:
         node = waiting.pop()
         if node.target is aten.detach.default:
             waiting += node.users
         elif node.target is aten._softmax_backward_data.default:
-            found.append(node)
+            gradients.append(node)
         else:
             return None
-    found = list(dict.fromkeys(found))
-    return found[0] if len(found) == 1 and source(found[0].args[1]) is softmax else None
+    gradients = list(dict.fromkeys(gradients))
+    return gradients[0] if len(gradients) == 1 and source(gradients[0].args[1]) is softmax else None
 
 
 def _after(backward: Node, mask: Node | None) -> tuple[Chain, Node] | None:
-    """Return what is between the softmax's gradient and the last products, and its result."""
+    """Return the calls between the softmax's gradient and the last products, and their output."""
     calls: list[tuple[str, tuple[Any, ...]]] = []
     node = backward
     while len(node.users) == 1:
         (node,) = node.users
-        found = _call(node, mask)
-        if found is None or found[1] is not mask or node.target in _ADDS:
+        link = _call(node, mask)
+        if link is None or link[1] is not mask or node.target in _ADDS:
             return None
-        calls.append(found[0])
+        calls.append(link[0])
     return Chain(tuple(calls)), node
 
 
@@ -366,7 +370,7 @@ def _gradients(
     of_key = [e for e in uses if e.args[1] is of_scores and _is_transpose(e.args[0], query)]
     if len(of_query) != 1 or len(of_key) != 1:
         return None
-    if any(each.target is not aten.bmm.default for each in uses):
+    if any(use.target is not aten.bmm.default for use in uses):
         return None
     return of_query[0], of_key[0]
 
@@ -404,8 +408,8 @@ def _fuse(graph: FxGraph, pattern: _Pattern) -> None:
     args = (pattern.grad, *operands, probabilities, mask, options)
     values = tuple(map(fake, pattern.gradients))
     backward = insert_call(graph, pattern.first, attention_backward_by_products, args, values)
-    made = insert_elements(graph, pattern.first, backward)
-    for old, new in zip((pattern.out, *pattern.gradients), (out, *made), strict=True):
+    gradients = insert_elements(graph, pattern.first, backward)
+    for old, new in zip((pattern.out, *pattern.gradients), (out, *gradients), strict=True):
         old.replace_all_uses_with(new)
     erase_dependents(graph, pattern.product)
 
@@ -413,8 +417,8 @@ def _fuse(graph: FxGraph, pattern: _Pattern) -> None:
 def _sums(node: Node) -> Intermediate:
     query = fake(cast(Node, node.args[0]))
     wide = torch.promote_types(query.dtype, torch.float32)
-    made = query.new_empty(query.shape[:2], dtype=wide)
-    return Intermediate(node=node, name="sums", value=made)
+    sums = query.new_empty(query.shape[:2], dtype=wide)
+    return Intermediate(node=node, name="sums", value=sums)
 
 
 def _is_same_width(node: Node) -> bool:

@@ -58,7 +58,9 @@ class Layers:
     def flops(self, x: Tensor, weights: Sequence[Tensor]) -> float:
         """Return the operations of the products of a forward pass."""
         steps, samples = x.shape[:2]
-        return 2.0 * steps * samples * sum(each.numel() for each in weights if each.dim() == 2)
+        return (
+            2.0 * steps * samples * sum(weight.numel() for weight in weights if weight.dim() == 2)
+        )
 
 
 def recurrent(

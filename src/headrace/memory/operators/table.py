@@ -73,24 +73,30 @@ def variants(
     ----------
     exactness : of which variants may be, see `Exactness.included`.
     """
-    found = {
-        node: [each for each in OFFERS[node.target](node) if each.exactness in exactness.included]
+    offers = {
+        node: [
+            variant
+            for variant in OFFERS[node.target](node)
+            if variant.exactness in exactness.included
+        ]
         for node in graph.nodes
         if node.op == "call_function" and node.target in OFFERS
     }
-    every = [each for offered in found.values() for each in offered]
-    made = {each for variant in every for each in _intermediates(variant.creates)}
-    read = {each for variant in every for each in _intermediates(variant.reads)}
-    paired = made & read
+    every = [variant for offered in offers.values() for variant in offered]
+    created = {
+        intermediate for variant in every for intermediate in _intermediates(variant.creates)
+    }
+    read = {intermediate for variant in every for intermediate in _intermediates(variant.reads)}
+    paired = created & read
     return {
-        node: kept
-        for node, offered in found.items()
-        if (kept := tuple(each for each in offered if paired.issuperset(_all(each))))
+        node: usable
+        for node, offered in offers.items()
+        if (usable := tuple(variant for variant in offered if paired.issuperset(_all(variant))))
     }
 
 
 def _intermediates(values: Any) -> list[Intermediate]:
-    return [each for each in values if isinstance(each, Intermediate)]
+    return [operand for operand in values if isinstance(operand, Intermediate)]
 
 
 def _all(variant: Variant) -> list[Intermediate]:

@@ -79,7 +79,7 @@ def _operands(value: Any) -> list[Node | Intermediate]:
     if isinstance(value, Node | Intermediate):
         return [value]
     if isinstance(value, list | tuple):
-        return [found for each in value for found in _operands(each)]
+        return [operand for element in value for operand in _operands(element)]
     return []
 
 
@@ -103,9 +103,9 @@ def argument(node: Node, name: str) -> Any:
         return node.kwargs[name]
     target = node.target
     assert isinstance(target, OpOverload)
-    for index, each in enumerate(target._schema.arguments):  # pyright: ignore[reportPrivateUsage]
-        if each.name == name:
-            return node.args[index] if index < len(node.args) else each.default_value
+    for index, parameter in enumerate(target._schema.arguments):  # pyright: ignore[reportPrivateUsage]
+        if parameter.name == name:
+            return node.args[index] if index < len(node.args) else parameter.default_value
     raise KeyError(name)
 
 
@@ -114,28 +114,28 @@ def target_name(target: Callable[..., Any]) -> str:
     return getattr(target, "__qualname__", None) or str(target)
 
 
-def laid_out(made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """Return a tensor in a layout, itself if it has that."""
-    same = made.stride() == strides
-    return made if same else made.new_empty_strided(made.shape, strides).copy_(made)
+    same = tensor.stride() == strides
+    return tensor if same else tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
 
 
-def as_traced(made: torch.Tensor, strides: tuple[int, ...], nbytes: int) -> torch.Tensor:
+def as_traced(tensor: torch.Tensor, strides: tuple[int, ...], nbytes: int) -> torch.Tensor:
     """Return a kernel's result in the layout that was traced, and in no more memory.
 
     Parameters
     ----------
     nbytes : of the storage that was traced.
     """
-    if made.dim() != len(strides):  # a gradient that is not wanted
-        return made
-    layout = zip(made.shape, made.stride(), strides, strict=True)
+    if tensor.dim() != len(strides):  # a gradient that is not wanted
+        return tensor
+    layout = zip(tensor.shape, tensor.stride(), strides, strict=True)
     if not all(n == 1 or a == b for n, a, b in layout):
-        return laid_out(made, strides)
-    if made.untyped_storage().nbytes() <= nbytes:
-        return made
+        return laid_out(tensor, strides)
+    if tensor.untyped_storage().nbytes() <= nbytes:
+        return tensor
     # a single number of `mse_loss` is in the bytes of its input, `copy` of a slice in its base's
-    return made.new_empty_strided(made.shape, strides).copy_(made)
+    return tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
 
 
 def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -143,7 +143,7 @@ def dense_strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return torch.empty_like(tensor).stride()
 
 
-def overwritable(operand: Any, made: torch.Tensor) -> bool:
+def overwritable(operand: Any, out: torch.Tensor) -> bool:
     """Return whether a result fits in the memory of an operand.
 
     An input of the step is not overwritten, nor a tangent; nor a part of a storage.
@@ -152,9 +152,9 @@ def overwritable(operand: Any, made: torch.Tensor) -> bool:
         return False
     old = fake(operand)
     return (
-        old.shape == made.shape
-        and old.stride() == made.stride()
-        and old.dtype == made.dtype
+        old.shape == out.shape
+        and old.stride() == out.stride()
+        and old.dtype == out.dtype
         and old.stride() == dense_strides(old)
         and old.untyped_storage().nbytes() == old.numel() * old.element_size()
     )
