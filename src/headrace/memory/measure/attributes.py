@@ -121,7 +121,7 @@ class AttributeReader:
         return AttributeReader, (self._model,)
 
     def read(self, modules: list[nn.Module] | None = None) -> Mapping[Name, Any]:
-        """Return the contents by which attributes are compared; the same object if nothing has changed.
+        """Return the contents that are compared; the same object if nothing has changed.
 
         Parameters
         ----------

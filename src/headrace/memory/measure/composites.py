@@ -1,9 +1,9 @@
 """Functions that a trace keeps as one operator, as eager execution runs them.
 
 A trace dispatches operators through Python, where torch has decompositions that eager execution
-does not use: a bilinear interpolation becomes 60 elementwise operators, which made a U-Net's step 1.8
-times as slow. Called without that dispatcher, the functions below are one operator in the forward
-and one in the backward pass.
+does not use: a bilinear interpolation becomes 60 elementwise operators, with which a U-Net's step
+is 1.8 times as slow. Called without that dispatcher, the functions below are one operator in the
+forward and one in the backward pass.
 """
 
 # pyright: reportPrivateUsage=false, reportAttributeAccessIssue=false, reportUnknownMemberType=false
