@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headrace.compression.run.fsdp import _Column
+from headrace.compression.run.shards import ShardedParameter
 from tests.compression.run import fsdp_job
 from tests.conformance.launch import outputs, ranks, results
 
@@ -60,7 +60,9 @@ def test_rows_are_those_of_fsdp(shape: tuple[int, ...], dim: int, shards: int) -
     whole = torch.randn(shape, generator=torch.Generator().manual_seed(shards))
     padded = [*shape]
     padded[dim] = -(-shape[dim] // shards)
-    column = _Column(name="p", whole=shape, padded=tuple(padded), shard=tuple(padded), dim=dim)
+    column = ShardedParameter(
+        name="p", whole=shape, padded=tuple(padded), shard=tuple(padded), dim=dim
+    )
     given = torch.cat(whole.chunk(shards, dim)) if dim else whole  # as FSDP reorders it
     rows = torch._chunk_cat([given], 0, shards)
     split = column.split(whole, shards)

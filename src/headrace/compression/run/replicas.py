@@ -1,0 +1,97 @@
+"""Hybrid sharding: a rank's shard, reduced within its host, is averaged among its replicas."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from headrace.compression.averaging import Averager
+from headrace.compression.errors import CompressionError
+from headrace.compression.policy import Policy
+from headrace.compression.run.exchanger import Exchanger
+from headrace.compression.run.shards import ShardedGroup
+
+
+class ReplicaAverage:
+    """All-reduce hook of one module: averages this rank's shard among its replicas."""
+
+    def __init__(self, group: ShardedGroup, policy: Policy, replicas: dist.ProcessGroup) -> None:
+        self._group, self._replicas = group, replicas
+        self.exchanger = Exchanger(replicas)
+        shapes = {column.name: column.shard for column in group.columns}
+        self.averager = Averager(policy, shapes, rank=replicas.rank(), ranks=replicas.size())
+
+    def __call__(self, reduced: Tensor) -> None:
+        """Replace the reduced gradient with its mean."""
+        sizes, columns = self._group.sizes, self._group.columns
+        if reduced.numel() != sum(sizes):  # not all parameters took part in this step
+            dist.all_reduce(reduced, group=self._replicas)
+            reduced.div_(self._replicas.size())
+            return
+        gradients = [
+            (column.name, part[: math.prod(column.shard)].view(column.shard))
+            for part, column in zip(reduced.split(sizes), columns, strict=True)
+        ]
+        try:
+            self.exchanger.run(self.averager.add(gradients, last=True))
+            self.exchanger.run(self.averager.finish())
+        except BaseException:
+            self.averager.abort()
+            raise
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank keeps of its shard, and which one that is."""
+        shard = {"shard": self._group.rank, "shards": self._group.ranks}
+        return {**shard, **self.averager.state_dict()}
+
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Continue from states of this shard; or, where shards were others, from all ranks'.
+
+        Residuals are then cut anew, and codecs start without their warm starts.
+        """
+        group = self._group
+        if states and int(states[0]["shards"]) != group.ranks:
+            states = self._cut_anew(states)
+        else:
+            states = [state for state in states if state["shard"] == group.rank]
+        self.averager.load_state_dict(states)
+
+    def _cut_anew(self, states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return states of this rank's shard, made from those of all old shards."""
+        group, found = self._group, {(int(s["rank"]), int(s["shard"])): s for s in states}
+        replicas, shards = int(states[0]["ranks"]), int(states[0]["shards"])
+        cut: list[dict[str, Any]] = []
+        for replica in range(replicas):
+            if any((replica, shard) not in found for shard in range(shards)):
+                raise CompressionError(
+                    f"states are of {len(found)} of {replicas} x {shards} ranks, this model has "
+                    f"{group.ranks} shards: needs the list of all"
+                )
+            kept = [found[replica, shard]["parameters"] for shard in range(shards)]
+            parameters: dict[str, Any] = {}
+            for column in group.columns:
+                parts = [each.get(column.name, {}).get("residual") for each in kept]
+                if all(part is None for part in parts):
+                    continue
+                empty = column.empty_shards(shards)  # too small for a codec, where there is none
+                pairs = zip(parts, empty, strict=True)
+                parts = [zeros if part is None else part.cpu() for part, zeros in pairs]
+                for part, zeros in zip(parts, empty, strict=True):
+                    group.check({column.name: part}, {column.name: tuple(zeros.shape)})
+                whole = column.join(parts)
+                own = column.split(whole, group.ranks)[group.rank]
+                own = own.narrow(column.dim, 0, column.shard[column.dim]).contiguous()
+                parameters[column.name] = {"residual": own, "states": {}}
+            codecs = {name: str(spec) for name, spec in self.averager.codecs.items()}
+            cut.append(
+                {
+                    "rank": replica,
+                    "ranks": replicas,
+                    "step": found[replica, 0]["step"],
+                    "codecs": codecs,
+                    "parameters": parameters,
+                }
+            )
+        return cut

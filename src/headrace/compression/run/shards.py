@@ -1,0 +1,118 @@
+"""Parameters that a module of FSDP2 shards together: the layout of their reduced gradient."""
+
+# torch does not export FSDP's parts, and offers no list of a module's parameters in the order in
+# which they are reduced.
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from headrace.compression.errors import CompressionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedParameter:
+    """A parameter in its module's reduced gradient.
+
+    Attributes
+    ----------
+    whole, padded, shard : shapes of the parameter, of a padded shard (equal on all ranks), and of
+        this rank's shard without padding.
+    dim : that is sharded.
+    """
+
+    name: str
+    whole: tuple[int, ...]
+    padded: tuple[int, ...]
+    shard: tuple[int, ...]
+    dim: int
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of a padded shard."""
+        return math.prod(self.padded)
+
+    def join(self, shards: Iterable[Tensor]) -> Tensor:
+        """Return the parameter of all shards in order, of any number of ranks, padded or not."""
+        return torch.cat(list(shards), self.dim).narrow(self.dim, 0, self.whole[self.dim])
+
+    def split(self, whole: Tensor, ranks: int) -> Sequence[Tensor]:
+        """Return the padded shards of all ranks."""
+        shape = list(self.padded)
+        shape[self.dim] *= ranks
+        filled = whole.new_zeros(shape)
+        filled.narrow(self.dim, 0, self.whole[self.dim]).copy_(whole)
+        return filled.split(self.padded[self.dim], self.dim)
+
+    def empty_shards(self, ranks: int) -> Sequence[Tensor]:
+        """Return zeros in the shapes of shards of any number of ranks, without padding."""
+        whole = torch.zeros(self.whole)
+        length = -(-self.whole[self.dim] // ranks)
+        starts = [min(rank * length, self.whole[self.dim]) for rank in range(ranks + 1)]
+        return [whole.narrow(self.dim, a, b - a) for a, b in pairwise(starts)]
+
+
+class ShardedGroup:
+    """The parameters that one module shards together.
+
+    Attributes
+    ----------
+    name : of the module.
+    columns : its parameters in the order of the reduced gradient.
+    rank, ranks : of this rank's shard, and of shards.
+    """
+
+    def __init__(self, name: str, module: FSDPModule, names: Mapping[nn.Parameter, str]) -> None:
+        groups = module._get_fsdp_state()._fsdp_param_groups
+        if len(groups) > 1:
+            raise CompressionError(f"module {name!r} has parameters on several meshes, needs one")
+        self.name, self.module = name, module
+        self.inner: Any = groups[0] if groups else None
+        parts = self.inner.fsdp_params if groups else []
+        self.columns = [
+            ShardedParameter(
+                name=names[part.sharded_param],
+                whole=tuple(part._orig_size),
+                padded=tuple(part.padded_sharded_param_size),
+                shard=tuple(part.sharded_size),
+                dim=part.fsdp_placement.dim,
+            )
+            for part in parts
+        ]
+        self.parameters = {names[p.sharded_param]: p.sharded_param for p in parts}
+        self.sizes = [column.elements for column in self.columns]
+        mesh = self.inner.mesh_info if groups else None
+        self.rank = int(mesh.shard_mesh_rank) if mesh else 0
+        self.ranks = int(mesh.shard_mesh_size) if mesh else 1
+        for name, parameter in self.parameters.items():
+            if parameter.dtype != torch.float32:
+                raise CompressionError(f"parameter {name!r} is {parameter.dtype}, needs float32")
+
+    def padding(self) -> list[tuple[int, slice]]:
+        """Return the rows of the reduced gradient and their elements that are of no parameter."""
+        found: list[tuple[int, slice]] = []
+        end = 0
+        for column in self.columns:
+            end += column.elements
+            length = column.padded[column.dim]
+            for rank in range(self.ranks):  # only the first dimension can be uneven
+                missing = min(length, max(0, (rank + 1) * length - column.whole[column.dim]))
+                if missing:
+                    found.append((rank, slice(end - missing * (column.elements // length), end)))
+        return found
+
+    def check(self, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise CompressionError unless residuals, by name, have these shapes."""
+        found = {name: tuple(residual.shape) for name, residual in state.items()}
+        if wrong := [name for name in found if found[name] != shapes.get(name)]:
+            raise CompressionError(
+                f"residual of {wrong[0]!r} has shape {found[wrong[0]]}, needs "
+                f"{shapes.get(wrong[0], 'a parameter of module ' + repr(self.name))}"
+            )
