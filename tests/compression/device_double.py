@@ -2,7 +2,7 @@
 
 As on a GPU, operators take tensors of one device, and what is copied to host memory is there when
 its event is waited for, not before. `Double.waits` has the operators for which a real GPU would
-have been waited for, but for those in the functions of `headrace.compression.staging`.
+have been waited for, but for those in the functions of `headrace.staging`.
 """
 
 import sys
@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from headrace.compression import staging
-from headrace.compression.staging import Arrival
+from headrace import staging
+from headrace.staging import Arrival
 
 aten = torch.ops.aten
 DEVICE = torch.device("meta")
@@ -219,10 +219,10 @@ def _memory(tensor: Tensor) -> Tensor:
 def install(kind: type[LateStaging] = LateStaging) -> LateStaging:
     """Let every tensor's payload be staged, in this process, from now on; for jobs of the CPU."""
     from headrace.compression.codecs import loops
-    from headrace.compression.run import exchanger, fsdp, hook
+    from headrace.compression.run import exchanger, hook, reduce_scatter
 
     made = kind()
-    for module in (staging, exchanger, fsdp, hook):
+    for module in (staging, exchanger, hook, reduce_scatter):
         module.staging_of = lambda _device: made  # type: ignore[assignment]
     loops._arrays = lambda *_tensors: []  # type: ignore[assignment]
     return made

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from headrace.compression import staging
+from headrace import staging
 from headrace.compression.averaging import Averager
 from headrace.compression.codecs import loops, sparse
 from headrace.compression.codecs.requests import AllReduce, Request, run_together
 from headrace.compression.codecs.table import CODECS
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
+from headrace.compression.finite import all_finite
 from headrace.compression.policy import Policy
 from headrace.compression.run import exchanger
 from headrace.compression.run.hook import one_device
@@ -141,9 +142,9 @@ def test_finite_is_told_of_extreme_values_without_overflow(double: Double) -> No
         if place is not None:
             given[place] = value
         with double:
-            there = staging.all_finite(DeviceTensor(given))
-        assert bool(staging.all_finite(given)) == bool(plainly(there)) == (place is None)
-    assert bool(staging.all_finite(huge[:0]))
+            there = all_finite(DeviceTensor(given))
+        assert bool(all_finite(given)) == bool(plainly(there)) == (place is None)
+    assert bool(all_finite(huge[:0]))
 
 
 class Echoes:

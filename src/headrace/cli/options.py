@@ -1,5 +1,6 @@
 """Options that several commands have."""
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -26,6 +27,41 @@ def _checked(output: Path | None) -> Path | None:
     if output is not None and not Settings.from_environment().rank:
         artifact_io.check_target(output)
     return output
+
+
+def with_options(**readers: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Give a command the options of functions, whose results it takes.
+
+    Parameters
+    ----------
+    readers : by keyword-only parameter of the command: the function whose parameters are options in
+        its place, and which is called with their values.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(command)
+        options = {name: inspect.signature(reader).parameters for name, reader in readers.items()}
+
+        @wraps(command)
+        def run(**given: Any) -> Any:
+            for name, reader in readers.items():
+                given[name] = reader(**{option: given.pop(option) for option in options[name]})
+            return command(**given)
+
+        parameters = [
+            option
+            for name, parameter in signature.parameters.items()
+            for option in (
+                [o.replace(kind=parameter.kind) for o in options[name].values()]
+                if name in options
+                else [parameter]
+            )
+        ]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
+        return run
+
+    return decorate
 
 
 def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,9 +41,10 @@ from headrace.compression.codecs.requests import (
 from headrace.compression.codecs.table import make_codec
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import FAMILIES, CodecSpec, codec_spec
+from headrace.compression.finite import all_finite
 from headrace.compression.policy import Policy, matrix_shape, parameter_named
-from headrace.compression.staging import all_finite, read
 from headrace.compression.traffic import transfers
+from headrace.staging import read
 
 PIECE = 1 << 20
 """Elements that a vector codec encodes at a time, and so an upper bound of its scratch memory."""

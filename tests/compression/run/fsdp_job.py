@@ -98,7 +98,7 @@ def quantised_converges_with_fewer_bytes() -> None:
 
 def residuals_are_what_was_not_sent() -> None:
     """Over the ranks, residuals and the ranks' number times the mean are the gradients."""
-    from headrace.compression.run.sharded import CompressedReduceScatter
+    from headrace.compression.run.reduce_scatter import CompressedReduceScatter
 
     model = sharded()
     hook = fsdp_hook(model, Policy(codec="minmax:2", one_dimension=True, smallest=1))

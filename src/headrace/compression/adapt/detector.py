@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.compression.staging import read
+from headrace.staging import read
 
 
 class Detector:

@@ -18,7 +18,7 @@ from headrace.compression.codecs.requests import (
 from headrace.compression.codecs.wire import WIRE_TYPES, from_wire, mean_from_wire, to_wire
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import low_rank
-from headrace.compression.staging import read, upload
+from headrace.staging import read, upload
 
 
 @dataclass(slots=True)

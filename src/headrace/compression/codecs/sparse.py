@@ -12,8 +12,8 @@ from headrace.compression.codecs.requests import AllGather, AllReduce, Context, 
 from headrace.compression.codecs.wire import WIRE_TYPES, from_wire, mean_from_wire, to_wire
 from headrace.compression.errors import PayloadError
 from headrace.compression.families import CodecSpec
-from headrace.compression.staging import read, upload
 from headrace.compression.traffic import entries_bytes, kept_elements
+from headrace.staging import read, upload
 
 MOMENTUM = 0.9
 """Of DGC's velocity: the paper's, and most optimizers' default."""

@@ -18,8 +18,8 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.profile import CodecTiming, ModelTensor
-from headrace.compression.staging import Staging, staging_of
 from headrace.compression.traffic import transfers
+from headrace.staging import Staging, staging_of
 
 Barrier = Callable[[], object]
 """Returns when all ranks have called it: then all encode at once."""

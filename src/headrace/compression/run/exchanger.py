@@ -27,7 +27,7 @@ from headrace.compression.codecs.requests import (
 from headrace.compression.errors import ExchangeError
 from headrace.compression.run.failures import FailureReports, is_gloo
 from headrace.compression.run.messages import Messages, MessageWork
-from headrace.compression.staging import Arrival, Staging, staging_of
+from headrace.staging import Arrival, Staging, staging_of
 
 TOGETHER_BYTES = 1 << 18
 """Payloads below this travel with others: copying them takes less time than a collective."""

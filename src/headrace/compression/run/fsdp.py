@@ -1,8 +1,8 @@
 """Compressed gradients of fully sharded models (FSDP2, `torch.distributed.fsdp.fully_shard`).
 
-Fully sharded, the reduce-scatter of every module is replaced (`sharded`). Where hosts shard inside
-and replicate across slow links (hybrid sharding), gradients are sharded uncompressed within the
-host, and each shard is averaged among its replicas by any codec (`replicas`).
+Fully sharded, the reduce-scatter of every module is replaced (`reduce_scatter`). Where hosts shard
+inside and replicate across slow links (hybrid sharding), gradients are sharded uncompressed within
+the host, and each shard is averaged among its replicas by any codec (`replicas`).
 """
 
 # pyright: reportPrivateUsage=false
@@ -19,9 +19,9 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.run.hook import one_device
+from headrace.compression.run.reduce_scatter import CompressedReduceScatter
 from headrace.compression.run.replicas import ReplicaAverage
 from headrace.compression.run.same import require_same
-from headrace.compression.run.sharded import CompressedReduceScatter
 from headrace.compression.run.shards import ShardedGroup
 from headrace.compression.savings import reason_without_savings
 from headrace.facades import offered_by

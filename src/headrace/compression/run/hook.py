@@ -25,14 +25,15 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy, parameter_named
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+from headrace.compression.run.groups import same_ranks
 from headrace.compression.run.same import require_same
 from headrace.compression.savings import reason_without_savings
-from headrace.compression.staging import DEVICES, Arrival, staging_of
 from headrace.facades import offered_by
 from headrace.job.switch import mark_step
+from headrace.staging import Arrival, staging_of
 
-_FIRST_COUNT = 1 << 20  # of groups: above those that a program makes
-_groups_made = 0
+DEVICES = ("cpu", "cuda")
+"""Types of devices whose gradients can be compressed."""
 
 GradientObserver = Callable[[str, Tensor], None]
 """Called with the name and the mean gradient of every parameter, after each finite step."""
@@ -124,7 +125,7 @@ class Hook:
             error=CompressionError,
         )
         self._own = when == "during" and group.size() > 1
-        self._group: dist.ProcessGroup = _same_ranks(group) if self._own else group
+        self._group: dist.ProcessGroup = same_ranks(group) if self._own else group
         self._exchanger = Exchanger(self._group)
         self._worker = ThreadPoolExecutor(1, "headrace-compression") if self._own else None
         self._buckets: list[tuple[torch.futures.Future[Tensor], Tensor, Gradients]] = []
@@ -443,28 +444,3 @@ def _check_type(name: str, parameter: Tensor, spec: CodecSpec) -> None:
             "in except_for of a Policy, or keep parameters in float32 and compute in 16 bits under "
             "torch.autocast"
         )
-
-
-def _same_ranks(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return another process group of a group's ranks and backend.
-
-    torch names it after the number of groups that a rank made before, which ranks outside of this
-    group need not share: it is set to one that its ranks agree on, and restored for later groups.
-    """
-    global _groups_made
-    world = dist.distributed_c10d._world
-    counts: list[Any] = [None] * group.size()
-    dist.all_gather_object(counts, _groups_made, group=group)
-    _groups_made = 1 + max(counts)
-    before = world.group_count
-    world.group_count = _FIRST_COUNT + _groups_made
-    try:
-        made = dist.new_group(
-            dist.get_process_group_ranks(group),
-            backend=dist.get_backend(group),
-            use_local_synchronization=True,
-        )
-    finally:
-        world.group_count = before
-    assert isinstance(made, dist.ProcessGroup)
-    return made

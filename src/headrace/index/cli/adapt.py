@@ -2,27 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.console import terminal
-from headrace.cli.options import output_option
+from headrace.cli.options import output_option, with_options
 from headrace.cli.tables import facts, rows
-from headrace.index.cli.measure import (
-    Erases,
-    Inserts,
-    Loaded,
-    Scans,
-    SeedOption,
-    Shuffle,
-    Skew,
-    TraceFile,
-    workload_of,
-)
+from headrace.index.cli.workload import TraceFile, workload_of
 from headrace.units import duration
 
+if TYPE_CHECKING:
+    from headrace.index.measure.workload import Workload
 
+
+@with_options(workload=workload_of)
 def adapt_trace_command(
     trace: TraceFile,
     plan: Annotated[
@@ -38,13 +32,8 @@ def adapt_trace_command(
         Path | None,
         output_option("File to which the events are appended as lines of JSON.", "--log"),
     ] = None,
-    loaded: Loaded = 0.5,
-    inserts: Inserts = 0.5,
-    erases: Erases = 0.0,
-    scans: Scans = 0.0,
-    skew: Skew = 0.0,
-    shuffle: Shuffle = True,
-    seed: SeedOption = 0,
+    *,
+    workload: "Workload",
 ) -> None:
     """Run a trace on an index that adapts to it, and print what it did and when."""
     from headrace.index.adapt.offline import follow_trace
@@ -53,7 +42,6 @@ def adapt_trace_command(
 
     begun = None if plan is None else IndexPlan.load(plan)
     with terminal(stderr=True).status("running"):
-        workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
         parsed = read_trace(trace, workload)
         followed = follow_trace(
             parsed, begun, repeats=repeats, most_bytes_per_key=bytes_per_key, log_path=log

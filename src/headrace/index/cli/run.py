@@ -6,25 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.console import terminal
+from headrace.cli.options import with_options
 from headrace.cli.tables import facts
-from headrace.index.cli.measure import (
-    Erases,
-    Inserts,
-    Loaded,
-    Scans,
-    SeedOption,
-    Shuffle,
-    Skew,
-    TraceFile,
-    workload_of,
-)
+from headrace.index.cli.workload import TraceFile, workload_of
 from headrace.index.configuration import Configuration
 from headrace.units import duration
 
 if TYPE_CHECKING:
+    from headrace.index.measure.workload import Workload
     from headrace.index.run.trial import ReplayResult
 
 
+@with_options(workload=workload_of)
 def run_trace_command(
     trace: TraceFile,
     plan: Annotated[
@@ -34,13 +27,8 @@ def run_trace_command(
     batch: Annotated[
         int, typer.Option(min=1, help="Operations of a window, which run as batches by kind.")
     ] = 1,
-    loaded: Loaded = 0.5,
-    inserts: Inserts = 0.5,
-    erases: Erases = 0.0,
-    scans: Scans = 0.0,
-    skew: Skew = 0.0,
-    shuffle: Shuffle = True,
-    seed: SeedOption = 0,
+    *,
+    workload: "Workload",
 ) -> None:
     """Run a trace on an index: throughput, memory, leaf mix, and lookups that were checked.
 
@@ -52,7 +40,6 @@ def run_trace_command(
 
     configuration = Configuration() if plan is None else IndexPlan.load(plan).configuration
     with terminal(stderr=True).status("reading") as status:
-        workload = workload_of(loaded, inserts, erases, scans, skew, shuffle, seed)
         parsed = read_trace(trace, workload)
         status.update(f"running {len(parsed):,} operations")
         result = replay(configuration, parsed, batch=batch)

@@ -1,9 +1,4 @@
-"""Copies of one call between the tensors' device and host memory, for each kind of device.
-
-The pinned buffers for CUDA tensors are those of torch's caching host allocator: it keeps freed
-buffers for the next call (sizes are rounded up to powers of two), and reuses none that a copy still
-reads.
-"""
+"""Copies of one call between the tensors' device and host memory, for each kind of device."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -13,6 +8,7 @@ import torch
 
 from headrace.collectives.run.torch.buffers import check_writable
 from headrace.errors import InputError
+from headrace.staging import Arrival, CudaStaging
 
 
 class Copies(Protocol):
@@ -50,9 +46,9 @@ class Copies(Protocol):
 
 
 @cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of all copies back to `device`, which need not wait for computation."""
-    return torch.cuda.Stream(device)
+def _staging(device: torch.device) -> CudaStaging:
+    """Return the staging of all calls: no computation is on its stream, for which copies wait."""
+    return CudaStaging(device)
 
 
 class CudaCopies:
@@ -75,9 +71,9 @@ class CudaCopies:
                     "memory, which no graph can hold: leave the call out of the graph, or use nccl"
                 )
         self.devices = [device]
-        self._device = device
-        self._begun = torch.cuda.current_stream(device).record_event()
-        self._arrived: torch.cuda.Event | None = None
+        self._staging = _staging(device)
+        self._begun = self._staging.mark()
+        self._arrived: Arrival | None = None
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Copy on the current stream, and wait in this thread, without the GIL."""
@@ -87,31 +83,27 @@ class CudaCopies:
             plain = tensor.detach().resolve_conj().resolve_neg()
             host.copy_(plain, non_blocking=True)
         if hosts:
-            left = torch.cuda.Event(blocking=True)
-            left.record(torch.cuda.current_stream(self._device))
-            left.synchronize()
+            self._staging.mark().synchronize()
         return hosts
 
     def room(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return pinned memory of the tensor's shape and type."""
-        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        return self._staging.room(tensor)
 
     def to_device(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Begin to copy on the side stream."""
-        stream = _side_stream(self._device)
-        with torch.cuda.stream(stream):
-            stream.wait_event(self._begun)  # earlier kernels may still use the tensors
+        staging = self._staging
+        with staging.beside(self._begun):  # earlier kernels may still use the tensors
             for tensor, host in pairs:
                 check_writable(tensor)  # its storage may have been resized since
-                tensor.copy_(host, non_blocking=True)
-                tensor.record_stream(stream)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record(stream)
+                staging.to_device(host, tensor)
+                staging.keep(tensor)
+            self._arrived = staging.mark()
 
     def wait(self) -> None:
         """Make the current stream wait for `to_device`'s copies."""
         if self._arrived is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._arrived)
+            self._staging.follow(self._arrived)
 
     def done(self) -> bool:
         """Return whether `to_device`'s copies are complete."""

@@ -1,9 +1,8 @@
-"""Gradients on a GPU: copies between its memory and the host's, in the order of streams.
+"""Copies between the memory of a GPU and of the host, in the order of streams.
 
-Codecs compute on the device of their tensors. Payloads are exchanged in host memory: copied to
-pinned buffers, and back. Those are torch's caching host allocator's, which reuses none that a copy
-still reads. Wherever codecs wait for the device they call `read`, and `upload` to move what was
-drawn on the CPU.
+Pinned buffers are those of torch's caching host allocator: it keeps freed buffers for the next use
+(sizes are rounded up to powers of two), and reuses none that a copy still reads. Codecs move single
+values by `read`, in which a thread waits for the device, and `upload`.
 """
 
 from collections.abc import Generator
@@ -13,9 +12,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-
-DEVICES = ("cpu", "cuda")
-"""Types of devices whose gradients can be compressed."""
 
 
 def read(values: Tensor) -> Tensor:
@@ -28,19 +24,6 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
-
-
-def all_finite(vector: Tensor) -> Tensor:
-    """Return whether all elements (n,) are finite, as a tensor (), without memory of their size."""
-    if not vector.numel():
-        return torch.ones((), dtype=torch.bool, device=vector.device)
-    if not vector.is_cpu:  # one pass, and nothing waits for the result
-        low, high = vector.aminmax()
-        return low.isfinite() & high.isfinite()
-    whole = torch.isfinite(vector.sum())
-    if whole:
-        return whole
-    return torch.stack([torch.isfinite(part).all() for part in vector.split(1 << 15)]).all()
 
 
 class Arrival(Protocol):
@@ -56,7 +39,7 @@ class Arrival(Protocol):
 
 
 class Staging(Protocol):
-    """Copies of payloads, and the order of threads' work on a device.
+    """Copies between host memory and a device, and the order of threads' work there.
 
     Attributes
     ----------
@@ -150,7 +133,7 @@ class CudaStaging:
 
 
 def staging_of(device: torch.device) -> Staging | None:
-    """Return the staging of a device; None for the CPU, whose tensors are exchanged themselves."""
+    """Return the staging of a device, one for all callers; None for the CPU, which needs none."""
     return None if device.type == "cpu" else _cuda_staging(device)
 
 

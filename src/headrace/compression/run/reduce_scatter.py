@@ -25,11 +25,12 @@ from headrace.compression.codecs.requests import AllToAll, Context, requested
 from headrace.compression.codecs.sharded import Coder
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
+from headrace.compression.finite import all_finite
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger
 from headrace.compression.run.shards import ShardedGroup
-from headrace.compression.staging import all_finite, read, staging_of
 from headrace.compression.traffic import Encoding
+from headrace.staging import read, staging_of
 
 _TYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _FLAG_BYTES = 8  # at the end of each row: whether the sender's gradient is finite; keeps alignment

@@ -1,0 +1,17 @@
+"""Whether gradients are finite, found without memory of their size."""
+
+import torch
+from torch import Tensor
+
+
+def all_finite(vector: Tensor) -> Tensor:
+    """Return whether all elements (n,) are finite, as a tensor (), without memory of their size."""
+    if not vector.numel():
+        return torch.ones((), dtype=torch.bool, device=vector.device)
+    if not vector.is_cpu:  # one pass, and nothing waits for the result
+        low, high = vector.aminmax()
+        return low.isfinite() & high.isfinite()
+    whole = torch.isfinite(vector.sum())
+    if whole:
+        return whole
+    return torch.stack([torch.isfinite(part).all() for part in vector.split(1 << 15)]).all()
