@@ -237,10 +237,10 @@ class Averager:
             return []
         for name in self._spent:
             self._residuals.pop(name, None)
-        rest = [self._complete(job) for job in coded]
+        exchanges = [self._complete(job) for job in coded]
         if not coded:
             self._close()
-        return rest
+        return exchanges
 
     def average(self, gradients: Gradients) -> Exchanges:
         """Average the gradients of a whole step; for `run_together`.
@@ -299,10 +299,10 @@ class Averager:
         """
         spec = codec_spec(codec)
         self.check_codec(spec)
-        chosen = list(self._shapes) if name is None else [parameter_named(name, self._shapes)]
+        parameters = list(self._shapes) if name is None else [parameter_named(name, self._shapes)]
         if self._open:
             raise CompressionError("set_codec was called in a step, needs the time between steps")
-        for parameter in chosen:
+        for parameter in parameters:
             before = self._codecs[parameter].family
             self._codecs[parameter] = self.policy.codec_of(parameter, self._shapes[parameter], spec)
             if self._codecs[parameter].family != before and parameter in self._states:
@@ -339,9 +339,9 @@ class Averager:
         for states in self._states.values():
             for family, pieces in states.items():
                 for piece in () if FAMILIES[family].matrices else pieces:
-                    for kept in piece.values():
-                        if isinstance(kept, Tensor):
-                            kept.mul_(factor)
+                    for tensor in piece.values():
+                        if isinstance(tensor, Tensor):
+                            tensor.mul_(factor)
 
     def residual(self, name: str) -> Tensor:
         """Return a parameter's residual (a copy), in its shape; names are as of `set_codec`.
@@ -351,9 +351,9 @@ class Averager:
         CompressionError : no such parameter.
         """
         name = parameter_named(name, self._shapes)
-        found = self._residuals.get(name)
+        residual = self._residuals.get(name)
         shape = self._shapes[name]
-        return torch.zeros(shape) if found is None else found.clone().view(shape)
+        return torch.zeros(shape) if residual is None else residual.clone().view(shape)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank keeps, by parameter name: tensors are not copied.
@@ -403,9 +403,11 @@ class Averager:
         self._states = {}
         for name in self._shapes:
             entry = model["parameters"].get(name, {"states": {}})
-            found = {f: _copies(s) for f, s in entry["states"].items() if FAMILIES[f].matrices}
-            if found := found | _averaged_states(name, sources):
-                self._states[name] = found
+            states_by_family = {
+                f: _copies(s) for f, s in entry["states"].items() if FAMILIES[f].matrices
+            }
+            if states_by_family := states_by_family | _averaged_states(name, sources):
+                self._states[name] = states_by_family
         self._codecs = {n: CodecSpec.parse(text) for n, text in model["codecs"].items()}
         self.step, self.torn = int(model["step"]), tuple(model.get("torn", ()))
 
@@ -513,14 +515,14 @@ class Averager:
 
     def _residual_on(self, name: str, device: torch.device) -> Tensor | None:
         """Return a parameter's residual, moved to a device if it was loaded elsewhere."""
-        found = self._residuals.get(name)
-        if found is not None and found.device != device:
-            found = self._residuals[name] = found.to(device)
-        return found
+        residual = self._residuals.get(name)
+        if residual is not None and residual.device != device:
+            residual = self._residuals[name] = residual.to(device)
+        return residual
 
     def _shaped(self, name: str) -> Tensor | None:
-        found = self._residuals.get(name)
-        return None if found is None else found.view(self._shapes[name])
+        residual = self._residuals.get(name)
+        return None if residual is None else residual.view(self._shapes[name])
 
     def _check(self, state: Mapping[str, Any]) -> None:
         if not {"codecs", "parameters"} <= {*state}:
@@ -531,11 +533,11 @@ class Averager:
             self._codec(CodecSpec.parse(text))
         if missing := sorted(set(self._shapes) - set(state["codecs"])):
             raise CompressionError(f"state lacks parameter {missing[0]!r}, which the model has")
-        for name, kept in state["parameters"].items():
-            found = None if kept["residual"] is None else tuple(kept["residual"].shape)
-            if found not in (None, self._shapes[name]):
+        for name, saved in state["parameters"].items():
+            shape = None if saved["residual"] is None else tuple(saved["residual"].shape)
+            if shape not in (None, self._shapes[name]):
                 raise CompressionError(
-                    f"residual of {name!r} has shape {found}, needs {self._shapes[name]}"
+                    f"residual of {name!r} has shape {shape}, needs {self._shapes[name]}"
                 )
 
 
@@ -572,24 +574,24 @@ def choose_states(
     ------
     CompressionError : states are missing, or what is given is none.
     """
-    given = [states] if isinstance(states, Mapping) else states
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise CompressionError(f"state is {given!r}, needs what state_dict() returned")
-    for state in given:
+    saved = [states] if isinstance(states, Mapping) else states
+    if isinstance(saved, str) or not isinstance(saved, Sequence):
+        raise CompressionError(f"state is {saved!r}, needs what state_dict() returned")
+    for state in saved:
         if not (isinstance(state, Mapping) and {"rank", "ranks"} <= {*state}):
             raise CompressionError("state is not a hook's, needs what its state_dict() returned")
-    given = sorted(given, key=lambda state: state["rank"])
-    old = int(given[0]["ranks"]) if given else 0
-    own = [state for state in given if state["rank"] == rank and old == ranks]
+    saved = sorted(saved, key=lambda state: state["rank"])
+    old = int(saved[0]["ranks"]) if saved else 0
+    own = [state for state in saved if state["rank"] == rank and old == ranks]
     if own:
         return [(1.0, state) for state in own], own[0]
-    if not given or [state["rank"] for state in given] != list(range(old)):
+    if not saved or [state["rank"] for state in saved] != list(range(old)):
         raise CompressionError(
-            f"states are of ranks {[s['rank'] for s in given]} of {old}, this is rank "
+            f"states are of ranks {[s['rank'] for s in saved]} of {old}, this is rank "
             f"{rank} of {ranks}: needs this rank's of as many, or the list of all"
         )
     weights = residual_weights(rank, ranks, old)
-    return [(weight, given[source]) for source, weight in weights.items()], given[rank % old]
+    return [(weight, saved[source]) for source, weight in weights.items()], saved[rank % old]
 
 
 def _weighted(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
@@ -614,9 +616,9 @@ def _averaged_states(name: str, sources: WeightedStates) -> dict[str, list[State
         weights = [weight for weight, _ in states]
         averaged[family] = [
             {
-                key: _weighted([(w, one[key]) for w, one in zip(weights, piece, strict=True)])
+                key: _weighted([(w, state[key]) for w, state in zip(weights, piece, strict=True)])
                 for key, value in piece[0].items()
-                if isinstance(value, Tensor) and all(key in one for one in piece)
+                if isinstance(value, Tensor) and all(key in state for state in piece)
             }
             for piece in pieces
         ]
@@ -656,13 +658,13 @@ def _joined(vectors: Sequence[Tensor]) -> list[Tensor]:
     return runs
 
 
-def _swap(one: Tensor, other: Tensor) -> None:
-    block = _BLOCK if one.is_cpu else PIECE
-    scratch = one.new_empty(min(block, one.numel()))
-    for left, right in zip(one.split(block), other.split(block), strict=True):
-        kept = scratch[: left.numel()].copy_(left)
+def _swap(first: Tensor, second: Tensor) -> None:
+    block = _BLOCK if first.is_cpu else PIECE
+    scratch = first.new_empty(min(block, first.numel()))
+    for left, right in zip(first.split(block), second.split(block), strict=True):
+        saved = scratch[: left.numel()].copy_(left)
         left.copy_(right)
-        right.copy_(kept)
+        right.copy_(saved)
 
 
 def _sum_of(vector: Tensor, ranks: int) -> Exchanges:
@@ -673,7 +675,7 @@ def _sum_of(vector: Tensor, ranks: int) -> Exchanges:
 @cache
 def _rounds(spec: CodecSpec, shape: Sequence[int], ranks: int) -> int:
     """Return the number of a codec's exchanges that follow each other."""
-    return 1 + max((each.phase for each in transfers(spec, [shape], ranks)), default=0)
+    return 1 + max((transfer.phase for transfer in transfers(spec, [shape], ranks)), default=0)
 
 
 def _until_last(generator: Exchanges, rounds: int) -> Exchanges:

@@ -124,24 +124,24 @@ class CodecSpec:
     wire: str = "fp32"
 
     def __post_init__(self) -> None:
-        known = FAMILIES.get(self.family)
-        if known is None:
+        family = FAMILIES.get(self.family)
+        if family is None:
             raise CompressionError(f"codec is {self.family!r}, needs one of {', '.join(FAMILIES)}")
-        if known.parameter:
-            whole = known.parameter != "share"
-            above = self.parameter >= known.low if whole else self.parameter > known.low
-            if not above or self.parameter > known.high or (whole and self.parameter % 1):
-                kind = "a whole number " if whole else "above "
+        if family.parameter:
+            is_count = family.parameter != "share"
+            above = self.parameter >= family.low if is_count else self.parameter > family.low
+            if not above or self.parameter > family.high or (is_count and self.parameter % 1):
+                kind = "a whole number " if is_count else "above "
                 raise CompressionError(
-                    f"codec {self.family}: {known.parameter} is {self.parameter:g}, needs {kind}"
-                    f"{'from ' if whole else ''}{known.low:g} to {known.high:g}"
+                    f"codec {self.family}: {family.parameter} is {self.parameter:g}, needs {kind}"
+                    f"{'from ' if is_count else ''}{family.low:g} to {family.high:g}"
                 )
         elif self.parameter:
             raise CompressionError(
                 f"codec {self.family} has no parameter, found {self.parameter:g}"
             )
-        if self.wire not in WIRES or (self.wire != "fp32" and not known.wires):
-            allowed = ", ".join(WIRES if known.wires else ["fp32"])
+        if self.wire not in WIRES or (self.wire != "fp32" and not family.wires):
+            allowed = ", ".join(WIRES if family.wires else ["fp32"])
             raise CompressionError(
                 f"codec {self.family}: values are sent as {self.wire!r}, needs {allowed}"
             )

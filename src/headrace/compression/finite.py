@@ -11,7 +11,7 @@ def all_finite(vector: Tensor) -> Tensor:
     if not vector.is_cpu:  # one pass, and nothing waits for the result
         low, high = vector.aminmax()
         return low.isfinite() & high.isfinite()
-    whole = torch.isfinite(vector.sum())
-    if whole:
-        return whole
+    sum_is_finite = torch.isfinite(vector.sum())
+    if sum_is_finite:
+        return sum_is_finite
     return torch.stack([torch.isfinite(part).all() for part in vector.split(1 << 15)]).all()

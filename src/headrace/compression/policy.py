@@ -58,8 +58,8 @@ class Policy:
 
         A matrix codec leaves tensors of one dimension alone in any case.
         """
-        chosen = codec_spec(self.codec) if codec is None else codec
-        return NONE if self._rule_against(name, shape, chosen) else chosen
+        spec = codec_spec(self.codec) if codec is None else codec
+        return NONE if self._rule_against(name, shape, spec) else spec
 
     def rules_against(
         self, shapes: Mapping[str, Sequence[int]], codec: CodecSpec

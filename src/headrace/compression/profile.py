@@ -244,29 +244,31 @@ def _interpolated(at: float, elements: Sequence[int], times: Sequence[float]) ->
 
 def _profile_parts(head: Any, provenance: Any, source: str) -> dict[str, Any]:
     """Return the checked fields of a profile, by the names of its dataclass."""
-    whole = Field(head, source, ArtifactError)
-    whole.allow(*(name for name in CompressionProfile.__dataclass_fields__ if name != "provenance"))
-    tensors = tuple(_tensor(row) for row in whole.at("tensors").items())
+    document = Field(head, source, ArtifactError)
+    document.allow(
+        *(name for name in CompressionProfile.__dataclass_fields__ if name != "provenance")
+    )
+    tensors = tuple(_tensor(row) for row in document.at("tensors").items())
     counts = Counter(tensor.name for tensor in tensors)
     if twice := [name for name, count in counts.items() if count > 1]:
-        raise whole.at("tensors").fail(f"names {fields.shown(twice[0])} twice, needs it once")
-    found: dict[str, Any] = {
-        "model": whole.at("model").text(),
-        "device": whole.at("device").text(),
-        "batch": whole.at("batch").integer(1, 1 << 31),
+        raise document.at("tensors").fail(f"names {fields.shown(twice[0])} twice, needs it once")
+    parts: dict[str, Any] = {
+        "model": document.at("model").text(),
+        "device": document.at("device").text(),
+        "batch": document.at("batch").integer(1, 1 << 31),
         "tensors": tensors,
-        "forward_us": _time(whole.at("forward_us")),
-        "backward_us": _time(whole.at("backward_us")),
-        "other_us": _time(whole.at("other_us", default=0.0)),
-        "gamma": _between(whole.at("gamma", default=1.0), 1.0, 100.0),
-        "contention": _between(whole.at("contention", default=1.0), 0.0, 100.0),
-        "ranks_per_host": whole.at("ranks_per_host", default=1).integer(1, _MOST_RANKS_PER_HOST),
-        "memory_bytes": whole.at("memory_bytes", default=0).integer(0, 1 << 50),
-        "used_bytes": whole.at("used_bytes", default=0).integer(0, 1 << 50),
+        "forward_us": _time(document.at("forward_us")),
+        "backward_us": _time(document.at("backward_us")),
+        "other_us": _time(document.at("other_us", default=0.0)),
+        "gamma": _between(document.at("gamma", default=1.0), 1.0, 100.0),
+        "contention": _between(document.at("contention", default=1.0), 0.0, 100.0),
+        "ranks_per_host": document.at("ranks_per_host", default=1).integer(1, _MOST_RANKS_PER_HOST),
+        "memory_bytes": document.at("memory_bytes", default=0).integer(0, 1 << 50),
+        "used_bytes": document.at("used_bytes", default=0).integer(0, 1 << 50),
     }
-    found["buckets"] = _buckets(whole.at("buckets"), len(tensors), found["backward_us"])
-    timings = whole.at("codecs", default={})
-    found["codecs"] = {name: _timing(timings, name) for name in timings.read(fields.table)}
+    parts["buckets"] = _buckets(document.at("buckets"), len(tensors), parts["backward_us"])
+    timings = document.at("codecs", default={})
+    parts["codecs"] = {name: _timing(timings, name) for name in timings.read(fields.table)}
     origin = Field(provenance, f"{source}: provenance", ArtifactError)
     kind = origin.at("kind").text()
     if kind not in (MEASURED, LITERATURE):
@@ -275,7 +277,7 @@ def _profile_parts(head: Any, provenance: Any, source: str) -> dict[str, Any]:
     derived = origin.at("derived", default={})
     for name in derived.read(fields.table):
         derived.at(name).text()
-    return {**found, "provenance": provenance}
+    return {**parts, "provenance": provenance}
 
 
 def _tensor(row: Field) -> ModelTensor:
@@ -287,19 +289,21 @@ def _tensor(row: Field) -> ModelTensor:
 
 
 def _buckets(rows: Field, tensors: int, backward_us: float) -> tuple[GradientBucket, ...]:
-    found = tuple(
+    buckets = tuple(
         GradientBucket(tensors=row.at(0).integer(1, tensors), ready_us=_time(row.at(1)))
         for row in rows.items()
     )
-    held = sum(bucket.tensors for bucket in found)
-    if not found or held != tensors:
-        raise rows.fail(f"hold {held} parameters, needs all {tensors} of 'tensors', at least one")
+    bucketed = sum(bucket.tensors for bucket in buckets)
+    if not buckets or bucketed != tensors:
+        raise rows.fail(
+            f"hold {bucketed} parameters, needs all {tensors} of 'tensors', at least one"
+        )
     last = 0.0
-    for index, bucket in enumerate(found):
+    for index, bucket in enumerate(buckets):
         if not last <= bucket.ready_us <= backward_us:
             raise rows.at(index, 1).wrong(f"{last:g} to {backward_us:g} (backward_us), ascending")
         last = bucket.ready_us
-    return found
+    return buckets
 
 
 def _timing(timings: Field, name: str) -> CodecTiming:
@@ -311,12 +315,12 @@ def _timing(timings: Field, name: str) -> CodecTiming:
     if canonical != name:
         raise row.fail(f"needs the name {canonical!r}")
     row.allow(*CodecTiming.__dataclass_fields__)
-    elements = tuple(each.integer(1, _MOST_ELEMENTS) for each in row.at("elements").items())
+    elements = tuple(size.integer(1, _MOST_ELEMENTS) for size in row.at("elements").items())
     if not elements or any(b <= a for a, b in pairwise(elements)):
         raise row.at("elements").wrong("sizes, ascending, at least one")
     columns: dict[str, tuple[float, ...]] = {}
     for column in ("encode_us", "decode_us"):
-        columns[column] = tuple(_time(each) for each in row.at(column).items())
+        columns[column] = tuple(_time(time) for time in row.at(column).items())
         if len(columns[column]) != len(elements):
             raise row.at(column).wrong(f"{len(elements)} times, one for each of 'elements'")
     return CodecTiming(elements=elements, **columns)
@@ -327,7 +331,7 @@ def _time(value: Field) -> float:
 
 
 def _between(value: Field, low: float, high: float) -> float:
-    found = value.read(fields.number)
-    if not low <= found <= high:
+    number = value.read(fields.number)
+    if not low <= number <= high:
         raise value.wrong(f"{low:g} to {high:g}")
-    return found
+    return number

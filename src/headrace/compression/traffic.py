@@ -54,10 +54,12 @@ def buffer_bytes(spec: CodecSpec, shapes: Shapes, ranks: int) -> int:
     """Return the bytes of payloads, sent and received, that a rank holds at most at once."""
     if spec.family == "none":  # summed in the tensors of the mean
         return 0
-    held = {"allreduce": 1, "all_to_all": 2, "allgather": ranks + 1}
+    copies = {"allreduce": 1, "all_to_all": 2, "allgather": ranks + 1}
     phases: dict[int, int] = {}
-    for each in transfers(spec, shapes, ranks):
-        phases[each.phase] = phases.get(each.phase, 0) + held[each.collective] * each.payload_bytes
+    for transfer in transfers(spec, shapes, ranks):
+        phases[transfer.phase] = (
+            phases.get(transfer.phase, 0) + copies[transfer.collective] * transfer.payload_bytes
+        )
     return max(phases.values(), default=0)
 
 
@@ -150,8 +152,8 @@ def _powersgd(spec: CodecSpec, shapes: Shapes, _ranks: int) -> tuple[PayloadTran
     shorter, longer, uncoded = _factors(spec, shapes)
     phases = (shorter + uncoded, longer) if longer else (uncoded,)
     return tuple(
-        PayloadTransfer(collective="allreduce", payload_bytes=each, phase=phase)
-        for phase, each in enumerate(phases)
+        PayloadTransfer(collective="allreduce", payload_bytes=payload_bytes, phase=phase)
+        for phase, payload_bytes in enumerate(phases)
     )
 
 

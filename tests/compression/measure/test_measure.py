@@ -102,7 +102,7 @@ def test_the_timed_computation_is_that_of_a_step() -> None:
         alone = Averager(codec, shapes, rank=0, ranks=1)
         mine = {name: tensor.clone() for name, tensor in given.items()}
         computed = computing.averaging_us(alone, list(mine.items()))
-        assert 0 < computed.first <= computed.last <= computed.whole
+        assert 0 < computed.first <= computed.last <= computed.total
         other = Averager(codec, shapes, rank=0, ranks=1)
         run_together([other.average(list(given.items()))])
         for name, tensor in given.items():
@@ -110,7 +110,7 @@ def test_the_timed_computation_is_that_of_a_step() -> None:
 
 
 def test_times_of_parts_follow_from_how_often_each_happens() -> None:
-    computed = computing.Computed(first=100.0, last=160.0, whole=250.0)
+    computed = computing.Computed(first=100.0, last=160.0, total=250.0)
     parts = computing._parts  # pyright: ignore[reportPrivateUsage]
     assert parts(computed, {"all_to_all", "allgather"}, 2) == (100.0, 50.0)
     assert parts(computed, {"allgather"}, 3) == (100.0, 50.0)

@@ -61,7 +61,7 @@ def test_rows_are_those_of_fsdp(shape: tuple[int, ...], dim: int, shards: int) -
     padded = [*shape]
     padded[dim] = -(-shape[dim] // shards)
     column = ShardedParameter(
-        name="p", whole=shape, padded=tuple(padded), shard=tuple(padded), dim=dim
+        name="p", shape=shape, padded=tuple(padded), shard=tuple(padded), dim=dim
     )
     given = torch.cat(whole.chunk(shards, dim)) if dim else whole  # as FSDP reorders it
     rows = torch._chunk_cat([given], 0, shards)

@@ -79,12 +79,12 @@ class CriticalRegimes:
         following = {**state, "rates": rates, "falls": [*state["falls"], falls][-2:]}
         ended = marks >= self._marks
         if seen.norms is not None and (ended or not state["norms"]):
-            found = self._changes(state, seen.norms)
+            changes = self._changes(state, seen.norms)
             # a norm that is not finite is no history: the old one is kept
             finite = {name: norm for name, norm in seen.norms.items() if math.isfinite(norm)}
             following["norms"] = {**state["norms"], **finite}
             if ended:
-                following |= {"critical": found, "reason": "norms compared"}
+                following |= {"critical": changes, "reason": "norms compared"}
         if stepped:
             every = dict.fromkeys(state["critical"], True)
             return following | {"critical": every, "marks": 0, "reason": "step of rate decay"}
@@ -102,8 +102,8 @@ class CriticalRegimes:
                 name: is_critical(old.get(name), norms.get(name, math.nan), self.eta)
                 for name in layers
             }
-        whole = math.hypot(*old.values()) if old else None
-        verdict = is_critical(whole, math.hypot(*norms.values()), self.eta)
+        old_norm = math.hypot(*old.values()) if old else None
+        verdict = is_critical(old_norm, math.hypot(*norms.values()), self.eta)
         return dict.fromkeys(layers, verdict)
 
 
@@ -118,7 +118,7 @@ def is_critical(old: float | None, current: float, eta: float) -> bool:
 
 def _bytes_of(codec: CodecSpec) -> float:
     """Return the bytes that two ranks send of a layer of a million values."""
-    return sum(sent_bytes(each, 2) for each in transfers(codec, [(1024, 1024)], 2))
+    return sum(sent_bytes(transfer, 2) for transfer in transfers(codec, [(1024, 1024)], 2))
 
 
 @offered_by("headrace.compression")

@@ -159,18 +159,18 @@ def decide(auto: Auto, state: AutoState, seen: SeenWindow) -> tuple[AutoState, A
     state = replace(state, ages=tuple(0 if n == state.level else a + 1 for n, a in _each(state)))
     if state.trials:
         return _tried(auto, state, seen)
-    known = state.times[state.level]
-    assert known is not None
+    usual = state.times[state.level]
+    assert usual is not None
     credit = state.credit_s + auto.budget * auto.window * seen.step_s
     state = replace(state, credit_s=credit)
-    steps, exchanges = _steps_differ(known, seen), _exchanges_differ(known, seen)
+    steps, exchanges = _steps_differ(usual, seen), _exchanges_differ(usual, seen)
     if steps or exchanges:
         needed = _CONFIRMED if steps else _CONFIRMED << min(state.futile, _MOST_FUTILE)
         if state.suspects + 1 < needed:
             return replace(state, suspects=state.suspects + 1), AutoDecision(level=state.level)
         state = replace(state, futile=0) if steps else replace(state, origin=state.level)
-        return _changed(state, known, seen)
-    state = replace(_with_time(state, _blend(known, seen)), suspects=0)
+        return _changed(state, usual, seen)
+    state = replace(_with_time(state, _blend(usual, seen)), suspects=0)
     return _drifted(auto, state)
 
 
@@ -180,9 +180,13 @@ def _each(state: AutoState) -> list[tuple[int, int]]:
 
 def _tried(auto: Auto, state: AutoState, seen: SeenWindow) -> tuple[AutoState, AutoDecision]:
     """Note a trial's window; begin the next trial, or choose."""
-    known = state.times[state.level]
-    if known is not None and not _steps_differ(known, seen) and not _exchanges_differ(known, seen):
-        seen = _blend(known, seen)
+    earlier = state.times[state.level]
+    if (
+        earlier is not None
+        and not _steps_differ(earlier, seen)
+        and not _exchanges_differ(earlier, seen)
+    ):
+        seen = _blend(earlier, seen)
     state = replace(_with_time(state, seen), trials=state.trials[1:])
     best_s = min(time.step_s for time in state.times if time is not None)
     cost = max(0.0, seen.step_s - best_s) * (auto.window + SWITCH_STEPS)
@@ -196,8 +200,8 @@ def _tried(auto: Auto, state: AutoState, seen: SeenWindow) -> tuple[AutoState, A
 def _chosen(state: AutoState) -> tuple[AutoState, AutoDecision]:
     best = 0
     for level, time in enumerate(state.times):
-        known = state.times[best]
-        if time is not None and (known is None or _faster(time, known)):
+        fastest = state.times[best]
+        if time is not None and (fastest is None or _faster(time, fastest)):
             best = level
     shown = ", ".join(f"{t.step_s * 1e3:.1f}" if t else "-" for t in state.times)
     reason = f"steps of {shown} ms{_hidden(state.times, best)}"
@@ -211,13 +215,13 @@ def _chosen(state: AutoState) -> tuple[AutoState, AutoDecision]:
 
 def _hidden(times: Sequence[SeenWindow | None], best: int) -> str:
     """Return a word on harsher levels that may be faster, if uneven steps hide it; "": none."""
-    chosen = times[best]
-    assert chosen is not None
+    fastest = times[best]
+    assert fastest is not None
     for time in times[best + 1 :]:
-        if time is None or time.step_s >= (1 - LEAST_GAIN) * chosen.step_s:
+        if time is None or time.step_s >= (1 - LEAST_GAIN) * fastest.step_s:
             continue
-        margin_s = 2 * math.hypot(time.error_s, chosen.error_s)
-        if margin_s > _UNEVEN * chosen.step_s:
+        margin_s = 2 * math.hypot(time.error_s, fastest.error_s)
+        if margin_s > _UNEVEN * fastest.step_s:
             return (
                 f"; shorter ones are within their error of {margin_s * 1e3:.1f} ms: steps are of "
                 "two kinds or have other work between them, which pause() leaves out"
@@ -225,27 +229,27 @@ def _hidden(times: Sequence[SeenWindow | None], best: int) -> str:
     return ""
 
 
-def _faster(time: SeenWindow, known: SeenWindow) -> bool:
+def _faster(time: SeenWindow, reference: SeenWindow) -> bool:
     """Return whether a harsher level's time is less by more than the margin."""
-    margin = 2 * math.hypot(time.error_s, known.error_s)
-    return time.step_s < known.step_s - max(margin, LEAST_GAIN * known.step_s)
+    margin = 2 * math.hypot(time.error_s, reference.error_s)
+    return time.step_s < reference.step_s - max(margin, LEAST_GAIN * reference.step_s)
 
 
-def _steps_differ(known: SeenWindow, seen: SeenWindow) -> bool:
-    limit = max(_CHANGED * known.step_s, _SIGMAS * math.hypot(known.error_s, seen.error_s))
-    return abs(seen.step_s - known.step_s) > limit
+def _steps_differ(earlier: SeenWindow, seen: SeenWindow) -> bool:
+    limit = max(_CHANGED * earlier.step_s, _SIGMAS * math.hypot(earlier.error_s, seen.error_s))
+    return abs(seen.step_s - earlier.step_s) > limit
 
 
-def _exchanges_differ(known: SeenWindow, seen: SeenWindow) -> bool:
-    low, high = sorted((known.exposed_s, seen.exposed_s))
-    return high > _EXCHANGE_SHARE * known.step_s and high > _EXCHANGE_CHANGED * low
+def _exchanges_differ(earlier: SeenWindow, seen: SeenWindow) -> bool:
+    low, high = sorted((earlier.exposed_s, seen.exposed_s))
+    return high > _EXCHANGE_SHARE * earlier.step_s and high > _EXCHANGE_CHANGED * low
 
 
 def _changed(
-    state: AutoState, known: SeenWindow, seen: SeenWindow
+    state: AutoState, earlier: SeenWindow, seen: SeenWindow
 ) -> tuple[AutoState, AutoDecision]:
     """Begin to try the levels that can be faster than the present one on the changed network."""
-    faster = seen.step_s + seen.exposed_s < known.step_s + known.exposed_s
+    faster = seen.step_s + seen.exposed_s < earlier.step_s + earlier.exposed_s
     bounds = {
         level: 0.0 if time is None else time.step_s - (time.exposed_s if faster else 0.0)
         for level, time in enumerate(state.times)
@@ -255,7 +259,7 @@ def _changed(
         (level for level in bounds if bounds[level] < seen.step_s), key=bounds.__getitem__
     )
     state = replace(_forget(_with_time(state, seen), able), trials=tuple(able), suspects=0)
-    reason = f"steps {known.step_s * 1e3:.1f} -> {seen.step_s * 1e3:.1f} ms"
+    reason = f"steps {earlier.step_s * 1e3:.1f} -> {seen.step_s * 1e3:.1f} ms"
     if not able:
         state, decision = _chosen(state)
         return state, replace(decision, event="change", reason=reason)
@@ -277,7 +281,7 @@ def _drifted(auto: Auto, state: AutoState) -> tuple[AutoState, AutoDecision]:
     ]
     if not affordable:
         return state, AutoDecision(level=state.level)
-    level = max(affordable, key=lambda each: state.ages[each])
+    level = max(affordable, key=lambda candidate: state.ages[candidate])
     cost = _LEAST_COST * here.step_s * steps  # what a trial costs beside its slower steps
     state = replace(state, trials=(level,), level=level, credit_s=state.credit_s - cost)
     return state, AutoDecision(level=level, event="trial", reason="measured long ago")
@@ -295,11 +299,11 @@ def _with_time(state: AutoState, time: SeenWindow) -> AutoState:
     return replace(state, times=tuple(times))
 
 
-def _blend(known: SeenWindow, seen: SeenWindow) -> SeenWindow:
+def _blend(earlier: SeenWindow, seen: SeenWindow) -> SeenWindow:
     old, new = 1 - _LEARNING, _LEARNING
     return SeenWindow(
-        step_s=old * known.step_s + new * seen.step_s,
+        step_s=old * earlier.step_s + new * seen.step_s,
         # of independent windows
-        error_s=math.hypot(old * known.error_s, new * seen.error_s),
-        exposed_s=old * known.exposed_s + new * seen.exposed_s,
+        error_s=math.hypot(old * earlier.error_s, new * seen.error_s),
+        exposed_s=old * earlier.exposed_s + new * seen.exposed_s,
     )

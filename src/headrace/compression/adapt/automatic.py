@@ -198,7 +198,7 @@ class AutomaticHook(FollowingHook):
     def _averaged(self) -> SeenWindow:
         """Return the window's times, averaged over the ranks."""
         step_s = statistics.median(self._steps)
-        spread = statistics.median(abs(each - step_s) for each in self._steps)
+        spread = statistics.median(abs(duration_s - step_s) for duration_s in self._steps)
         error_s = _MEDIAN_ERROR * _MAD_TO_SIGMA * spread / math.sqrt(len(self._steps))
         numbers = torch.tensor([step_s, error_s, statistics.median(self._exposed)])
         self._exchanger.run([requested(AllReduce(numbers))])
@@ -243,15 +243,15 @@ class LevelMetrics(RankMetrics):
     def collect(self) -> Any:
         """Yield the metrics."""
         state = self._hook.state
-        known = state.times[state.level]
+        times = state.times[state.level]
         yield self.gauge("compression_level", "index of the level in force", state.level)
         yield self.gauge(
-            "compression_step_seconds", "time of a step at this level", known.step_s if known else 0
+            "compression_step_seconds", "time of a step at this level", times.step_s if times else 0
         )
         yield self.gauge(
             "compression_exposed_seconds",
             "time of its exchanges that no computation hides",
-            known.exposed_s if known else 0,
+            times.exposed_s if times else 0,
         )
         yield self.count(
             "compression_decisions", "trials, changes and choices", len(self._hook.records.events)

@@ -31,8 +31,8 @@ def scaled_rate(rate: float, batch: int, reference: int, epoch: int, warm_up: in
     rate : for a batch of `reference` samples.
     epoch : number of the epoch, from 0; from `warm_up` on the rate is rate * batch / reference.
     """
-    whole = batch / reference
-    return rate * (1 + (whole - 1) * min(1.0, epoch / warm_up) if warm_up else whole)
+    multiple = batch / reference
+    return rate * (1 + (multiple - 1) * min(1.0, epoch / warm_up) if warm_up else multiple)
 
 
 class AccordionBatches(Sampler[list[int]]):
@@ -127,8 +127,8 @@ class AccordionBatches(Sampler[list[int]]):
         before = self.batch
         norms = None
         if self.regimes.accumulate(self._state):
-            found = torch.tensor(list(self._detector.norms().values()), dtype=torch.float64)
-            norms = {"model": float(found.norm())}
+            layer_norms = torch.tensor(list(self._detector.norms().values()), dtype=torch.float64)
+            norms = {"model": float(layer_norms.norm())}
         # the schedule's own rates: those of a larger batch are no change of it
         rates = [rate * self._decay(self.epochs) for rate in self._base]
         seen = SeenMark(marks=self.epochs, rates=rates, norms=norms)

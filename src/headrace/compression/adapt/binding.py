@@ -134,8 +134,8 @@ class ScheduleBinding:
                 f"the saved state is of {state['schedule']}, needs {self.schedule!r}"
             )
         if set(state["codecs"]) != set(self.levels.codecs):
-            other = sorted(set(state["codecs"]) ^ set(self.levels.codecs))
-            raise CompressionError(f"the saved state differs in the layers {', '.join(other[:5])}")
+            layers = sorted(set(state["codecs"]) ^ set(self.levels.codecs))
+            raise CompressionError(f"the saved state differs in the layers {', '.join(layers[:5])}")
         self._state = state["state"]
         self.marks, self.steps = state["marks"], state["steps"]
         codecs = {name: CodecSpec.parse(text) for name, text in state["codecs"].items()}

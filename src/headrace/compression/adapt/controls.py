@@ -91,11 +91,11 @@ class AdaQS:
     ) -> dict[str, float]:
         """Return the finite ratios of mean to deviation, by layer."""
         if not self.per_layer:
-            whole = _ratio(math.hypot(*norms.values()), math.hypot(*noise.values()))
-            found = dict.fromkeys(layers, whole)
+            model_ratio = _ratio(math.hypot(*norms.values()), math.hypot(*noise.values()))
+            ratios = dict.fromkeys(layers, model_ratio)
         else:
-            found = {name: _ratio(norms[name], noise[name]) for name in layers if name in norms}
-        return {name: ratio for name, ratio in found.items() if math.isfinite(ratio)}
+            ratios = {name: _ratio(norms[name], noise[name]) for name in layers if name in norms}
+        return {name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)}
 
     def _levels(self, state: ScheduleState, reason: str) -> Levels:
         codecs = [codec_spec(codec) for codec in self.levels]
@@ -130,9 +130,9 @@ class HandSet:
     noisy = False
 
     def __post_init__(self) -> None:
-        given = tuple((start, codec_spec(codec)) for start, codec in self.levels)
-        object.__setattr__(self, "levels", given)
-        starts = [start for start, _ in given]
+        levels = tuple((start, codec_spec(codec)) for start, codec in self.levels)
+        object.__setattr__(self, "levels", levels)
+        starts = [start for start, _ in levels]
         if not starts or starts[0] != 0 or any(a >= b for a, b in pairwise(starts)):
             raise CompressionError(
                 f"levels begin at {starts}, needs numbers of {self.unit} that ascend from 0"

@@ -58,8 +58,8 @@ class Detector:
         names = list(self._steps)
         if not names:
             return dict.fromkeys(self._sizes, 0.0)
-        found = torch.stack([torch.linalg.vector_norm(self._sums[name]) for name in names])
-        sums = dict(zip(names, read(found).tolist(), strict=True))
+        sum_norms = torch.stack([torch.linalg.vector_norm(self._sums[name]) for name in names])
+        sums = dict(zip(names, read(sum_norms).tolist(), strict=True))
         return {
             name: sums[name] / self._steps[name] if name in sums else 0.0 for name in self._sizes
         }

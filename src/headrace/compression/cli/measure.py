@@ -44,17 +44,17 @@ def profile_command(
     """
     if model is not None and like is not None:
         raise CompressionError("--model and --like given, needs one: --like has its model")
-    wanted = [str(CodecSpec.parse(text)) for text in (codecs or "").split(",") if text.strip()]
-    found = measure_locally(
+    specs = [str(CodecSpec.parse(text)) for text in (codecs or "").split(",") if text.strip()]
+    profile = measure_locally(
         model or EXAMPLE,
         ranks=ranks,
-        codecs=wanted,
+        codecs=specs,
         like=None if like is None else CompressionProfile.load(like),
         bucket_cap_mb=bucket_mb,
         steps=steps,
     )
-    found.save(output)
+    profile.save(output)
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
-    load = MachineLoad.from_provenance(found.provenance)
+    load = MachineLoad.from_provenance(profile.provenance)
     if load is not None and load.warning is not None:
         terminal(stderr=True).print(load.warning, soft_wrap=True)

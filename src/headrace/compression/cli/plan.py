@@ -90,19 +90,19 @@ def advise_command(
     from headrace.compression.cli.show import advice_tables
     from headrace.compression.plan.plan import CompressionPlan
 
-    found = _profile(profile, model, batch)
-    wanted = tuple(CodecSpec.parse(text) for text in (codecs or "").split(",") if text.strip())
+    job_profile = _profile(profile, model, batch)
+    specs = tuple(CodecSpec.parse(text) for text in (codecs or "").split(",") if text.strip())
     if book is not None:
         times, origin = _book_network(book, workers, bandwidth)
     else:
         times, origin = _formula(network, workers, bandwidth, latency, ranks_per_host)
     plan = CompressionPlan.make(
-        found,
+        job_profile,
         times,
-        codecs=wanted,
+        codecs=specs,
         memory_bytes=None if memory is None else parse_size(memory, "memory"),
         local_steps=local_steps,
-        provenance={"profile": found.digest, **origin},
+        provenance={"profile": job_profile.digest, **origin},
     )
     if output is not None:
         plan.save(output)
@@ -115,9 +115,9 @@ def advise_command(
 
 def _profile(file: Path | None, model: str | None, batch: int | None) -> CompressionProfile:
     if (file is None) == (model is None):
-        given = "neither" if file is None else "both"
+        count = "neither" if file is None else "both"
         raise CompressionError(
-            f"profile: {given} of PROFILE and --model given, needs one; headrace compression "
+            f"profile: {count} of PROFILE and --model given, needs one; headrace compression "
             f"measure writes a profile, and the bundled models are {', '.join(MODELS)}"
         )
     if model is not None:
@@ -144,7 +144,7 @@ def _formula(
             )
     assert workers is not None
     assert bandwidth is not None
-    found = FormulaNetwork(
+    network = FormulaNetwork(
         scheme=scheme,
         workers=workers,
         bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
@@ -152,10 +152,10 @@ def _formula(
         ranks_per_host=ranks_per_host,
     )
     if latency is not None:
-        return found, {}
+        return network, {}
     assumed = f"{HOST_LATENCY_US:g} us between hosts, typical of TCP; --latency sets it"
-    found = replace(found, alpha_us=assumed_latency_us(scheme, ranks_per_host))
-    return found, {"assumed_latency": assumed}
+    network = replace(network, alpha_us=assumed_latency_us(scheme, ranks_per_host))
+    return network, {"assumed_latency": assumed}
 
 
 def _book_network(
@@ -163,11 +163,11 @@ def _book_network(
 ) -> "tuple[NetworkTimes, dict[str, Any]]":
     from headrace.collectives import predictor
 
-    found = BookNetwork(predictor=predictor(file))
-    if workers not in (None, found.workers):
+    network = BookNetwork(predictor=predictor(file))
+    if workers not in (None, network.workers):
         raise CompressionError(
-            f"--workers is {workers}, needs {found.workers} as in {file}, or nothing"
+            f"--workers is {workers}, needs {network.workers} as in {file}, or nothing"
         )
     if bandwidth is not None:
         raise CompressionError("--bandwidth and --book given, needs one: the book has its links")
-    return found, {"book": str(file)}
+    return network, {"book": str(file)}

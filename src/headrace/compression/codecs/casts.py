@@ -1,11 +1,9 @@
 """Codecs that send every element in a type of fewer bits, summed by an allreduce."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from headrace.compression.codecs.codec import State
+from headrace.compression.codecs.codec import States, Tensors
 from headrace.compression.codecs.requests import AllReduce, Context, Exchanges
 from headrace.compression.families import CodecSpec
 
@@ -19,16 +17,12 @@ class Plain:
         self.spec = spec
 
     def average(
-        self,
-        given: Sequence[Tensor],
-        mean: Sequence[Tensor],
-        states: Sequence[State],  # noqa: ARG002 - it keeps none
-        context: Context,
+        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
     ) -> Exchanges:
         """Average exactly, but for the rounding of sums (see `Codec.average`)."""
         # with feedback in the input's memory: the mean is not to be written before the exchange
-        sums = given if context.feedback else mean
-        for own, total in zip(given, sums, strict=True):
+        sums = tensors if context.feedback else mean
+        for own, total in zip(tensors, sums, strict=True):
             if total.data_ptr() != own.data_ptr():
                 total.copy_(own)
         requests = [AllReduce(total) for total in sums if total.numel()]
@@ -46,7 +40,7 @@ class Cast:
     Values are divided by the number of ranks before they are rounded, so that the sum of fp16
     overflows only where the mean or a rank's value does, as in torch's ``fp16_compress_hook``. What
     overflows is infinite in the mean of all ranks; its residual is 0. With feedback, residuals and
-    mean add up to what was given, but for the rounding of the sums on the way, which no rank knows.
+    mean add up to the tensors, but for the rounding of the sums on the way, which no rank knows.
     """
 
     def __init__(self, spec: CodecSpec) -> None:
@@ -54,15 +48,11 @@ class Cast:
         self._type = {"bf16": torch.bfloat16, "fp16": torch.float16}[spec.family]
 
     def average(
-        self,
-        given: Sequence[Tensor],
-        mean: Sequence[Tensor],
-        states: Sequence[State],  # noqa: ARG002 - it keeps none
-        context: Context,
+        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
     ) -> Exchanges:
         """Average values of 16 bits (see `Codec.average`)."""
         payloads: list[Tensor] = []
-        for own in given:
+        for own in tensors:
             if context.feedback:
                 payload = (own / context.ranks).to(self._type)
                 own.sub_(payload, alpha=context.ranks)

@@ -19,6 +19,9 @@ from headrace.compression.families import CodecSpec
 State = dict[str, Any]
 """State of one tensor or piece, kept from step to step: tensors and numbers, by name."""
 
+States = Sequence[State]
+Tensors = Sequence[Tensor]
+
 
 class Codec(Protocol):
     """A codec: averages the ranks' tensors by exchanging encoded values."""
@@ -29,24 +32,20 @@ class Codec(Protocol):
         ...
 
     def average(
-        self,
-        given: Sequence[Tensor],
-        mean: Sequence[Tensor],
-        states: Sequence[State],
-        context: Context,
+        self, tensors: Tensors, mean: Tensors, states: States, context: Context, /
     ) -> Exchanges:
         """Estimate the mean of the ranks' tensors.
 
         Parameters
         ----------
-        given : this rank's tensors, float32 and contiguous: matrices (rows, columns) for a matrix
+        tensors : this rank's tensors, float32 and contiguous: matrices (rows, columns) for a matrix
             codec, else one vector (n,). With ``context.feedback`` they hold afterwards the
             residual, what of them did not reach the mean: summed over the ranks, residuals and the
-            ranks' number times the mean equal what was given. Without, their content afterwards is
-            undefined. Casts (sums are rounded on the way) and votes are exceptions: see there.
+            ranks' number times the mean equal the tensors before. Without, their content afterwards
+            is undefined. Casts (sums are rounded on the way) and votes are exceptions: see there.
         mean : of the same shapes; overwritten with the estimate, equal bit by bit on all ranks. May
-            be the same memory as `given` if there is no feedback. With feedback it is not written
-            before the last exchange is complete: the residuals of before, which are in `given`
+            be the same memory as `tensors` if there is no feedback. With feedback it is not written
+            before the last exchange is complete: the residuals of before, which are in `tensors`
             beside the gradient, are in it until then, so that a step that fails can be undone.
         states : of each tensor, changed in place; empty at the first call.
 

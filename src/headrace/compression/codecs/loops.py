@@ -299,9 +299,9 @@ def select_topk(vector: Tensor, k: int, indices: Tensor, values: Tensor) -> None
     above, equal = magnitudes > threshold, magnitudes == threshold
     equal &= equal.cumsum(0) <= k - above.sum()
     # of a known size, for which a device is not waited for
-    chosen = torch.nonzero_static(above.logical_or_(equal), size=k).view(-1)
-    indices.copy_(chosen)
-    torch.index_select(vector, 0, chosen, out=values)
+    places = torch.nonzero_static(above.logical_or_(equal), size=k).view(-1)
+    indices.copy_(places)
+    torch.index_select(vector, 0, places, out=values)
 
 
 def _arrays(*tensors: Tensor) -> list[Any]:
@@ -344,9 +344,9 @@ def unpack_codes(packed: Tensor, bits: int, out: Tensor) -> None:
     """
     groups, used = -(-len(out) // 8), -(-len(out) * bits // 8)
     if arrays := _arrays(packed[:used]):
-        whole = torch.empty(len(out), dtype=torch.uint8)
-        _native.unpack_codes(arrays[0], bits, whole.numpy())
-        out.copy_(whole)
+        codes = torch.empty(len(out), dtype=torch.uint8)
+        _native.unpack_codes(arrays[0], bits, codes.numpy())
+        out.copy_(codes)
         return
     flat = torch.zeros(groups * bits, dtype=torch.uint8, device=packed.device)
     flat[:used] = packed[:used]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headrace.compression.codecs.codec import State
+from headrace.compression.codecs.codec import State, States, Tensors
 from headrace.compression.codecs.requests import (
     AllGather,
     AllReduce,
@@ -58,56 +58,52 @@ class PowerSGD:
     spec: CodecSpec
 
     def average(
-        self,
-        given: Sequence[Tensor],
-        mean: Sequence[Tensor],
-        states: Sequence[State],
-        context: Context,
+        self, tensors: Tensors, mean: Tensors, states: States, context: Context, /
     ) -> Exchanges:
         """Average matrices; see `Codec.average`."""
-        if not any(matrix.numel() for matrix in given):
+        if not any(matrix.numel() for matrix in tensors):
             return
         wire = WIRE_TYPES[self.spec.wire]
-        given, mean = [_wide(matrix) for matrix in given], [_wide(matrix) for matrix in mean]
-        groups, lefts, rights, dense = self._layout(given)
+        matrices, mean = [_wide(matrix) for matrix in tensors], [_wide(matrix) for matrix in mean]
+        groups, lefts, rights, dense = self._layout(matrices)
         self._start(groups, states, context)
         for index, left, right in _members(groups):
-            _product(right, given[index].T, left)
-        for index, part in _parts(dense, given, lefts):
-            part.copy_(given[index])
+            _product(right, matrices[index].T, left)
+        for index, part in _parts(dense, matrices, lefts):
+            part.copy_(matrices[index])
         sent = to_wire(lefts, wire, context.ranks)
         if context.feedback and dense:
             from_wire(sent, lefts, context.ranks)
-            for index, part in _parts(dense, given, lefts):
-                given[index].sub_(part)
+            for index, part in _parts(dense, matrices, lefts):
+                matrices[index].sub_(part)
         yield [AllReduce(sent)]
         mean_from_wire(sent, lefts, context.ranks)
         for group in groups:
             group.left.copy_(orthonormal(group.left.mT).mT)
         for index, left, right in _members(groups):
-            _product(left, given[index], right)
+            _product(left, matrices[index], right)
         sent = to_wire(rights, wire, context.ranks)
         if context.feedback:
             from_wire(sent, rights, context.ranks)
             for index, left, right in _members(groups):
-                given[index].addmm_(left.T, right, alpha=-1)
+                matrices[index].addmm_(left.T, right, alpha=-1)
         if groups:
             yield [AllReduce(sent)]
-        for index, part in _parts(dense, given, lefts):
+        for index, part in _parts(dense, matrices, lefts):
             mean[index].copy_(part)
         mean_from_wire(sent, rights, context.ranks)
         for index, left, right in _members(groups):
             torch.mm(left.T, right, out=mean[index])
         _keep(groups, states)
 
-    def _layout(self, given: Sequence[Tensor]) -> tuple[list[_Group], Tensor, Tensor, list[int]]:
+    def _layout(self, matrices: Sequence[Tensor]) -> tuple[list[_Group], Tensor, Tensor, list[int]]:
         """Return groups with factors that are views of two vectors, these, and uncoded matrices.
 
         The first vector, of the left factors, has room for the uncoded matrices at its end.
         """
         alike: dict[tuple[int, int, int], list[int]] = {}
         dense: list[int] = []
-        for index, matrix in enumerate(given):
+        for index, matrix in enumerate(matrices):
             rows, columns = matrix.shape
             rank = low_rank(rows, columns, int(self.spec.parameter))
             if rank:
@@ -116,8 +112,8 @@ class PowerSGD:
                 dense.append(index)
         left = sum(len(members) * rows * rank for (rows, _, rank), members in alike.items())
         right = sum(len(members) * columns * rank for (_, columns, rank), members in alike.items())
-        lefts = given[0].new_empty(left + sum(given[index].numel() for index in dense))
-        rights = given[0].new_empty(right)
+        lefts = matrices[0].new_empty(left + sum(matrices[index].numel() for index in dense))
+        rights = matrices[0].new_empty(right)
         groups: list[_Group] = []
         left = right = 0
         for (rows, columns, rank), members in alike.items():
@@ -138,11 +134,11 @@ class PowerSGD:
         for group in groups:
             _, rank, columns = group.right.shape
             for index, right in zip(group.members, group.right, strict=True):
-                kept = states[index].get("right")
+                warm = states[index].get("right")
                 have = 0
-                if kept is not None and kept.shape[1] == columns:
-                    have = min(rank, len(kept))
-                    right[:have].copy_(kept[:have])
+                if warm is not None and warm.shape[1] == columns:
+                    have = min(rank, len(warm))
+                    right[:have].copy_(warm[:have])
                 if have < rank:
                     generator = generator or context.generator(own=False)
                     fresh = torch.randn(rank - have, columns, generator=generator)
@@ -181,15 +177,17 @@ def _keep(groups: list[_Group], states: Sequence[State]) -> None:
         usable = (norms > 0) & norms.isfinite()
         group.right.div_(norms)
         for index, right, use in zip(group.members, group.right, usable, strict=True):
-            kept = states[index]["right"][: len(right)]
-            kept.copy_(torch.where(use, right, kept))
+            warm = states[index]["right"][: len(right)]
+            warm.copy_(torch.where(use, right, warm))
 
 
-def _parts(dense: list[int], given: Sequence[Tensor], vector: Tensor) -> list[tuple[int, Tensor]]:
+def _parts(
+    dense: list[int], matrices: Sequence[Tensor], vector: Tensor
+) -> list[tuple[int, Tensor]]:
     """Return the uncoded matrices' places in a vector: (index, view)."""
-    sizes = [given[index].numel() for index in dense]
+    sizes = [matrices[index].numel() for index in dense]
     views = vector[len(vector) - sum(sizes) :].split(sizes) if sizes else ()
-    return [(i, view.view(given[i].shape)) for i, view in zip(dense, views, strict=True)]
+    return [(i, view.view(matrices[i].shape)) for i, view in zip(dense, views, strict=True)]
 
 
 def orthonormal(matrices: Tensor) -> Tensor:
@@ -220,21 +218,17 @@ class Atomo:
     spec: CodecSpec
 
     def average(
-        self,
-        given: Sequence[Tensor],
-        mean: Sequence[Tensor],
-        states: Sequence[State],  # noqa: ARG002 - it keeps none
-        context: Context,
+        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
     ) -> Exchanges:
         """Average matrices; see `Codec.average`."""
-        if not any(matrix.numel() for matrix in given):
+        if not any(matrix.numel() for matrix in tensors):
             return
         wire = WIRE_TYPES[self.spec.wire]
-        given, mean = [_wide(matrix) for matrix in given], [_wide(matrix) for matrix in mean]
+        matrices, mean = [_wide(matrix) for matrix in tensors], [_wide(matrix) for matrix in mean]
         random = None if context.feedback else context.generator(own=True)
         factors: list[Tensor] = []
         ranks: list[int] = []
-        for matrix in given:
+        for matrix in matrices:
             rows, columns = matrix.shape
             ranks.append(low_rank(rows, columns, int(self.spec.parameter)))
             if ranks[-1]:
@@ -244,14 +238,14 @@ class Atomo:
                     matrix.addmm_(left.float(), right.float().T, alpha=-1)
                 factors += (left.flatten(), right.flatten())
         dense = [index for index, rank in enumerate(ranks) if not rank]
-        values = given[0].new_empty(sum(given[index].numel() for index in dense))
-        for index, part in _parts(dense, given, values):
-            part.copy_(given[index])
+        values = matrices[0].new_empty(sum(matrices[index].numel() for index in dense))
+        for index, part in _parts(dense, matrices, values):
+            part.copy_(matrices[index])
         summed = to_wire(values, wire, context.ranks)
         if context.feedback and dense:
             from_wire(summed, values, context.ranks)
-            for index, part in _parts(dense, given, values):
-                given[index].sub_(part)
+            for index, part in _parts(dense, matrices, values):
+                matrices[index].sub_(part)
         requests: list[Request] = []
         if factors:
             sent = torch.cat(factors)
@@ -260,7 +254,7 @@ class Atomo:
             requests.append(AllReduce(summed))
         yield requests
         mean_from_wire(summed, values, context.ranks)
-        for index, part in _parts(dense, given, values):
+        for index, part in _parts(dense, matrices, values):
             mean[index].copy_(part)
         if factors:
             self._sum(requests[0], ranks, mean)
@@ -307,10 +301,10 @@ def spectral_factors(
     chances = sampling_chances(read(squares.clamp(min=0).sqrt().double()), rank)
     ends = chances.cumsum(0)
     places = torch.arange(rank) + torch.rand(1, generator=random, dtype=torch.float64)
-    chosen = torch.searchsorted(ends, places * (ends[-1] / rank), right=True)
-    chosen.clamp_(max=len(chances) - 1)
-    left = vectors[:, upload(chosen, matrix.device)]
-    weights = upload(chances[chosen].reciprocal().float(), matrix.device)
+    sampled = torch.searchsorted(ends, places * (ends[-1] / rank), right=True)
+    sampled.clamp_(max=len(chances) - 1)
+    left = vectors[:, upload(sampled, matrix.device)]
+    weights = upload(chances[sampled].reciprocal().float(), matrix.device)
     return left, (matrix.T @ left).mul_(weights)
 
 
@@ -324,8 +318,8 @@ def sampling_chances(values: Tensor, count: int) -> Tensor:
     values = values.clamp(min=1e-3 * largest) if largest > 0 else torch.ones_like(values)
     certain = torch.zeros(len(values), dtype=torch.bool)
     while True:
-        rest = torch.where(certain, 0, values)
-        chances = torch.where(certain, 1, rest * ((count - certain.sum()) / rest.sum()))
+        uncertain = torch.where(certain, 0, values)
+        chances = torch.where(certain, 1, uncertain * ((count - certain.sum()) / uncertain.sum()))
         if not bool((chances > 1).any()):
             return chances
         certain |= chances >= 1

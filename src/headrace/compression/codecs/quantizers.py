@@ -31,9 +31,9 @@ class _Summed(ABC):
     def __init__(self, spec: CodecSpec) -> None:
         self.encoding = ENCODINGS[spec.family](spec)
 
-    def scale(self, whole: Tensor) -> Tensor:
+    def scale(self, vector: Tensor) -> Tensor:
         """Return nothing: each bucket has a scale of its own."""
-        return whole[:0]
+        return vector[:0]
 
     @abstractmethod
     def encode(self, vector: Tensor, scale: Tensor, payload: Tensor, random: Random, /) -> None:
@@ -45,8 +45,8 @@ class _Summed(ABC):
 
     def aggregate(self, payloads: Tensor, mean: Tensor, payload: Tensor, random: Random) -> None:
         """Decode, average in the order of ranks, and encode."""
-        for rank, each in enumerate(payloads):
-            self.decode(each, mean, add=rank > 0)
+        for rank, encoded in enumerate(payloads):
+            self.decode(encoded, mean, add=rank > 0)
         mean.div_(len(payloads))
         self.encode(mean, self.scale(mean), payload, random)
 
@@ -141,10 +141,10 @@ class SignVote:
     def __init__(self, spec: CodecSpec) -> None:
         self.encoding = ENCODINGS[spec.family](spec)
 
-    def scale(self, whole: Tensor) -> Tensor:
+    def scale(self, vector: Tensor) -> Tensor:
         """Return the mean magnitude."""
         # block by block: without a copy of the vector, and sums of few elements are accurate
-        return torch.stack([part.abs().sum() for part in whole.split(1 << 16)]).sum() / len(whole)
+        return torch.stack([part.abs().sum() for part in vector.split(1 << 16)]).sum() / len(vector)
 
     def encode(self, vector: Tensor, scale: Tensor, payload: Tensor, _random: Random) -> None:
         """Encode (see `Coder`)."""

@@ -122,16 +122,21 @@ def lockstep(generators: Iterable[Exchanges]) -> Exchanges:
     """Run several generators together: their first requests in one list, then their second ones."""
     running = list(generators)
     while running:
-        batches: list[Request] = []
-        rest: list[Exchanges] = []
-        for generator in running:
-            batch = next(generator, None)
-            if batch is not None:
-                batches += batch
-                rest.append(generator)
-        running = rest
-        if batches:
-            yield batches
+        requests, running = advance(running)
+        if requests:
+            yield requests
+
+
+def advance(generators: Iterable[Exchanges]) -> tuple[list[Request], list[Exchanges]]:
+    """Return the next requests of generators, and those generators that have not ended."""
+    requests: list[Request] = []
+    running: list[Exchanges] = []
+    for generator in generators:
+        batch = next(generator, None)
+        if batch is not None:
+            requests += batch
+            running.append(generator)
+    return requests, running
 
 
 def run_together(
@@ -147,9 +152,9 @@ def run_together(
     running = list(ranks)
     while True:
         lists = [next(generator, None) for generator in running]
-        if all(each is None for each in lists):
+        if all(requests is None for requests in lists):
             return
-        for together in zip(*(each or [] for each in lists), strict=True):
+        for together in zip(*(requests or [] for requests in lists), strict=True):
             if observe is not None:
                 for rank, request in enumerate(together):
                     observe(rank, request)
@@ -170,12 +175,12 @@ def _complete(requests: Sequence[Request]) -> None:
         case AllToAll():
             for rank, request in enumerate(requests):
                 assert isinstance(request, AllToAll)
-                for other, source in enumerate(requests):
+                for sender, source in enumerate(requests):
                     assert isinstance(source, AllToAll)
-                    request.received[other].copy_(source.sent[rank])
+                    request.received[sender].copy_(source.sent[rank])
         case AllGather():
             for request in requests:
                 assert isinstance(request, AllGather)
-                for other, source in enumerate(requests):
+                for sender, source in enumerate(requests):
                     assert isinstance(source, AllGather)
-                    request.received[other].copy_(source.sent)
+                    request.received[sender].copy_(source.sent)

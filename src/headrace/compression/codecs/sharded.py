@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headrace.compression.codecs.codec import State
+from headrace.compression.codecs.codec import States, Tensors
 from headrace.compression.codecs.requests import AllGather, AllToAll, Context, Exchanges
 from headrace.compression.families import CodecSpec
 from headrace.compression.traffic import Encoding, shard_elements
@@ -32,7 +32,7 @@ class Coder(Protocol):
     encoding: Encoding
     sums: bool
 
-    def scale(self, whole: Tensor) -> Tensor:
+    def scale(self, vector: Tensor) -> Tensor:
         """Return what `encode` needs to know of a rank's whole vector: a number, or nothing."""
         ...
 
@@ -77,14 +77,10 @@ class Sharded:
         self._coder = coder
 
     def average(
-        self,
-        given: Sequence[Tensor],
-        mean: Sequence[Tensor],
-        states: Sequence[State],  # noqa: ARG002 - it keeps none
-        context: Context,
+        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
     ) -> Exchanges:
         """Average by an all-to-all and an allgather (see `Codec.average`)."""
-        (vector,), (result,) = given, mean
+        (vector,), (result,) = tensors, mean
         if not len(vector):
             return
         coder, ranks = self._coder, context.ranks

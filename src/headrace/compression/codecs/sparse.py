@@ -1,12 +1,11 @@
 """Codecs that send some of a vector's elements: TopK, MSTop-K, DGC and RandomK."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from headrace.compression.codecs.codec import State
+from headrace.compression.codecs.codec import State, States, Tensors
 from headrace.compression.codecs.loops import select_topk
 from headrace.compression.codecs.requests import AllGather, AllReduce, Context, Exchanges
 from headrace.compression.codecs.wire import WIRE_TYPES, from_wire, mean_from_wire, to_wire
@@ -44,7 +43,7 @@ class Sparse:
     momentum. As `average` gets the sum of gradient and residual, the residual that it leaves is the
     unsent sum *plus the next call's 0.9 velocity*: what it gets then is the accumulated sum, and
     less the former unsent sum, which is in ``state["unsent"]``, it is the velocity. So residuals
-    and the mean add up to what was given and 0.9 of the ranks' velocities. At the first call the
+    and the mean add up to the tensors and 0.9 of the ranks' velocities. At the first call the
     unsent sum is the residual of before, which is in `mean`: the velocity is the gradient then. A
     step that was not completed leaves both as they were, and so the momentum. Without feedback
     there is none.
@@ -53,14 +52,10 @@ class Sparse:
     spec: CodecSpec
 
     def average(
-        self,
-        given: Sequence[Tensor],
-        mean: Sequence[Tensor],
-        states: Sequence[State],
-        context: Context,
+        self, tensors: Tensors, mean: Tensors, states: States, context: Context, /
     ) -> Exchanges:
         """Average one vector; see `Codec.average`."""
-        (vector,), (result,), (state,) = given, mean, states
+        (vector,), (result,), (state,) = tensors, mean, states
         if not len(vector):
             return
         correct = context.feedback and self.spec.family == "dgc"
@@ -74,10 +69,10 @@ class Sparse:
         if exact is not values:
             values.copy_(to_wire(exact, values.dtype))
         if context.feedback:
-            chosen = indices[:count].long()
-            vector[chosen] = exact[:count] - values[:count] if exact is not values else 0.0
+            places = indices[:count].long()
+            vector[places] = exact[:count] - values[:count] if exact is not values else 0.0
             if velocity is not None:
-                velocity[chosen] = 0.0
+                velocity[places] = 0.0
                 vector.add_(velocity, alpha=MOMENTUM)
                 velocity.mul_(-MOMENTUM).add_(vector)  # the unsent sum
         request = AllGather(sent, sent.new_empty((context.ranks, len(sent))))
@@ -93,12 +88,12 @@ class Sparse:
             return k
         generator = context.generator(own=True)
         if self.spec.family == "mstopk":
-            chosen = select_by_bisection(vector, k, generator)
+            places = select_by_bisection(vector, k, generator)
         else:
-            chosen = select_by_sample(vector, k, generator)
-        indices[: len(chosen)] = chosen
-        torch.index_select(vector, 0, chosen, out=values[: len(chosen)])
-        return len(chosen)
+            places = select_by_sample(vector, k, generator)
+        indices[: len(places)] = places
+        torch.index_select(vector, 0, places, out=values[: len(places)])
+        return len(places)
 
     def _add(self, received: Tensor, k: int, result: Tensor) -> None:
         """Write the mean of all ranks' entries.
@@ -138,14 +133,10 @@ class RandomK:
     spec: CodecSpec
 
     def average(
-        self,
-        given: Sequence[Tensor],
-        mean: Sequence[Tensor],
-        states: Sequence[State],  # noqa: ARG002 - it keeps none
-        context: Context,
+        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
     ) -> Exchanges:
         """Average one vector; see `Codec.average`."""
-        (vector,), (result,) = given, mean
+        (vector,), (result,) = tensors, mean
         n = len(vector)
         if not n:
             return
@@ -153,33 +144,33 @@ class RandomK:
         ends = torch.arange(k + 1, dtype=torch.int64) * n // k
         lengths = ends.diff()
         drawn = torch.rand(k, dtype=torch.float64, generator=context.generator(own=False))
-        chosen = (drawn * lengths).long().clamp_(max=lengths - 1).add_(ends[:-1])
-        chosen = upload(chosen, vector.device)
-        values = vector[chosen]
+        places = (drawn * lengths).long().clamp_(max=lengths - 1).add_(ends[:-1])
+        places = upload(places, vector.device)
+        values = vector[places]
         if not context.feedback:
             values *= upload(lengths, vector.device)
         sent = to_wire(values, WIRE_TYPES[self.spec.wire], context.ranks)
         if context.feedback:
             from_wire(sent, values, context.ranks)
-            vector[chosen] -= values
+            vector[places] -= values
         yield [AllReduce(sent)]
         mean_from_wire(sent, values, context.ranks)
         result.zero_()
-        result[chosen] = values
+        result[places] = values
 
 
 def select_by_bisection(vector: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """Return the ascending indices (k,) of about the k largest magnitudes; k at least 1."""
     sample = _sample(vector, generator)
     # a quarter more than k, as samples vary
-    wanted = min(len(sample), 1 + 5 * k * len(sample) // (4 * len(vector)))
+    count = min(len(sample), 1 + 5 * k * len(sample) // (4 * len(vector)))
     while True:
-        low = _least_of(sample, wanted) if wanted else 0
-        found = _at_least(vector, low)
-        if len(found) >= k:
+        low = _least_of(sample, count) if count else 0
+        candidates = _at_least(vector, low)
+        if len(candidates) >= k:
             break
-        wanted = 2 * wanted if 2 * wanted <= len(sample) else 0
-    magnitudes = vector[found].view(torch.int32) & _MAGNITUDE
+        count = 2 * count if 2 * count <= len(sample) else 0
+    magnitudes = vector[candidates].view(torch.int32) & _MAGNITUDE
     high = int(read(magnitudes.max())) + 1
     for _ in range(_BISECTIONS):  # at least k elements from `low` on, fewer from `high` on
         middle = (low + high) // 2
@@ -189,19 +180,19 @@ def select_by_bisection(vector: Tensor, k: int, generator: torch.Generator) -> T
             high = middle
     above, within = magnitudes >= high, (magnitudes >= low) & (magnitudes < high)
     within &= within.cumsum(0) <= k - above.sum()
-    return found[above | within]
+    return candidates[above | within]
 
 
 def select_by_sample(vector: Tensor, k: int, generator: torch.Generator) -> Tensor:
     """Return the ascending indices of at most k elements above a sample's quantile."""
     sample = _sample(vector, generator)
-    wanted = max(1, k * len(sample) // len(vector))
-    found = _at_least(vector, max(_least_of(sample, wanted), 1))  # never zeros
-    if len(found) <= k:
-        return found
+    count = max(1, k * len(sample) // len(vector))
+    candidates = _at_least(vector, max(_least_of(sample, count), 1))  # never zeros
+    if len(candidates) <= k:
+        return candidates
     places = torch.empty(k, dtype=torch.int32, device=vector.device)
-    select_topk(vector[found], k, places, torch.empty_like(vector[:k]))
-    return found[places.long()]
+    select_topk(vector[candidates], k, places, torch.empty_like(vector[:k]))
+    return candidates[places.long()]
 
 
 def _sample(vector: Tensor, generator: torch.Generator) -> Tensor:

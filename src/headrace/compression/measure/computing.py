@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from headrace.compression.averaging import Averager
-from headrace.compression.codecs.requests import AllGather, AllToAll, Exchanges, Request
+from headrace.compression.codecs.requests import AllGather, AllToAll, Request, advance
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec, codec_spec
 from headrace.compression.policy import Policy
@@ -37,7 +37,7 @@ class Computed:
 
     first: float
     last: float
-    whole: float
+    total: float
 
 
 def averaging_us(averager: Averager, gradients: Sequence[tuple[str, torch.Tensor]]) -> Computed:
@@ -48,37 +48,30 @@ def averaging_us(averager: Averager, gradients: Sequence[tuple[str, torch.Tensor
         began = time.perf_counter()
         running = part()
         while running:
-            rest: list[Exchanges] = []
-            asked: list[Request] = []
-            for generator in running:
-                batch = next(generator, None)
-                if batch is not None:
-                    asked += batch
-                    rest.append(generator)
+            requests, running = advance(running)
             if staging is not None:
-                _to_host([request.sent for request in asked], staging)
+                _to_host([request.sent for request in requests], staging)
             spent.append((time.perf_counter() - began) * 1e6)
-            if not asked:
+            if not requests:
                 spent[-1] = -spent[-1]  # followed by no exchange
-            for request in asked:
+            for request in requests:
                 _echo(request)
-            running = rest
             if staging is None:
                 began = time.perf_counter()
                 continue
-            results = [request.received for request in asked]
+            results = [request.received for request in requests]
             hosts = _to_host(results, staging)
             began = time.perf_counter()
             for host, result in zip(hosts, results, strict=True):
                 staging.to_device(host, result)
     exchanges = [index for index, took in enumerate(spent) if took > 0]
-    whole = sum(map(abs, spent))
+    total = sum(map(abs, spent))
     if not exchanges:
-        return Computed(first=whole, last=whole, whole=whole)
+        return Computed(first=total, last=total, total=total)
     return Computed(
         first=sum(map(abs, spent[: exchanges[0] + 1])),
         last=sum(map(abs, spent[: exchanges[-1] + 1])),
-        whole=whole,
+        total=total,
     )
 
 
@@ -139,7 +132,7 @@ def time_codecs(
     if len(groups) > 1:
         groups.append([tensor for bucket in groups for tensor in bucket])
     befores = [*([lambda: None] * (len(groups) - 1)), step]
-    found: dict[str, CodecTiming] = {}
+    timings: dict[str, CodecTiming] = {}
     for spec in map(codec_spec, codecs):
         rows: dict[int, tuple[float, float]] = {}
         for group, before in zip(groups, befores, strict=True):
@@ -154,8 +147,8 @@ def time_codecs(
                     ranks,
                 )
         if rows:
-            found[str(spec)] = _timing(rows)
-    return found
+            timings[str(spec)] = _timing(rows)
+    return timings
 
 
 def _timing(rows: Mapping[int, tuple[float, float]]) -> CodecTiming:
@@ -202,9 +195,9 @@ def _median(
         if number >= _WARM_UP:
             taken.append(computed)
     return Computed(
-        first=statistics.median(each.first for each in taken),
-        last=statistics.median(each.last for each in taken),
-        whole=statistics.median(each.whole for each in taken),
+        first=statistics.median(times.first for times in taken),
+        last=statistics.median(times.last for times in taken),
+        total=statistics.median(times.total for times in taken),
     )
 
 
@@ -215,8 +208,8 @@ def _parts(computed: Computed, kinds: set[str], ranks: int) -> tuple[float, floa
     shard again and decodes all; a gathered one decodes every rank's payload.
     """
     if "all_to_all" in kinds:
-        rest = computed.whole - computed.first * (1 + 1 / ranks)
-        return computed.first, max(0.0, rest / 2)
+        coding = computed.total - computed.first * (1 + 1 / ranks)
+        return computed.first, max(0.0, coding / 2)
     if "allgather" in kinds:
-        return computed.first, max(0.0, (computed.whole - computed.first) / ranks)
-    return computed.last, max(0.0, computed.whole - computed.last)
+        return computed.first, max(0.0, (computed.total - computed.first) / ranks)
+    return computed.last, max(0.0, computed.total - computed.last)

@@ -92,8 +92,10 @@ def profile_model(
     watch = LoadWatch()
     options: dict[str, Any] = {"optimizer": optimizer, "bucket_cap_mb": bucket_cap_mb}
     plain, summed = (
-        ObservedModel(copy.deepcopy(model), loss_of, group=group, communicate=each, **options)
-        for each in (False, True)
+        ObservedModel(
+            copy.deepcopy(model), loss_of, group=group, communicate=communicates, **options
+        )
+        for communicates in (False, True)
     )
     columns = {
         **_step_fields(model, plain, summed, steps, group),
@@ -148,7 +150,9 @@ def _step_fields(
     plain, summed : copies of the model that communicate nothing, and that average gradients.
     """
     alone_steps, beside_steps = _take_turns(plain, summed, steps, group)
-    alone, beside = (typical(_slowest(each, group)) for each in (alone_steps, beside_steps))
+    alone, beside = (
+        typical(_slowest(steps_of_mode, group)) for steps_of_mode in (alone_steps, beside_steps)
+    )
     gamma = beside.backward / max(alone.backward, 1e-9)
     buckets = _buckets(model, plain)
     return {
@@ -211,8 +215,8 @@ def agreed_timings(timings: Mapping[str, CodecTiming], group: Any = None) -> dic
     return {
         name: CodecTiming(
             elements=timing.elements,
-            encode_us=_most([each[name]["encode_us"] for each in every]),
-            decode_us=_most([each[name]["decode_us"] for each in every]),
+            encode_us=_most([timed[name]["encode_us"] for timed in every]),
+            decode_us=_most([timed[name]["decode_us"] for timed in every]),
         )
         for name, timing in timings.items()
     }
@@ -224,17 +228,17 @@ def _take_turns(
     """Return the steps' times without and with communication, measured by turns."""
     taken: tuple[list[StepTimes], list[StepTimes]] = ([], [])
     for number in range(WARM_UP + steps):
-        for each, kept in zip((plain, summed), taken, strict=True):
+        for observed, step_times in zip((plain, summed), taken, strict=True):
             dist.barrier(group=group)
-            times = each.step()
+            times = observed.step()
             if number >= WARM_UP:
-                kept.append(times)
+                step_times.append(times)
     return taken
 
 
 def _buckets(model: nn.Module, observed: ObservedModel) -> list[list[ModelTensor]]:
     """Return the parameters of every bucket, in the order in which they become ready."""
-    shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     return [
         [ModelTensor(name=name, shape=shapes[name]) for name in bucket]
         for bucket in observed.buckets
@@ -257,14 +261,14 @@ def _contention(
         averaging_us(averager, gradients)
 
     dist.barrier(group=group)
-    found = contention_of(observed, work, steps)
-    return min(100.0, statistics.median(_gathered(found, group)))
+    contention = contention_of(observed, work, steps)
+    return min(100.0, statistics.median(_gathered(contention, group)))
 
 
 def _slowest(steps: Sequence[StepTimes], group: Any) -> list[StepTimes]:
     """Return each step's times of the rank that is the last."""
-    every = _gathered([asdict(each) for each in steps], group)
-    return [slowest([StepTimes(**each) for each in step]) for step in zip(*every, strict=True)]
+    every = _gathered([asdict(times) for times in steps], group)
+    return [slowest([StepTimes(**fields) for fields in step]) for step in zip(*every, strict=True)]
 
 
 def _gathered(value: Any, group: Any) -> list[Any]:
@@ -280,8 +284,8 @@ def _most(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
 def _ascending(times: StepTimes) -> list[float]:
     """Return the times of readiness, in order: medians of noisy times need not be."""
     ready: list[float] = []
-    for each in times.ready:
-        ready.append(min(times.backward, max(each, ready[-1] if ready else 0.0)))
+    for ready_us in times.ready:
+        ready.append(min(times.backward, max(ready_us, ready[-1] if ready else 0.0)))
     return ready
 
 
@@ -303,8 +307,8 @@ def _memory(model: nn.Module) -> dict[str, int]:
     """Return the device's memory, and the most of it that this process has used."""
     device = next(model.parameters()).device
     if device.type == "cuda":
-        _, whole = torch.cuda.mem_get_info(device)
-        return {"memory_bytes": whole, "used_bytes": torch.cuda.max_memory_allocated(device)}
+        _, total_bytes = torch.cuda.mem_get_info(device)
+        return {"memory_bytes": total_bytes, "used_bytes": torch.cuda.max_memory_allocated(device)}
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # KiB on Linux
     return {"memory_bytes": pages, "used_bytes": min(used, pages)}

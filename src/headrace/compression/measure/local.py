@@ -95,7 +95,7 @@ def _work(receive: Receive, send: Send) -> None:
             codecs, like.bucket_tensors(), ranks=ranks, rank=rank, barrier=dist.barrier
         )
         derived = {name: how for name, how in like.derived.items() if name not in timings}
-        found = replace(
+        profile = replace(
             like,
             codecs={**like.codecs, **agreed_timings(timings)},
             ranks_per_host=ranks,
@@ -107,26 +107,26 @@ def _work(receive: Receive, send: Send) -> None:
             },
         )
     else:
-        made = named_function(task["model"], CompressionError)()
-        if not (isinstance(made, tuple) and len(made) == 2):
+        model_and_batch = named_function(task["model"], CompressionError)()
+        if not (isinstance(model_and_batch, tuple) and len(model_and_batch) == 2):
             raise CompressionError(
-                f"{task['model']} returned {type(made).__name__}, needs a model and a batch, or a "
-                "model and a function from it to the loss"
+                f"{task['model']} returned {type(model_and_batch).__name__}, needs a model and a "
+                "batch, or a model and a function from it to the loss"
             )
-        model, given = made
-        is_batch = isinstance(given, torch.Tensor)
-        found = profile_model(
+        model, batch = model_and_batch
+        is_batch = isinstance(batch, torch.Tensor)
+        profile = profile_model(
             model,
-            (lambda each: each(given).square().mean()) if is_batch else given,
+            (lambda module: module(batch).square().mean()) if is_batch else batch,
             name=task["model"],
-            batch=len(given) if is_batch else 1,
+            batch=len(batch) if is_batch else 1,
             codecs=codecs,
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3),
             bucket_cap_mb=task["bucket_cap_mb"],
             steps=task["steps"],
         )
     if rank == 0:
-        found.save(folder / "profile")
+        profile.save(folder / "profile")
     send(done=True)
     dist.barrier()
     dist.destroy_process_group()

@@ -68,7 +68,7 @@ class ObservedModel:
     ) -> None:
         self._loss_of = loss_of
         self._group = group
-        self._names = {id(each): name for name, each in model.named_parameters()}
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.device = next(model.parameters()).device
         self._optimizer = optimizer(model.parameters()) if optimizer is not None else None
         self._ddp = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
@@ -91,14 +91,14 @@ class ObservedModel:
         if self._optimizer is not None:
             self._optimizer.step()
         self._ddp.zero_grad()
-        other = self._now() - ended
-        ready = [each - forward for each in self._seen.ready_s]
+        other_s = self._now() - ended
+        ready = [ready_s - forward for ready_s in self._seen.ready_s]
         backward = ready[-1] if ready else ended - forward
         return StepTimes(
             forward=(forward - began) * 1e6,
             backward=backward * 1e6,
-            other=other * 1e6,
-            ready=[each * 1e6 for each in ready],
+            other=other_s * 1e6,
+            ready=[ready_s * 1e6 for ready_s in ready],
         )
 
     def _now(self) -> float:
@@ -109,7 +109,7 @@ class ObservedModel:
     def _note(self, bucket: dist.GradBucket) -> None:
         self._seen.ready_s.append(self._now())
         # within a bucket the gradient of the last parameter comes first
-        names = [self._names[id(each)] for each in bucket.parameters()]
+        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
         self._seen.names.append(names)
 
     def _kept(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -126,11 +126,11 @@ class ObservedModel:
 
 def typical(steps: Sequence[StepTimes]) -> StepTimes:
     """Return the medians of steps' times."""
-    columns = zip(*(each.ready for each in steps), strict=True)
+    columns = zip(*(times.ready for times in steps), strict=True)
     return StepTimes(
-        forward=statistics.median(each.forward for each in steps),
-        backward=statistics.median(each.backward for each in steps),
-        other=statistics.median(each.other for each in steps),
+        forward=statistics.median(times.forward for times in steps),
+        backward=statistics.median(times.backward for times in steps),
+        other=statistics.median(times.other for times in steps),
         ready=[statistics.median(column) for column in columns],
     )
 
@@ -141,17 +141,17 @@ def slowest(ranks: Sequence[StepTimes]) -> StepTimes:
     Points are counted from the end of the exchange before, so that the parts add up to the time at
     which the last rank is there: the optimizer's step, the forward pass, then each bucket.
     """
-    other = max(each.other for each in ranks)
-    forward = max(each.other + each.forward for each in ranks) - other
-    before = other + forward
+    other_us = max(times.other for times in ranks)
+    forward = max(times.other + times.forward for times in ranks) - other_us
+    before = other_us + forward
     columns = zip(
-        *([each.other + each.forward + us for us in each.ready] for each in ranks), strict=True
+        *([times.other + times.forward + us for us in times.ready] for times in ranks), strict=True
     )
     ready = [max(column) - before for column in columns]
     return StepTimes(
         forward=forward,
-        backward=max(each.other + each.forward + each.backward for each in ranks) - before,
-        other=other,
+        backward=max(times.other + times.forward + times.backward for times in ranks) - before,
+        other=other_us,
         ready=ready,
     )
 

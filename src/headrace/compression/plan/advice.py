@@ -117,7 +117,7 @@ def advise(
             continue
         work = min(
             (step_work(profile, codec, network.workers, mode, policy) for mode in MODES),
-            key=lambda each: step_time(each, network).total_us,
+            key=lambda candidate: step_time(candidate, network).total_us,
         )
         even = break_even(work, plain, network) if break_evens else None
         rows.append(_row(work, network, profile, capacity, even))

@@ -77,12 +77,12 @@ def speed_up_by_compute(
     """Return a codec's speed-up where compute, its own too, is 1 to 4 times faster (4.13)."""
     factors = np.linspace(1, 4, 13).tolist()
     plain, coded = fastest_work(profile, NONE, network), fastest_work(profile, codec, network)
-    found: list[float | None] = []
+    gains: list[float | None] = []
     for factor in factors:
         none = step_time(plain.scaled(compute=1 / factor), network).total_us
         times = coded.scaled(compute=1 / factor, coding=1 / factor)
-        found.append(none / step_time(times, network).total_us)
-    return factors, found
+        gains.append(none / step_time(times, network).total_us)
+    return factors, gains
 
 
 def cost_against_compression(

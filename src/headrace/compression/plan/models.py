@@ -201,16 +201,20 @@ def bundled_profile(model: str, batch: int | None = None) -> CompressionProfile:
 
 def _ddp_buckets(layers: list[_Layer], backward_us: float) -> tuple[GradientBucket, ...]:
     """Return DDP's buckets: one is closed by the tensor that fills it; the first is smaller."""
-    whole = _work(iter(layers))
-    found: list[GradientBucket] = []
-    tensors, held, done = 0, 0, 0.0
+    total_work = _work(iter(layers))
+    buckets: list[GradientBucket] = []
+    tensors, bucket_bytes, done = 0, 0, 0.0
     for index, (_, shape, multiply_adds) in enumerate(layers):
-        tensors, held, done = tensors + 1, held + 4 * math.prod(shape), done + multiply_adds
-        if held >= (_BUCKET if found else _FIRST_BUCKET) or index == len(layers) - 1:
-            ready = backward_us if index == len(layers) - 1 else backward_us * done / whole
-            found.append(GradientBucket(tensors=tensors, ready_us=ready))
-            tensors, held = 0, 0
-    return tuple(found)
+        tensors, bucket_bytes, done = (
+            tensors + 1,
+            bucket_bytes + 4 * math.prod(shape),
+            done + multiply_adds,
+        )
+        if bucket_bytes >= (_BUCKET if buckets else _FIRST_BUCKET) or index == len(layers) - 1:
+            ready = backward_us if index == len(layers) - 1 else backward_us * done / total_work
+            buckets.append(GradientBucket(tensors=tensors, ready_us=ready))
+            tensors, bucket_bytes = 0, 0
+    return tuple(buckets)
 
 
 def _codecs(tensors: tuple[ModelTensor, ...]) -> dict[str, CodecTiming]:
@@ -221,13 +225,13 @@ def _codecs(tensors: tuple[ModelTensor, ...]) -> dict[str, CodecTiming]:
         tuple(ModelTensor(name=name, shape=shape) for name, shape, _ in _resnet((3, 4, 6, 3)))
     )
     elements = _compressed(tensors)
-    found = {name: _timing(name, elements, us * share) for name, us in sorted(table.items())}
+    timings = {name: _timing(name, elements, us * share) for name, us in sorted(table.items())}
     for name, size in _CASTS.items():
         touched_us = elements * (4 + size) / _V100_BYTES_PER_S * 1e6
-        found[name] = CodecTiming(
+        timings[name] = CodecTiming(
             elements=(elements,), encode_us=(touched_us,), decode_us=(touched_us,)
         )
-    return found
+    return timings
 
 
 def _compressed(tensors: tuple[ModelTensor, ...]) -> int:

@@ -35,8 +35,8 @@ def parse_bandwidth(text: str) -> float:
     ------
     CompressionError : for anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip().lower())
-    rate = float(found[1]) * _UNITS.get(found[2], 0) if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip().lower())
+    rate = float(match[1]) * _UNITS.get(match[2], 0) if match else 0.0
     if not SLOWEST <= rate <= FASTEST:
         raise CompressionError(
             f"bandwidth is {text!r}, needs a number with kbit/s, Mbit/s, Gbit/s, MB/s or GB/s, "

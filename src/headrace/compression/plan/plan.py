@@ -51,13 +51,13 @@ class RecordedNetwork:
         ------
         CompressionError : if there is none.
         """
-        found = self.times.get((collective, round(payload_bytes)))
-        if found is None:
+        time_us = self.times.get((collective, round(payload_bytes)))
+        if time_us is None:
             raise CompressionError(
                 f"the plan has no time of {collective} with {round(payload_bytes)} bytes: make it "
                 "again from the plan book"
             )
-        return found
+        return time_us
 
     def at_bandwidth(self, bytes_per_s: float) -> "RecordedNetwork":
         """Raise CompressionError: other bandwidths need the plan book."""
@@ -89,9 +89,9 @@ class RecordingNetwork:
 
     def exchange_us(self, collective: str, payload_bytes: float) -> float:
         """Return the network's time, and keep it."""
-        found = self._network.exchange_us(collective, payload_bytes)
-        self.times[collective, round(payload_bytes)] = found
-        return found
+        time_us = self._network.exchange_us(collective, payload_bytes)
+        self.times[collective, round(payload_bytes)] = time_us
+        return time_us
 
     def at_bandwidth(self, bytes_per_s: float) -> NetworkTimes:
         """Return the network at another bandwidth, which is not recorded."""
@@ -153,9 +153,9 @@ class CompressionPlan(ArtifactValue):
             profile, recorder, codecs=codecs, memory_bytes=memory_bytes, local_steps=local_steps
         )
         if isinstance(network, FormulaNetwork):
-            kept = network
+            recorded = network
         else:
-            kept = RecordedNetwork(
+            recorded = RecordedNetwork(
                 book=network.describe().removeprefix("plans for "),
                 workers=network.workers,
                 bandwidth_bytes_per_s=network.bandwidth_bytes_per_s,
@@ -163,7 +163,7 @@ class CompressionPlan(ArtifactValue):
             )
         return cls(
             profile=profile,
-            network=kept,
+            network=recorded,
             codecs=tuple(map(str, codecs)),
             memory_bytes=memory_bytes,
             local_steps=local_steps,
@@ -188,14 +188,14 @@ class CompressionPlan(ArtifactValue):
             break_evens=formula,
             policy=Policy(),
         )
-        kept, found = _advice_head(self.advice), _advice_head(again)
-        for head in (kept, found):
+        stored, computed = _advice_head(self.advice), _advice_head(again)
+        for head in (stored, computed):
             del head["why"]  # a sentence of figures that are compared themselves
         if not formula:
-            for head in (kept, found):
+            for head in (stored, computed):
                 for row in (*head["rows"], head["winner"]):
                     row.pop("break_even_bytes_per_s")
-        _compare(kept, found, "advice")
+        _compare(stored, computed, "advice")
 
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         """Return the artifact's head and tables."""
@@ -229,17 +229,17 @@ class CompressionPlan(ArtifactValue):
         ------
         ArtifactError : naming the field, what was found and what is needed.
         """
-        whole = Field(artifact.head, source, ArtifactError)
+        head = Field(artifact.head, source, ArtifactError)
         profile = Artifact(
             kind=CompressionProfile.KIND,
             schema=CompressionProfile.SCHEMA,
-            head=whole.at("profile").read(fields.table),
-            provenance=whole.at("origin").read(fields.table),
+            head=head.at("profile").read(fields.table),
+            provenance=head.at("origin").read(fields.table),
         )
-        memory = whole.at("memory_bytes")
+        memory = head.at("memory_bytes")
         try:
-            codecs = tuple(str(CodecSpec.parse(c.text())) for c in whole.at("codecs").items())
-            network = _network(whole.at("network"))
+            codecs = tuple(str(CodecSpec.parse(c.text())) for c in head.at("codecs").items())
+            network = _network(head.at("network"))
         except CompressionError as error:
             raise ArtifactError(f"{source}: {error}") from error
         return cls(
@@ -247,8 +247,8 @@ class CompressionPlan(ArtifactValue):
             network=network,
             codecs=codecs,
             memory_bytes=None if memory.found is None else memory.integer(0, 1 << 50),
-            local_steps=whole.at("local_steps").integer(1, 1 << 20),
-            advice=_advice(whole.at("advice")),
+            local_steps=head.at("local_steps").integer(1, 1 << 20),
+            advice=_advice(head.at("advice")),
             provenance=artifact.provenance,
         )
 
@@ -267,39 +267,39 @@ def _row_head(row: Mapping[str, Any]) -> dict[str, Any]:
     return {_PAYLOAD if name == "payload_bytes" else name: value for name, value in row.items()}
 
 
-def _network(found: Field) -> FormulaNetwork | RecordedNetwork:
-    workers = found.at("workers").integer(2, 1 << 20)
-    rate = found.at("bandwidth_bytes_per_s").read(fields.number)
-    if "book" not in found.read(fields.table):
+def _network(network: Field) -> FormulaNetwork | RecordedNetwork:
+    workers = network.at("workers").integer(2, 1 << 20)
+    rate = network.at("bandwidth_bytes_per_s").read(fields.number)
+    if "book" not in network.read(fields.table):
         return FormulaNetwork(
-            scheme=found.at("scheme").text(),
+            scheme=network.at("scheme").text(),
             workers=workers,
             bandwidth_bytes_per_s=rate,
-            alpha_us=found.at("alpha_us").read(fields.number),
-            ranks_per_host=found.at("ranks_per_host").integer(1, 1 << 20),
+            alpha_us=network.at("alpha_us").read(fields.number),
+            ranks_per_host=network.at("ranks_per_host").integer(1, 1 << 20),
         )
     return RecordedNetwork(
-        book=found.at("book").text(),
+        book=network.at("book").text(),
         workers=workers,
         bandwidth_bytes_per_s=rate,
         times={
             (row.at(0).text(), row.at(1).integer(0, 1 << 50)): row.at(2).read(fields.number)
-            for row in found.at("times").items()
+            for row in network.at("times").items()
         },
     )
 
 
-def _advice(found: Field) -> Advice:
-    needed = found.at("needed_compression")
-    rows = tuple(_advice_row(row) for row in found.at("rows").items())
+def _advice(advice: Field) -> Advice:
+    needed = advice.at("needed_compression")
+    rows = tuple(_advice_row(row) for row in advice.at("rows").items())
     if not rows:
-        raise found.at("rows").wrong("one row at least")
+        raise advice.at("rows").wrong("one row at least")
     return Advice(
         rows=rows,
-        winner=_advice_row(found.at("winner")),
-        alone_us=found.at("alone_us").read(fields.number),
+        winner=_advice_row(advice.at("winner")),
+        alone_us=advice.at("alone_us").read(fields.number),
         needed_compression=None if needed.found is None else needed.read(fields.number),
-        why=found.at("why").text(),
+        why=advice.at("why").text(),
     )
 
 
@@ -317,18 +317,20 @@ def _advice_row(row: Field) -> AdviceRow:
     )
 
 
-def _compare(kept: Any, found: Any, path: str) -> None:
+def _compare(stored: Any, computed: Any, path: str) -> None:
     """Raise VerificationError unless two values are equal, numbers within rounding."""
-    if isinstance(found, dict):
-        for name in found:
-            _compare(kept[name], found[name], f"{path}.{name}")
-    elif isinstance(found, list):
-        if len(kept) != len(found):
-            raise VerificationError(f"{path} has {len(kept)} rows, computed again {len(found)}")
-        for index, (a, b) in enumerate(zip(kept, found, strict=True)):
+    if isinstance(computed, dict):
+        for name in computed:
+            _compare(stored[name], computed[name], f"{path}.{name}")
+    elif isinstance(computed, list):
+        if len(stored) != len(computed):
+            raise VerificationError(
+                f"{path} has {len(stored)} rows, computed again {len(computed)}"
+            )
+        for index, (a, b) in enumerate(zip(stored, computed, strict=True)):
             _compare(a, b, f"{path}[{index}]")
-    elif isinstance(found, float) and isinstance(kept, float):
-        if abs(kept - found) > _CLOSE * max(abs(kept), abs(found)):
-            raise VerificationError(f"{path} is {kept!r}, computed again {found!r}")
-    elif kept != found:
-        raise VerificationError(f"{path} is {kept!r}, computed again {found!r}")
+    elif isinstance(computed, float) and isinstance(stored, float):
+        if abs(stored - computed) > _CLOSE * max(abs(stored), abs(computed)):
+            raise VerificationError(f"{path} is {stored!r}, computed again {computed!r}")
+    elif stored != computed:
+        raise VerificationError(f"{path} is {stored!r}, computed again {computed!r}")

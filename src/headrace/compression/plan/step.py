@@ -90,10 +90,12 @@ class StepWork:
                     ready_us=bucket.ready_us * compute,
                     rounds=tuple(
                         BucketRound(
-                            compute_us=each.compute_us * coding,
-                            exchanges=tuple((kind, n * exchanged) for kind, n in each.exchanges),
+                            compute_us=exchange.compute_us * coding,
+                            exchanges=tuple(
+                                (kind, n * exchanged) for kind, n in exchange.exchanges
+                            ),
                         )
-                        for each in bucket.rounds
+                        for exchange in bucket.rounds
                     ),
                     decode_us=bucket.decode_us * coding,
                 )
@@ -164,7 +166,7 @@ def step_work(
     matrices = _coded(profile.tensors, codec, rules)[0]
     buckets = tuple(_bucket_work(group, at, codec, workers, rules, timing) for group, at in groups)
     residual = 4 * _elements(matrices) if rules.feeds_back(codec) else 0
-    held = buffer_bytes(codec, [tensor.shape for tensor in matrices], workers)
+    buffers = buffer_bytes(codec, [tensor.shape for tensor in matrices], workers)
     return StepWork(
         codec=codec,
         mode=mode,
@@ -174,7 +176,7 @@ def step_work(
         contention=profile.contention,
         buckets=buckets,
         decoded_last=rules.feeds_back(codec),
-        memory_bytes=residual + held,
+        memory_bytes=residual + buffers,
     )
 
 
@@ -221,16 +223,16 @@ def _bucket_work(
     coded, plain = _coded(tensors, codec, rules)
     sizes: dict[tuple[int, str], float] = {}
     moved = transfers(codec, [tensor.shape for tensor in coded], workers) if coded else ()
-    for each in moved:
-        key = (each.phase, each.collective)
-        sizes[key] = sizes.get(key, 0) + each.payload_bytes
+    for transfer in moved:
+        key = (transfer.phase, transfer.collective)
+        sizes[key] = sizes.get(key, 0) + transfer.payload_bytes
     if plain:
         key = (0, "allreduce")
         sizes[key] = sizes.get(key, 0) + 4 * _elements(plain)
     phases = sorted({phase for phase, _ in sizes})
     computed, decode = [0.0] * len(phases), 0.0
     if timing is not None and coded:
-        kinds = {each.collective for each in moved}
+        kinds = {transfer.collective for transfer in moved}
         computed, decode = _coding_us(timing, _elements(coded), workers, kinds, len(phases))
     return BucketWork(
         ready_us=ready_us,
@@ -274,9 +276,9 @@ def step_time(work: StepWork, network: NetworkTimes) -> StepTime:
     free = delay = coding = sending = last = 0.0
     for bucket in work.buckets:
         start = max(gamma * bucket.ready_us + delay, free)
-        free, codec = start, sum(each.compute_us for each in bucket.rounds)
-        for each in bucket.rounds:
-            sent, took = _round_us(each, network)
+        free, codec = start, sum(exchange.compute_us for exchange in bucket.rounds)
+        for exchange in bucket.rounds:
+            sent, took = _round_us(exchange, network)
             free, sending = free + took, sending + sent
         if work.decoded_last:
             last += bucket.decode_us

@@ -40,10 +40,10 @@ def break_even(
     points = np.linspace(high, low, round(2 * decades * _POINTS_PER_DECADE) + 1).tolist()
     above, gain = points[0], lead(points[0])
     for point in points[1:]:
-        found = lead(point)
-        if (found > 0) != (gain > 0):
-            return math.exp(_root(lead, point, above, found, gain))
-        above, gain = point, found
+        difference = lead(point)
+        if (difference > 0) != (gain > 0):
+            return math.exp(_root(lead, point, above, difference, gain))
+        above, gain = point, difference
     return None
 
 
@@ -62,11 +62,11 @@ def _root(
             middle = (low * at_high - high * at_low) / (at_high - at_low)
             edge = min(_DIGITS, (high - low) / 4)  # from both sides, so that the interval shrinks
             middle = min(max(middle, low + edge), high - edge)
-        found = function(middle)
-        if (found > 0) == positive:
-            low, at_low, at_high = middle, found, at_high / 2
+        at_middle = function(middle)
+        if (at_middle > 0) == positive:
+            low, at_low, at_high = middle, at_middle, at_high / 2
         else:
-            high, at_high, at_low = middle, found, at_low / 2
+            high, at_high, at_low = middle, at_middle, at_low / 2
     return (low + high) / 2
 
 

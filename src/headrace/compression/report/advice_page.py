@@ -45,15 +45,15 @@ def advice_page(plan: CompressionPlan, source: str) -> Page:
         return page
     name = _BASELINE if _BASELINE in names else names[0]
     codec = CodecSpec.parse(name)
-    codecs = [CodecSpec.parse(each) for each in names[:_MOST_CURVES]]
+    codecs = [CodecSpec.parse(codec) for codec in names[:_MOST_CURVES]]
     _bandwidths(
         page,
         plan.network,
         "Speed-up over bandwidth (as Figures 4.10 and 4.12)",
         "speed-up over no compression, times",
         {
-            marked_codec(each, profile): curve
-            for each, curve in speed_up_by_bandwidth(profile, codecs, plan.network).items()
+            marked_codec(codec, profile): curve
+            for codec, curve in speed_up_by_bandwidth(profile, codecs, plan.network).items()
         },
     )
     if len(names) > _MOST_CURVES:

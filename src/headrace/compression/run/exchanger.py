@@ -72,10 +72,10 @@ class _Pack:
         sent = [request.sent for request in self.requests]
         if isinstance(first, AllToAll):
             return AllToAll(torch.cat(sent, dim=1))
-        whole = torch.cat([tensor.reshape(-1) for tensor in sent])
+        joined = torch.cat([tensor.reshape(-1) for tensor in sent])
         if isinstance(first, AllReduce):
-            return AllReduce(whole)
-        return AllGather(whole, whole.new_empty(first.received.shape[0], whole.numel()))
+            return AllReduce(joined)
+        return AllGather(joined, joined.new_empty(first.received.shape[0], joined.numel()))
 
     def take(self, joined: Request) -> None:
         """Copy the results of `joined` to the requests."""
@@ -160,14 +160,14 @@ class Exchanger:
         """Resume each generator, and complete what they ask for; returns those that go on."""
         transfers: list[_Transfer] = []
         packs: dict[tuple[type, torch.dtype], _Pack] = {}
-        rest: list[Exchanges] = []
+        unfinished: list[Exchanges] = []
         started = time.perf_counter()
         try:
             for generator in running:
                 batch = next(generator, None)
                 if batch is None:
                     continue
-                rest.append(generator)
+                unfinished.append(generator)
                 for request in batch:
                     self._take(request, transfers, packs)
             for pack in packs.values():
@@ -190,7 +190,7 @@ class Exchanger:
             raise self._failed(errors[0]) from errors[0]
         self.compute_s += begun - started
         self.exchange_s += time.perf_counter() - begun
-        return rest
+        return unfinished
 
     def _take(
         self,
@@ -275,6 +275,6 @@ def _like(request: Request, host: Tensor, staging: Staging) -> Request:
     received = staging.room(request.received)
     if isinstance(request, AllGather):
         return AllGather(host, received)
-    made = AllToAll(host)
-    made.received = received
-    return made
+    exchange = AllToAll(host)
+    exchange.received = received
+    return exchange

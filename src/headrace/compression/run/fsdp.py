@@ -36,12 +36,12 @@ class FsdpHook:
     ) -> None:
         rules = policy if isinstance(policy, Policy) else Policy(codec=policy)
         names = {parameter: name for name, parameter in model.named_parameters()}
-        found = [
+        modules = [
             ShardedGroup(name, module, names)
             for name, module in model.named_modules()
             if isinstance(module, FSDPModule)
         ]
-        groups = [group for group in found if group.columns]
+        groups = [group for group in modules if group.columns]
         if not groups:
             raise CompressionError(
                 f"model is a {type(model).__name__} without sharded modules, needs fully_shard"
@@ -52,7 +52,9 @@ class FsdpHook:
                 "over the ranks of one host, and the replicas' process group here"
             )
         everyone = replicas or groups[0].inner.mesh_info.shard_process_group
-        shapes = [(each.name, each.padded) for group in groups for each in group.columns]
+        shapes = [
+            (parameter.name, parameter.padded) for group in groups for parameter in group.columns
+        ]
         for group in groups:
             one_device(group.parameters, everyone)
         require_same(
@@ -108,14 +110,14 @@ class FsdpHook:
         CompressionError : states are missing, or of other modules or parameters, or of a hook with
             replicas where this has none (or the other way round).
         """
-        given = [states] if isinstance(states, Mapping) else list(states)
-        for state in given:
+        saved = [states] if isinstance(states, Mapping) else list(states)
+        for state in saved:
             if set(state) != set(self._parts):
                 raise CompressionError(
                     f"state has modules {list(state)}, needs {list(self._parts)}"
                 )
         for name, part in self._parts.items():
-            own = [state[name] for state in given]
+            own = [state[name] for state in saved]
             if any(("shard" in state) != isinstance(part, ReplicaAverage) for state in own):
                 raise CompressionError(
                     "state is of a hook with replicas= or this one is, needs both or neither"

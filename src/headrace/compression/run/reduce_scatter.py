@@ -48,8 +48,8 @@ class _Cast:
     def _values(self, payload: Tensor, elements: int) -> Tensor:
         return payload[: elements * self._type.itemsize].view(self._type)
 
-    def scale(self, whole: Tensor) -> Tensor:
-        return whole.new_empty(0)
+    def scale(self, vector: Tensor) -> Tensor:
+        return vector.new_empty(0)
 
     def encode(self, vector: Tensor, _scale: Tensor, payload: Tensor, _random: object, /) -> None:
         self._values(payload, len(vector)).copy_(vector)
@@ -240,7 +240,10 @@ class CompressedReduceScatter(ReduceScatter):
         group = self._group
         sources, model = choose_states(states, rank=group.rank, ranks=group.ranks)
         for _, source in sources:
-            group.check(source["residuals"], {each.name: each.whole for each in group.columns})
+            group.check(
+                source["residuals"],
+                {parameter.name: parameter.shape for parameter in group.columns},
+            )
         self.step, self.residual = int(model["step"]), None
         for weight, source in sources:
             if not source["residuals"]:

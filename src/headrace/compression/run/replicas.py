@@ -60,19 +60,21 @@ class ReplicaAverage:
 
     def _cut_anew(self, states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return states of this rank's shard, made from those of all old shards."""
-        group, found = self._group, {(int(s["rank"]), int(s["shard"])): s for s in states}
+        group, by_rank = self._group, {(int(s["rank"]), int(s["shard"])): s for s in states}
         replicas, shards = int(states[0]["ranks"]), int(states[0]["shards"])
         cut: list[dict[str, Any]] = []
         for replica in range(replicas):
-            if any((replica, shard) not in found for shard in range(shards)):
+            if any((replica, shard) not in by_rank for shard in range(shards)):
                 raise CompressionError(
-                    f"states are of {len(found)} of {replicas} x {shards} ranks, this model has "
+                    f"states are of {len(by_rank)} of {replicas} x {shards} ranks, this model has "
                     f"{group.ranks} shards: needs the list of all"
                 )
-            kept = [found[replica, shard]["parameters"] for shard in range(shards)]
+            parameters_by_shard = [by_rank[replica, shard]["parameters"] for shard in range(shards)]
             parameters: dict[str, Any] = {}
             for column in group.columns:
-                parts = [each.get(column.name, {}).get("residual") for each in kept]
+                parts = [
+                    saved.get(column.name, {}).get("residual") for saved in parameters_by_shard
+                ]
                 if all(part is None for part in parts):
                     continue
                 empty = column.empty_shards(shards)  # too small for a codec, where there is none
@@ -80,8 +82,8 @@ class ReplicaAverage:
                 parts = [zeros if part is None else part.cpu() for part, zeros in pairs]
                 for part, zeros in zip(parts, empty, strict=True):
                     group.check({column.name: part}, {column.name: tuple(zeros.shape)})
-                whole = column.join(parts)
-                own = column.split(whole, group.ranks)[group.rank]
+                joined = column.join(parts)
+                own = column.split(joined, group.ranks)[group.rank]
                 own = own.narrow(column.dim, 0, column.shard[column.dim]).contiguous()
                 parameters[column.name] = {"residual": own, "states": {}}
             codecs = {name: str(spec) for name, spec in self.averager.codecs.items()}
@@ -89,7 +91,7 @@ class ReplicaAverage:
                 {
                     "rank": replica,
                     "ranks": replicas,
-                    "step": found[replica, 0]["step"],
+                    "step": by_rank[replica, 0]["step"],
                     "codecs": codecs,
                     "parameters": parameters,
                 }

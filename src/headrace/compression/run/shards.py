@@ -23,13 +23,13 @@ class ShardedParameter:
 
     Attributes
     ----------
-    whole, padded, shard : shapes of the parameter, of a padded shard (equal on all ranks), and of
+    shape, padded, shard : shapes of the parameter, of a padded shard (equal on all ranks), and of
         this rank's shard without padding.
     dim : that is sharded.
     """
 
     name: str
-    whole: tuple[int, ...]
+    shape: tuple[int, ...]
     padded: tuple[int, ...]
     shard: tuple[int, ...]
     dim: int
@@ -41,22 +41,22 @@ class ShardedParameter:
 
     def join(self, shards: Iterable[Tensor]) -> Tensor:
         """Return the parameter of all shards in order, of any number of ranks, padded or not."""
-        return torch.cat(list(shards), self.dim).narrow(self.dim, 0, self.whole[self.dim])
+        return torch.cat(list(shards), self.dim).narrow(self.dim, 0, self.shape[self.dim])
 
-    def split(self, whole: Tensor, ranks: int) -> Sequence[Tensor]:
+    def split(self, parameter: Tensor, ranks: int) -> Sequence[Tensor]:
         """Return the padded shards of all ranks."""
         shape = list(self.padded)
         shape[self.dim] *= ranks
-        filled = whole.new_zeros(shape)
-        filled.narrow(self.dim, 0, self.whole[self.dim]).copy_(whole)
+        filled = parameter.new_zeros(shape)
+        filled.narrow(self.dim, 0, self.shape[self.dim]).copy_(parameter)
         return filled.split(self.padded[self.dim], self.dim)
 
     def empty_shards(self, ranks: int) -> Sequence[Tensor]:
         """Return zeros in the shapes of shards of any number of ranks, without padding."""
-        whole = torch.zeros(self.whole)
-        length = -(-self.whole[self.dim] // ranks)
-        starts = [min(rank * length, self.whole[self.dim]) for rank in range(ranks + 1)]
-        return [whole.narrow(self.dim, a, b - a) for a, b in pairwise(starts)]
+        zeros = torch.zeros(self.shape)
+        length = -(-self.shape[self.dim] // ranks)
+        starts = [min(rank * length, self.shape[self.dim]) for rank in range(ranks + 1)]
+        return [zeros.narrow(self.dim, a, b - a) for a, b in pairwise(starts)]
 
 
 class ShardedGroup:
@@ -79,7 +79,7 @@ class ShardedGroup:
         self.columns = [
             ShardedParameter(
                 name=names[part.sharded_param],
-                whole=tuple(part._orig_size),
+                shape=tuple(part._orig_size),
                 padded=tuple(part.padded_sharded_param_size),
                 shard=tuple(part.sharded_size),
                 dim=part.fsdp_placement.dim,
@@ -97,22 +97,22 @@ class ShardedGroup:
 
     def padding(self) -> list[tuple[int, slice]]:
         """Return the rows of the reduced gradient and their elements that are of no parameter."""
-        found: list[tuple[int, slice]] = []
+        rows: list[tuple[int, slice]] = []
         end = 0
         for column in self.columns:
             end += column.elements
             length = column.padded[column.dim]
             for rank in range(self.ranks):  # only the first dimension can be uneven
-                missing = min(length, max(0, (rank + 1) * length - column.whole[column.dim]))
+                missing = min(length, max(0, (rank + 1) * length - column.shape[column.dim]))
                 if missing:
-                    found.append((rank, slice(end - missing * (column.elements // length), end)))
-        return found
+                    rows.append((rank, slice(end - missing * (column.elements // length), end)))
+        return rows
 
     def check(self, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise CompressionError unless residuals, by name, have these shapes."""
-        found = {name: tuple(residual.shape) for name, residual in state.items()}
-        if wrong := [name for name in found if found[name] != shapes.get(name)]:
+        state_shapes = {name: tuple(residual.shape) for name, residual in state.items()}
+        if wrong := [name for name in state_shapes if state_shapes[name] != shapes.get(name)]:
             raise CompressionError(
-                f"residual of {wrong[0]!r} has shape {found[wrong[0]]}, needs "
+                f"residual of {wrong[0]!r} has shape {state_shapes[wrong[0]]}, needs "
                 f"{shapes.get(wrong[0], 'a parameter of module ' + repr(self.name))}"
             )
