@@ -209,9 +209,11 @@ def plain_document(path: str | Path) -> tuple[dict[str, Any], Mapping[str, Any]]
     content = read_bytes(path, ArtifactError)
     if f'"format":"{_MAGIC}"'.encode() in content[:_ENVELOPE_BYTES]:
         return None
-    found = parse_json(decoded(content, str(path), ArtifactError), str(path), ArtifactError)
-    provenance = fields.Field(found, str(path), ArtifactError).at("provenance").read(fields.table)
-    return {name: value for name, value in found.items() if name != "provenance"}, provenance
+    document = parse_json(decoded(content, str(path), ArtifactError), str(path), ArtifactError)
+    provenance = (
+        fields.Field(document, str(path), ArtifactError).at("provenance").read(fields.table)
+    )
+    return {name: value for name, value in document.items() if name != "provenance"}, provenance
 
 
 def from_bytes(
@@ -290,10 +292,10 @@ def _unwritable(path: Path, error: OSError) -> ArtifactError:
     return ArtifactError(f"{path}: cannot be written: {error.strerror or error}")
 
 
-def _expect(source: str, name: str, found: Any, wanted: Any, remedy: str = "") -> None:
-    if found != wanted:
+def _expect(source: str, name: str, actual: Any, required: Any, remedy: str = "") -> None:
+    if actual != required:
         raise ArtifactError(
-            f"{source}: field '{name}' is {fields.shown(found)}, needs {wanted!r}{_then(remedy)}"
+            f"{source}: field '{name}' is {fields.shown(actual)}, needs {required!r}{_then(remedy)}"
         )
 
 

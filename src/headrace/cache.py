@@ -41,13 +41,13 @@ def cache_key(value: Any) -> str:
 
 def newest_files(folder: Path, suffix: str) -> list[Path]:
     """Return files, the newest first; none if the folder cannot be read."""
-    found: list[tuple[float, Path]] = []
+    dated: list[tuple[float, Path]] = []
     with suppress(OSError):
         for path in folder.iterdir():
             if path.suffix == suffix:
                 with suppress(OSError):
-                    found.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(found, reverse=True)]
+                    dated.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated, reverse=True)]
 
 
 def keep_newest(folder: Path, suffix: str, files: int) -> None:

@@ -32,62 +32,62 @@ _SHOWN = 200
 """Limit of characters of a value in a message: a file can hold a million of them."""
 
 
-def shown(found: Any) -> str:
+def shown(node: Any) -> str:
     """Return a value for a message, truncated if it is long."""
-    text = repr(found)
+    text = repr(node)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def integer(found: Any) -> int:
+def integer(node: Any) -> int:
     """Return an integer; raises TypeError for others, true and 1.0 included."""
-    if isinstance(found, bool):
-        raise TypeError(f"{shown(found)} is not an integer")
+    if isinstance(node, bool):
+        raise TypeError(f"{shown(node)} is not an integer")
     try:
-        return operator.index(found)
+        return operator.index(node)
     except TypeError as error:
-        raise TypeError(f"{shown(found)} is not an integer") from error
+        raise TypeError(f"{shown(node)} is not an integer") from error
 
 
-def number(found: Any) -> float:
+def number(node: Any) -> float:
     """Return a number; raises TypeError for others, true, None and text included."""
-    if isinstance(found, bool | str | bytes):
-        raise TypeError(f"{shown(found)} is not a number")
+    if isinstance(node, bool | str | bytes):
+        raise TypeError(f"{shown(node)} is not a number")
     try:
-        return float(found)
+        return float(node)
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{shown(found)} is not a number") from error
+        raise TypeError(f"{shown(node)} is not a number") from error
 
 
-def boolean(found: Any) -> bool:
+def boolean(node: Any) -> bool:
     """Return a boolean; raises TypeError for others, 0 and 1 included."""
-    if isinstance(found, bool):
-        return found
+    if isinstance(node, bool):
+        return node
     import numpy as np  # only for what is not Python's: nearly nothing
 
-    if isinstance(found, np.bool_):
-        return bool(found)
-    raise TypeError(f"{shown(found)} is not true or false")
+    if isinstance(node, np.bool_):
+        return bool(node)
+    raise TypeError(f"{shown(node)} is not true or false")
 
 
-def text(found: Any) -> str:
+def text(node: Any) -> str:
     """Return a text; raises TypeError for others, numbers included."""
-    if not isinstance(found, str):
-        raise TypeError(f"{shown(found)} is not a text")
-    return found
+    if not isinstance(node, str):
+        raise TypeError(f"{shown(node)} is not a text")
+    return node
 
 
-def items(found: Any) -> list[Any]:
+def items(node: Any) -> list[Any]:
     """Return a list; raises TypeError for others, text included."""
-    if not isinstance(found, list | tuple):
-        raise TypeError(f"{shown(found)} is not a list")
-    return list(found)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if not isinstance(node, list | tuple):
+        raise TypeError(f"{shown(node)} is not a list")
+    return list(node)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-def table(found: Any) -> Mapping[str, Any]:
+def table(node: Any) -> Mapping[str, Any]:
     """Return a JSON object."""
-    if not isinstance(found, Mapping):
-        raise TypeError(f"{shown(found)} is not an object")
-    return found  # pyright: ignore[reportUnknownVariableType]
+    if not isinstance(node, Mapping):
+        raise TypeError(f"{shown(node)} is not an object")
+    return node  # pyright: ignore[reportUnknownVariableType]
 
 
 def conform(value: Any, error: type[InputError] = InputError) -> None:
@@ -132,13 +132,13 @@ def _conversion(declared: Any) -> Callable[[Any], Any] | None:
     origin, parts = get_origin(declared), get_args(declared)
     if origin is UnionType and NoneType in parts and len(parts) == 2:
         inner = _conversion(next(part for part in parts if part is not NoneType))
-        return inner and (lambda found: None if found is None else inner(found))
+        return inner and (lambda number: None if number is None else inner(number))
     if origin is tuple and parts[1:] == (Ellipsis,):
         inner = _conversion(parts[0])
-        return inner and (lambda found: tuple(map(inner, found)))
+        return inner and (lambda numbers: tuple(map(inner, numbers)))
     if origin is Mapping:
         inner = _conversion(parts[1])
-        return inner and (lambda found: {key: inner(entry) for key, entry in found.items()})
+        return inner and (lambda numbers: {key: inner(entry) for key, entry in numbers.items()})
     return None
 
 
@@ -155,9 +155,9 @@ class Field:
     __slots__ = ("error", "found", "path", "source")
 
     def __init__(
-        self, found: Any, source: str, error: type[InputError] = InputError, path: str = ""
+        self, node: Any, source: str, error: type[InputError] = InputError, path: str = ""
     ) -> None:
-        self.found, self.source, self.error, self.path = found, source, error, path
+        self.found, self.source, self.error, self.path = node, source, error, path
 
     def fail(self, problem: str) -> InputError:
         """Return the error with this problem ("is missing", "is 3, needs 4")."""
@@ -169,9 +169,9 @@ class Field:
         state = "is missing" if self.found is None else f"is {shown(self.found)}"
         return self.fail(f"{state}, needs {needs}")
 
-    def holding(self, found: Any) -> "Field":
+    def holding(self, node: Any) -> "Field":
         """Return another value at the same place."""
-        return Field(found, self.source, self.error, self.path)
+        return Field(node, self.source, self.error, self.path)
 
     def read(self, kind: Callable[[Any], _T], needs: str = "") -> _T:
         """Return the value as `kind` reads it: a function of this module, or one that raises alike.
@@ -200,8 +200,8 @@ class Field:
             else:
                 values = here.read(table)
                 there, missing = f"{here.path}.{key[:_SHOWN]}".removeprefix("."), key not in values
-            found = default if missing else values[key]
-            here = Field(found, self.source, self.error, there)
+            node = default if missing else values[key]
+            here = Field(node, self.source, self.error, there)
             if missing and default is _REQUIRED:
                 raise here.fail("is missing")
             if missing:
@@ -211,8 +211,8 @@ class Field:
     def items(self) -> list["Field"]:
         """Return the values of a list."""
         return [
-            Field(found, self.source, self.error, f"{self.path}[{index}]")
-            for index, found in enumerate(self.read(items))
+            Field(node, self.source, self.error, f"{self.path}[{index}]")
+            for index, node in enumerate(self.read(items))
         ]
 
     def allow(self, *names: str) -> None:

@@ -34,19 +34,21 @@ def named_function(
     """
     module, colon, name = text.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), name) if colon and name else None
+        function: Any = getattr(importlib.import_module(module), name) if colon and name else None
     except (ImportError, AttributeError, SyntaxError, ValueError) as problem:
         raise error(
             f"model is {text!r}, needs module:function of a module that can be imported from here: "
             f"{problem}"
         ) from problem
-    if not callable(found):
+    if not callable(function):
         raise error(f"model is {text!r}, needs module:function")
     try:
-        inspect.signature(found).bind(*arguments)
+        inspect.signature(function).bind(*arguments)
     except TypeError as problem:
-        given = " and ".join(arguments) or "no argument"
-        raise error(f"{text} is called with {given}, needs a function of that: {problem}") from None
+        inputs = " and ".join(arguments) or "no argument"
+        raise error(
+            f"{text} is called with {inputs}, needs a function of that: {problem}"
+        ) from None
     except ValueError:  # a builtin that has no signature
         pass
-    return found
+    return function

@@ -123,13 +123,13 @@ def kind_of(
 
 def packages_with(module: str) -> list[str]:
     """Return the packages directly below `headrace` that hold `module`, without importing them."""
-    found: list[str] = []
+    names: list[str] = []
     for folder in headrace.__path__:
         for package in pkgutil.iter_modules([folder]):
             inner = pkgutil.iter_modules([str(Path(folder) / package.name)])
-            if package.ispkg and any(each.name == module for each in inner):
-                found.append(package.name)
-    return sorted(found)
+            if package.ispkg and any(submodule.name == module for submodule in inner):
+                names.append(package.name)
+    return sorted(names)
 
 
 def capabilities() -> list[str]:
@@ -145,13 +145,13 @@ def artifact_kinds() -> dict[str, ArtifactKind]:
     ------
     ValueError : if two packages register the same name.
     """
-    found: dict[str, ArtifactKind] = {}
+    kinds: dict[str, ArtifactKind] = {}
     for module in _registering():
         for kind in module.KINDS:
-            if kind.name in found:
+            if kind.name in kinds:
                 raise ValueError(f"{module.__name__}: the artifact kind '{kind.name}' stands twice")
-            found[kind.name] = kind
-    return found
+            kinds[kind.name] = kind
+    return kinds
 
 
 @cache
@@ -207,9 +207,13 @@ _OTHER_JSON = {
 def _plain_reader(path: Path) -> "Callable[[Path], Artifact] | None":
     """Return the reader of the kind whose plain JSON a file is; None if it is no kind's."""
     with suppress(ValueError, RecursionError):  # a foreign format's own reader reports the error
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
         for kind in artifact_kinds().values():
-            if kind.plain is not None and isinstance(found, dict) and kind.plain_fields <= {*found}:
+            if (
+                kind.plain is not None
+                and isinstance(document, dict)
+                and kind.plain_fields <= {*document}
+            ):
                 return kind.plain
     return None
 
@@ -232,9 +236,11 @@ def foreign_format_of(file: Path) -> ForeignFormat | None:
     for form in foreign_formats():
         if text.startswith(form.begins.encode()):
             return form
-    found = f"begins with {text[:12].decode('ascii', 'backslashreplace')!r}" if text else "is empty"
-    known = " or ".join(f"{form.name} (begins with '{form.begins}')" for form in foreign_formats())
-    raise InputError(f"{file}: {found}; needs a headrace artifact, {known}")
+    beginning = (
+        f"begins with {text[:12].decode('ascii', 'backslashreplace')!r}" if text else "is empty"
+    )
+    forms = " or ".join(f"{form.name} (begins with '{form.begins}')" for form in foreign_formats())
+    raise InputError(f"{file}: {beginning}; needs a headrace artifact, {forms}")
 
 
 def function_of(
@@ -250,10 +256,12 @@ def function_of(
     ------
     ArtifactError : if the kind is not known or has no such function.
     """
-    found = {name: entry(kind) for name, kind in artifact_kinds().items()}
-    function = found.get(artifact.kind)
+    functions = {name: entry(kind) for name, kind in artifact_kinds().items()}
+    function = functions.get(artifact.kind)
     if function is None:
-        able = ", ".join(name for name, each in found.items() if each is not None)
+        able = ", ".join(
+            name for name, entry_function in functions.items() if entry_function is not None
+        )
         raise ArtifactError(f"{source}: field 'kind' is '{artifact.kind}', {needs.format(able)}")
     return function
 

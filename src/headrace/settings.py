@@ -204,14 +204,14 @@ class Settings:
         """
         source = os.environ if environment is None else environment
         variables = cls.variables()
-        given = {name for name, text in source.items() if text.strip()}
-        _warn_of_unknown(given.difference(name for name, _ in variables.values()))
-        found = {
+        present = {name for name, text in source.items() if text.strip()}
+        _warn_of_unknown(present.difference(name for name, _ in variables.values()))
+        parsed = {
             field: parse(name, text)
             for field, (name, parse) in variables.items()
             if (text := source.get(name, "").strip())
         }
-        settings = cls(**found)  # pyright: ignore[reportArgumentType]  (parsers type each field)
+        settings = cls(**parsed)  # pyright: ignore[reportArgumentType]  (parsers type each field)
         if settings.rank is not None and settings.world_size is not None:
             _check_rank(settings.rank, settings.world_size)
         return settings
@@ -241,13 +241,15 @@ def _warn_of_unknown(names: Iterable[str]) -> None:
     if not unknown:  # the usual case needs no other section
         return
     read = {name for section in sections() for name, _ in section.variables().values()}
-    known = sorted(name for name in read.union(_MARKS) if name.startswith(_PREFIX))
-    for name in sorted(unknown.difference(known, _warned)):
+    variables = sorted(name for name in read.union(_MARKS) if name.startswith(_PREFIX))
+    for name in sorted(unknown.difference(variables, _warned)):
         _warned.add(name)
         near = difflib.get_close_matches(
-            name[len(_PREFIX) :].upper(), [each[len(_PREFIX) :] for each in known], n=1
+            name[len(_PREFIX) :].upper(), [variable[len(_PREFIX) :] for variable in variables], n=1
         )
-        remedy = f"did you mean {_PREFIX}{near[0]}?" if near else f"known are {', '.join(known)}"
+        remedy = (
+            f"did you mean {_PREFIX}{near[0]}?" if near else f"known are {', '.join(variables)}"
+        )
         warnings.warn(
             f"the environment variable {name} is unknown to headrace and ignored: {remedy}",
             stacklevel=4,

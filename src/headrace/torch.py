@@ -101,9 +101,9 @@ def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """
     from headrace.executor import empty_shared
 
-    wanted = dtype or torch.get_default_dtype()
-    memory = empty_shared(math.prod(size) * wanted.itemsize, np.uint8)
-    return torch.from_numpy(memory).view(wanted).reshape(size)
+    element_type = dtype or torch.get_default_dtype()
+    memory = empty_shared(math.prod(size) * element_type.itemsize, np.uint8)
+    return torch.from_numpy(memory).view(element_type).reshape(size)
 
 
 register()

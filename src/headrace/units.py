@@ -34,10 +34,10 @@ def parse_size(text: str, name: str = "size") -> int:
     ------
     InputError : for anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
-    if not found or found[2] not in _UNITS:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
+    if not match or match[2] not in _UNITS:
         raise InputError(f"{name} is {text!r}, needs a number and a unit: 512K, 16M, 1G or 16MB")
-    count = round(float(found[1]) * _UNITS[found[2]])
+    count = round(float(match[1]) * _UNITS[match[2]])
     if count > MOST_BYTES:
         raise InputError(f"{name} is {text!r}, needs at most {size(MOST_BYTES)}")
     return count
@@ -83,7 +83,7 @@ def size(count: int, like: int | None = None) -> str:
 
 def _scaled(count: int, base: int, digits: int) -> tuple[str, int]:
     """Return a count over the largest power of `base` up to the fourth, and that power."""
-    power = sum(count >= base**each for each in range(1, 5))
+    power = sum(count >= base**exponent for exponent in range(1, 5))
     return f"{count / base**power:.{digits}g}", power
 
 
@@ -91,9 +91,9 @@ def duration(us: float | None) -> str:
     """Return microseconds in us, ms or s; nothing for None."""
     if us is None:
         return ""
-    for unit, one in (("s", 1e6), ("ms", 1e3)):
-        if us >= one:
-            return f"{us / one:.4g} {unit}"
+    for unit, unit_us in (("s", 1e6), ("ms", 1e3)):
+        if us >= unit_us:
+            return f"{us / unit_us:.4g} {unit}"
     return f"{us:.4g} us"
 
 
@@ -104,8 +104,10 @@ def ms(us: float) -> str:
 
 def rate(beta_us_per_mb: float) -> str:
     """Return the rate of a link or capacity in Mbit/s, or in Gbit/s from ten on."""
-    found = mbit(beta_us_per_mb)
-    return f"{found:.4g} Mbit/s" if found < GBIT_FROM else f"{found / 1000:.4g} Gbit/s"
+    mbit_per_s = mbit(beta_us_per_mb)
+    return (
+        f"{mbit_per_s:.4g} Mbit/s" if mbit_per_s < GBIT_FROM else f"{mbit_per_s / 1000:.4g} Gbit/s"
+    )
 
 
 def gb_per_s(beta_us_per_mb: float) -> str:

@@ -1,4 +1,4 @@
-"""Whether gradients are finite, found without memory of their size."""
+"""Test of gradients for values that are not finite, without memory of their size."""
 
 import torch
 from torch import Tensor

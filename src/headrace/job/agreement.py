@@ -485,8 +485,8 @@ class CheckedStore:
 
     def read(self, key: str) -> str | None:
         """Return a value that is text."""
-        found = self.read_bytes(key)
-        return None if found is None else found.decode()
+        content = self.read_bytes(key)
+        return None if content is None else content.decode()
 
     def withdraw(self, key: str) -> None:
         """Remove a key, if it exists."""

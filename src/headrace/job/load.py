@@ -76,10 +76,10 @@ class MachineLoad:
     @classmethod
     def from_provenance(cls, provenance: Mapping[str, Any]) -> Self | None:
         """Return the load of a provenance; None: of an earlier version, or of no measurement."""
-        found = provenance.get(LOAD)
-        if not isinstance(found, Mapping):
+        load = provenance.get(LOAD)
+        if not isinstance(load, Mapping):
             return None
-        fields = {name: found.get(name) for name in cls.__slots__}
+        fields = {name: load.get(name) for name in cls.__slots__}
         optional = ("waited_share", "stolen_share")
         numbers = all(
             isinstance(value, int | float) or (value is None and name in optional)
@@ -118,8 +118,8 @@ def _share(before: tuple[int, int] | None, after: tuple[int, int] | None) -> flo
     """Return the share of the second count in the sum of the two, since `before`."""
     if before is None or after is None:
         return None
-    rest, part = after[0] - before[0], after[1] - before[1]
-    return part / (rest + part) if rest + part > 0 else 0.0
+    unused, part = after[0] - before[0], after[1] - before[1]
+    return part / (unused + part) if unused + part > 0 else 0.0
 
 
 def _schedule() -> tuple[int, int] | None:

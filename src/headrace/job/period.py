@@ -67,13 +67,13 @@ def _spread(durations: np.ndarray) -> float:
 def _matches(values: Sequence[int]) -> list[int]:
     """Return for every p how many values from `values[p]` on equal those from 0 (Z-function)."""
     size = len(values)
-    found = [size] + [0] * max(size - 1, 0)
+    matches = [size] + [0] * max(size - 1, 0)
     left = right = 0
     for p in range(1, size):
-        length = min(right - p, found[p - left]) if p < right else 0
+        length = min(right - p, matches[p - left]) if p < right else 0
         while p + length < size and values[length] == values[p + length]:
             length += 1
-        found[p] = length
+        matches[p] = length
         if p + length > right:
             left, right = p, p + length
-    return found
+    return matches

@@ -316,7 +316,7 @@ class ChangeDetector:
         return (duration > reference * up) - (duration < reference / down)
 
     def _scatter(self, reference: float) -> float:
-        deviations = [abs(each - reference) for each in self._regime]
+        deviations = [abs(step_s - reference) for step_s in self._regime]
         # of few steps the estimate may be far too small
         sigma = _MAD_TO_SIGMA * statistics.median(deviations) * (1 + _FEWEST / len(deviations))
         return sigma / reference if reference else 0.0

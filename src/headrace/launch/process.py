@@ -40,7 +40,7 @@ class RoleProcess:
         self.stdin: Any = self._process.stdin
         self.last: deque[str] = deque(maxlen=_LAST_LINES)
         streams = ((self._process.stdout, take), (self._process.stderr, self.last.append))
-        readers = [_thread(_read, each, put) for each, put in streams if each is not None]
+        readers = [_thread(_read, stream, put) for stream, put in streams if stream is not None]
         self._watcher = _thread(self._watch, readers, take, grace_s)
 
     @property

@@ -222,22 +222,22 @@ class Roles(Generic[K]):
         ----------
         errors : that roles have reported so far; those of others are awaited for a moment.
         """
-        found = dict(errors)
+        reported = dict(errors)
         until = time.monotonic() + _AFTERMATH_S
         with suppress(queue.Empty):
-            while len(self._ended | found) < len(self._roles):
+            while len(self._ended | reported) < len(self._roles):
                 key, message = self.receive(max(0.0, until - time.monotonic()))
                 if message is not None and "error" in message:
-                    found.setdefault(key, message["error"])
+                    reported.setdefault(key, message["error"])
         names = {key: role.name for key, role in self._roles.items()}
-        dead = {key: code for key, code in self._ended.items() if code and key not in found}
+        dead = {key: code for key, code in self._ended.items() if code and key not in reported}
         causes = [
             f"{names[key]} was ended by signal {-code}"
             if code < 0
             else f"{names[key]} ended with exit code {code}"
             for key, code in dead.items()
         ]
-        causes += [f"{names[key]}: {found[key]}" for key in names if key in found][:1]
+        causes += [f"{names[key]}: {reported[key]}" for key in names if key in reported][:1]
         last = {key: "\n".join(self._processes[key].last).strip() for key in dead}
         causes += [f"last output of {names[key]}:\n{last[key]}" for key in dead if last[key]][:1]
         return CommunicationError(f"{what} failed: {'; '.join(causes)}")

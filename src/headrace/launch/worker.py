@@ -55,9 +55,9 @@ def run_worker(work: Callable[[Receive, Send], None]) -> None:
 
 def _read(received: "queue.SimpleQueue[dict[str, Any] | None]") -> None:
     # not by sys.stdin, whose lock a thread that waits would hold when the interpreter ends
-    rest = b""
+    partial = b""
     while data := os.read(0, 1 << 16):
-        *lines, rest = (rest + data).split(b"\n")
+        *lines, partial = (partial + data).split(b"\n")
         for line in lines:
             received.put(json.loads(line))
     received.put(None)

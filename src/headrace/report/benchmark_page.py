@@ -66,13 +66,13 @@ def _bars(page: Page, bars: TableRows) -> None:
     shown: list[tuple[str, float, bool]] = []
     for bar in bars:
         name, required = fields.text(bar["name"]), fields.text(bar["required"])
-        found = None if bar["figure"] is None else fields.number(bar["figure"])
+        figure = None if bar["figure"] is None else fields.number(bar["figure"])
         ok = bool(bar["ok"])
         verdict = "ok" if ok else "skipped" if bar.get("skipped") else "SHORT"
-        rows.append((name, "unmeasured" if found is None else found, required, verdict))
+        rows.append((name, "unmeasured" if figure is None else figure, required, verdict))
         limit = _limit(required)
-        if found is not None and limit:
-            shown.append((name, found / limit, ok))
+        if figure is not None and limit:
+            shown.append((name, figure / limit, ok))
     if shown:
         page.note(
             "Figures over what is required: at least 1 where it is a floor, at most 1 where "
@@ -84,8 +84,8 @@ def _bars(page: Page, bars: TableRows) -> None:
 
 
 def _limit(required: str) -> float:
-    found = re.fullmatch(r"(?:>=|<=)\s*([0-9.eE+-]+)", required)
-    return float(found[1]) if found else 0.0
+    match = re.fullmatch(r"(?:>=|<=)\s*([0-9.eE+-]+)", required)
+    return float(match[1]) if match else 0.0
 
 
 def _bar_chart(shown: Sequence[tuple[str, float, bool]]) -> "go.Figure":
@@ -108,8 +108,8 @@ def _bar_chart(shown: Sequence[tuple[str, float, bool]]) -> "go.Figure":
 def _curves(rows: TableRows) -> list["go.Figure"]:
     """Figures of a table with a column of sizes: one for each kind of rate or time."""
     sizes = [_bytes(row.get("size", row.get("bytes"))) for row in rows]
-    known = [size for size in sizes if size is not None]
-    if len(set(known)) < 3:
+    present = [size for size in sizes if size is not None]
+    if len(set(present)) < 3:
         return []
     names = list(dict.fromkeys(column for row in rows for column in row))
     figures: list[go.Figure] = []
@@ -134,12 +134,12 @@ def _series(row: Mapping[str, Any]) -> str:
     return " ".join(texts) or "all"
 
 
-def _bytes(found: Any) -> int | None:
-    if isinstance(found, bool) or found is None:
+def _bytes(cell: Any) -> int | None:
+    if isinstance(cell, bool) or cell is None:
         return None
-    if isinstance(found, int | float):
-        return int(found) if found > 0 else None
+    if isinstance(cell, int | float):
+        return int(cell) if cell > 0 else None
     try:
-        return parse_size(str(found)) or None
+        return parse_size(str(cell)) or None
     except InputError:
         return None

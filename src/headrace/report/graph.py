@@ -49,13 +49,13 @@ def draw_topology(
     used = {pair for pair in pairs if busy is not None and any(busy[i] > 0 for i in pairs[pair])}
     shown = ordered[:MAX_LINES]
     figure = empty_figure()
-    for name, colour, width, chosen in (
+    for name, colour, width, drawn in (
         ("links", _GREY, 0.7, [p for p in shown if p not in cutting and p not in used]),
         ("links in use", _BLUE, 1.1, [p for p in shown if p not in cutting and p in used]),
         ("across the bottleneck cut", _RED, 2.0, [p for p in shown if p in cutting]),
     ):
-        if chosen:
-            _lines(figure, at, chosen, name, colour, width)
+        if drawn:
+            _lines(figure, at, drawn, name, colour, width)
     _ranks(figure, topology, at, cut)
     note = ""
     if len(pairs) > len(shown):

@@ -20,12 +20,12 @@ def stored_result(path: Path) -> Mapping[str, Any] | None:
             start = file.read(4096)
             if not start.lstrip().startswith(b"{") or b'"headrace-artifact"' in start:
                 return None
-            found: Any = json.loads(start + file.read())
+            document: Any = json.loads(start + file.read())
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and "claim" in found else None  # pyright: ignore
+    return document if isinstance(document, dict) and "claim" in document else None  # pyright: ignore
 
 
 def result_tables(

@@ -66,8 +66,8 @@ def solve_cpsat(
     status, interrupted = _solved(solver, model, parameters.interrupt)
     if status == cp_model.MODEL_INVALID:
         raise ModelError(f"CP-SAT rejects the model: {model.validate()}")
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    values = np.array([solver.value(v) for v in variables], float) if found else None
+    has_solution = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    values = np.array([solver.value(v) for v in variables], float) if has_solution else None
     seconds = time.monotonic() - began
     if interrupted:
         limit = Stop.INTERRUPT

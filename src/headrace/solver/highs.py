@@ -24,7 +24,7 @@ def solve_highs(model: LinearModel, parameters: Parameters) -> Result:
     import highspy
 
     solver = highspy.Highs()
-    _set_options(solver, parameters, whole=bool(model.integers().any()))
+    _set_options(solver, parameters, has_integers=bool(model.integers().any()))
     if solver.passModel(_lp(model, highspy)) == highspy.HighsStatus.kError:
         raise ModelError("HiGHS rejects the model: check that its numbers are finite")
     if parameters.start is not None:
@@ -36,7 +36,7 @@ def solve_highs(model: LinearModel, parameters: Parameters) -> Result:
     return _result(solver, model, watch, time.monotonic() - began, highspy)
 
 
-def _set_options(solver: Any, parameters: Parameters, *, whole: bool) -> None:
+def _set_options(solver: Any, parameters: Parameters, *, has_integers: bool) -> None:
     options: dict[str, Any] = {
         "output_flag": False,
         "threads": parameters.threads,
@@ -51,7 +51,7 @@ def _set_options(solver: Any, parameters: Parameters, *, whole: bool) -> None:
         options["run_crossover"] = "off"
     if parameters.nodes is not None:
         options["mip_max_nodes"] = parameters.nodes
-    if parameters.iterations is not None and not whole:
+    if parameters.iterations is not None and not has_integers:
         options["simplex_iteration_limit"] = parameters.iterations
     for name, value in options.items():
         solver.setOptionValue(name, value)
@@ -71,7 +71,7 @@ def _lp(model: LinearModel, highspy: Any) -> Any:
     kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
     integers = model.integers()
     if integers.any():
-        lp.integrality_ = [kinds[whole] for whole in integers.tolist()]
+        lp.integrality_ = [kinds[integer] for integer in integers.tolist()]
     return lp
 
 
@@ -82,18 +82,21 @@ class _Watch:
         self._parameters = parameters
         self.struck: Stop | None = None
         self._kinds = highspy.cb.HighsCallbackType
-        wanted = [
+        callbacks = [
             self._kinds.kCallbackMipInterrupt,
             self._kinds.kCallbackSimplexInterrupt,
             self._kinds.kCallbackIpmInterrupt,
         ]
         if parameters.progress is not None:
-            wanted += [self._kinds.kCallbackMipLogging, self._kinds.kCallbackMipImprovingSolution]
+            callbacks += [
+                self._kinds.kCallbackMipLogging,
+                self._kinds.kCallbackMipImprovingSolution,
+            ]
         self._checks = 0
         self._raised: BaseException | None = None
         if parameters.progress or parameters.interrupt or parameters.work is not None:
             solver.setCallback(self._called, None)
-            for kind in wanted:
+            for kind in callbacks:
                 solver.startCallback(kind)
 
     def _called(self, kind: Any, message: str, out: Any, answer: Any, data: Any) -> None:
@@ -156,7 +159,7 @@ def _result(solver: Any, model: LinearModel, watch: _Watch, seconds: float, high
         kinds.kHighsInterrupt: watch.struck or Stop.INTERRUPT,
     }
     stop = stops.get(status, Stop.FAILED)
-    whole = bool(model.integers().any())
+    has_integers = bool(model.integers().any())
     feasible = info.primal_solution_status == 2  # HiGHS: a feasible point
     objective = float(info.objective_function_value) if feasible else float("inf")
     if status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible):
@@ -165,11 +168,13 @@ def _result(solver: Any, model: LinearModel, watch: _Watch, seconds: float, high
         proved, bound = Proved.UNBOUNDED, float("-inf")
     elif status in (kinds.kOptimal, kinds.kModelEmpty):
         proved = Proved.OPTIMAL
-        bound = float(info.mip_dual_bound) if whole else objective
+        bound = float(info.mip_dual_bound) if has_integers else objective
         bound = min(_finite(bound, objective), objective)
     else:
         proved = Proved.FEASIBLE if feasible else Proved.NOTHING
-        bound = _finite(float(info.mip_dual_bound), float("-inf")) if whole else float("-inf")
+        bound = (
+            _finite(float(info.mip_dual_bound), float("-inf")) if has_integers else float("-inf")
+        )
     solution = solver.getSolution()
     return Result(
         stop=stop,
@@ -180,7 +185,7 @@ def _result(solver: Any, model: LinearModel, watch: _Watch, seconds: float, high
         nodes=max(0, int(info.mip_node_count)),
         iterations=max(0, int(info.simplex_iteration_count)),
         seconds=seconds,
-        duals=np.array(solution.row_dual) if not whole and solution.dual_valid else None,
+        duals=np.array(solution.row_dual) if not has_integers and solution.dual_valid else None,
     )
 
 

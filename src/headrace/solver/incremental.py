@@ -70,14 +70,14 @@ class LinearProgram:
         """
         from scipy import sparse
 
-        made = sparse.csr_array(matrix, dtype=np.float64)
+        added = sparse.csr_array(matrix, dtype=np.float64)
         count, columns = np.shape(matrix)
         if name in self._blocks:
             raise ModelError(f"rows '{name}' exist, needs another name")
         if columns != self.columns:
             raise ModelError(f"rows '{name}' have {columns} columns, needs {self.columns}")
         self._require(
-            self._solver.addRows(count, *_filled(count, lower, upper), *_compressed(made)),
+            self._solver.addRows(count, *_filled(count, lower, upper), *_compressed(added)),
             f"rows '{name}'",
         )
         self._blocks[name] = slice(self.rows, self.rows + count)
@@ -104,12 +104,12 @@ class LinearProgram:
         """
         from scipy import sparse
 
-        made = sparse.csc_array(matrix, dtype=np.float64)
+        added = sparse.csc_array(matrix, dtype=np.float64)
         rows, count = np.shape(matrix)
         if rows != self.rows:
             raise ModelError(f"columns have {rows} rows, needs {self.rows}")
         self._require(
-            self._solver.addCols(count, *_filled(count, cost, lower, upper), *_compressed(made)),
+            self._solver.addCols(count, *_filled(count, cost, lower, upper), *_compressed(added)),
             "columns",
         )
         self.columns += count
@@ -131,12 +131,12 @@ class LinearProgram:
     def solve(self) -> LinearSolution:
         """Solve from the last basis, if there is one."""
         self._solver.run()
-        found = self._solver.getSolution()
-        duals = np.asarray(found.row_dual, dtype=float)
+        solution = self._solver.getSolution()
+        duals = np.asarray(solution.row_dual, dtype=float)
         return LinearSolution(
             optimal=self._solver.getModelStatus() == self._optimum,
             objective=float(self._solver.getInfo().objective_function_value),
-            values=np.asarray(found.col_value, dtype=float),
+            values=np.asarray(solution.col_value, dtype=float),
             duals={name: duals[rows] for name, rows in self._blocks.items()},
         )
 
@@ -152,5 +152,5 @@ def _filled(count: int, *columns: np.ndarray | float) -> list[np.ndarray]:
 def _compressed(matrix: Any) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
     """Return entries, starts, indices and values, as HiGHS takes them."""
     matrix.sum_duplicates()
-    starts, indices = (each.astype(np.int32) for each in (matrix.indptr[:-1], matrix.indices))
+    starts, indices = (column.astype(np.int32) for column in (matrix.indptr[:-1], matrix.indices))
     return len(matrix.data), starts, indices, matrix.data

@@ -162,15 +162,15 @@ class LinearModel:
         smallest = np.zeros(len(binaries))
         np.add.at(smallest, rows, least)
         big = lower - smallest
-        kept = big > 0.0
-        number = np.cumsum(kept) - 1
-        mine = kept[rows]
+        binding = big > 0.0
+        number = np.cumsum(binding) - 1
+        mine = binding[rows]
         return self.add_rows(
-            np.concatenate((number[rows[mine]], np.arange(int(kept.sum())))),
-            np.concatenate((columns[mine], binaries[kept])),
-            np.concatenate((values[mine], -big[kept])),
-            lower=smallest[kept],
-            count=int(kept.sum()),
+            np.concatenate((number[rows[mine]], np.arange(int(binding.sum())))),
+            np.concatenate((columns[mine], binaries[binding])),
+            np.concatenate((values[mine], -big[binding])),
+            lower=smallest[binding],
+            count=int(binding.sum()),
         )
 
     def add_differences(
@@ -227,15 +227,15 @@ class LinearModel:
             matrix.columns, matrix.values * used[rows], minlength=self.variables
         )
         fixed = float(used[used != 0.0] @ side[used != 0.0])
-        chosen = np.where(reduced > 0, low, high)
+        bounds = np.where(reduced > 0, low, high)
         moved = reduced != 0.0
-        return self.offset + fixed + float((reduced[moved] * chosen[moved]).sum())
+        return self.offset + fixed + float((reduced[moved] * bounds[moved]).sum())
 
     def relaxed(self) -> "LinearModel":
         """Return the model without integrality; its rows are shared with this one."""
-        found = copy.copy(self)
-        found._integer = [np.zeros(len(each), dtype=bool) for each in self._integer]
-        return found
+        relaxation = copy.copy(self)
+        relaxation._integer = [np.zeros(len(flags), dtype=bool) for flags in self._integer]
+        return relaxation
 
     def matrix(self) -> Matrix:
         """Return all rows in compressed form."""
@@ -245,13 +245,15 @@ class LinearModel:
             _joined([entry[part] for entry in self._entries]) for part in range(3)
         )
         shape = (self.rows, max(self.variables, 1))
-        made = sparse.csr_array((values, (rows.astype(int), columns.astype(int))), shape=shape)
-        made.sum_duplicates()
-        made.sort_indices()
+        compressed = sparse.csr_array(
+            (values, (rows.astype(int), columns.astype(int))), shape=shape
+        )
+        compressed.sum_duplicates()
+        compressed.sort_indices()
         return Matrix(
-            first=made.indptr.astype(np.int32),
-            columns=made.indices.astype(np.int32),
-            values=made.data,
+            first=compressed.indptr.astype(np.int32),
+            columns=compressed.indices.astype(np.int32),
+            values=compressed.data,
             lower=_joined(self._row_lower),
             upper=_joined(self._row_upper),
         )

@@ -35,11 +35,11 @@ def unavailable_reason() -> str | None:
         if find_program(program) is None:
             return f"'{program}' (of the package iproute2) is not installed"
     status = Path("/proc/self/status").read_text()
-    held = int(
+    capabilities = int(
         next(line for line in status.splitlines() if line.startswith("CapEff")).split()[1], 16
     )
     for name, bit in _CAPABILITIES.items():
-        if not held >> bit & 1:
+        if not capabilities >> bit & 1:
             return f"this process lacks {name}; run it as root"
     return None
 
@@ -71,9 +71,9 @@ def build(run: str, spec: TestbedSpec) -> None:
             [
                 "link set lo up",
                 f"link set {INTERFACE} addrgenmode none",
-                *(f"address add {each}" for each in _addresses(host)),
+                *(f"address add {address}" for address in _addresses(host)),
                 f"link set {INTERFACE} up gso_max_segs {host_segments(host.bytes_per_s)}",
-                *(f"route add {_route(each)}{control}" for each in host.addresses),
+                *(f"route add {_route(address)}{control}" for address in host.addresses),
             ],
         )
     _apply(run, "add", _ports(spec))
@@ -125,8 +125,8 @@ def _ports(spec: TestbedSpec) -> Iterator[_Port]:
         yield _Port(owner=RESERVED_HOST, device=f"host{index}", bucket=towards)
     for index, rack in enumerate(spec.racks) if len(spec.racks) > 1 else ():
         both = token_bucket(rack.bytes_per_s, arriving_segments=arriving)
-        for way in ("up", "down"):
-            yield _Port(owner=RESERVED_HOST, device=f"{way}{index}", bucket=both)
+        for direction in ("up", "down"):
+            yield _Port(owner=RESERVED_HOST, device=f"{direction}{index}", bucket=both)
 
 
 def _apply(run: str, verb: str, ports: Iterable[_Port]) -> None:
@@ -167,8 +167,10 @@ def _write_names(run: str, spec: TestbedSpec) -> None:
     entries = [
         f"{address} {host.name}\n"
         for host in spec.hosts
-        for each in host.addresses
-        for address in ((each,) if ":" in each else (each, f"::ffff:{each}"))
+        for host_address in host.addresses
+        for address in (
+            (host_address,) if ":" in host_address else (host_address, f"::ffff:{host_address}")
+        )
     ]
     names = "127.0.0.1 localhost\n::1 localhost\n" + "".join(entries)
     for host in spec.hosts:
@@ -180,10 +182,10 @@ def _write_names(run: str, spec: TestbedSpec) -> None:
 
 def _has_cubic() -> bool:
     try:
-        known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text()
+        algorithms = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text()
     except OSError:
         return False
-    return "cubic" in known.split()
+    return "cubic" in algorithms.split()
 
 
 def _ip(namespace: str | None, commands: Iterable[str]) -> None:

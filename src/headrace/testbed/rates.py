@@ -34,7 +34,7 @@ _QUEUE_S = 10e-3
 _MIN_QUEUE_BYTES = 64_000
 
 
-def parse_rate(found: object) -> int:
+def parse_rate(rate: object) -> int:
     """Return a rate in bytes a second.
 
     Raises
@@ -42,16 +42,16 @@ def parse_rate(found: object) -> int:
     TestbedError : naming what was found and what is allowed.
     """
     value: float | None = None
-    if isinstance(found, int) and not isinstance(found, bool):
-        value = found
-    elif isinstance(found, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)", found.strip().lower())
+    if isinstance(rate, int) and not isinstance(rate, bool):
+        value = rate
+    elif isinstance(rate, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)", rate.strip().lower())
         if match:
             value = float(match[1]) * _BITS[match[2]] / 8
-        elif re.fullmatch(r"\d+", found.strip()):
-            value = int(found)
+        elif re.fullmatch(r"\d+", rate.strip()):
+            value = int(rate)
     if value is None or not MIN_BYTES_PER_S <= value <= MAX_BYTES_PER_S:
-        state = "is missing" if found is None else f"is {found!r}"
+        state = "is missing" if rate is None else f"is {rate!r}"
         raise TestbedError(f"rate {state}, needs {_ALLOWED}")
     return round(value)
 

@@ -228,7 +228,7 @@ class TestbedSpec:
         from headrace.topology.presets.racks import rack_network  # imports NumPy: deferred
 
         ranks, hosts, racks = self.order(order, seed=seed), self.hosts, self.racks
-        made = rack_network(
+        rack_topology = rack_network(
             name=self.name,
             hosts=[host.name for host in hosts],
             addresses=[host.address for host in hosts],
@@ -237,12 +237,12 @@ class TestbedSpec:
             nic_rates=[host.bytes_per_s * self.payload_share for host in hosts],
             uplink_rates=[rack.bytes_per_s * self.payload_share for rack in racks],
             alpha_us=alpha_us,
-            nic_name=lambda rank, way: f"{hosts[ranks[rank]].name}-{way}",
-            uplink_name=lambda rack, way: f"{racks[rack].name}-uplink-{way}",
+            nic_name=lambda rank, direction: f"{hosts[ranks[rank]].name}-{direction}",
+            uplink_name=lambda rack, direction: f"{racks[rack].name}-uplink-{direction}",
         )
         # ways out first, as in earlier files
-        shared = sorted(made.shared, key=lambda capacity: capacity.name.endswith("-in"))
-        return replace(made, shared=tuple(shared))
+        shared = sorted(rack_topology.shared, key=lambda capacity: capacity.name.endswith("-in"))
+        return replace(rack_topology, shared=tuple(shared))
 
 
 def _read(table: Field, default_name: str) -> TestbedSpec:
@@ -289,25 +289,25 @@ def _read(table: Field, default_name: str) -> TestbedSpec:
     )
 
 
-def _host_names(given: Field, first: int) -> list[str]:
-    found = given.found
-    counted = isinstance(found, int) and not isinstance(found, bool)
-    count = found if counted else len(found) if isinstance(found, list) else 0
+def _host_names(field: Field, first: int) -> list[str]:
+    hosts = field.found
+    counted = isinstance(hosts, int) and not isinstance(hosts, bool)
+    count = hosts if counted else len(hosts) if isinstance(hosts, list) else 0
     if not 1 <= count <= MAX_HOSTS_PER_RACK:
-        raise given.wrong(f"a number from 1 to {MAX_HOSTS_PER_RACK}, or a list of names")
+        raise field.wrong(f"a number from 1 to {MAX_HOSTS_PER_RACK}, or a list of names")
     if counted:
         return [f"host{first + i}" for i in range(count)]
-    names = [_name(item) for item in given.items()]
+    names = [_name(item) for item in field.items()]
     if RESERVED_HOST in names:
-        raise given.wrong(f"another name than {RESERVED_HOST!r} (that one is the switch's)")
+        raise field.wrong(f"another name than {RESERVED_HOST!r} (that one is the switch's)")
     return names
 
 
-def _name(given: Field) -> str:
+def _name(field: Field) -> str:
     """Return a name that can be part of the kernel's."""
-    if not isinstance(given.found, str) or not _NAME.fullmatch(given.found):
-        raise given.wrong("a lower-case letter, then up to 30 lower-case letters, digits or '-'")
-    return given.found
+    if not isinstance(field.found, str) or not _NAME.fullmatch(field.found):
+        raise field.wrong("a lower-case letter, then up to 30 lower-case letters, digits or '-'")
+    return field.found
 
 
 def _with_family(host: Host, family: str) -> Host:

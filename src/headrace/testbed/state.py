@@ -75,15 +75,15 @@ class Record:
     def load(cls, directory: Path) -> "Record":
         """Read the record in `directory`; raises TestbedError if it is not one."""
         try:
-            found: dict[str, Any] = json.loads((directory / _RECORD).read_text())
-            owner = found["owner"]
+            fields: dict[str, Any] = json.loads((directory / _RECORD).read_text())
+            owner = fields["owner"]
             return cls(
                 directory=directory,
                 run=directory.name,
-                mode=str(found["mode"]),
-                spec=TestbedSpec.from_table(found["spec"], source=str(directory)),
+                mode=str(fields["mode"]),
+                spec=TestbedSpec.from_table(fields["spec"], source=str(directory)),
                 owner=None if owner is None else (int(owner[0]), str(owner[1])),
-                master_port=int(found["master_port"]),
+                master_port=int(fields["master_port"]),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TestbedError(
@@ -114,8 +114,8 @@ def state_directory() -> Path:
         path = Path(tempfile.gettempdir()) / f"headrace-{user}"
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != user:
         raise TestbedError(f"{path} is not a directory of user {user}; remove it")
     return path
 
@@ -147,15 +147,15 @@ def find(name: str | None) -> Record:
     TestbedError : there is none, or more than one.
     """
     every = list(records())
-    found = [r for r in every if name is None or name in (r.run, r.spec.name)]
-    if len(found) == 1:
-        return found[0]
+    matches = [r for r in every if name is None or name in (r.run, r.spec.name)]
+    if len(matches) == 1:
+        return matches[0]
     if not every:
         raise TestbedError("no testbed is up; 'headrace testbed up FILE.toml' makes one")
-    known = ", ".join(f"{r.run} ({r.spec.name})" for r in every)
-    if not found:
-        raise TestbedError(f"no testbed '{name}'; up: {known}")
-    raise TestbedError(f"several testbeds match; choose one by its run id; up: {known}")
+    names = ", ".join(f"{r.run} ({r.spec.name})" for r in every)
+    if not matches:
+        raise TestbedError(f"no testbed '{name}'; up: {names}")
+    raise TestbedError(f"several testbeds match; choose one by its run id; up: {names}")
 
 
 def remove_crashed() -> list[str]:

@@ -53,18 +53,18 @@ def start_time(pid: int) -> str | None:
 
 def processes_in(namespaces: Iterable[str]) -> list[int]:
     """Return the ids of all processes in the namespaces, except this one."""
-    wanted: set[tuple[int, int]] = set()
+    namespace_ids: set[tuple[int, int]] = set()
     for name in namespaces:
         with contextlib.suppress(OSError):
-            found = (NAMESPACE_DIRECTORY / name).stat()
-            wanted.add((found.st_dev, found.st_ino))
+            status = (NAMESPACE_DIRECTORY / name).stat()
+            namespace_ids.add((status.st_dev, status.st_ino))
     pids: list[int] = []
-    for entry in Path("/proc").iterdir() if wanted else ():
+    for entry in Path("/proc").iterdir() if namespace_ids else ():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            found = (entry / "ns/net").stat()
-            if (found.st_dev, found.st_ino) in wanted:
+            status = (entry / "ns/net").stat()
+            if (status.st_dev, status.st_ino) in namespace_ids:
                 pids.append(int(entry.name))
     return pids
 
@@ -91,12 +91,12 @@ def end_processes(directory: Path, run: str, grace_s: float = GRACE_S) -> None:
     started: dict[int, str | None] = {}
 
     def running() -> dict[int, bool]:
-        found = dict.fromkeys(processes_in(namespaces_of(run)), False)
-        found |= dict.fromkeys(noted_processes(directory), True)
-        started.update((pid, start_time(pid)) for pid in found)
+        noted = dict.fromkeys(processes_in(namespaces_of(run)), False)
+        noted |= dict.fromkeys(noted_processes(directory), True)
+        started.update((pid, start_time(pid)) for pid in noted)
         # a process that ends leaves its namespace a moment before it is gone
         leaving = (pid for pid, when in started.items() if when and start_time(pid) == when)
-        return dict.fromkeys(leaving, False) | found
+        return dict.fromkeys(leaving, False) | noted
 
     for sent, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
         signalled: set[int] = set()

@@ -160,7 +160,7 @@ class Testbed:
         host is one job by static rendezvous, and ``--rdzv-backend=c10d`` works as well (it hangs
         unless the host of the store and every host's own address are given).
         """
-        index = [each.name for each in self.hosts].index(self.host(host).name)
+        index = [testbed_host.name for testbed_host in self.hosts].index(self.host(host).name)
         master = self.hosts[0].address
         port = str(self.record.master_port)
         interface = loopback.INTERFACE if self.is_fallback else network.INTERFACE

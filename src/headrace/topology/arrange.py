@@ -20,18 +20,18 @@ def arranged(profile: Profile, addresses: Sequence[str]) -> Profile | None:
     waiting: dict[str, list[int]] = {}
     for rank, host in enumerate(topology.rank_host):
         waiting.setdefault(located[host], []).append(rank)
-    chosen: list[int] = []
+    order: list[int] = []
     for address in addresses:
         if not waiting.get(address):
             return None
-        chosen.append(waiting[address].pop(0))
-    if chosen == list(range(topology.ranks)):
+        order.append(waiting[address].pop(0))
+    if order == list(range(topology.ranks)):
         return profile
-    place = {rank: index for index, rank in enumerate(chosen)}
+    place = {rank: index for index, rank in enumerate(order)}
     groups = (tuple(sorted(place[r] for r in group if r in place)) for group in profile.groups)
     return replace(
         profile,
-        topology=restricted(topology, chosen),
+        topology=restricted(topology, order),
         groups=tuple(sorted(group for group in groups if group)),
         samples=between(profile.samples, place),
         fits=between(profile.fits, place),
@@ -42,9 +42,9 @@ def arranged(profile: Profile, addresses: Sequence[str]) -> Profile | None:
 def between(table: Mapping[str, np.ndarray], place: Mapping[int, int]) -> dict[str, np.ndarray]:
     """Return the rows whose `src` and `dst` are in `place`, renumbered by it."""
     ends = list(zip(table["src"].tolist(), table["dst"].tolist(), strict=True))
-    kept = [row for row, (src, dst) in enumerate(ends) if src in place and dst in place]
-    made = {name: column[kept] for name, column in table.items()}
+    rows = [row for row, (src, dst) in enumerate(ends) if src in place and dst in place]
+    renumbered = {name: column[rows] for name, column in table.items()}
     for position, end in enumerate(("src", "dst")):
-        numbers = [place[ends[row][position]] for row in kept]
-        made[end] = np.array(numbers, dtype=table[end].dtype)
-    return made
+        numbers = [place[ends[row][position]] for row in rows]
+        renumbered[end] = np.array(numbers, dtype=table[end].dtype)
+    return renumbered

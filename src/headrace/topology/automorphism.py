@@ -20,10 +20,10 @@ def link_image(topology: Topology, perm: Permutation) -> np.ndarray:
     if not keys.size:
         return np.zeros(0, np.int64)
     order = np.argsort(keys)
-    wanted = there[columns.src] * ranks + there[columns.dst]
-    place = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    found = order[place]
-    return np.where(keys[found] == wanted, found, -1)
+    image_keys = there[columns.src] * ranks + there[columns.dst]
+    place = np.minimum(np.searchsorted(keys[order], image_keys), len(keys) - 1)
+    links = order[place]
+    return np.where(keys[links] == image_keys, links, -1)
 
 
 def is_automorphism(
@@ -71,10 +71,11 @@ def _link_reason(
         unlike = np.abs(costs[image] - costs) > tolerance * costs
         if np.any(unlike):
             index = int(np.argmax(unlike))
-            link, other = topology.links[index], topology.links[image[index]]
+            link, image_link = topology.links[index], topology.links[image[index]]
             return (
                 f"links[{index}] ({link.src} -> {link.dst}) has {field} {getattr(link, field)}, "
-                f"the link it goes to ({other.src} -> {other.dst}) has {getattr(other, field)}"
+                f"the link it goes to ({image_link.src} -> {image_link.dst}) has "
+                f"{getattr(image_link, field)}"
             )
     return None
 
@@ -85,14 +86,14 @@ def _member_reason(topology: Topology, image: np.ndarray, tolerance: float) -> s
         for member in members:
             key = np.sort(np.array(member.links, np.int64)).tobytes()
             targets.setdefault(key, []).append(_mark(member))
-        wanted: Counter[tuple[bytes, float]] = Counter()
+        images: Counter[tuple[bytes, float]] = Counter()
         for index, member in enumerate(members):
             mapped = np.sort(image[np.array(member.links, np.int64)]) if member.links else image[:0]
             key = mapped.tobytes()
             mark = _mark(member)
             alike = [m for m in targets.get(key, ()) if abs(m - mark) <= tolerance * abs(mark)]
-            wanted[key, mark] += 1
-            if len(alike) >= wanted[key, mark]:
+            images[key, mark] += 1
+            if len(alike) >= images[key, mark]:
                 continue
             link = topology.links[member.links[0]] if member.links else None
             where = f" (that of link {link.src} -> {link.dst})" if link else ""
@@ -114,10 +115,10 @@ def _host_reason(topology: Topology, there: np.ndarray) -> str | None:
     target = host_of[there]
     first: dict[int, int] = {}
     for rank, host in enumerate(topology.rank_host):
-        other = first.setdefault(host, rank)
-        if target[rank] != target[other]:
+        first_rank = first.setdefault(host, rank)
+        if target[rank] != target[first_rank]:
             return (
-                f"ranks {other} and {rank} of host {topology.hosts[host]} would go to different "
-                "hosts"
+                f"ranks {first_rank} and {rank} of host {topology.hosts[host]} would go to "
+                "different hosts"
             )
     return None

@@ -28,6 +28,6 @@ def by_direction(
     """
     out, into = (members(end, count, links) for end in (src, dst))
     for owner in range(count):
-        for way, mine in (("out", out[owner]), ("in", into[owner])):
+        for direction, mine in (("out", out[owner]), ("in", into[owner])):
             if mine:
-                yield owner, way, mine
+                yield owner, direction, mine

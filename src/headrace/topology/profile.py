@@ -124,9 +124,9 @@ class Profile(ArtifactValue):
     def matrix(self, column: str) -> np.ndarray:
         """Return a column of `pairs` as (hosts, hosts) from row to column; nan where not known."""
         hosts, home = len(self.topology.hosts), np.array(self.topology.rank_host)
-        found = np.full((hosts, hosts), np.nan)
-        found[home[self.pairs["src"]], home[self.pairs["dst"]]] = self.pairs[column]
-        return found
+        matrix = np.full((hosts, hosts), np.nan)
+        matrix[home[self.pairs["src"]], home[self.pairs["dst"]]] = self.pairs[column]
+        return matrix
 
     def expired(self, now: float) -> bool:
         """Return whether `now` (seconds since 1970) is past the profile's validity."""
@@ -185,8 +185,8 @@ class Profile(ArtifactValue):
         return rows
 
     def _notes(self, name: str) -> list[Any]:
-        found = self.provenance.get(name)
-        return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
+        notes = self.provenance.get(name)
+        return notes if isinstance(notes, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
 def _check_ranges(table: Mapping[str, np.ndarray]) -> None:
@@ -202,8 +202,8 @@ def _check_ranges(table: Mapping[str, np.ndarray]) -> None:
             )
 
 
-def _groups(found: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(map(fields.integer, fields.items(group))) for group in fields.items(found))
+def _groups(node: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(fields.integer, fields.items(group))) for group in fields.items(node))
 
 
 def _spread(values: list[float], unit: str) -> str:

@@ -61,14 +61,14 @@ class _Search:
             # Generators found so far fix the ranks of all levels above: they act on this cell.
             reached = _orbit(level.rank, generators)
             failed: set[int] = set()
-            for other in level.cell:
-                if other in reached or other in failed:
+            for candidate in level.cell:
+                if candidate in reached or candidate in failed:
                     continue
-                found = self._leaf(depth, self._fixed(level.before, other, depth + 1))
-                if found is None:
-                    failed |= _orbit(other, generators)
+                automorphism = self._leaf(depth, self._fixed(level.before, candidate, depth + 1))
+                if automorphism is None:
+                    failed |= _orbit(candidate, generators)
                 else:
-                    generators.append(found)
+                    generators.append(automorphism)
                     reached = _orbit(level.rank, generators)
             order *= len(reached)
         return generators, order
@@ -81,10 +81,10 @@ class _Search:
         if depth + 1 == len(self._levels):
             return self._checked(ours, colours)
         following = self._levels[depth + 1]
-        for other in np.flatnonzero(colours == ours[following.rank]).tolist():
-            found = self._leaf(depth + 1, self._fixed(colours, other, depth + 2))
-            if found is not None:
-                return found
+        for candidate in np.flatnonzero(colours == ours[following.rank]).tolist():
+            automorphism = self._leaf(depth + 1, self._fixed(colours, candidate, depth + 2))
+            if automorphism is not None:
+                return automorphism
         return None
 
     def _checked(self, ours: np.ndarray, colours: np.ndarray) -> np.ndarray | None:
@@ -122,26 +122,26 @@ def _relation(topology: Topology) -> np.ndarray:
     of them use, each by its beta, its size and the roles of the two.
     """
     ranks, columns = topology.ranks, topology.columns
-    made = np.zeros((ranks, ranks), np.uint64)
+    colours = np.zeros((ranks, ranks), np.uint64)
     costs = np.stack([columns.alpha_us, columns.beta_us_per_mb], axis=1)
     _, kind = np.unique(costs, axis=0, return_inverse=True)
     kind = kind.reshape(-1).astype(np.uint64) + np.uint64(1)
-    made[columns.src, columns.dst] += _scrambled(kind)
-    made[columns.dst, columns.src] += _scrambled(kind + np.uint64(1 << 32))
+    colours[columns.src, columns.dst] += _scrambled(kind)
+    colours[columns.dst, columns.src] += _scrambled(kind + np.uint64(1 << 32))
     marks = [(0, s.beta_us_per_mb, s.links) for s in topology.shared]
     marks += [(1, float(s.multicast), s.links) for s in topology.switches]
     kinds = {mark: i for i, mark in enumerate(sorted({(*m[:2], len(m[2])) for m in marks}))}
     for what, mark, links in marks:
-        chosen = np.array(links, np.int64)
+        members = np.array(links, np.int64)
         used = np.zeros((2, ranks), np.uint64)
-        np.add.at(used[0], columns.src[chosen], np.uint64(1))
-        np.add.at(used[1], columns.dst[chosen], np.uint64(1))
+        np.add.at(used[0], columns.src[members], np.uint64(1))
+        np.add.at(used[1], columns.dst[members], np.uint64(1))
         touched = np.flatnonzero(used.any(axis=0))
         role = _scrambled(used[0, touched] * np.uint64(ranks + 1) + used[1, touched])
         tag = np.uint64(kinds[what, mark, len(links)] + 1)
         pair = _scrambled(_scrambled(role + tag)[:, None] + role[None, :])
-        made[np.ix_(touched, touched)] += pair
-    return made
+        colours[np.ix_(touched, touched)] += pair
+    return colours
 
 
 def _start(relation: np.ndarray) -> np.ndarray:

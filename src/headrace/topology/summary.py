@@ -16,9 +16,9 @@ def in_words(profile: Profile) -> str:
     """Return, say, "2 racks of 4 hosts, uplinks 4:1 (100 Mbit/s), hosts 400 Mbit/s"."""
     topology = profile.topology
     speeds = _host_speeds(topology)
-    known = len(speeds) > 1 and bool(np.isfinite(speeds).all())
-    usual = float(np.median(speeds)) if known else 0.0
-    slow = {topology.hosts[h]: speeds[h] / usual for h in range(len(speeds)) if known}
+    comparable = len(speeds) > 1 and bool(np.isfinite(speeds).all())
+    usual = float(np.median(speeds)) if comparable else 0.0
+    slow = {topology.hosts[h]: speeds[h] / usual for h in range(len(speeds)) if comparable}
     slow = {name: share for name, share in slow.items() if share < _SLOW}
     # a host that is slow to all is a group of its own; a slow host and one alone behind a slow
     # uplink cannot be told apart, so where there are racks it counts as one
@@ -31,7 +31,7 @@ def in_words(profile: Profile) -> str:
     parts = [_racks([len(names) for names in racks], len(topology.hosts))]
     if len(racks) > 1 and (uplinks := _uplinks(profile, speeds)):
         parts.append(uplinks)
-    if known:
+    if comparable:
         parts.append(f"hosts {_mbit(usual)}")
         named = [f"{name} at {share:z.0%} of that" for name, share in slow.items()]
         parts += named[:_MOST_NAMED]

@@ -181,15 +181,15 @@ class Topology(ArtifactValue):
     @cached_property
     def columns(self) -> LinkColumns:
         """The links as columns (read-only)."""
-        made = LinkColumns(
+        columns = LinkColumns(
             src=np.array([link.src for link in self.links], np.int64),
             dst=np.array([link.dst for link in self.links], np.int64),
             alpha_us=np.array([link.alpha_us for link in self.links], np.float64),
             beta_us_per_mb=np.array([link.beta_us_per_mb for link in self.links], np.float64),
         )
-        for column in (made.src, made.dst, made.alpha_us, made.beta_us_per_mb):
+        for column in (columns.src, columns.dst, columns.alpha_us, columns.beta_us_per_mb):
             column.flags.writeable = False
-        return made
+        return columns
 
     @property
     def digest(self) -> str:
@@ -238,25 +238,25 @@ class Topology(ArtifactValue):
         ------
         TopologyError : naming the field, what was found and what is allowed.
         """
-        whole = Field(head, source, TopologyError)
+        document = Field(head, source, TopologyError)
         names = partial(_all, fields.text)
-        made: dict[str, Any] = {
-            "name": whole.at("name").text(),
-            "hosts": whole.at("hosts").read(names, "a list of names"),
-            "rank_host": whole.at("rank_host").read(_indices, "a list of host indices"),
-            "links": whole.at("links").read(
+        parts: dict[str, Any] = {
+            "name": document.at("name").text(),
+            "hosts": document.at("hosts").read(names, "a list of names"),
+            "rank_host": document.at("rank_host").read(_indices, "a list of host indices"),
+            "links": document.at("links").read(
                 partial(_all, _link), "rows [src, dst, alpha_us, beta_us_per_mb]"
             ),
-            "shared": whole.at("shared", default=()).read(
+            "shared": document.at("shared", default=()).read(
                 partial(_all, _shared), "objects with name, links, beta_us_per_mb"
             ),
-            "addresses": whole.at("addresses", default=()).read(names, "a list of addresses"),
-            "switches": whole.at("switches", default=()).read(
+            "addresses": document.at("addresses", default=()).read(names, "a list of addresses"),
+            "switches": document.at("switches", default=()).read(
                 partial(_all, _switch), "objects with name, links, multicast"
             ),
         }
         try:
-            return cls(**made)
+            return cls(**parts)
         except TopologyError as error:
             raise TopologyError(f"{source}: {error}") from error
 
@@ -266,16 +266,16 @@ class Topology(ArtifactValue):
         return cls.from_head(artifact.head, source)
 
 
-def _all(read: Callable[[Any], _T], found: Any) -> tuple[_T, ...]:
-    return tuple(map(read, fields.items(found)))
+def _all(read: Callable[[Any], _T], node: Any) -> tuple[_T, ...]:
+    return tuple(map(read, fields.items(node)))
 
 
-def _indices(found: Any) -> tuple[int, ...]:
-    return _all(fields.integer, found)
+def _indices(node: Any) -> tuple[int, ...]:
+    return _all(fields.integer, node)
 
 
-def _link(found: Any) -> Link:
-    src, dst, alpha, beta = fields.items(found)
+def _link(node: Any) -> Link:
+    src, dst, alpha, beta = fields.items(node)
     return Link(
         src=fields.integer(src),
         dst=fields.integer(dst),
@@ -284,8 +284,8 @@ def _link(found: Any) -> Link:
     )
 
 
-def _shared(found: Any) -> SharedCapacity:
-    row = fields.table(found)
+def _shared(node: Any) -> SharedCapacity:
+    row = fields.table(node)
     return SharedCapacity(
         name=fields.text(row["name"]),
         links=_indices(row["links"]),
@@ -294,8 +294,8 @@ def _shared(found: Any) -> SharedCapacity:
     )
 
 
-def _switch(found: Any) -> Switch:
-    row = fields.table(found)
+def _switch(node: Any) -> Switch:
+    row = fields.table(node)
     return Switch(
         name=fields.text(row["name"]),
         links=_indices(row["links"]),

@@ -44,16 +44,16 @@ def subgraph(topology: Topology, keep_links: Iterable[int], name: str | None = N
     ------
     TopologyError : if an index is none of a link.
     """
-    kept = sorted({int(link) for link in keep_links})
+    links = sorted({int(link) for link in keep_links})
     total = len(topology.links)
-    if kept and not 0 <= kept[0] <= kept[-1] < total:
-        wrong = kept[0] if kept[0] < 0 else kept[-1]
+    if links and not 0 <= links[0] <= links[-1] < total:
+        wrong = links[0] if links[0] < 0 else links[-1]
         raise TopologyError(f"keep_links has {wrong}, needs 0 to {total - 1}")
     return replace(
         topology,
-        name=name or f"{topology.name}-{len(kept)}-links",
-        links=tuple(topology.links[link] for link in kept),
-        **_members(topology, kept),
+        name=name or f"{topology.name}-{len(links)}-links",
+        links=tuple(topology.links[link] for link in links),
+        **_members(topology, links),
     )
 
 
@@ -65,7 +65,7 @@ def restricted(topology: Topology, ranks: Sequence[int], name: str | None = None
     """
     place = {rank: k for k, rank in enumerate(ranks)}
     homes = list(dict.fromkeys(topology.rank_host[rank] for rank in ranks))
-    kept = sorted(
+    ends = sorted(
         (place[link.src], place[link.dst], index)
         for index, link in enumerate(topology.links)
         if link.src in place and link.dst in place
@@ -75,15 +75,15 @@ def restricted(topology: Topology, ranks: Sequence[int], name: str | None = None
         name=name or topology.name,
         hosts=tuple(topology.hosts[home] for home in homes),
         rank_host=tuple(homes.index(topology.rank_host[rank]) for rank in ranks),
-        links=tuple(replace(topology.links[i], src=src, dst=dst) for src, dst, i in kept),
+        links=tuple(replace(topology.links[i], src=src, dst=dst) for src, dst, i in ends),
         addresses=tuple(topology.addresses[home] for home in homes) if topology.addresses else (),
-        **_members(topology, [index for _, _, index in kept]),
+        **_members(topology, [index for _, _, index in ends]),
     )
 
 
-def _members(topology: Topology, kept: Sequence[int]) -> dict[str, Any]:
-    """Return the fields `shared` and `switches` with the links of `kept`, renumbered."""
-    place = {link: j for j, link in enumerate(kept)}
+def _members(topology: Topology, subset: Sequence[int]) -> dict[str, Any]:
+    """Return the fields `shared` and `switches` with the links of a subset, renumbered."""
+    place = {link: j for j, link in enumerate(subset)}
 
     def left(links: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(place[link] for link in links if link in place))

@@ -147,7 +147,7 @@ def _direct(machine: Machine, costs: LinkCosts) -> list[LocalLink]:
 
 def _pcie(machine: Machine, costs: LinkCosts, there: set[tuple[int, int]]) -> list[LocalLink]:
     gpus = range(len(machine.switched))
-    made: list[LocalLink] = []
+    links: list[LocalLink] = []
     for s in gpus:
         for d in gpus:
             if s == d or (s, d) in there:
@@ -155,8 +155,8 @@ def _pcie(machine: Machine, costs: LinkCosts, there: set[tuple[int, int]]) -> li
             level = machine.levels[s][d]
             rate = min(machine.pcie[s], machine.pcie[d])
             rate = min(rate, costs.sys_bytes_per_s) if level == "SYS" else rate
-            made.append((s, d, costs.pcie_alpha_us[level], beta_from_bytes_per_s(rate)))
-    return made
+            links.append((s, d, costs.pcie_alpha_us[level], beta_from_bytes_per_s(rate)))
+    return links
 
 
 def _joined(gpus: int, links: list[LocalLink]) -> bool:
@@ -171,9 +171,9 @@ def _joined(gpus: int, links: list[LocalLink]) -> bool:
 
 def _nearest(machine: Machine) -> tuple[int, ...]:
     load = [0] * len(machine.nics)
-    chosen: list[int] = []
+    nics: list[int] = []
     for levels in machine.nic_levels:
         nic = min(range(len(load)), key=lambda n: (LEVELS.index(levels[n]), load[n], n))
         load[nic] += 1
-        chosen.append(nic)
-    return tuple(chosen)
+        nics.append(nic)
+    return tuple(nics)

@@ -57,20 +57,20 @@ def parse_nccl_xml(
         raise TopologyError(f"{source}: has cpus of {len(hosts)} hosts, needs the dump of one host")
     gpus = _gpus(system, source)
     nics = _nics(system, source)
-    chosen = costs or LinkCosts()
+    link_costs = costs or LinkCosts()
     direct, switched = _links(gpus, source)
     machine = Machine(
         name=name,
         direct=direct,
-        link_rate=chosen.link_bytes_per_s or _link_rate(gpus),
+        link_rate=link_costs.link_bytes_per_s or _link_rate(gpus),
         switched=switched,
         levels=tuple(tuple(_level(a.path, b.path) for b in gpus) for a in gpus),
-        pcie=tuple(gpu.pcie or chosen.pcie_bytes_per_s for gpu in gpus),
-        nics=tuple(nic.rate or chosen.nic_bytes_per_s for nic in nics),
+        pcie=tuple(gpu.pcie or link_costs.pcie_bytes_per_s for gpu in gpus),
+        nics=tuple(nic.rate or link_costs.nic_bytes_per_s for nic in nics),
         nic_levels=tuple(tuple(_nearest(gpu, nic) for nic in nics) for gpu in gpus),
         multicast=all(gpu.sm >= 90 for gpu in gpus),
     )
-    return assemble(machine, chosen, nodes, inter, source)
+    return assemble(machine, link_costs, nodes, inter, source)
 
 
 Path = tuple[Element, ...]
@@ -99,7 +99,7 @@ def _walk(element: Element, path: Path = ()) -> Iterator[tuple[Element, Path]]:
 
 
 def _gpus(system: Element, source: str) -> list[_Gpu]:
-    found: list[tuple[int, int, _Gpu]] = []
+    numbered: list[tuple[int, int, _Gpu]] = []
     for element, path in _walk(system):
         if element.tag != "gpu":
             continue
@@ -116,37 +116,39 @@ def _gpus(system: Element, source: str) -> list[_Gpu]:
             pcie=_pcie_rate(pci, source),
         )
         rank = element.integer("rank", source, default=-1, least=-1)
-        found.append((rank, element.integer("dev", source), gpu))
-    if not found:
+        numbered.append((rank, element.integer("dev", source), gpu))
+    if not numbered:
         raise TopologyError(f"{source}: has no element 'gpu', needs at least one")
-    if len(found) > MAX_GPUS:
-        raise TopologyError(f"{source}: has {len(found)} elements 'gpu', needs at most {MAX_GPUS}")
-    ranks = {rank for rank, _, _ in found}
-    ranked = len(ranks) == len(found) and -1 not in ranks
-    gpus = [gpu for _, _, gpu in sorted(found, key=lambda row: row[0] if ranked else row[1])]
+    if len(numbered) > MAX_GPUS:
+        raise TopologyError(
+            f"{source}: has {len(numbered)} elements 'gpu', needs at most {MAX_GPUS}"
+        )
+    ranks = {rank for rank, _, _ in numbered}
+    ranked = len(ranks) == len(numbered) and -1 not in ranks
+    gpus = [gpu for _, _, gpu in sorted(numbered, key=lambda row: row[0] if ranked else row[1])]
     if len({gpu.bus for gpu in gpus}) < len(gpus):
         raise TopologyError(f"{source}: several gpus have one 'busid', needs distinct ones")
     return gpus
 
 
 def _nics(system: Element, source: str) -> list[_Nic]:
-    made: dict[tuple[str, str], _Nic] = {}
+    nics: dict[tuple[str, str], _Nic] = {}
     for element, path in _walk(system):
         if element.tag != "net" or not path or path[0].tag != "cpu":
             continue
         key = (element.attributes.get("name", ""), element.attributes.get("dev", ""))
         speed = element.integer("speed", source, default=0)  # Mbit/s
         # A NIC without a locality of its own is listed below every cpu.
-        nic = made.setdefault(key, _Nic(rate=speed * 1e6 / 8 if speed else None, paths=[]))
+        nic = nics.setdefault(key, _Nic(rate=speed * 1e6 / 8 if speed else None, paths=[]))
         nic.paths.append(path)
         if len(nic.paths) > _MAX_PLACES:
             raise TopologyError(
                 f"{element.where(source)}: is there more than {_MAX_PLACES} times, needs distinct "
                 "names"
             )
-    if len(made) > MAX_GPUS:
-        raise TopologyError(f"{source}: has {len(made)} elements 'net', needs at most {MAX_GPUS}")
-    return list(made.values())
+    if len(nics) > MAX_GPUS:
+        raise TopologyError(f"{source}: has {len(nics)} elements 'net', needs at most {MAX_GPUS}")
+    return list(nics.values())
 
 
 def _links(gpus: list[_Gpu], source: str) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -175,8 +177,8 @@ def _links(gpus: list[_Gpu], source: str) -> tuple[np.ndarray, tuple[int, ...]]:
 def _link_rate(gpus: list[_Gpu]) -> float:
     if any(child.tag == "xgmi" for gpu in gpus for child in gpu.element.children):
         return _XGMI_BYTES_PER_S
-    known = [level for level in _GENERATION if level <= min(gpu.sm for gpu in gpus)]
-    return NVLINK_BYTES_PER_S[_GENERATION[max(known, default=70)]]
+    levels = [level for level in _GENERATION if level <= min(gpu.sm for gpu in gpus)]
+    return NVLINK_BYTES_PER_S[_GENERATION[max(levels, default=70)]]
 
 
 def _pcie_rate(pci: Element, source: str) -> float | None:
@@ -195,14 +197,14 @@ def _pcie_rate(pci: Element, source: str) -> float | None:
     return rate * 1e9 / 8 * width * (0.8 if rate <= 5 else 128 / 130)
 
 
-def _level(one: Path, other: Path) -> str:
-    if one[0] is not other[0]:
+def _level(first: Path, second: Path) -> str:
+    if first[0] is not second[0]:
         return "SYS"
-    common = sum(1 for a, b in zip(one[1:], other[1:], strict=False) if a is b)
+    common = sum(1 for a, b in zip(first[1:], second[1:], strict=False) if a is b)
     if common == 0:
         return "PHB"
     # Paths end in the device itself: one step further out is the switch above it.
-    return "PIX" if common >= max(len(one), len(other)) - 2 else "PXB"
+    return "PIX" if common >= max(len(first), len(second)) - 2 else "PXB"
 
 
 def _nearest(gpu: _Gpu, nic: _Nic) -> str:

@@ -55,9 +55,9 @@ def parse_nvidia_smi(
                 f"{source}: row {gpu} is missing, needs the whole matrix: save it with "
                 "'nvidia-smi topo -m > FILE'"
             )
-    found = [[_path(*rows[row][column], row == column) for column in gpus] for row in gpus]
-    links = np.array([[count for count, _ in row] for row in found], np.int64)
-    levels = tuple(tuple(level for _, level in row) for row in found)
+    paths = [[_path(*rows[row][column], row == column) for column in gpus] for row in gpus]
+    links = np.array([[count for count, _ in row] for row in paths], np.int64)
+    levels = tuple(tuple(level for _, level in row) for row in paths)
     _check_symmetric(links, np.array(levels), gpus, source)
     costs = costs or LinkCosts()
     machine = Machine(
@@ -151,16 +151,16 @@ def _check_symmetric(links: np.ndarray, levels: np.ndarray, names: list[str], so
 
 
 def _switched(links: np.ndarray, names: list[str], source: str) -> tuple[int, ...]:
-    made: list[int] = []
+    switched: list[int] = []
     for i, row in enumerate(links):
         counts = set(row[row > 0].tolist())
         if row.sum() <= MAX_DIRECT_LINKS:
-            made.append(0)
+            switched.append(0)
         elif len(counts) == 1:
-            made.append(counts.pop())
+            switched.append(counts.pop())
         else:
             raise TopologyError(
                 f"{source}: row {names[i]} has {row.sum()} NVLinks, needs at most "
                 f"{MAX_DIRECT_LINKS}, or equally many to every GPU (through a switch)"
             )
-    return tuple(made)
+    return tuple(switched)

@@ -66,13 +66,13 @@ def parse_taccl(content: bytes, source: str, *, nodes: int = 1, inter: Inter = "
         raise TopologyError(f"{source}: {error}") from error
 
 
-def _compact(name: str, gpus: int, given: Field, unit: float, alpha: float, remote: Nics) -> Box:
-    betas = [_cost(beta) / unit for beta in given.items()]
+def _compact(name: str, gpus: int, field: Field, unit: float, alpha: float, remote: Nics) -> Box:
+    betas = [_cost(beta) / unit for beta in field.items()]
     if len(betas) == 1:
         return nvswitch_box(name, gpus, betas[0], alpha, remote)
     if len(betas) == 2 and gpus == 8:
         return mesh_box(name, alpha, (betas[0], betas[1]), remote)
-    raise given.fail(
+    raise field.fail(
         f"has {len(betas)} entries for {gpus} GPUs, needs one (GPUs around a switch) or two for 8 "
         "GPUs (NDv2), or give 'links', 'betas' and 'invbws'"
     )
@@ -80,7 +80,7 @@ def _compact(name: str, gpus: int, given: Field, unit: float, alpha: float, remo
 
 def _matrices(table: Field, gpus: int, alpha: float, unit: float) -> tuple[LocalLink, ...]:
     links, betas, _ = (_matrix(table.at(name), gpus) for name in ("links", "betas", "invbws"))
-    made: list[LocalLink] = []
+    local_links: list[LocalLink] = []
     for dst in range(gpus):
         for src in range(gpus):
             if links[dst][src] not in (0, 1):
@@ -90,36 +90,36 @@ def _matrices(table: Field, gpus: int, alpha: float, unit: float) -> tuple[Local
             if src == dst:
                 raise table.at("links", dst, src).fail(f"joins GPU {src} to itself, needs 0")
             beta = finite(betas[dst][src], f"{table.source}: field 'betas[{dst}][{src}]'")
-            made.append((src, dst, alpha, beta / unit))
-    return tuple(sorted(made))
+            local_links.append((src, dst, alpha, beta / unit))
+    return tuple(sorted(local_links))
 
 
 def _units(name: str, source: str) -> tuple[float, float]:
     """Return MB of a chunk, and the factor of costs."""
-    found = _CHUNK.search(name)
-    named = int(found[1]) / (1024 if found[2].upper() == "KB" else 1) if found else 1.0
+    match = _CHUNK.search(name)
+    named = int(match[1]) / (1024 if match[2].upper() == "KB" else 1) if match else 1.0
     return finite(named, f"{source}: the chunk's size in MB"), _SCALES.get(named, 1.0)
 
 
 def _remote(table: Field, nodes: int) -> tuple[int, float, float]:
-    given = table.at("nics_per_node", default=None)
-    if given.found is None:
+    per_node = table.at("nics_per_node", default=None)
+    if per_node.found is None:
         if nodes > 1:
-            raise given.fail(
+            raise per_node.fail(
                 f"is missing, so nodes is {nodes} cannot be, needs nodes 1 or the fields "
                 "nics_per_node, remote_alpha, remote_beta"
             )
         return 1, 1.0, 0.0
-    nics = given.integer(1, MAX_GPUS)
+    nics = per_node.integer(1, MAX_GPUS)
     return nics, _cost(table.at("remote_beta")), _cost(table.at("remote_alpha"), zero=True)
 
 
-def _cost(given: Field, *, zero: bool = False) -> float:
-    return finite(given.read(fields.number), f"{given.source}: field '{given.path}'", zero=zero)
+def _cost(field: Field, *, zero: bool = False) -> float:
+    return finite(field.read(fields.number), f"{field.source}: field '{field.path}'", zero=zero)
 
 
-def _matrix(given: Field, gpus: int) -> list[list[float]]:
-    rows = [row.items() for row in given.items()]
+def _matrix(field: Field, gpus: int) -> list[list[float]]:
+    rows = [row.items() for row in field.items()]
     if len(rows) != gpus or any(len(row) != gpus for row in rows):
-        raise given.fail(f"needs {gpus} rows of {gpus} numbers each")
+        raise field.fail(f"needs {gpus} rows of {gpus} numbers each")
     return [[_cost(value, zero=True) for value in row] for row in rows]

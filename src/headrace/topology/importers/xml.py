@@ -41,14 +41,14 @@ class Element:
         """Return an attribute as an integer; raises TopologyError if it is none in the range."""
         if default is not None and name not in self.attributes:
             return default
-        found = self.text(name, source)
+        text = self.text(name, source)
         try:
-            value = int(found) if len(found) < 20 else None
+            value = int(text) if len(text) < 20 else None
         except ValueError:
             value = None
         if value is None or not least <= value <= most:
             raise TopologyError(
-                f"{self.where(source)}: attribute '{name}' is {found[:40]!r}, needs an integer of "
+                f"{self.where(source)}: attribute '{name}' is {text[:40]!r}, needs an integer of "
                 f"{least} to {most}"
             )
         return value
@@ -97,12 +97,12 @@ class _Reader:
             self._refuse(f"has more than {MAX_ELEMENTS} elements")
         if len(self._open) >= MAX_DEPTH:
             self._refuse(f"has elements more than {MAX_DEPTH} deep")
-        made = Element(tag=tag, attributes=attributes, line=self._parser.CurrentLineNumber)
+        element = Element(tag=tag, attributes=attributes, line=self._parser.CurrentLineNumber)
         if self._open:
-            self._open[-1].children.append(made)
+            self._open[-1].children.append(element)
         else:
-            self.root = made
-        self._open.append(made)
+            self.root = element
+        self._open.append(element)
 
     def end(self, _tag: str) -> None:
         self._open.pop()

@@ -91,8 +91,8 @@ def gpu_ports(
     ends = np.array([(s, d) for s, d, _, _ in local], np.int64).reshape(-1, 2)
     links = np.arange(first, first + len(local))
     return tuple(
-        (f"{name}-{way}-{gpu}", mine, betas[gpu])
-        for gpu, way, mine in by_direction(ends[:, 0], ends[:, 1], len(betas), links)
+        (f"{name}-{direction}-{gpu}", mine, betas[gpu])
+        for gpu, direction, mine in by_direction(ends[:, 0], ends[:, 1], len(betas), links)
     )
 
 
@@ -185,11 +185,11 @@ def _nics(box: Box, nodes: int, pairs: np.ndarray, first: int) -> list[SharedCap
     src, dst = of_rank[pairs].T
     return [
         SharedCapacity(
-            name=f"node{nic // nics}-nic-{way}-{nic % nics}",
+            name=f"node{nic // nics}-nic-{direction}-{nic % nics}",
             links=mine,
             beta_us_per_mb=box.nics.betas[nic % nics],
         )
-        for nic, way, mine in by_direction(
+        for nic, direction, mine in by_direction(
             src, dst, nodes * nics, np.arange(first, first + len(pairs))
         )
     ]

@@ -100,8 +100,8 @@ def _ports_and_switches(
         out, into = src[crosses] // width, dst[crosses] // width
         what = "nic" if level == 0 else f"uplink{level - 1}"
         shared += [
-            SharedCapacity(name=f"{what}-{way}-{i}", links=mine, beta_us_per_mb=betas[level])
-            for i, way, mine in by_direction(out, into, count, crosses)
+            SharedCapacity(name=f"{what}-{direction}-{i}", links=mine, beta_us_per_mb=betas[level])
+            for i, direction, mine in by_direction(out, into, count, crosses)
         ]
         if level == 0:
             continue

@@ -82,8 +82,8 @@ def _lattice(
         rank = sum(p * stride for p, stride in zip(point, strides, strict=True))
         for p, side, stride in zip(point, shape, strides, strict=True):
             if p + 1 < side or (wrap and side > 2):
-                other = rank + ((p + 1) % side - p) * stride
-                ends |= {(rank, other), (other, rank)}
+                neighbour = rank + ((p + 1) % side - p) * stride
+                ends |= {(rank, neighbour), (neighbour, rank)}
     name = f"{kind}-{'x'.join(map(str, shape))}"
     return _direct(name, math.prod(shape), sorted(ends), alpha_us, bytes_per_s)
 

@@ -38,8 +38,8 @@ def racks(
         nic_rates=[host_bytes_per_s] * len(hosts),
         uplink_rates=[uplink_bytes_per_s] * len(hosts_per_rack),
         alpha_us=alpha_us,
-        nic_name=lambda rank, way: f"nic-{way}-{rank}",
-        uplink_name=lambda rack, way: f"uplink-{way}-{rack}",
+        nic_name=lambda rank, direction: f"nic-{direction}-{rank}",
+        uplink_name=lambda rack, direction: f"uplink-{direction}-{rack}",
     )
 
 
@@ -89,12 +89,16 @@ def rack_network(
         ),
         shared=(
             *(
-                SharedCapacity(name=nic_name(rank, way), links=mine, beta_us_per_mb=nics[rank])
-                for rank, way, mine in by_direction(src, dst, n)
+                SharedCapacity(
+                    name=nic_name(rank, direction), links=mine, beta_us_per_mb=nics[rank]
+                )
+                for rank, direction, mine in by_direction(src, dst, n)
             ),
             *(
-                SharedCapacity(name=uplink_name(r, way), links=mine, beta_us_per_mb=uplinks[r])
-                for r, way, mine in by_direction(leaving, entering, len(uplinks), across)
+                SharedCapacity(
+                    name=uplink_name(r, direction), links=mine, beta_us_per_mb=uplinks[r]
+                )
+                for r, direction, mine in by_direction(leaving, entering, len(uplinks), across)
             ),
         ),
     )
