@@ -18,6 +18,10 @@ settings.load_profile("headrace")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Threads of OpenMP spin while they wait for each other: where other processes keep the processors
+# busy, a small operator of torch then takes a hundred times its time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # jobs of the tests run on testbeds that seem to be many hosts: only those that are about it measure
 os.environ.setdefault("HEADRACE_MEASURE", "off")
 
