@@ -260,7 +260,7 @@ def fit_blocks(
 
 
 def partitioner(budget: int | str, *, effort: str = "quick", seed: int = 0) -> "MemoryPartitioner":
-    """Return what chooses, under `torch.compile`, the tensors that a step stores within a budget.
+    """Return a partitioner for `torch.compile`: what steps store is chosen within a budget.
 
     ``torch.compile(model, dynamic=False, options={"custom_partitioner_fn": partitioner("6GiB")})``
 

@@ -85,8 +85,8 @@ class Graph:
     forward_count : how many of them are the forward pass, the first ones.
     outputs : storages that the caller holds from the end of the forward pass to that of the step.
     results : storages that live to the end of the step: gradients of parameters and inputs.
-    resident : bytes that are there all the time, by what they hold: ``parameters``, ``buffers``,
-        ``inputs``, ``optimizer``, ``gradients`` that are accumulated.
+    resident : bytes that are allocated all the time, by their contents: ``parameters``,
+        ``buffers``, ``inputs``, ``optimizer``, ``gradients`` that are accumulated.
     """
 
     storages: tuple[Storage, ...]

@@ -237,7 +237,7 @@ PHASES = (
     # Beyond the end, where the gap is reached: most of the time that it may take.
     Phase(name="refinement", share=0.1, run=_refinement),
 )
-"""All phases; `make bench CLAIM=memory` with ``--only ablations`` measures what each is worth."""
+"""All phases; ``benchmarks/memory/run.py --only phases`` measures what each is worth."""
 
 
 def run_phases(solve: Incumbent, phases: tuple[Phase, ...] = PHASES) -> None:
