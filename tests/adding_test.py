@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.old_files_test import WRITTEN
+
 PAGE = Path(__file__).parent.parent / "docs" / "adding-a-capability.md"
 MAIN = (
     "import sys, headrace; headrace.__path__.append(sys.argv.pop(1)); "
@@ -50,6 +52,21 @@ def test_the_commands_are_found_by_name(folder: Path) -> None:
     assert "echoes" in found.stdout
     assert "collectives" in found.stdout
     assert headrace(folder, "echoes", "count", "four").stdout == "4\n"
+
+
+def test_help_describes_it_from_the_registry(folder: Path) -> None:
+    """The capabilities are in the first sentence, the kinds of artifacts at FILE of every verb."""
+    names = "collectives, compression, echoes, index, memory"
+    assert names in " ".join(headrace(folder, "--help").stdout.split())
+    for verb in ("show", "verify", "report"):
+        words = re.findall(r"[\w-]+", headrace(folder, verb, "--help").stdout)
+        assert {"echo", "memory-plan", "index-plan", "compression-plan", "plan"} <= {*words}
+
+
+def test_errors_of_the_generic_verbs_describe_it(folder: Path) -> None:
+    refused = headrace(folder, "verify", str(WRITTEN / "topology.headrace"))
+    assert refused.returncode == 2
+    assert re.search(r"field 'kind' is 'topology', needs one of [^:]*\becho\b", refused.stderr)
 
 
 def test_the_generic_verbs_take_its_artifacts(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The registry of artifact kinds: complete, and equal to the files that are written."""
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -13,7 +14,7 @@ import headrace.artifact as artifact_io
 from headrace import kinds as registry
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError, InputError
-from headrace.kinds import ArtifactKind, artifact_kinds, foreign_formats, function_of
+from headrace.kinds import ArtifactKind, artifact_kinds, capabilities, foreign_formats, function_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 WRITTEN = sorted((Path(__file__).parent / "golden" / "written").glob("*.headrace"))
@@ -27,6 +28,18 @@ def test_every_kind_is_written_with_the_registered_schema_and_loads() -> None:
         assert artifact.schema == kind.schema, path
         assert kind.load(artifact, str(path)) is not None
         assert (DOCS / kind.documentation).is_file(), kind.name
+
+
+def test_keywords_of_the_package_name_every_capability() -> None:
+    keywords = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["keywords"]
+    by_capability = {
+        "collectives": "collectives",
+        "compression": "gradient compression",
+        "index": "learned index",
+        "memory": "memory budget",
+    }
+    assert list(by_capability) == capabilities(), "a capability needs a keyword in pyproject.toml"
+    assert {*by_capability.values()} <= {*keywords}
 
 
 def test_every_deferred_function_exists() -> None:

@@ -9,7 +9,7 @@
     │   │   └── SymmetryError         a permutation of ranks is no automorphism of it
     │   ├── ModelError                a model for a solver is malformed
     │   └── TestbedError              a testbed file or command is wrong
-    ├── VerificationError             a program does not implement its collective
+    ├── VerificationError             a plan does not do what it states
     ├── CommunicationError (RuntimeError)  a peer died, a deadline passed, a stream broke
     │   └── StaleEpochError           a member of a job was replaced, or its message is of before
     └── ForkError (RuntimeError)      a child uses what belongs to the process it was forked from
@@ -59,7 +59,11 @@ class TestbedError(InputError):
 
 @offered_by("headrace")
 class VerificationError(HeadraceError):
-    """A program does not deliver its collective, can deadlock, or has a data race."""
+    """A plan does not do what it states; the message names the step or the figure.
+
+    Such as a program that does not deliver its collective, can deadlock or has a data race, a
+    schedule above its budget, or a choice that another candidate beats.
+    """
 
 
 @offered_by("headrace")

@@ -154,6 +154,11 @@ def artifact_kinds() -> dict[str, ArtifactKind]:
     return kinds
 
 
+def kind_names(entry: Callable[[ArtifactKind], object] = lambda kind: kind.name) -> str:
+    """Return the names of the kinds whose registration has an `entry`, for help texts."""
+    return ", ".join(name for name, kind in artifact_kinds().items() if entry(kind) is not None)
+
+
 @cache
 def foreign_formats() -> tuple[ForeignFormat, ...]:
     """Return the registered formats of other tools."""

@@ -15,6 +15,7 @@ from headrace.collectives.plan.book import build_book
 from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.errors import ArtifactError, VerificationError
+from headrace.job.load import MachineLoad
 from headrace.topology.presets import racks
 
 TOPOLOGY = racks((2, 1), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
@@ -39,6 +40,17 @@ def test_topology(tmp_path: Path) -> None:
         assert text in shown
     with pytest.raises(ArtifactError, match="field 'kind' is 'topology'"):
         run("verify", tmp_path / "t")
+
+
+def test_provenance_is_shown_in_words(tmp_path: Path) -> None:
+    """The load of the machine was printed as the dictionary that it is stored as."""
+    load = MachineLoad(seconds=2.0, processors=2, load_average=0.5, waited_share=0.3)
+    TOPOLOGY.save(tmp_path / "t", {**load.to_provenance(), "seeds": [3, 4], "limits": {"s": 9}})
+    shown = run("show", tmp_path / "t")
+    assert "busy: waited 30% of the time for a processor, load average 0.5 on 2" in shown
+    assert "3, 4" in shown
+    assert "s: 9" in shown
+    assert "{" not in shown
 
 
 def test_plan(tmp_path: Path) -> None:

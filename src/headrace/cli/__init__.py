@@ -3,15 +3,15 @@
 COMMANDS = {
     "show": (
         "headrace.cli.artifacts:show_command",
-        "Print an artifact: a topology, a profile, a plan (with its sends) or a book.",
+        "Print an artifact: a profile, a plan or a topology, of any capability.",
     ),
     "verify": (
         "headrace.cli.artifacts:verify_command",
-        "Prove a plan, every plan of a book, or an MSCCL XML or MSCCL++ JSON file of any tool.",
+        "Prove a plan of any capability again, or a file of another tool.",
     ),
     "report": (
         "headrace.cli.report:report_command",
-        "Draw a plan, book, network or benchmark result as one HTML page that needs no network.",
+        "Draw an artifact or a benchmark's result as one HTML page that needs no network.",
     ),
     "demo": (
         "headrace.cli.demo:demo_command",

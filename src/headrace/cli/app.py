@@ -76,7 +76,10 @@ def _tables() -> Iterator[dict[str, tuple[str, str]]]:
 app = typer.Typer(
     name="headrace",
     cls=_Root,
-    help="Measure a network, plan collectives for it, verify the plans, and run them in PyTorch.",
+    help=(
+        "Measure where a job's data moves, plan the movement, prove the plan, and run it in "
+        f"PyTorch: {', '.join(capabilities())}. Every command takes --help."
+    ),
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
 )

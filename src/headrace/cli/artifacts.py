@@ -1,6 +1,6 @@
 """``headrace show`` and ``headrace verify``: print any artifact, prove any plan again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,25 +11,42 @@ from headrace.artifact import Artifact
 from headrace.cli.console import terminal
 from headrace.cli.tables import facts
 from headrace.errors import InputError
+from headrace.job.load import LOAD, load_text
 from headrace.kinds import (
     artifact_kinds,
     foreign_format_of,
+    foreign_formats,
     function_of,
+    kind_names,
     load_artifact,
     require_fields,
 )
 from headrace.report.results import result_tables, stored_result
 
-_File = Annotated[Path, typer.Argument(help="An artifact that headrace wrote.", metavar="FILE")]
+_Artifact = Annotated[
+    Path,
+    typer.Argument(
+        help=f"An artifact ({kind_names()}), or a benchmark's result.",
+        metavar="FILE",
+    ),
+]
+_Provable = Annotated[
+    Path,
+    typer.Argument(
+        help=f"An artifact with a proof ({kind_names(lambda kind: kind.verify)}), or "
+        f"{', '.join(form.name for form in foreign_formats())} of any tool.",
+        metavar="FILE",
+    ),
+]
 
 
 def show_command(
-    file: _File,
+    file: _Artifact,
     everything: Annotated[
-        bool, typer.Option("--all", help="Print every send and link, however many there are.")
+        bool, typer.Option("--all", help="Print every row, however many there are.")
     ] = False,
 ) -> None:
-    """Print an artifact: a topology, a profile, a plan (with its sends) or a book.
+    """Print an artifact: a profile, a plan or a topology, of any capability.
 
     A benchmark's stored result is printed, too.
     """
@@ -43,6 +60,7 @@ def show_command(
         "kind": f"{artifact.kind} (schema {artifact.schema})",
         "digest": artifact.digest,
         **{name: _text(value) for name, value in artifact.provenance.items()},
+        **({LOAD: load_text(artifact.provenance)} if LOAD in artifact.provenance else {}),
     }
     console.print(facts(str(file), rows))
     kind = artifact_kinds().get(artifact.kind)
@@ -53,8 +71,8 @@ def show_command(
         console.print(table)
 
 
-def verify_command(file: _File) -> None:
-    """Prove a plan, every plan of a book, or an MSCCL XML or MSCCL++ JSON file of any tool."""
+def verify_command(file: _Provable) -> None:
+    """Prove a plan of any capability again, or a file of another tool."""
     console = terminal(soft_wrap=True)
     for line in _verified(file):
         console.print(line, markup=False, highlight=False)
@@ -87,5 +105,12 @@ def _head(artifact: Artifact) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    text = str(value)
+    """Return a value of JSON in words, cut where it is long."""
+    match value:
+        case Mapping():
+            text = ", ".join(f"{name}: {inner}" for name, inner in value.items())
+        case list():
+            text = ", ".join(map(str, value))
+        case _:
+            text = str(value)
     return text if len(text) <= 200 else f"{text[:197]}..."

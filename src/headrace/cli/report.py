@@ -8,6 +8,7 @@ import typer
 import headrace.artifact as artifact_io
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
+from headrace.kinds import kind_names
 from headrace.units import size
 
 
@@ -15,15 +16,17 @@ def report_command(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A plan, plan book, topology or profile, or a benchmark's result.", metavar="FILE"
+            help=f"An artifact with a page ({kind_names(lambda kind: kind.page)}), or the result "
+            "of a benchmark.",
+            metavar="FILE",
         ),
     ],
     output: Annotated[Path, output_option("File for the page (HTML).")],
 ) -> None:
-    """Draw a plan, book, network or benchmark result as one HTML page that needs no network.
+    """Draw an artifact or a benchmark's result as one HTML page that needs no network.
 
-    A plan's page has its certificate, a Gantt chart of links and shared capacities, the topology
-    with its bottleneck cut, and the candidates; a book's has algorithm bandwidth by size.
+    A plan's page has its certificate, its figures and what it was chosen from, and charts of what
+    it moves or stores over time; a profile's has what was measured.
     """
     from headrace.report.pages import page_of
 
