@@ -52,28 +52,25 @@ __all__ = [
     "predictor",
 ]
 
-__getattr__, __dir__ = deferred_names(
-    __name__,
-    __all__,
-    {
-        "Candidate": "plan.plan",
-        "Collective": "demand",
-        "Demand": "demand",
-        "DemandRow": "demand",
-        "Entry": "plan.book",
-        "HardwareProbes": "measure.pcie.probes",
-        "OrbitPlan": "plan.generators.orbits.plan",
-        "Plan": "plan.plan",
-        "PlanBook": "plan.book",
-        "Predictor": "plan.predict",
-        "ProbeKind": "measure.pcie.probes",
-        "ProbeRow": "measure.pcie.probes",
-        "Program": "program",
-        "RankGroups": "plan.locality",
-        "Schedule": "program",
-        "Transfer": "program",
-    },
-)
+_MODULES = {
+    "Candidate": "plan.plan",
+    "Collective": "demand",
+    "Demand": "demand",
+    "DemandRow": "demand",
+    "Entry": "plan.book",
+    "HardwareProbes": "measure.pcie.probes",
+    "OrbitPlan": "plan.generators.orbits.plan",
+    "Plan": "plan.plan",
+    "PlanBook": "plan.book",
+    "Predictor": "plan.predict",
+    "ProbeKind": "measure.pcie.probes",
+    "ProbeRow": "measure.pcie.probes",
+    "Program": "program",
+    "RankGroups": "plan.locality",
+    "Schedule": "program",
+    "Transfer": "program",
+}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
 
 
 def predictor(source: "Topology | Profile | PlanBook | Path") -> "Predictor":

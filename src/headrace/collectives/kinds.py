@@ -7,41 +7,40 @@ from headrace.collectives.plan.plan import Plan
 from headrace.collectives.program import Program
 from headrace.kinds import ForeignFormat, deferred, kind_of
 
-KINDS = (
-    kind_of(
-        Plan,
-        summary="a proven program for one collective and size, with its bound and candidates",
-        documentation="plan-format.md",
-        show="headrace.collectives.cli.show:show_plan",
-        verify="headrace.collectives.cli.show:verify_plan",
-        page="headrace.collectives.report.plan_page:plan_page",
-    ),
-    kind_of(
-        PlanBook,
-        summary="proven programs for every collective and size on one network",
-        documentation="plan-format.md",
-        show="headrace.collectives.cli.show:show_book",
-        verify="headrace.collectives.cli.show:verify_book",
-        page="headrace.collectives.report.book_page:book_page",
-    ),
-    kind_of(
-        OrbitPlan,
-        summary="one rank's sends, and the symmetries that map them to all ranks",
-        documentation="plan-format.md",
-        verify="headrace.collectives.cli.show:verify_orbit_plan",
-    ),
-    kind_of(
-        Program,
-        summary="lanes, steps and dependencies of one collective",
-        documentation="plan-format.md",
-        verify="headrace.collectives.cli.show:verify_program",
-    ),
-    kind_of(
-        HardwareProbes,
-        summary="recorded probes of one box's PCIe hardware",
-        documentation="adaptation.md",
-    ),
+PLAN = kind_of(
+    Plan,
+    summary="a proven program for one collective and size, with its bound and candidates",
+    documentation="plan-format.md",
+    show="headrace.collectives.cli.show:show_plan",
+    verify="headrace.collectives.cli.show:verify_plan",
+    page="headrace.collectives.report.plan_page:plan_page",
 )
+PLAN_BOOK = kind_of(
+    PlanBook,
+    summary="proven programs for every collective and size on one network",
+    documentation="plan-format.md",
+    show="headrace.collectives.cli.show:show_book",
+    verify="headrace.collectives.cli.show:verify_book",
+    page="headrace.collectives.report.book_page:book_page",
+)
+ORBIT_PLAN = kind_of(
+    OrbitPlan,
+    summary="one rank's sends, and the symmetries that map them to all ranks",
+    documentation="plan-format.md",
+    verify="headrace.collectives.cli.show:verify_orbit_plan",
+)
+PROGRAM = kind_of(
+    Program,
+    summary="lanes, steps and dependencies of one collective",
+    documentation="plan-format.md",
+    verify="headrace.collectives.cli.show:verify_program",
+)
+HARDWARE_PROBES = kind_of(
+    HardwareProbes,
+    summary="recorded probes of one box's PCIe hardware",
+    documentation="adaptation.md",
+)
+KINDS = (PLAN, PLAN_BOOK, ORBIT_PLAN, PROGRAM, HARDWARE_PROBES)
 
 FORMATS = (
     ForeignFormat(

@@ -77,35 +77,32 @@ __all__ = [
     "fsdp_hook",
 ]
 
-__getattr__, __dir__ = deferred_names(
-    __name__,
-    __all__,
-    {
-        "Advice": "plan.advice",
-        "AdviceRow": "plan.advice",
-        "AutomaticHook": "adapt.automatic",
-        "CodecTiming": "profile",
-        "CompressionPlan": "plan.plan",
-        "CompressionProfile": "profile",
-        "CriticalRegimes": "adapt.accordion",
-        "Family": "families",
-        "FormulaNetwork": "plan.network",
-        "FsdpHook": "run.fsdp",
-        "GradientBucket": "profile",
-        "Hook": "run.hook",
-        "LevelMetrics": "adapt.automatic",
-        "LevelSchedule": "adapt.schedule",
-        "Levels": "adapt.schedule",
-        "ModelTensor": "profile",
-        "NetworkTimes": "plan.network",
-        "RecordedNetwork": "plan.plan",
-        "ScheduleBinding": "adapt.binding",
-        "ScheduleState": "adapt.schedule",
-        "ScheduleUnit": "adapt.schedule",
-        "ScheduledHook": "adapt.scheduled",
-        "SeenMark": "adapt.schedule",
-    },
-)
+_MODULES = {
+    "Advice": "plan.advice",
+    "AdviceRow": "plan.advice",
+    "AutomaticHook": "adapt.automatic",
+    "CodecTiming": "profile",
+    "CompressionPlan": "plan.plan",
+    "CompressionProfile": "profile",
+    "CriticalRegimes": "adapt.accordion",
+    "Family": "families",
+    "FormulaNetwork": "plan.network",
+    "FsdpHook": "run.fsdp",
+    "GradientBucket": "profile",
+    "Hook": "run.hook",
+    "LevelMetrics": "adapt.automatic",
+    "LevelSchedule": "adapt.schedule",
+    "Levels": "adapt.schedule",
+    "ModelTensor": "profile",
+    "NetworkTimes": "plan.network",
+    "RecordedNetwork": "plan.plan",
+    "ScheduleBinding": "adapt.binding",
+    "ScheduleState": "adapt.schedule",
+    "ScheduleUnit": "adapt.schedule",
+    "ScheduledHook": "adapt.scheduled",
+    "SeenMark": "adapt.schedule",
+}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
 
 
 @overload

@@ -69,31 +69,28 @@ __all__ = [
     "include",
 ]
 
-_load, __dir__ = deferred_names(
-    __name__,
-    __all__,
-    {
-        "ConfigurationCandidate": "plan.plan",
-        "ConfigurationProposer": "adapt.propose",
-        "Index": "run.index",
-        "IndexAdaptation": "adapt.agent",
-        "IndexMetrics": "adapt.metrics",
-        "IndexPlan": "plan.plan",
-        "IndexProfile": "profile",
-        "Proposal": "adapt.propose",
-        "SeenActivity": "adapt.decide",
-        "SeenWorkload": "adapt.workload",
-        "SelectedKeys": "run.recorder",
-        "ShardedIndex": "run.sharded",
-        "TraceEncoding": "profile",
-        "TraceRecorder": "run.recorder",
-        "TuningAction": "adapt.decide",
-        "TuningLimits": "adapt.decide",
-        "TuningOutcome": "adapt.decide",
-        "TuningPhase": "adapt.decide",
-        "TuningState": "adapt.decide",
-    },
-)
+_MODULES = {
+    "ConfigurationCandidate": "plan.plan",
+    "ConfigurationProposer": "adapt.propose",
+    "Index": "run.index",
+    "IndexAdaptation": "adapt.agent",
+    "IndexMetrics": "adapt.metrics",
+    "IndexPlan": "plan.plan",
+    "IndexProfile": "profile",
+    "Proposal": "adapt.propose",
+    "SeenActivity": "adapt.decide",
+    "SeenWorkload": "adapt.workload",
+    "SelectedKeys": "run.recorder",
+    "ShardedIndex": "run.sharded",
+    "TraceEncoding": "profile",
+    "TraceRecorder": "run.recorder",
+    "TuningAction": "adapt.decide",
+    "TuningLimits": "adapt.decide",
+    "TuningOutcome": "adapt.decide",
+    "TuningPhase": "adapt.decide",
+    "TuningState": "adapt.decide",
+}
+_load, __dir__ = deferred_names(__name__, __all__, _MODULES)
 
 
 def include() -> Path:

@@ -11,10 +11,7 @@ __all__ = [
     "Records",
 ]
 
-__getattr__, __dir__ = deferred_names(
-    __name__,
-    __all__,
-    {
-        "Records": "records",
-    },
-)
+_MODULES = {
+    "Records": "records",
+}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)

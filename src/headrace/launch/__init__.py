@@ -23,20 +23,17 @@ __all__ = [
     "start_local",
 ]
 
-__getattr__, __dir__ = deferred_names(
-    __name__,
-    __all__,
-    {
-        "Message": "roles",
-        "OnLine": "job",
-        "Receive": "worker",
-        "Role": "roles",
-        "Roles": "roles",
-        "Send": "worker",
-        "Start": "roles",
-        "Streams": "roles",
-        "run_job": "job",
-        "run_worker": "worker",
-        "start_local": "roles",
-    },
-)
+_MODULES = {
+    "Message": "roles",
+    "OnLine": "job",
+    "Receive": "worker",
+    "Role": "roles",
+    "Roles": "roles",
+    "Send": "worker",
+    "Start": "roles",
+    "Streams": "roles",
+    "run_job": "job",
+    "run_worker": "worker",
+    "start_local": "roles",
+}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)

@@ -69,35 +69,32 @@ __all__ = [
     "partitioner",
 ]
 
-__getattr__, __dir__ = deferred_names(
-    __name__,
-    __all__,
-    {
-        "AttributeChange": "measure.attributes",
-        "BlockPlan": "plan.blocks",
-        "Capture": "measure.captured",
-        "Exactness": "exactness",
-        "FittedBlocks": "adapt.blocks",
-        "FittedModule": "run.fitted",
-        "Graph": "graph",
-        "HeldBytes": "plan.blocks",
-        "Implementation": "graph",
-        "MemoryPartitioner": "adapt.partition",
-        "MemoryPlan": "plan.plan",
-        "MemoryProfile": "profile",
-        "ModelInput": "profile",
-        "Operator": "graph",
-        "PreparedStep": "run.prepared",
-        "PreparedSteps": "run.prepared",
-        "Schedule": "schedule",
-        "ScheduledStep": "run.step",
-        "SolveProgress": "plan.solution",
-        "Step": "schedule",
-        "Storage": "graph",
-        "TracedCall": "measure.captured",
-        "VerifiedFigures": "plan.verify",
-    },
-)
+_MODULES = {
+    "AttributeChange": "measure.attributes",
+    "BlockPlan": "plan.blocks",
+    "Capture": "measure.captured",
+    "Exactness": "exactness",
+    "FittedBlocks": "adapt.blocks",
+    "FittedModule": "run.fitted",
+    "Graph": "graph",
+    "HeldBytes": "plan.blocks",
+    "Implementation": "graph",
+    "MemoryPartitioner": "adapt.partition",
+    "MemoryPlan": "plan.plan",
+    "MemoryProfile": "profile",
+    "ModelInput": "profile",
+    "Operator": "graph",
+    "PreparedStep": "run.prepared",
+    "PreparedSteps": "run.prepared",
+    "Schedule": "schedule",
+    "ScheduledStep": "run.step",
+    "SolveProgress": "plan.solution",
+    "Step": "schedule",
+    "Storage": "graph",
+    "TracedCall": "measure.captured",
+    "VerifiedFigures": "plan.verify",
+}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
 
 
 def fit(

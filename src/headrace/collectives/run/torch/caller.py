@@ -169,12 +169,7 @@ class Caller:
         return known
 
     def allreduce(
-        self,
-        known: Reduction,
-        address: int,
-        tensors: Tensors,
-        opts: Any,
-        bound: Binding = IN_PLACE,
+        self, known: Reduction, address: int, tensors: Tensors, opts: Any, bound: Binding = IN_PLACE
     ) -> dist.Work:
         """Run or submit a prepared allreduce at `address`."""
         call = known.prepared.at(

@@ -50,12 +50,7 @@ class ComparingCaller(Caller):
         return super().sequence() - self._comparisons
 
     def allreduce(
-        self,
-        known: Reduction,
-        address: int,
-        tensors: Tensors,
-        opts: Any,
-        bound: Binding = IN_PLACE,
+        self, known: Reduction, address: int, tensors: Tensors, opts: Any, bound: Binding = IN_PLACE
     ) -> dist.Work:
         """Compare an allreduce, then run or submit it."""
         _, combine, average = binding.arithmetic(tensors[0].dtype, opts.reduceOp)
