@@ -24,7 +24,7 @@ def write_cached(path: Path, artifact: Artifact, consequence: str) -> None:
 
 
 def read_cached(path: Path, load: Callable[[Path], _T], warning: str) -> _T | None:
-    """Return what a file holds; None if there is none, or, with a warning, it cannot be read."""
+    """Return a file's value; None if it is absent or, with a warning, cannot be read."""
     if not path.exists():
         return None
     try:

@@ -20,7 +20,7 @@ def read(values: Tensor) -> Tensor:
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
-    """Return what was computed on the CPU on a device, without waiting for it."""
+    """Return values of the CPU on a device, without waiting for the copy."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)

@@ -32,17 +32,17 @@ class DeferredCommand(TyperCommand):
         """The command, imported."""
         from headrace.cli.options import keeping_inputs
 
-        found = pkgutil.resolve_name(self._source)
-        if isinstance(found, typer.Typer):
-            found.info.help = self.help
-            for each in found.registered_commands:
-                assert each.callback is not None
-                each.callback = keeping_inputs(each.callback)
-            group = typer.main.get_group(found)
+        command = pkgutil.resolve_name(self._source)
+        if isinstance(command, typer.Typer):
+            command.info.help = self.help
+            for registered in command.registered_commands:
+                assert registered.callback is not None
+                registered.callback = keeping_inputs(registered.callback)
+            group = typer.main.get_group(command)
             _add_commands(group, self._path)
             return group
         alone = typer.Typer(add_completion=False)
-        alone.command(self.name)(keeping_inputs(found))
+        alone.command(self.name)(keeping_inputs(command))
         return typer.main.get_command(alone)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -85,8 +85,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(print_version: bool) -> None:
+    if print_version:
         typer.echo(f"headrace {headrace.__version__}")
         raise typer.Exit
 

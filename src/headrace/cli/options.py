@@ -43,10 +43,12 @@ def with_options(**readers: Callable[..., Any]) -> Callable[[Callable[..., Any]]
         options = {name: inspect.signature(reader).parameters for name, reader in readers.items()}
 
         @wraps(command)
-        def run(**given: Any) -> Any:
+        def run(**arguments: Any) -> Any:
             for name, reader in readers.items():
-                given[name] = reader(**{option: given.pop(option) for option in options[name]})
-            return command(**given)
+                arguments[name] = reader(
+                    **{option: arguments.pop(option) for option in options[name]}
+                )
+            return command(**arguments)
 
         parameters = [
             option
@@ -57,7 +59,7 @@ def with_options(**readers: Callable[..., Any]) -> Callable[[Callable[..., Any]]
                 else [parameter]
             )
         ]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
         return run
 
@@ -68,27 +70,29 @@ def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command that refuses to write to a file that another parameter names."""
 
     @wraps(command)
-    def run(**given: Any) -> Any:
+    def run(**arguments: Any) -> Any:
         hints = get_type_hints(command, include_extras=True)
-        outputs = {name for name in given if _is_output(hints.get(name))}
-        inputs = [each for name, each in given.items() if name not in outputs]
+        outputs = {name for name in arguments if _is_output(hints.get(name))}
+        inputs = [argument for name, argument in arguments.items() if name not in outputs]
         for name in outputs:
-            check_output(given[name], _flat(inputs))
-        return command(**given)
+            check_output(arguments[name], _flat(inputs))
+        return command(**arguments)
 
     return run
 
 
 def check_output(output: Path | None, inputs: Iterable[Any]) -> None:
     """Raise InputError if `output` is one of the paths in `inputs`."""
-    paths = (each.resolve() for each in inputs if isinstance(each, Path))
+    paths = (path.resolve() for path in inputs if isinstance(path, Path))
     if output is not None and output.resolve() in paths:
         raise InputError(f"{output}: is read by this command, too: needs another name")
 
 
 def _is_output(hint: Any) -> bool:
     """Return whether a parameter's annotation has an `output_option`."""
-    return any(getattr(each, "callback", None) is _checked for each in get_args(hint)[1:])
+    return any(
+        getattr(annotation, "callback", None) is _checked for annotation in get_args(hint)[1:]
+    )
 
 
 def _flat(values: Iterable[Any]) -> Iterator[Any]:

@@ -67,8 +67,8 @@ def presets_command() -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("preset", "parameters", "facts"):
         table.add_column(column, overflow="fold")
-    for name, made in PRESETS.items():
-        table.add_row(name, escape(", ".join(made.parameters)), escape(made.facts))
+    for name, preset in PRESETS.items():
+        table.add_row(name, escape(", ".join(preset.parameters)), escape(preset.facts))
     terminal().print(table)
 
 
@@ -98,25 +98,25 @@ def preset_command(
 
     if name not in PRESETS:
         raise InputError(f"preset {name!r} is unknown, needs one of: {', '.join(PRESETS)}")
-    chosen = PRESETS[name]
+    preset = PRESETS[name]
     arguments: dict[str, Any] = {}
     if nodes is not None:
         arguments["nodes"] = nodes
     if inter is not Between.AUTO:
         arguments["inter"] = inter.value
     if ranks is not None:
-        arguments["n" if "n" in chosen.parameters else "ranks"] = ranks
+        arguments["n" if "n" in preset.parameters else "ranks"] = ranks
     if shape is not None:
         sides = _value(shape, tuple[int, ...], "--shape")
-        arguments["shape" if "shape" in chosen.parameters else "hosts_per_rack"] = sides
+        arguments["shape" if "shape" in preset.parameters else "hosts_per_rack"] = sides
     for setting in settings or ():
-        key, value = _setting(setting, chosen)
+        key, value = _setting(setting, preset)
         arguments[key] = value
-    missing = chosen.missing(arguments)
-    if missing and arguments.keys() <= chosen.parameters.keys():  # else that is what is wrong
+    missing = preset.missing(arguments)
+    if missing and arguments.keys() <= preset.parameters.keys():  # else that is what is wrong
         option = _OPTIONS.get(missing[0], f"--set {missing[0]}=VALUE")
         raise TopologyError(f"preset {name} needs parameter '{missing[0]}': give {option}")
-    _write(chosen(**arguments), output, {"preset": name, "arguments": arguments})
+    _write(preset(**arguments), output, {"preset": name, "arguments": arguments})
 
 
 @app.command("import")
@@ -169,14 +169,14 @@ def import_command(
         costs = replace(costs, nic_bytes_per_s=_rate(nic_rate, "--nic-rate"))
     if pcie_rate is not None:
         costs = replace(costs, pcie_bytes_per_s=_rate(pcie_rate, "--pcie-rate"))
-    made = import_topology(
+    topology = import_topology(
         file,
         file_format.value,
         nodes=nodes,
         inter=inter.value,
         costs=costs,
     )
-    _write(made, output, {"imported": file.name, "format": file_format.value})
+    _write(topology, output, {"imported": file.name, "format": file_format.value})
 
 
 def _rate(gb_per_s: float, option: str) -> float:
@@ -220,7 +220,7 @@ def _value(text: str, kind: Any, where: str) -> Any:
             return {"true": True, "false": False}[text.lower()]
         return kind(text) if kind in (int, float) else text
     except (ValueError, KeyError) as error:
-        wanted = {int: "an integer", float: "a number", bool: "true or false"}
+        needs = {int: "an integer", float: "a number", bool: "true or false"}
         raise InputError(
-            f"{where} is {text!r}, needs {wanted.get(kind, 'integers such as 4x4')}"
+            f"{where} is {text!r}, needs {needs.get(kind, 'integers such as 4x4')}"
         ) from error

@@ -219,7 +219,7 @@ class Averager:
         return exchanges
 
     def finish(self) -> list[Exchanges]:
-        """Return what is left of the step when all exchanges of `add` are complete.
+        """Return the step's last exchanges, when all those of `add` are complete.
 
         When it has been run, the gradients are the means, and residuals and states the next step's.
         The generators make no exchanges but those of codecs that have several.
@@ -356,7 +356,7 @@ class Averager:
         return torch.zeros(shape) if residual is None else residual.clone().view(shape)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank keeps, by parameter name: tensors are not copied.
+        """Return this rank's state by parameter name: tensors are not copied.
 
         To be saved by every rank, as residuals are different on each.
         """

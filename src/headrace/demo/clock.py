@@ -30,17 +30,17 @@ def emit_everywhere(**event: Any) -> None:
     sys.stdout.flush()
 
 
-def timed(step: Callable[[Given], float], given: Given) -> tuple[float, float]:
+def timed(step: Callable[[Given], float], argument: Given) -> tuple[float, float]:
     """Return the time of a step (us) and its result."""
     start = time.perf_counter()
-    result = step(given)
+    result = step(argument)
     return (time.perf_counter() - start) * 1e6, result
 
 
-def computing_us(step: Callable[[Given], float], given: Given, steps: int) -> list[float]:
+def computing_us(step: Callable[[Given], float], argument: Given, steps: int) -> list[float]:
     """Return the times (us) of steps that send nothing, taken by all ranks at the same time."""
     dist.barrier()
-    return [timed(step, given)[0] for _ in range(steps)]
+    return [timed(step, argument)[0] for _ in range(steps)]
 
 
 def bucket_bytes(ddp: DistributedDataParallel) -> list[int]:
@@ -53,8 +53,8 @@ def bucket_bytes(ddp: DistributedDataParallel) -> list[int]:
 
 def allreduces_us(sizes: Sequence[int]) -> list[float]:
     """Return the time (us) of one allreduce of every size, with nothing else going on."""
-    found = {nbytes: _allreduce_us(nbytes) for nbytes in sorted(set(sizes))}
-    return [found[nbytes] for nbytes in sizes]
+    times_us = {nbytes: _allreduce_us(nbytes) for nbytes in sorted(set(sizes))}
+    return [times_us[nbytes] for nbytes in sizes]
 
 
 def _allreduce_us(nbytes: int) -> float:
@@ -70,7 +70,7 @@ def _allreduce_us(nbytes: int) -> float:
 
 def digest(model: nn.Module) -> str:
     """Return a digest of the weights: ranks that have the same have the same weights."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for parameter in model.parameters():
-        found.update(parameter.detach().numpy().tobytes())
-    return found.hexdigest()
+        sha.update(parameter.detach().numpy().tobytes())
+    return sha.hexdigest()

@@ -62,12 +62,12 @@ class Comparison:
     @property
     def predicted_us(self) -> float:
         """Predicted time of the allreduces of all buckets, one after another."""
-        return sum(each.predicted_us for each in self.forecasts)
+        return sum(forecast.predicted_us for forecast in self.forecasts)
 
     @property
     def bound_us(self) -> float:
         """Lower bound of the same."""
-        return sum(each.bound_us for each in self.forecasts)
+        return sum(forecast.bound_us for forecast in self.forecasts)
 
     @property
     def loss_difference(self) -> float:

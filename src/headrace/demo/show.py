@@ -173,10 +173,10 @@ def _racks(profile: "Profile", placement: RankHosts) -> Table:
     truth: dict[str, set[str]] = {}
     for host, rack in zip(placement.hosts, placement.racks, strict=True):
         truth.setdefault(rack, set()).add(host)
-    found = [set(group) for group in profile.host_groups]
+    groups = [set(group) for group in profile.host_groups]
     table = _table("rack", "its hosts", "group found", "")
     for rack, hosts in sorted(truth.items()):
-        best = max(found, key=lambda group: len(group & hosts))
+        best = max(groups, key=lambda group: len(group & hosts))
         same = "same" if best == hosts else "[red]differs[/]"
         table.add_row(rack, ", ".join(sorted(hosts)), ", ".join(sorted(best)), same)
     return table
@@ -213,7 +213,7 @@ def _rates(measured: Topology, truth: list[list[float]], placement: RankHosts) -
 
 
 def _shared(measured: Topology, truth: Topology) -> Iterator[str]:
-    found = {_pairs(measured, shared.links): shared.beta_us_per_mb for shared in measured.shared}
+    betas = {_pairs(measured, shared.links): shared.beta_us_per_mb for shared in measured.shared}
     told: set[frozenset[tuple[int, int]]] = set()
     for shared in truth.shared:
         pairs = _pairs(truth, shared.links)
@@ -223,8 +223,8 @@ def _shared(measured: Topology, truth: Topology) -> Iterator[str]:
         told.add(pairs)
         true = mbit(shared.beta_us_per_mb)
         what = f"{shared.name.replace('-uplink-', ' uplink, ')}"
-        if pairs in found:
-            yield f"{what}: {mbit(found[pairs]):.1f} ({true:.1f}) shared by {len(pairs)} links"
+        if pairs in betas:
+            yield f"{what}: {mbit(betas[pairs]):.1f} ({true:.1f}) shared by {len(pairs)} links"
         else:
             yield f"{what}: [red]not found[/] ({true:.1f}), shared by {len(pairs)} links"
 
@@ -289,8 +289,14 @@ def _allreduces(comparison: Comparison) -> Table:
     table = _table("allreduce", "plan", "predicted", "measured", "off", "bound")
     table.title = "headrace's allreduces, one after another"
     rows = [
-        (size(each.total_bytes), each.generator, each.predicted_us, measured, each.bound_us)
-        for each, measured in zip(
+        (
+            size(forecast.total_bytes),
+            forecast.generator,
+            forecast.predicted_us,
+            measured,
+            forecast.bound_us,
+        )
+        for forecast, measured in zip(
             comparison.forecasts, comparison.headrace.allreduces_us, strict=True
         )
     ]

@@ -41,14 +41,14 @@ def network() -> nn.Sequential:
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
     """Return 1437 images to train on and 360 held out: 8 x 8 pixels each, and labels."""
-    found: Any = load_digits()
-    images = torch.tensor(found.images, dtype=torch.float32).unsqueeze(1)
+    dataset: Any = load_digits()
+    images = torch.tensor(dataset.images, dtype=torch.float32).unsqueeze(1)
     images = (images - images.mean()) / images.std()
-    labels = torch.tensor(found.target, dtype=torch.int64)
+    labels = torch.tensor(dataset.target, dtype=torch.int64)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    held_out, rest = order[:HELD_OUT], order[HELD_OUT:]
+    held_out, training = order[:HELD_OUT], order[HELD_OUT:]
     return (
-        TensorDataset(images[rest], labels[rest]),
+        TensorDataset(images[training], labels[training]),
         TensorDataset(images[held_out], labels[held_out]),
     )
 

@@ -103,8 +103,8 @@ def run_training(
     events: dict[str, list[Message]] = {"step": [], "weights": [], "result": []}
     what = f"training on {backend}"
     with Roles(dict(enumerate(roles))) as ranks:
-        while found := ranks.expect(what, _SILENCE_S):
-            event = found[1]
+        while reported := ranks.expect(what, _SILENCE_S):
+            event = reported[1]
             events.setdefault(event.get("event", ""), []).append(event)
             if event.get("event") == "step" and on_step is not None:
                 on_step(len(events["step"]), steps + WARM_UP, event["loss"])
@@ -130,18 +130,18 @@ def _result(
     **_others: list[Message],
 ) -> TrainingResult:
     """Return the result from the ranks' events; all rank 0's but the digests of weights."""
-    [found] = result
+    [result_event] = result
     digests = [event["digest"] for event in weights]
     return TrainingResult(
         backend=backend,
         ranks=ranks,
         steps_us=tuple(event["us"] for event in step[WARM_UP:]),
-        computes_us=tuple(found["compute_us"]),
-        bucket_bytes=tuple(found["bucket_bytes"]),
-        allreduces_us=tuple(found["allreduce_us"]),
+        computes_us=tuple(result_event["compute_us"]),
+        bucket_bytes=tuple(result_event["bucket_bytes"]),
+        allreduces_us=tuple(result_event["allreduce_us"]),
         losses=tuple(event["loss"] for event in step),
-        loss=found["loss"],
-        right=found["right"],
-        images=found["images"],
+        loss=result_event["loss"],
+        right=result_event["right"],
+        images=result_event["images"],
         ranks_agree=len(digests) == ranks and len(set(digests)) == 1,
     )

@@ -77,9 +77,9 @@ def test_the_header_may_be_coloured_and_commands_may_stand_before_it() -> None:
         (MESH.replace("NV2 ", "NV1 ", 1), "rows GPU1 and GPU0 differ about the path"),
         (MESH.replace(" X  ", "NV1 ", 1), "column GPU0 is 'NV1', needs X, as it is the GPU itself"),
         (MESH.replace("NV2 ", " X  ", 1), "column GPU1 is 'X', needs no X, as they are two GPUs"),
-        (MESH.replace("\nGPU1\t", "\nGPU0\t"), "f:3: row GPU0 is there twice"),
+        (MESH.replace("\nGPU1\t", "\nGPU0\t"), "f:3: row GPU0 occurs twice"),
         (MESH[: MESH.index("\nGPU2") + 20], "f:4: row GPU2 has 3 cells, needs 12"),
-        (MESH.replace("GPU1\tGPU2", "GPU1\tGPU1", 1), "f:1: a device is there twice"),
+        (MESH.replace("GPU1\tGPU2", "GPU1\tGPU1", 1), "f:1: a device occurs twice"),
         (
             MESH.replace("NV2 ", "NV40"),
             "row GPU0 has 82 NVLinks, needs at most 18, or equally many",

@@ -137,7 +137,7 @@ class AutomaticHook(FollowingHook):
         self._use_level()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank keeps, the schedule's state included."""
+        """Return this rank's state, the schedule's included."""
         schedule = None if self.binding is None else self.binding.state_dict()
         return {**super().state_dict(), "schedule": schedule}
 

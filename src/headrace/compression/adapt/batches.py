@@ -151,7 +151,7 @@ class AccordionBatches(Sampler[list[int]]):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs, taken between two epochs or within one."""
+        """Return the state for a checkpoint, between two epochs or within one."""
         return {
             "state": self._state,
             "epochs": self.epochs,

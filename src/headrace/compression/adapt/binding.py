@@ -110,7 +110,7 @@ class ScheduleBinding:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs to go on in the middle of a window."""
+        """Return the state for a checkpoint, which may be in the middle of a window."""
         return {
             "schedule": repr(self.schedule),
             "state": self._state,

@@ -82,7 +82,7 @@ class Detector:
         self._squares.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was accumulated: tensors by name, and numbers."""
+        """Return the accumulated sums: tensors by name, and numbers."""
         sums = {name: self._sums[name].clone() for name in self._steps}
         return {"sums": sums, "steps": dict(self._steps), "squares": self._squares.clone()}
 

@@ -54,7 +54,7 @@ class ScheduledHook(FollowingHook):
         return self._binding
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank keeps, the schedule's state included."""
+        """Return this rank's state, the schedule's included."""
         schedule = {"binding": self.binding.state_dict(), "ended": self._ended}
         return {**super().state_dict(), "schedule": schedule}
 

@@ -33,7 +33,7 @@ class Coder(Protocol):
     sums: bool
 
     def scale(self, vector: Tensor) -> Tensor:
-        """Return what `encode` needs to know of a rank's whole vector: a number, or nothing."""
+        """Return the scale of a rank's whole vector for `encode`: one number, or none."""
         ...
 
     def encode(self, vector: Tensor, scale: Tensor, payload: Tensor, random: Random, /) -> None:

@@ -139,7 +139,7 @@ def slowest(ranks: Sequence[StepTimes]) -> StepTimes:
     """Return one step's times of the rank that is the last at each point: exchanges wait for it.
 
     Points are counted from the end of the exchange before, so that the parts add up to the time at
-    which the last rank is there: the optimizer's step, the forward pass, then each bucket.
+    which the last rank arrives: the optimizer's step, the forward pass, then each bucket.
     """
     other_us = max(times.other for times in ranks)
     forward = max(times.other + times.forward for times in ranks) - other_us

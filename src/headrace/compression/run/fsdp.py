@@ -92,7 +92,7 @@ class FsdpHook:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank keeps, by module; to be saved by every rank.
+        """Return this rank's state by module; to be saved by every rank.
 
         Fully sharded, this copies the residual: as much memory as an unsharded gradient.
         """

@@ -199,7 +199,7 @@ class Hook:
             _check_type(parameter, tensor, spec)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank keeps, by parameter name; to be saved by every rank.
+        """Return this rank's state by parameter name; to be saved by every rank.
 
         Tensors are not copied. Other bucket sizes or another bucket order make no difference.
         """

@@ -221,7 +221,7 @@ class CompressedReduceScatter(ReduceScatter):
                 part.coder.decode(again, own)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank keeps; residuals are copies, in the parameters' whole shapes."""
+        """Return this rank's state; residuals are copies, in the parameters' whole shapes."""
         residuals: dict[str, Tensor] = {}
         if self.residual is not None:
             parts = self.residual.split(self._group.sizes, dim=1)

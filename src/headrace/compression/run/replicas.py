@@ -42,7 +42,7 @@ class ReplicaAverage:
             raise
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank keeps of its shard, and which one that is."""
+        """Return this rank's state of its shard, and the shard's number."""
         shard = {"shard": self._group.rank, "shards": self._group.ranks}
         return {**shard, **self.averager.state_dict()}
 

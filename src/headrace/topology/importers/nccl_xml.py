@@ -143,7 +143,7 @@ def _nics(system: Element, source: str) -> list[_Nic]:
         nic.paths.append(path)
         if len(nic.paths) > _MAX_PLACES:
             raise TopologyError(
-                f"{element.where(source)}: is there more than {_MAX_PLACES} times, needs distinct "
+                f"{element.where(source)}: occurs more than {_MAX_PLACES} times, needs distinct "
                 "names"
             )
     if len(nics) > MAX_GPUS:

@@ -95,7 +95,7 @@ def _rows(text: str, source: str) -> tuple[list[str], MatrixRows]:
                 break
             continue
         if cells[0] in rows:
-            raise TopologyError(f"{source}:{number}: row {cells[0]} is there twice")
+            raise TopologyError(f"{source}:{number}: row {cells[0]} occurs twice")
         if len(cells) <= len(devices):
             raise TopologyError(
                 f"{source}:{number}: row {cells[0]} has {len(cells) - 1} cells, needs "
@@ -121,7 +121,7 @@ def _devices(line: str, where: str) -> list[str]:
     if len(devices) > 2 * MAX_GPUS:
         raise TopologyError(f"{where}: has more than {2 * MAX_GPUS} devices")
     if len(set(devices)) < len(devices):
-        raise TopologyError(f"{where}: a device is there twice, needs distinct names")
+        raise TopologyError(f"{where}: a device occurs twice, needs distinct names")
     return devices
 
 
