@@ -15,7 +15,7 @@ from torch import nn
 from headrace.facades import offered_by
 from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.adapt.options import StepOptions
-from headrace.memory.adapt.outside import BlockCall, Outside, traced_outside
+from headrace.memory.adapt.outside_blocks import BlockCall, Outside, traced_outside
 from headrace.memory.adapt.planner import StepPlanner
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph

@@ -25,8 +25,8 @@ from headrace.errors import ArtifactError
 from headrace.fields import Field
 from headrace.memory.measure.timing import Cost, device_name
 from headrace.memory.plan.effort import SolveEffort
-from headrace.memory.plan.match import require_match
 from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.step_match import require_match
 from headrace.memory.profile import MemoryProfile
 from headrace.settings import Settings
 

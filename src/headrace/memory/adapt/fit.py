@@ -17,8 +17,8 @@ from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.step import StepConditions, device_of, require_trainable, sample_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
-from headrace.memory.plan.match import require_match, shapes_of
 from headrace.memory.plan.plan import MemoryPlan
+from headrace.memory.plan.step_match import require_match, shapes_of
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule

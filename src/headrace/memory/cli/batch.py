@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
-from headrace.memory.cli.measure import StepOptions, profile_of
+from headrace.memory.cli.measure import ProfileOptions, profile_of
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.measure.roofline import Roofline
 from headrace.memory.plan.largest import largest_below, largest_that_fits
@@ -19,7 +19,7 @@ _DEVICE = Roofline(
 
 
 def largest_batch(
-    model: str, budget_bytes: int, options: StepOptions, report: Callable[[str], None]
+    model: str, budget_bytes: int, options: ProfileOptions, report: Callable[[str], None]
 ) -> tuple[int, MemoryProfile]:
     """Return the largest batch whose step has a schedule within a budget, and its measured profile.
 

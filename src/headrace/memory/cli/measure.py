@@ -55,7 +55,7 @@ DeviceOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepOptions:
+class ProfileOptions:
     """Options of a step's profile.
 
     Attributes
@@ -89,7 +89,7 @@ def measure_step_command(
     Costs in the cache folder are not used.
     """
     check_output(output, [device])
-    options = StepOptions(
+    options = ProfileOptions(
         exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
         conditions={"accumulates": accumulates, "ddp": ddp, "offload": offload},
         device=None if device is None else load_roofline(device),
@@ -106,7 +106,7 @@ def measure_step_command(
         terminal(stderr=True).print(load.warning, soft_wrap=True)
 
 
-def measured_profile(model: str, options: StepOptions) -> "MemoryProfile":
+def measured_profile(model: str, options: ProfileOptions) -> "MemoryProfile":
     """Return the profile of the step of a ``module:function``.
 
     Raises
@@ -119,7 +119,7 @@ def measured_profile(model: str, options: StepOptions) -> "MemoryProfile":
     return profile_of(model_and_sample, model, options)
 
 
-def profile_of(model_and_sample: object, name: str, options: StepOptions) -> "MemoryProfile":
+def profile_of(model_and_sample: object, name: str, options: ProfileOptions) -> "MemoryProfile":
     """Return the profile of a step, by what a user's function returned; see `measured_profile`."""
     parts: tuple[Any, ...] = (
         tuple(cast(Iterable[Any], model_and_sample))

@@ -88,7 +88,7 @@ def plan_step_command(
     texts = [text.strip() for text in budget.split(",")]
     budgets = {parse_budget(text): text for text in texts}
     check_output(output, [Path(source), device, energy])
-    options = measure.StepOptions(
+    options = measure.ProfileOptions(
         exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
         conditions={"accumulates": accumulates, "ddp": ddp, "offload": offload},
         device=None if device is None else load_roofline(device),
@@ -131,7 +131,7 @@ def plan_step_command(
 
 
 def _profile(
-    source: str, budgets: Sequence[int], options: measure.StepOptions, *, largest_batch: bool
+    source: str, budgets: Sequence[int], options: measure.ProfileOptions, *, largest_batch: bool
 ) -> MemoryProfile:
     is_file = Path(source).exists()
     if not is_file and ":" not in source:
@@ -157,7 +157,7 @@ def _profile(
     return profile
 
 
-def _loaded(source: str, options: measure.StepOptions) -> MemoryProfile:
+def _loaded(source: str, options: measure.ProfileOptions) -> MemoryProfile:
     profile, exactness = MemoryProfile.load(source), options.exactness
     asked = {**options.conditions, "device": options.device}
     if refused := [f"--{name}" for name, value in asked.items() if value]:
@@ -180,8 +180,8 @@ def _loaded(source: str, options: measure.StepOptions) -> MemoryProfile:
 
 
 def _starts(start: Path | None, profile: MemoryProfile) -> tuple[Schedule, ...]:
-    from headrace.memory.plan.match import require_match
     from headrace.memory.plan.plan import MemoryPlan
+    from headrace.memory.plan.step_match import require_match
 
     if start is None:
         return ()
