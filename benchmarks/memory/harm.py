@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks.harness import Report
 from headrace.memory import BudgetError, CaptureError, fit, fit_blocks
 from headrace.memory.adapt.fit import fitted_module
-from headrace.memory.cli.measure import StepOptions, profile_of
+from headrace.memory.cli.measure import ProfileOptions, profile_of
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import optimizer_bytes
@@ -65,7 +65,7 @@ def _no_plan(_captured: Capture) -> dict[int, Schedule]:
     raise FailureError
 
 
-_OPTIONS = StepOptions(exactness=Exactness.ROUNDED, conditions={}, device=None, cache=False)
+_OPTIONS = ProfileOptions(exactness=Exactness.ROUNDED, conditions={}, device=None, cache=False)
 
 
 class Job:
