@@ -64,9 +64,9 @@ def traced_layers(
         layers = _configuration(_KINDS[function], count // parts, biases, bidirectional, tensors)
         observed = _observed(
             layers,
-            _geometry(x),
-            tuple(map(_geometry, tensors[1 : 1 + len(states)])),
-            tuple(map(_geometry, tensors[1 + len(states) :])),
+            _Geometry.of(x),
+            tuple(map(_Geometry.of, tensors[1 : 1 + len(states)])),
+            tuple(map(_Geometry.of, tensors[1 + len(states) :])),
         )
         x, *ends, _ = _Layers.apply(layers, observed, len(states), *tensors)
         last.append(ends)
@@ -235,12 +235,28 @@ class _Observation:
     state_dtype: torch.dtype
 
 
-_Geometry = tuple[tuple[int, ...], torch.dtype, torch.device]
-"""Shape, type and device of a tensor."""
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """Shape, type and device of a tensor, and its dimensions in the order of memory.
 
+    Kernels copy an input whose steps are not its outermost dimension, as with `batch_first`.
+    """
 
-def _geometry(tensor: Tensor) -> _Geometry:
-    return tuple(tensor.shape), tensor.dtype, tensor.device
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "_Geometry":
+        strides = tensor.stride()
+        order = sorted(range(tensor.dim()), key=lambda dimension: -strides[dimension])
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.device, tuple(order))
+
+    def zeros(self) -> Tensor:
+        shape = [self.shape[dimension] for dimension in self.order]
+        dense = torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return dense.permute([self.order.index(dimension) for dimension in range(len(shape))])
 
 
 @lru_cache(maxsize=1024)
@@ -248,7 +264,7 @@ def _observed(
     layers: Layers, x: _Geometry, states: tuple[_Geometry, ...], weights: tuple[_Geometry, ...]
 ) -> _Observation:
     """Run layers on few steps of the geometry that is given, and conclude to all steps."""
-    (steps, *shape), dtype, device = x
+    (steps, *shape), dtype, device = x.shape, x.dtype, x.device
     if device.type == "meta":
         return _Observation(
             graph_bytes=0, refers_to_outputs=True, output_dtype=dtype, state_dtype=dtype
@@ -261,7 +277,7 @@ def _observed(
     ):
 
         def run(length: int) -> _Observation:
-            return _run(layers, ((length, *shape), dtype, device), states, weights)
+            return _run(layers, replace(x, shape=(length, *shape)), states, weights)
 
         if steps <= more:
             return run(steps)
@@ -280,29 +296,24 @@ def _uses_library(layers: Layers, dtype: torch.dtype, device: torch.device) -> b
 def _run(
     layers: Layers, x: _Geometry, states: tuple[_Geometry, ...], weights: tuple[_Geometry, ...]
 ) -> _Observation:
-    def zeros(geometry: _Geometry) -> Tensor:
-        shape, dtype, device = geometry
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    operands = (zeros(x), [*map(zeros, states)], [*map(zeros, weights)])
-    stored: set[int] = set()
-
-    def note(tensor: Tensor) -> Tensor:
-        stored.add(tensor.untyped_storage().data_ptr())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        *outputs, _ = recurrent(*operands, layers)
+    operands = (
+        x.zeros(),
+        [state.zeros() for state in states],
+        [weight.zeros() for weight in weights],
+    )
+    *outputs, _ = recurrent(*operands, layers)
     created = {output.untyped_storage().data_ptr(): output for output in outputs}
-    kept_bytes = allocations_of(lambda: recurrent(*operands, layers), operands[0].device).kept_bytes
-    on_host = x[2].type == "cpu"  # where what is asked for is recorded, not what is allocated
+    kept_bytes = allocations_of(lambda: recurrent(*operands, layers), x.device).kept_bytes
+    # hooks of saved tensors, which would show what the graph stores, are off in a trace
+    without_outputs = allocations_of(lambda: recurrent(*operands, layers)[-1], x.device)
+    on_host = x.device.type == "cpu"  # where what is asked for is recorded, not what is allocated
     graph_bytes = kept_bytes - sum(
         output.untyped_storage().nbytes() if on_host else rounded_bytes(output)
         for output in created.values()
     )
     return _Observation(
         graph_bytes=max(graph_bytes, 0),
-        refers_to_outputs=not stored.isdisjoint(created),
+        refers_to_outputs=without_outputs.kept_bytes > graph_bytes,
         output_dtype=outputs[0].dtype,
         state_dtype=outputs[1].dtype,
     )
