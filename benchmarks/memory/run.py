@@ -12,6 +12,7 @@ from benchmarks.memory import (
     harm,
     implementations,
     models,
+    no_harm,
     phases,
     planning,
     precision,
@@ -22,6 +23,7 @@ from benchmarks.sections import Section, run_sections
 
 SECTIONS: tuple[Section, ...] = (
     resnet,
+    no_harm,
     gpt,
     planning,
     ablations,
