@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from headrace.testbed import network
+from tests.conformance import warm
 from tests.waiting import HANG_S
 
 DEADLINE_S = 200
 EXAMPLES = Path(__file__).parents[1] / "examples"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -28,9 +30,8 @@ def run(*command: str | Path, cwd: Path) -> str:
         command,
         cwd=cwd,
         env={
-            **os.environ,
+            **warm.environment(),
             "PATH": path,
-            "OMP_NUM_THREADS": "1",
             "HEADRACE_CACHE": str(cwd / "cache"),
         },
         stdout=subprocess.PIPE,
@@ -62,8 +63,8 @@ def accuracy(said: str) -> float:
 
 
 def test_01_train_under_torchrun(installed: None, tmp_path: Path) -> None:
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    said = run(*torchrun, "--nproc-per-node", "2", EXAMPLES / "01-train.py", cwd=tmp_path)
+    job = warm.command(str(EXAMPLES / "01-train.py"))
+    said = run(*warm.command(*TORCHRUN, "--no-python", *job), cwd=tmp_path)
     assert accuracy(said) > 85
 
 
@@ -79,9 +80,6 @@ def test_02_plan_on_a_laptop(tmp_path: Path) -> None:
     assert "lower bound" in said
     proven = run(sys.executable, "-m", "headrace", "verify", "a.book", cwd=tmp_path)
     assert "programs proven" in proven
-
-
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 @pytest.mark.parametrize("start", [(), pytest.param(TORCHRUN, marks=pytest.mark.slow)])
@@ -131,7 +129,7 @@ def test_accelerate_without_a_gpu_trains_every_rank_by_itself(
 
 
 def test_06_fit(tmp_path: Path) -> None:
-    said = run(sys.executable, EXAMPLES / "06-fit.py", cwd=tmp_path)
+    said = run(*warm.command(str(EXAMPLES / "06-fit.py")), cwd=tmp_path)
     found = re.search(r"budget 12MiB: predicted peak (\S+) MiB, (\d\.\d\d) of the time", said)
     assert found is not None
     assert float(found[1]) <= 12

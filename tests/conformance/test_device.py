@@ -4,13 +4,12 @@ One GPU is enough: its ranks share it.
 """
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.conformance import device_sample
+from tests.conformance import device_sample, warm
 from tests.conformance.launch import environment, free_port, outputs, ranks
 
 SCRIPT = Path(device_sample.__file__)
@@ -63,7 +62,7 @@ def said(*backends: str) -> list[str]:
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), RANK="0", WORLD_SIZE="1"
     )
     done = subprocess.run(
-        [sys.executable, "-c", ASK, *backends],
+        warm.command("-c", ASK, *backends),
         env=alone,
         text=True,
         capture_output=True,

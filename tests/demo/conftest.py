@@ -6,10 +6,12 @@ import pytest
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.demo import training
 from headrace.demo.forecast import forecast
 from headrace.demo.scenario import SPEC, Comparison, RankHosts, rank_hosts
 from headrace.demo.training import TrainingResult
 from headrace.testbed import network
+from tests.conformance import warm
 
 BUCKETS = (1_612_840, 2_103_296, 595_968)
 
@@ -19,6 +21,14 @@ def backend_registered() -> None:
     """Fail where torch does not know the backend: the script itself imports no headrace."""
     if not entry_points(group="torch.backends", name="headrace"):
         pytest.fail("headrace is not installed, but torch finds its backend so: see make test")
+
+
+@pytest.fixture
+def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the demo's ranks forked from a process that has torch imported."""
+    for name in ("PYTHONPATH", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, warm.environment()[name])
+    monkeypatch.setattr(training, "_JOB", warm.command("-m", "headrace.demo.train"))
 
 
 @pytest.fixture

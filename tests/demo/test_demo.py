@@ -50,7 +50,7 @@ def test_the_whole_demo_on_shaped_links(
 
 
 def test_the_demo_on_loopback_is_paced_and_says_so(
-    backend_registered: None, capsys: pytest.CaptureFixture[str]
+    backend_registered: None, forked_ranks: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = run_demo(Show(Console()), spec=PAIR, order="rack", steps=2, fallback=True)
     # unpaced, the gradients take some 10 ms
@@ -60,7 +60,7 @@ def test_the_demo_on_loopback_is_paced_and_says_so(
     assert "as fast" not in said
 
 
-def test_a_job_that_fails_is_an_error_that_says_why() -> None:
+def test_a_job_that_fails_is_an_error_that_says_why(forked_ranks: None) -> None:
     with Testbed.up(PAIR, fallback=True) as testbed:
         run = testbed.run
         with pytest.raises(CommunicationError, match=r"(?s)rank 0 on host1.*carrier-pigeon"):

@@ -12,6 +12,7 @@ from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.errors import TestbedError
 from headrace.testbed import Testbed, TestbedSpec, network, run_ranks
 from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
+from tests.conformance import warm
 from tests.conformance.launch import environment
 from tests.testbed.conftest import assert_gone
 from tests.waiting import HANG_S
@@ -108,7 +109,7 @@ def test_jobs_of_either_family(
         port = str(testbed.record.master_port)
         codes = run_ranks(
             testbed,
-            [sys.executable, "-W", "ignore::FutureWarning", "-c", JOB, port],
+            warm.command("-c", JOB, port),
             [0, 1, 2],
             env=kept,
             on_line=lambda rank, line: lines.append(line),

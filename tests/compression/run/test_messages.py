@@ -1,5 +1,6 @@
 """Exchanges by messages on Gloo, against the definition; failures end all of them."""
 
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -10,26 +11,34 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from headrace.compression.codecs.requests import AllGather, AllToAll
 from headrace.compression.run.messages import Messages
+from tests.conformance.launch import all_succeed
 
 TIMEOUT_S = 30.0
 
 
-def _rank(rank: int, ranks: int, store: str, work: Callable[[int, int], None]) -> None:
-    torch.set_num_threads(1)
+RANK = """
+import sys
+from tests.compression.run import test_messages
+test_messages.be_rank(*sys.argv[1:])
+"""
+
+
+def be_rank(ranks: str, store: str, name: str) -> None:
+    """Run a function of this module in a group, in a process of its own."""
+    rank = int(os.environ["RANK"])
     timeout = timedelta(seconds=TIMEOUT_S)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timeout
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=int(ranks), timeout=timeout
     )
-    work(rank, ranks)
+    globals()[name](rank, int(ranks))
     dist.destroy_process_group()
 
 
 def _run(ranks: int, folder: Path, work: Callable[[int, int], None]) -> None:
-    mp.spawn(_rank, (ranks, str(folder / "store"), work), nprocs=ranks)  # pyright: ignore[reportPrivateImportUsage]
+    all_succeed(RANK, ranks, str(ranks), str(folder / "store"), work.__name__)
 
 
 def _group() -> Any:
