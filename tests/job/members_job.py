@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from headrace.errors import StaleEpochError
 from headrace.job.agreement import own_connection
-from headrace.job.members import Member, View
+from headrace.job.members import RoleMember, View
 from headrace.launch.worker import Receive, Send, run_worker
 
 PORT, ROLE = int(sys.argv[1]), sys.argv[2]
@@ -25,7 +25,7 @@ def member_of(receive: Receive, send: Send) -> None:
             epoch=view.epoch, incarnation=incarnation, pid=os.getpid(), payload=payload.decode()
         )
 
-    member = Member(own_connection(store), ROLE, incarnation, load)
+    member = RoleMember(own_connection(store), ROLE, incarnation, load)
 
     def work() -> None:
         while True:

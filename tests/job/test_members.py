@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import CommunicationError, InputError, StaleEpochError
 from headrace.job.agreement import own_connection
-from headrace.job.members import Coordinator, Member, View, member_name
+from headrace.job.members import Membership, RoleMember, View, member_name
 from headrace.launch.roles import Role, Roles
 from tests.conformance.launch import ROOT, environment, free_port
 from tests.conformance.warm import program_arguments
@@ -34,7 +34,7 @@ class Process:
         self.silent = self.refusing = self.killed = False
         self.before: Callable[[str, str], None] = lambda _action, _key: None
         store = job.store(len(job.processes), before=lambda *action: self.before(*action))
-        self.member = Member(store, role, incarnation, self._load, stop=job.stop)
+        self.member = RoleMember(store, role, incarnation, self._load, stop=job.stop)
         self.threads = [
             threading.Thread(target=self._guarded, args=(action,), daemon=True)
             for action in (self._agent, self._worker)
@@ -86,8 +86,8 @@ class Job:
 
     def coordinator(
         self, limit_s: float = ENDLESS_S, **options: Callable[[str, str], None]
-    ) -> Coordinator:
-        return Coordinator(
+    ) -> Membership:
+        return Membership(
             self.store(99, **options), load_s=limit_s, promise_s=limit_s, lost=lambda: self.lost
         )
 
@@ -162,7 +162,7 @@ def test_work_of_two_epochs_never_overlaps(seed: int, delay_us: int, changes: li
                 assert isinstance(process.error, StaleEpochError)
 
 
-def two_members(job: Job, coordinator: Coordinator) -> Mapping[str, int]:
+def two_members(job: Job, coordinator: Membership) -> Mapping[str, int]:
     members = {"server": 0, "trainer": 0}
     for role in members:
         job.begin(role)
@@ -321,7 +321,7 @@ def test_processes_that_are_killed_or_stopped_are_replaced() -> None:
     lost: set[str] = set()
     pids: dict[str, int] = {}
 
-    def enter(coordinator: Coordinator, started: Mapping[str, int]) -> int:
+    def enter(coordinator: Membership, started: Mapping[str, int]) -> int:
         """Change to the view of `started` processes, and wait until all have entered it."""
         members = {name.split()[0]: incarnation for name, incarnation in started.items()}
         with no_hang():
@@ -343,7 +343,7 @@ def test_processes_that_are_killed_or_stopped_are_replaced() -> None:
             processes.send(name, {"incarnation": 0})
         processes.send("server again", {"incarnation": 1})
         limits_s = {"load_s": HANG_S, "promise_s": HANG_S}
-        coordinator = Coordinator(own_connection(store), lost=lambda: lost, **limits_s)
+        coordinator = Membership(own_connection(store), lost=lambda: lost, **limits_s)
         enter(coordinator, {"trainer": 0, "server": 0})
         os.kill(pids["trainer"], signal.SIGKILL)
         lost.add("trainer, incarnation 0")

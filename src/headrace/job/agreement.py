@@ -112,7 +112,7 @@ def rank_names(ranks: int) -> tuple[str, ...]:
     return tuple(f"rank {rank}" for rank in range(ranks))
 
 
-class Switch(Protocol):
+class ChangeSwitch(Protocol):
     """Interface of what stops a member's work for a change: a `switch.CallSwitch`, or by epochs."""
 
     def sequence(self) -> int:
@@ -332,7 +332,7 @@ class Follower:
         self,
         store: Store,
         member: str,
-        switch: Switch,
+        switch: ChangeSwitch,
         *,
         handlers: Mapping[str, Callable[[bytes], Activation]],
         stop: threading.Event | None = None,
@@ -439,7 +439,7 @@ class Follower:
 class _Pace:
     """Rate of calls, to promise no more of them than are made until a verdict."""
 
-    def __init__(self, switch: Switch) -> None:
+    def __init__(self, switch: ChangeSwitch) -> None:
         self._switch = switch
         self._then = self._now = (time.monotonic(), switch.sequence())
 

@@ -7,7 +7,7 @@ with it, end their work of the current epoch, and enter the next one together (`
 does.
 
 A member that counts as lost may still be running, behind a broken network, and not learn that it
-was replaced. So every message between members carries its sender's epoch, and `Member.admit`
+was replaced. So every message between members carries its sender's epoch, and `RoleMember.admit`
 refuses those of earlier epochs: an incarnation that is in no current view cannot change anything.
 """
 
@@ -65,7 +65,7 @@ def member_name(role: str, incarnation: int) -> str:
     return f"{role}, incarnation {incarnation}"
 
 
-class Coordinator:
+class Membership:
     """Proposer of views. One that replaces another that died goes on from its last view.
 
     Parameters
@@ -145,7 +145,7 @@ class Coordinator:
                 self._store.withdraw(_leave(name))
 
 
-class Member:
+class RoleMember:
     """One incarnation's part: an agent thread calls `poll`, other threads work.
 
     Parameters
@@ -250,7 +250,7 @@ class Member:
 
 
 class EpochGate:
-    """Lets the work of one epoch at a time in; the `agreement.Switch` of a member.
+    """Lets the work of one epoch at a time in; the `agreement.ChangeSwitch` of a member.
 
     Attributes
     ----------
@@ -269,7 +269,7 @@ class EpochGate:
 
     @contextmanager
     def work(self, timeout_s: float) -> Generator[int]:
-        """See `Member.work`."""
+        """See `RoleMember.work`."""
         with self._state:
             self._wait(lambda: self.epoch > 0 and not self._holds(), timeout_s, "no epoch began")
             self._working += 1
@@ -282,7 +282,7 @@ class EpochGate:
                 self._state.notify_all()
 
     def admit(self, epoch: int, sender: str, timeout_s: float) -> None:
-        """See `Member.admit`."""
+        """See `RoleMember.admit`."""
         with self._state:
             self._wait(
                 lambda: self.epoch >= epoch,
