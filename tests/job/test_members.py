@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from headrace.errors import CommunicationError, InputError, StaleEpochError
 from headrace.job.agreement import own_connection
 from headrace.job.members import Membership, RoleMember, View, member_name
 from headrace.launch.roles import Role, Roles
-from tests.conformance.launch import ROOT, environment, free_port
-from tests.conformance.warm import program_arguments
+from tests.conformance.launch import free_port
+from tests.conformance.warm import command, environment
 from tests.job.stores import MemoryStore
 from tests.waiting import ENDLESS_S, HANG_S, STALL_S, no_hang, wait_until
 
@@ -309,11 +310,11 @@ def test_processes_that_are_killed_or_stopped_are_replaced() -> None:
     port = free_port()
     store: Any = dist.TCPStore("127.0.0.1", port, is_master=True)  # pyright: ignore[reportPrivateImportUsage]
     variables = environment()
-    script = str(ROOT / "tests" / "job" / "members_job.py")
+    script = str(Path(__file__).with_name("members_job.py"))
     roles = {
         name: Role(
             name=name,
-            argv=program_arguments(0, [script, str(port), name.split()[0]], variables),
+            argv=command(script, str(port), name.split()[0], number=0),
             env=variables,
         )
         for name in ("trainer", "server", "server again")
