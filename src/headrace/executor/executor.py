@@ -188,7 +188,7 @@ class Executor:
         ------
         UnverifiedPlanError : if `proof` is by another verifier or of another program.
         """
-        return programs.load(program, proof, self.rank)
+        return programs.load_program(program, proof, self.rank)
 
     def prepare(
         self,

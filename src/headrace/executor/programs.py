@@ -112,7 +112,7 @@ class LoadedProgram:
     digest: str
 
 
-def load(program: ExecutableProgram, proof: ProgramProof, rank: int) -> LoadedProgram:
+def load_program(program: ExecutableProgram, proof: ProgramProof, rank: int) -> LoadedProgram:
     """Load one rank's part of a program, if `proof` is its proof."""
     digest = program.digest
     proof.check(digest)

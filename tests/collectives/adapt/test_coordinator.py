@@ -12,10 +12,10 @@ from headrace.collectives.adapt.act.background import (
     plan_request,
 )
 from headrace.collectives.adapt.act.rebook import QUICKTUNE
-from headrace.collectives.adapt.coordinator import Coordinator
+from headrace.collectives.adapt.coordinator import AdaptationCoordinator
 from headrace.collectives.adapt.observe.network import KnownNetwork
 from headrace.collectives.adapt.observe.traffic import Traffic
-from headrace.collectives.adapt.policy import Limits, Phase
+from headrace.collectives.adapt.policy import AdaptationPhase, Limits
 from headrace.collectives.demand import Collective
 from headrace.errors import InputError
 from headrace.topology import Topology
@@ -67,7 +67,7 @@ class Story:
         self.planner = planner or InlinePlanner()
         book = book_for(topology, SIZE)
         self.job = SimulatedJob(topology=topology, book=book, sizes=(SIZE, SIZE, 1024), **job)
-        self.coordinator = Coordinator(self.job, book, self.planner, limits=LIMITS)
+        self.coordinator = AdaptationCoordinator(self.job, book, self.planner, limits=LIMITS)
 
     def run(self, steps: int, straggle_at: int | None = None) -> None:
         for index in range(steps):
@@ -104,7 +104,7 @@ def test_noise_and_stragglers_alone_move_nothing(
     story.run(150, straggle_at=70)
     assert not story.why
     assert not story.job.probes
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
 @pytest.mark.sampled(1)
@@ -125,14 +125,14 @@ def test_a_slow_host_is_relieved_and_gets_its_share_back(
     assert tuned_s < 0.8 * slow_s
     story.run(60)
     assert story.job.ideal_s() <= 1.02 * tuned_s
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
     found = story.coordinator.records
     assert any(f"host{host}-out" in event.get("network", {}) for event in found.events)
 
     story.job.slow({})
     story.run(60)
     assert story.job.ideal_s() <= 1.05 * before_s
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
 @pytest.mark.sampled(1)
@@ -158,7 +158,7 @@ def test_what_is_explained_is_a_whole_step_of_every_rank(
     assert story.why
     assert shares
     assert min(shares) > 0.95  # a window that begins within a step counts it by the mean
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
 def test_a_narrowed_uplink_calls_for_another_plan(narrow: Topology) -> None:
@@ -172,7 +172,7 @@ def test_a_narrowed_uplink_calls_for_another_plan(narrow: Topology) -> None:
     )
     assert best is not None
     assert story.job.ideal_s() <= min(slow_s, story.job.ideal_s(best)) * 1.02
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
 def test_a_change_while_planning_drops_the_plans(uniform: Topology) -> None:
@@ -180,7 +180,7 @@ def test_a_change_while_planning_drops_the_plans(uniform: Topology) -> None:
     story.run(40)
     story.job.slow({"host0-out": 0.5, "host0-in": 0.5})
     story.run(10)
-    assert story.coordinator.phase is Phase.PLANNING
+    assert story.coordinator.phase is AdaptationPhase.PLANNING
     story.job.slow({"host0-out": 0.2, "host0-in": 0.2})
     story.run(20)
     assert story.planner.forgotten
@@ -209,7 +209,7 @@ def test_plans_that_fail_leave_the_one_there_is(uniform: Topology) -> None:
     story.run(40)
     assert not story.why
     assert story.events("failed")
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
 def test_slower_computing_is_not_blamed_on_the_network(uniform: Topology) -> None:
@@ -227,12 +227,12 @@ def test_an_announced_change_of_steps_moves_nothing(uniform: Topology, factor: f
     """Another codec: other rates of connections, another time of steps, the same calls."""
     story = Story(uniform)
     story.run(40)
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
     story.job.announce()
     story.job.compute_s *= factor
     story.job.slow({"host3-out": 0.5, "host3-in": 0.5})  # as small messages look, from the start
     story.run(60)
-    assert [event["phase"] for event in story.events("announced")] == [Phase.WATCHING]
+    assert [event["phase"] for event in story.events("announced")] == [AdaptationPhase.WATCHING]
     assert not any(story.events(name) for name in ("change", "look", "plan", "probe", "swap"))
 
 
@@ -242,7 +242,7 @@ def test_a_diagnosis_under_way_goes_on_when_another_codec_is_announced(uniform: 
     before_s = story.job.ideal_s()
     story.job.slow({"host0-out": 0.4, "host0-in": 0.4})
     story.run(10)
-    assert story.coordinator.phase is Phase.PLANNING
+    assert story.coordinator.phase is AdaptationPhase.PLANNING
     slow_s = story.job.ideal_s()
     story.job.announce()
     story.job.compute_s *= 1.5
@@ -250,7 +250,7 @@ def test_a_diagnosis_under_way_goes_on_when_another_codec_is_announced(uniform: 
     assert story.why
     assert story.job.ideal_s() < slow_s < 10 * before_s
     assert not story.job.probes
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
 def test_ranks_that_do_not_answer_stop_nothing(uniform: Topology) -> None:
@@ -260,7 +260,7 @@ def test_ranks_that_do_not_answer_stop_nothing(uniform: Topology) -> None:
     story.job.slow({"host0-out": 0.4, "host0-in": 0.4})
     story.run(40)
     assert not story.why
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
 def test_what_fails_is_recorded_and_adaptation_goes_on(
@@ -278,7 +278,7 @@ def test_what_fails_is_recorded_and_adaptation_goes_on(
         story.run(10)
     assert story.events("failed")
     assert not story.why
-    assert story.coordinator.phase is Phase.WATCHING
+    assert story.coordinator.phase is AdaptationPhase.WATCHING
     story.job.slow({"host0-out": 0.1, "host0-in": 0.1})
     story.run(20)
     assert story.why

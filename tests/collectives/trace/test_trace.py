@@ -21,7 +21,7 @@ from headrace.collectives.trace import clocks, gathering
 from headrace.collectives.trace import job as job_module
 from headrace.collectives.trace.clocks import Offset, clock_offset
 from headrace.collectives.trace.events import trace_events
-from headrace.collectives.trace.gathering import Trace, gather
+from headrace.collectives.trace.gathering import GatheredTrace, gather
 from headrace.collectives.trace.job import TraceJob, TraceResult, trace_ranks
 from headrace.collectives.trace.lanes import lane_counters
 from headrace.collectives.trace.times import Times, measured, predicted
@@ -40,7 +40,7 @@ def ring() -> Program:
 
 def traced(
     executors: list[Executor], program: Program, size: int = SIZE
-) -> tuple[Trace, list[np.ndarray]]:
+) -> tuple[GatheredTrace, list[np.ndarray]]:
     """Run `program` on buffers of `size` ones, traced; every rank gets its own result."""
     proof, found = verify(program), []
     buffers = [np.ones(size, np.float32) for _ in executors]
@@ -58,14 +58,14 @@ def traced(
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["tcp", "memory"])
-def trace(request: pytest.FixtureRequest) -> Trace:
+def trace(request: pytest.FixtureRequest) -> GatheredTrace:
     with group(RANKS, shared_memory=request.param) as executors:
         found, buffers = traced(executors, ring())
     assert all((buffer == RANKS).all() for buffer in buffers)
     return found
 
 
-def test_every_step_moved_within_its_ranks_call(trace: Trace) -> None:
+def test_every_step_moved_within_its_ranks_call(trace: GatheredTrace) -> None:
     program = ring()
     rank = program.lanes["rank"][program.steps["lane"]]
     assert (trace.called_ns[rank] <= trace.began_ns).all()
@@ -74,12 +74,12 @@ def test_every_step_moved_within_its_ranks_call(trace: Trace) -> None:
     sends = program.lanes["direction"][program.steps["lane"]] == Direction.SEND
     assert trace.bytes[sends].sum() == 2 * (RANKS - 1) * SIZE * 4
     assert (trace.uncertainty_ns == 0).all(), "threads read one clock"
-    again = Trace.from_json(json.loads(json.dumps(trace.to_json())))
+    again = GatheredTrace.from_json(json.loads(json.dumps(trace.to_json())))
     assert (again.began_ns == trace.began_ns).all()
     assert again.total_us == trace.total_us
 
 
-def test_the_file_is_what_viewers_read(trace: Trace) -> None:
+def test_the_file_is_what_viewers_read(trace: GatheredTrace) -> None:
     program = ring()
     foreseen = predicted(program, uniform(RANKS), SIZE * 4)
     text = json.dumps(trace_events(program, measured(program, trace), foreseen, {"bytes": 4}))
@@ -143,7 +143,7 @@ def ns(us: float) -> int:
     return round(us * 1000)
 
 
-def test_lanes_account_for_all_of_their_time(trace: Trace) -> None:
+def test_lanes_account_for_all_of_their_time(trace: GatheredTrace) -> None:
     program = ring()
     times = measured(program, trace)
     rows = lane_counters(program, times)
@@ -203,7 +203,7 @@ def test_steps_that_one_call_moved_share_its_time() -> None:
     passed[sends] = (9_000, 9_040)
     moved = np.full(8, 300)
     moved[sends] = (300, 100)
-    trace = Trace(
+    trace = GatheredTrace(
         called_ns=np.full(3, 1_000),
         ended_ns=np.full(3, 10_000),
         began_ns=began,
@@ -217,7 +217,7 @@ def test_steps_that_one_call_moved_share_its_time() -> None:
     assert trace.began_ns.tolist() == [1_000] * 8, "the trace is as it was"
 
 
-def test_traces_of_other_programs_are_refused(trace: Trace) -> None:
+def test_traces_of_other_programs_are_refused(trace: GatheredTrace) -> None:
     with pytest.raises(ProgramError, match=r"has 24 steps, the program 8"):
         measured(chain(), trace)
     nothing = Recorded.of(0, 0, np.zeros((5, 3), np.int64))

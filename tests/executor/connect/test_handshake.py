@@ -16,7 +16,7 @@ from headrace.executor.connect.handshake import (
     WELCOME_BYTES,
     Acceptor,
     Dialler,
-    Member,
+    GroupMember,
     Purpose,
     Refused,
     local_name,
@@ -25,7 +25,7 @@ from headrace.executor.connect.handshake import (
 SECRET = b"00112233445566778899aabbccddeeff"
 RANKS, CHANNELS = 4, 2
 PURPOSE = Purpose(RANKS, 3, 1, 0, False)
-OWN = Member(
+OWN = GroupMember(
     secret=SECRET, rank=1, ranks=RANKS, channels=CHANNELS, memory_bytes=8192, listens_locally=True
 )
 

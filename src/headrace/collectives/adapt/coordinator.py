@@ -1,7 +1,7 @@
 """Rank 0's control loop: watch the steps, and carry out the actions of `decide`. No threads here.
 
-`Coordinator.turn` is called periodically, on a thread of its own. It acts on the job through a
-`Job` only, and a `Planner` plans in the background; tests pass simulated ones.
+`AdaptationCoordinator.turn` is called periodically, on a thread of its own. It acts on the job
+through a `Job` only, and a `Planner` plans in the background; tests pass simulated ones.
 """
 
 import logging
@@ -21,10 +21,10 @@ from headrace.collectives.adapt.observe.traffic import Traffic
 from headrace.collectives.adapt.policy import (
     Action,
     ActionOutcome,
+    AdaptationPhase,
+    AdaptationState,
     Limits,
     Observation,
-    Phase,
-    State,
     decide,
 )
 from headrace.collectives.demand import Collective
@@ -97,7 +97,7 @@ class Planner(Protocol):
         ...
 
 
-class Coordinator:
+class AdaptationCoordinator:
     """Adapt one job to its network.
 
     Parameters
@@ -134,7 +134,7 @@ class Coordinator:
         self._job = job
         self._planner = planner
         self._outdated = outdated
-        self._state = State(limits=limits or Limits())
+        self._state = AdaptationState(limits=limits or Limits())
         self._clock = StepClock()
         self._network = KnownNetwork(book.topology)
         self._forecast = Forecast()
@@ -151,7 +151,7 @@ class Coordinator:
     # ---- state ----------------------------------------------------------------------------
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> AdaptationPhase:
         """Phase of adaptation."""
         return self._state.phase
 
@@ -190,7 +190,7 @@ class Coordinator:
         if any(key == CHANGED for key, _ in calls):
             change = None
             self._start_anew()
-        busy = self._planning or self._state.phase is Phase.DIAGNOSING
+        busy = self._planning or self._state.phase is AdaptationPhase.DIAGNOSING
         if not ended and not busy and self._awaited is None:
             return self._pause_s()  # nothing is new
         if self._awaited is not None:
@@ -221,14 +221,14 @@ class Coordinator:
         self.records.add("announced", phase=self.phase)
         self._forecast, self._tried = Forecast(), []
         self._state = replace(self._state, began_s=None, best_s=None)
-        if self.phase is Phase.WATCHING:
-            self._state = State(limits=self._state.limits, probed_s=self._state.probed_s)
+        if self.phase is AdaptationPhase.WATCHING:
+            self._state = AdaptationState(limits=self._state.limits, probed_s=self._state.probed_s)
             self._network.restart()
             self._gather(hurry=True)
 
     @property
     def _planning(self) -> bool:
-        return self._state.phase in (Phase.PLANNING, Phase.FINETUNING)
+        return self._state.phase in (AdaptationPhase.PLANNING, AdaptationPhase.FINETUNING)
 
     def _pause_s(self) -> float:
         if self._planning or self._window_from_s is None:
@@ -253,7 +253,7 @@ class Coordinator:
 
     def _note(self, change: Change | None) -> None:
         """Record the time of steps, and the prediction for it, before adaptation sets off."""
-        if self._state.phase is Phase.WATCHING:
+        if self._state.phase is AdaptationPhase.WATCHING:
             step_s = self.detector.reference_s if change is None else change.before_s
             self._forecast.start_from(step_s, self.predicted_us())
             if change is None:
@@ -264,7 +264,7 @@ class Coordinator:
 
     # ---- actions of decide() --------------------------------------------------------------
 
-    def _do(self, action: Action, phase: Phase) -> dict[str, Any] | None:
+    def _do(self, action: Action, phase: AdaptationPhase) -> dict[str, Any] | None:
         """Carry out `action`; return its immediate result for `Observation`, None if none."""
         match action:
             case Action.LOOK:
@@ -292,7 +292,7 @@ class Coordinator:
 
     def _look(self) -> dict[str, float] | None:
         """Return by what factor ports have changed; None on timeout."""
-        routine = self._state.phase is Phase.WATCHING
+        routine = self._state.phase is AdaptationPhase.WATCHING
         traffic = self._gather(hurry=not routine)
         if traffic is None:
             return None
@@ -316,9 +316,9 @@ class Coordinator:
             or (factor > 1 and name in self._network.slow)
         }
 
-    def _accept(self, phase: Phase) -> None:
+    def _accept(self, phase: AdaptationPhase) -> None:
         """Take present traffic as the baseline: add to it, or start a new one."""
-        if phase is not Phase.WATCHING:
+        if phase is not AdaptationPhase.WATCHING:
             self.records.add(
                 "settled",
                 phase=phase,
@@ -394,7 +394,7 @@ class Coordinator:
         response = self._planner.poll() if self._planning else None
         if response is None:
             return None
-        tuning = self._state.phase is Phase.FINETUNING
+        tuning = self._state.phase is AdaptationPhase.FINETUNING
         took_s = round(time.monotonic() - self._requested_s, 3)
         if response.book is None:
             log.warning("replanning failed: %s", response.error)

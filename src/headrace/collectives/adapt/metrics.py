@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from headrace.collectives.adapt.coordinator import Coordinator
+from headrace.collectives.adapt.coordinator import AdaptationCoordinator
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.executor import ConnectionStatistics, StatisticsReader
 from headrace.job.metrics import RankMetrics
@@ -25,7 +25,7 @@ class CollectiveMetrics(RankMetrics):
         rank: int,
         switch: PlanSwitch,
         statistics: StatisticsReader,
-        coordinator: Coordinator | None = None,
+        coordinator: AdaptationCoordinator | None = None,
     ) -> None:
         super().__init__(rank)
         self._switch = switch
@@ -40,7 +40,7 @@ class CollectiveMetrics(RankMetrics):
             yield from self._steps(self._coordinator)
         yield from self._peers(self._statistics.read())
 
-    def _steps(self, coordinator: Coordinator) -> Iterator[Metric]:
+    def _steps(self, coordinator: AdaptationCoordinator) -> Iterator[Metric]:
         step_s = coordinator.step_s
         moved = sum(size for _, size in coordinator.calls)
         yield self.count("steps", "Training steps seen", coordinator.steps)

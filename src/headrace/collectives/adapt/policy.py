@@ -30,7 +30,7 @@ from enum import StrEnum
 from headrace.job.steps import Change
 
 
-class Phase(StrEnum):
+class AdaptationPhase(StrEnum):
     """Phase of adaptation; the values are those of the adaptation log."""
 
     WATCHING = "watching"
@@ -161,7 +161,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class AdaptationState:
     """Phase of adaptation, and its memory.
 
     Attributes
@@ -176,7 +176,7 @@ class State:
     probed_s : time of the last measurement of the network.
     """
 
-    phase: Phase = Phase.WATCHING
+    phase: AdaptationPhase = AdaptationPhase.WATCHING
     limits: Limits = field(default_factory=Limits)
     looking: bool = False
     alert: bool = False
@@ -190,7 +190,7 @@ class State:
     probed_s: float | None = None
 
 
-def decide(state: State, seen: Observation) -> tuple[State, Action]:
+def decide(state: AdaptationState, seen: Observation) -> tuple[AdaptationState, Action]:
     """Return the next state and action."""
     if seen.change is not None:
         began = _diagnosis(state, seen.change)
@@ -199,14 +199,14 @@ def decide(state: State, seen: Observation) -> tuple[State, Action]:
     return _DECIDE[state.phase](state, seen)
 
 
-_Decided = tuple[State, Action]
+_Decided = tuple[AdaptationState, Action]
 
 
-def _diagnosis(state: State, change: Change) -> State:
-    return replace(_fresh(state, change.after_s), phase=Phase.DIAGNOSING, change=change)
+def _diagnosis(state: AdaptationState, change: Change) -> AdaptationState:
+    return replace(_fresh(state, change.after_s), phase=AdaptationPhase.DIAGNOSING, change=change)
 
 
-def _watching(state: State, seen: Observation) -> _Decided:
+def _watching(state: AdaptationState, seen: Observation) -> _Decided:
     limits = state.limits
     if state.looking:
         return _looked(replace(state, looking=False), seen)
@@ -220,7 +220,7 @@ def _watching(state: State, seen: Observation) -> _Decided:
     return state, Action.WAIT
 
 
-def _looked(state: State, seen: Observation) -> _Decided:
+def _looked(state: AdaptationState, seen: Observation) -> _Decided:
     """Judge a routine look."""
     if seen.found is None:  # the ranks did not report in time
         return state, Action.WAIT
@@ -240,7 +240,7 @@ def _looked(state: State, seen: Observation) -> _Decided:
     return state, Action.WAIT if repeats else Action.ACCEPT
 
 
-def _diagnosing(state: State, seen: Observation) -> _Decided:
+def _diagnosing(state: AdaptationState, seen: Observation) -> _Decided:
     if not state.looking:
         limits = state.limits
         needed = limits.judge_steps if state.repeats else limits.diagnose_steps
@@ -261,24 +261,24 @@ def _diagnosing(state: State, seen: Observation) -> _Decided:
     return _probe(state, seen) or _watch(state)
 
 
-def _planning(state: State, seen: Observation) -> _Decided:
+def _planning(state: AdaptationState, seen: Observation) -> _Decided:
     if seen.outcome is ActionOutcome.KEPT:
         return _finished(state, seen)
     return _awaited(state, seen) or _watch(state)
 
 
-def _awaited(state: State, seen: Observation) -> _Decided | None:
+def _awaited(state: AdaptationState, seen: Observation) -> _Decided | None:
     """Wait for the action's outcome and then for steps of its plan; None if it has none."""
     match seen.outcome:
         case None:
             return state, Action.WAIT
         case ActionOutcome.SWAPPED:
-            return replace(state, phase=Phase.SETTLING), Action.WAIT
+            return replace(state, phase=AdaptationPhase.SETTLING), Action.WAIT
         case _:
             return None
 
 
-def _judging(state: State, seen: Observation) -> _Decided:
+def _judging(state: AdaptationState, seen: Observation) -> _Decided:
     """Judge a plan once there are enough steps of it: go on with Finetune, or back."""
     limits = state.limits
     if seen.steps < limits.judge_steps or seen.step_s is None:
@@ -288,37 +288,37 @@ def _judging(state: State, seen: Observation) -> _Decided:
         return _diagnosing(_diagnosis(state, change), seen)
     worse = 1 + max(limits.worse, limits.sigmas * seen.scatter)
     if state.best_s is not None and seen.step_s > state.best_s * worse:
-        return replace(state, phase=Phase.REVERTING), Action.REVERT
+        return replace(state, phase=AdaptationPhase.REVERTING), Action.REVERT
     gained = state.best_s is None or seen.step_s < state.best_s * (1 - limits.better)
     best_s = seen.step_s if state.best_s is None else min(seen.step_s, state.best_s)
     stale = 0 if gained else state.stale + 1
     state = replace(state, best_s=best_s, rounds=state.rounds + 1, stale=stale)
     if not seen.tunable or stale >= limits.stale or state.rounds > limits.finetune_rounds:
         return _finished(state, seen)
-    return replace(state, phase=Phase.FINETUNING), Action.FINETUNE
+    return replace(state, phase=AdaptationPhase.FINETUNING), Action.FINETUNE
 
 
-def _finetuning(state: State, seen: Observation) -> _Decided:
+def _finetuning(state: AdaptationState, seen: Observation) -> _Decided:
     if seen.found:  # a changed port, not Finetune, made steps shorter or longer
         return _plan(_fresh(state, seen.step_s))
     return _awaited(state, seen) or _finished(state, seen)
 
 
-def _reverting(state: State, seen: Observation) -> _Decided:
+def _reverting(state: AdaptationState, seen: Observation) -> _Decided:
     under_way = seen.outcome is None and seen.steps < state.limits.judge_steps
     if under_way or seen.outcome is ActionOutcome.SWAPPED:
         return state, Action.WAIT
     return _finished(state, seen)
 
 
-def _probing(state: State, seen: Observation) -> _Decided:
+def _probing(state: AdaptationState, seen: Observation) -> _Decided:
     if seen.outcome is ActionOutcome.MEASURED:
         # plans made before are for a network that is gone: the next is not compared with them
         return _plan(replace(state, best_s=None))
     return _watch(state)
 
 
-def _finished(state: State, seen: Observation) -> _Decided:
+def _finished(state: AdaptationState, seen: Observation) -> _Decided:
     """End planning: watch on, or probe if steps take far longer than predicted."""
     limits = state.limits
     late = (
@@ -330,26 +330,26 @@ def _finished(state: State, seen: Observation) -> _Decided:
     return (_probe(state, seen) if late else None) or _watch(state)
 
 
-def _plan(state: State) -> _Decided:
-    return replace(state, phase=Phase.PLANNING), Action.PLAN
+def _plan(state: AdaptationState) -> _Decided:
+    return replace(state, phase=AdaptationPhase.PLANNING), Action.PLAN
 
 
-def _look(state: State) -> _Decided:
+def _look(state: AdaptationState) -> _Decided:
     return replace(state, looking=True), Action.LOOK
 
 
-def _probe(state: State, seen: Observation) -> _Decided | None:
+def _probe(state: AdaptationState, seen: Observation) -> _Decided | None:
     """Probe the network, unless that was done less than `probe_every_s` ago."""
     if state.probed_s is not None and seen.now_s - state.probed_s < state.limits.probe_every_s:
         return None
-    return replace(state, phase=Phase.PROBING, probed_s=seen.now_s), Action.PROBE
+    return replace(state, phase=AdaptationPhase.PROBING, probed_s=seen.now_s), Action.PROBE
 
 
-def _watch(state: State) -> _Decided:
-    return replace(_fresh(state, None), phase=Phase.WATCHING), Action.ACCEPT
+def _watch(state: AdaptationState) -> _Decided:
+    return replace(_fresh(state, None), phase=AdaptationPhase.WATCHING), Action.ACCEPT
 
 
-def _fresh(state: State, step_s: float | None) -> State:
+def _fresh(state: AdaptationState, step_s: float | None) -> AdaptationState:
     """Clear the memory; any plan has to beat steps of `step_s`."""
     return replace(
         state,
@@ -365,12 +365,12 @@ def _fresh(state: State, step_s: float | None) -> State:
     )
 
 
-_DECIDE: Mapping[Phase, Callable[[State, Observation], _Decided]] = {
-    Phase.WATCHING: _watching,
-    Phase.DIAGNOSING: _diagnosing,
-    Phase.PLANNING: _planning,
-    Phase.SETTLING: _judging,
-    Phase.FINETUNING: _finetuning,
-    Phase.REVERTING: _reverting,
-    Phase.PROBING: _probing,
+_DECIDE: Mapping[AdaptationPhase, Callable[[AdaptationState, Observation], _Decided]] = {
+    AdaptationPhase.WATCHING: _watching,
+    AdaptationPhase.DIAGNOSING: _diagnosing,
+    AdaptationPhase.PLANNING: _planning,
+    AdaptationPhase.SETTLING: _judging,
+    AdaptationPhase.FINETUNING: _finetuning,
+    AdaptationPhase.REVERTING: _reverting,
+    AdaptationPhase.PROBING: _probing,
 }

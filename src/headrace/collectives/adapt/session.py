@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.collectives.adapt.act.background import BackgroundPlanner
 from headrace.collectives.adapt.agent import Agent, TrafficCollector
-from headrace.collectives.adapt.coordinator import Coordinator
+from headrace.collectives.adapt.coordinator import AdaptationCoordinator
 from headrace.collectives.adapt.observe.traffic import Traffic
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.survey import measure_ranks
@@ -118,12 +118,12 @@ class Adaptation:
         self._book = book
         self._executor = executor
         self._job: RunningJob | None = None
-        self.coordinator: Coordinator | None = None
+        self.coordinator: AdaptationCoordinator | None = None
         targets: list[tuple[str, Callable[[], None]]] = []
         if executor.rank == 0:
             self._job = RunningJob(own_connection(store), executor, switch, self._stop)
             planner = BackgroundPlanner()
-            self.coordinator = Coordinator(
+            self.coordinator = AdaptationCoordinator(
                 self._job,
                 book,
                 planner,
@@ -160,7 +160,7 @@ class Adaptation:
             self._metrics_output.close()
             self._metrics_output = None
 
-    def _coordinate(self, coordinator: Coordinator, planner: BackgroundPlanner) -> None:
+    def _coordinate(self, coordinator: AdaptationCoordinator, planner: BackgroundPlanner) -> None:
         pause_s = 0.0
         try:
             planner.start()

@@ -41,7 +41,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trace(Times):
+class GatheredTrace(Times):
     """One call of a program at all ranks, in ns on the clock of rank 0.
 
     Attributes
@@ -57,13 +57,13 @@ class Trace(Times):
         return {each.name: getattr(self, each.name).tolist() for each in fields(self)}
 
     @classmethod
-    def from_json(cls, columns: dict[str, Any]) -> "Trace":
+    def from_json(cls, columns: dict[str, Any]) -> "GatheredTrace":
         """Rebuild what `to_json` returned."""
         names = [each.name for each in fields(cls)]
         return cls(**{name: np.array(columns[name], dtype=np.int64) for name in names})
 
 
-def gather(executor: "Executor", program: Program, recorded: Recorded) -> Trace | None:
+def gather(executor: "Executor", program: Program, recorded: Recorded) -> GatheredTrace | None:
     """Gather all ranks' records of one call at rank 0; every rank calls this.
 
     Call it soon after the traced call, as clocks of different machines drift apart.
@@ -97,7 +97,7 @@ def gather(executor: "Executor", program: Program, recorded: Recorded) -> Trace 
         found, offset = _collect(executor, peer, int(steps[peer]))
         rows.append(_shifted(found, -offset.offset_ns))
         errors.append(offset.uncertainty_ns)
-    return Trace(
+    return GatheredTrace(
         called_ns=np.array([row.called_ns for row in rows], dtype=np.int64),
         ended_ns=np.array([row.ended_ns for row in rows], dtype=np.int64),
         began_ns=np.concatenate([row.began_ns for row in rows]),

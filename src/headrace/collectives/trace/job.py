@@ -11,7 +11,7 @@ from headrace.collectives.demand import REDUCING, Collective, Demand
 from headrace.collectives.plan.verify import verify
 from headrace.collectives.program import Program
 from headrace.collectives.run.choose import Chooser
-from headrace.collectives.trace.gathering import Trace, gather
+from headrace.collectives.trace.gathering import GatheredTrace, gather
 from headrace.errors import InputError, VerificationError
 from headrace.executor import Executor
 
@@ -73,7 +73,7 @@ class TraceJob:
 class TraceResult:
     """Trace of the repeat of median time, and the times of all repeats in us."""
 
-    trace: Trace
+    trace: GatheredTrace
     totals_us: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class TraceResult:
     def from_json(cls, found: dict[str, Any]) -> "TraceResult":
         """Rebuild what `to_json` returned."""
         return cls(
-            trace=Trace.from_json(found["trace"]),
+            trace=GatheredTrace.from_json(found["trace"]),
             totals_us=tuple(float(us) for us in found["totals_us"]),
         )
 
@@ -120,7 +120,7 @@ def trace_ranks(
         deadline_s=job.deadline_s,
     )
     barrier = _barrier(executor, job.deadline_s)
-    traces: list[Trace] = []
+    traces: list[GatheredTrace] = []
     for index in range(job.warm_ups + job.repeats):
         np.copyto(buffer, given)
         barrier()

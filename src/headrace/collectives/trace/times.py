@@ -8,14 +8,14 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import EXECUTOR
 from headrace.collectives.program import Program
-from headrace.collectives.trace.gathering import Times, Trace
+from headrace.collectives.trace.gathering import GatheredTrace, Times
 from headrace.topology import Topology
 
 _ONE_CALL_NS = 1000
 """Steps passed within so little time of each other, all begun before, were moved by one call."""
 
 
-def measured(program: Program, trace: Trace) -> Times:
+def measured(program: Program, trace: GatheredTrace) -> Times:
     """Return the times of a trace.
 
     Steps that one call moved (small sends go together) share its time by their bytes.

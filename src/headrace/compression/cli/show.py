@@ -10,7 +10,7 @@ from headrace.compression.plan.advice import (
     AdviceRow,
     fastest_gentle,
     row_accuracy,
-    sent_bytes,
+    row_sent_bytes,
 )
 from headrace.compression.plan.plan import CompressionPlan
 from headrace.compression.profile import CompressionProfile
@@ -117,7 +117,7 @@ def advice_tables(plan: CompressionPlan, everything: bool) -> Iterable[Renderabl
                 ms(row.step_us),
                 ms(row.codec_us),
                 ms(row.communication_us),
-                size(round(sent_bytes(row, plan.profile, plan.network.workers))),
+                size(round(row_sent_bytes(row, plan.profile, plan.network.workers))),
                 bandwidth_text(row.break_even_bytes_per_s),
                 row_accuracy(row, plan.profile).text,
             )

@@ -38,7 +38,7 @@ class AdviceRow:
     codec : its specification's text.
     mode : ``during`` or ``after`` the backward pass, the faster one; ``every 16 steps`` for fewer
         exchanges.
-    payload_bytes : of a rank in a step; `sent_bytes` tells what leaves a rank.
+    payload_bytes : of a rank in a step; `row_sent_bytes` tells what leaves a rank.
     memory_bytes : residuals and payloads; `fits`: with them the step's memory is enough, as far as
         the device's is known.
     break_even_bytes_per_s : the bandwidth at which the step is as long as without compression; None
@@ -137,7 +137,7 @@ def advise(
     )
 
 
-def sent_bytes(row: AdviceRow, profile: CompressionProfile, workers: int) -> float:
+def row_sent_bytes(row: AdviceRow, profile: CompressionProfile, workers: int) -> float:
     """Return the bytes that leave a rank in a step of a row."""
     mode = row.mode if row.mode in MODES else DURING
     work = step_work(profile, CodecSpec.parse(row.codec), workers, mode)

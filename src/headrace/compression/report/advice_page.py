@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from headrace.compression.cli.show import advice_summary, bandwidth_text, marked_codec
 from headrace.compression.families import NONE, CodecSpec
-from headrace.compression.plan.advice import row_accuracy, sent_bytes
+from headrace.compression.plan.advice import row_accuracy, row_sent_bytes
 from headrace.compression.plan.curves import (
     Curve,
     cost_against_compression,
@@ -109,7 +109,7 @@ def _steps(page: Page, plan: CompressionPlan) -> None:
                 row.exposed_us / 1e3,
                 row.codec_us / 1e3,
                 row.communication_us / 1e3,
-                size(round(sent_bytes(row, plan.profile, plan.network.workers))),
+                size(round(row_sent_bytes(row, plan.profile, plan.network.workers))),
                 size(row.memory_bytes),
                 "yes" if row.fits else "no",
                 bandwidth_text(row.break_even_bytes_per_s),

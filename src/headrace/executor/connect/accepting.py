@@ -14,7 +14,7 @@ from headrace.executor.connect.handshake import (
     HELLO_BYTES,
     PROOF_BYTES,
     Acceptor,
-    Member,
+    GroupMember,
     Refused,
 )
 from headrace.executor.connect.handshake_loop import HANDSHAKE_S, Handshake, Loop, Steps
@@ -47,7 +47,7 @@ class Accepting:
 
     def __init__(
         self,
-        own: Member,
+        own: GroupMember,
         listeners: Sequence[socket.socket],
         loop: Loop,
         links: dict[tuple[int, int], Handshake],

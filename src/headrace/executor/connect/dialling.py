@@ -26,7 +26,7 @@ from headrace.executor.connect.handshake import (
     POINT_TO_POINT_CHANNEL,
     WELCOME_BYTES,
     Dialler,
-    Member,
+    GroupMember,
     Purpose,
     Refused,
     local_name,
@@ -88,7 +88,7 @@ class Dialling:
 
     def __init__(
         self,
-        own: Member,
+        own: GroupMember,
         source: Endpoint,
         addresses: Sequence[str],
         loop: Loop,

@@ -67,7 +67,7 @@ class Purpose(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class GroupMember:
     """One rank's parameters of connection set-up.
 
     Attributes
@@ -163,7 +163,7 @@ class Acceptor(_Transcript):
         has.
     """
 
-    def __init__(self, own: Member, *, local: bool) -> None:
+    def __init__(self, own: GroupMember, *, local: bool) -> None:
         super().__init__(own.secret)
         self._own = own
         self._local = local

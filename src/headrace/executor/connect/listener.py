@@ -15,7 +15,7 @@ from typing import NamedTuple
 from headrace.errors import CommunicationError, InputError
 from headrace.executor.connect.accepting import Accepting
 from headrace.executor.connect.dialling import Dialling
-from headrace.executor.connect.handshake import CONTROL_CHANNEL, Member, local_name
+from headrace.executor.connect.handshake import CONTROL_CHANNEL, GroupMember, local_name
 from headrace.executor.connect.handshake_loop import Handshake, Loop
 from headrace.executor.connect.sockets import (
     local_listener,
@@ -104,7 +104,7 @@ class Listener:
         self._listeners = [tcp]
         if shared_memory:
             self._listen_locally(rank, local_name(secret, self.address))
-        self._own = Member(
+        self._own = GroupMember(
             secret=secret,
             rank=rank,
             ranks=ranks,
@@ -189,7 +189,7 @@ class Listener:
             )
 
 
-def _complete(own: Member, links: dict[tuple[int, int], Handshake]) -> bool:
+def _complete(own: GroupMember, links: dict[tuple[int, int], Handshake]) -> bool:
     """Return whether all channels of all other ranks are connected."""
     if len(links) < own.ranks - 1:
         return False
@@ -216,7 +216,7 @@ def _released(links: dict[tuple[int, int], Handshake]) -> list[PeerConnection]:
 
 
 def _missing(
-    own: Member,
+    own: GroupMember,
     addresses: Sequence[str],
     links: dict[tuple[int, int], Handshake],
     dialling: Dialling,

@@ -31,7 +31,7 @@ from headrace.memory.measure.capture import capture
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.preserve import preserved
-from headrace.memory.measure.probe import Probe
+from headrace.memory.measure.probe import ValueProbe
 from headrace.memory.measure.refuse import is_hooked
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.run.step import ScheduledStep, scheduled_step
@@ -280,7 +280,7 @@ class Variants:
                 continue
             with preserved(self._model):
                 for module, attribute in probed:
-                    probe = Probe(type(candidates[module, attribute]), (module, attribute))
+                    probe = ValueProbe(type(candidates[module, attribute]), (module, attribute))
                     vars(modules[module])[attribute] = probe
                 try:
                     traced = capture(self._model, args, kwargs)

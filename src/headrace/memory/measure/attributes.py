@@ -27,7 +27,7 @@ from torch import nn
 from headrace.facades import offered_by
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.preserve import MOST_DEPTH, slots_of
-from headrace.memory.measure.probe import Probe, is_probe
+from headrace.memory.measure.probe import ValueProbe, is_probe
 
 Name = tuple[str, str]
 """Of an attribute: its module's, and its own."""
@@ -209,7 +209,7 @@ class _Reader:
 
     def content(self, value: Any, depth: int) -> Any:
         if is_probe(value):
-            return Probe, Identity(value)
+            return ValueProbe, Identity(value)
         if _is_value(value):
             return _value(value)
         if id(value) in self._read:
@@ -383,7 +383,7 @@ def _was_value(before: Mapping[Name, Any], name: Name) -> bool:
     if content is None:
         return True
     kind = content[0] if isinstance(content, tuple) else None
-    return isinstance(kind, type) and issubclass(kind, (*_VALUES, float, np.generic, Probe))
+    return isinstance(kind, type) and issubclass(kind, (*_VALUES, float, np.generic, ValueProbe))
 
 
 def type_of(contents: Mapping[Name, Any], name: Name) -> Any:
@@ -393,7 +393,7 @@ def type_of(contents: Mapping[Name, Any], name: Name) -> Any:
 
 
 def is_replaceable(value: object) -> bool:
-    """Return whether a value is one whose uses a `Probe` sees.
+    """Return whether a value is one whose uses a `ValueProbe` sees.
 
     Flags, None and members of enumerations are compared by identity, and functions may be asked
     for nothing but whether they can be called.

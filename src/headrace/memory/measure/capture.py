@@ -16,7 +16,7 @@ from headrace.memory.errors import CaptureError
 from headrace.memory.measure.arguments import step_arguments
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
-from headrace.memory.measure.read import read_graph
+from headrace.memory.measure.read import read_joint_graph
 from headrace.memory.measure.recurrent import call_functions
 from headrace.memory.measure.refuse import refuse_hooks
 from headrace.memory.measure.trace import traced_step
@@ -50,7 +50,7 @@ def capture(
     call_functions(joint.graph_module.graph)
     rewrite(joint.graph_module.graph)
     joint.graph_module.recompile()  # its code is text alone: constants have no names in it
-    return replace(read_graph(joint.graph_module), joint=joint, changes=changes)
+    return replace(read_joint_graph(joint.graph_module), joint=joint, changes=changes)
 
 
 def read_joint(module: GraphModule) -> Capture:
@@ -66,7 +66,7 @@ def read_joint(module: GraphModule) -> Capture:
     for node in module.graph.find_nodes(op="placeholder"):
         if isinstance(node.meta["val"], torch.SymInt):
             raise CaptureError("shapes are dynamic, need fixed ones: torch.compile(dynamic=False)")
-    captured = read_graph(module)
+    captured = read_joint_graph(module)
     operators = tuple(
         replace(operator, again=operator.again and index not in captured.random)
         for index, operator in enumerate(captured.graph.operators)

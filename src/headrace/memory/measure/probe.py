@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 from headrace.memory.errors import CaptureError
 
 
-class Probe:
+class ValueProbe:
     """Raises an error at any use, but that an integer may be counted up.
 
     It says that it is of the value's type, so that `isinstance` decides as for the value. What asks
@@ -34,15 +34,15 @@ class Probe:
     def __class__(self, value: Any) -> None:
         self._used()
 
-    def __add__(self, other: Any) -> "Probe":
+    def __add__(self, other: Any) -> "ValueProbe":
         if self.kind is not int or type(other) is not int:
             self._used()
-        return Probe(int, self.name, self.increment + other)
+        return ValueProbe(int, self.name, self.increment + other)
 
-    def __radd__(self, other: Any) -> "Probe":
+    def __radd__(self, other: Any) -> "ValueProbe":
         return self + other
 
-    def __sub__(self, other: Any) -> "Probe":
+    def __sub__(self, other: Any) -> "ValueProbe":
         return self + (-other if type(other) is int else other)
 
     def _used(self, *_: object) -> NoReturn:
@@ -80,5 +80,5 @@ class Probe:
 
 
 def is_probe(value: object) -> bool:
-    """Return whether a value is a `Probe`, which says otherwise of itself."""
-    return type(value) is Probe
+    """Return whether a value is a `ValueProbe`, which says otherwise of itself."""
+    return type(value) is ValueProbe

@@ -35,7 +35,7 @@ PURE_NAMESPACES = ("aten", "prims", "torchvision")
 """Operators of others may have effects that their schema does not name: they are run once."""
 
 
-def read_graph(module: GraphModule) -> Capture:
+def read_joint_graph(module: GraphModule) -> Capture:
     """Return the operators and storages of a joint graph.
 
     Raises

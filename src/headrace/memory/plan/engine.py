@@ -41,6 +41,6 @@ class ScheduleMoves(Protocol):
         ...
 
 
-SearchEngine = Callable[..., ScheduleMoves]
+ScheduleEngine = Callable[..., ScheduleMoves]
 """Constructor of moves from the tables of a graph: `headrace._native.ScheduleSearch`, or one with
 its keyword arguments."""

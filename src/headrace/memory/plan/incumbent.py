@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from headrace.errors import ModelError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.draft import Draft, SimulatedDraft
-from headrace.memory.plan.engine import SearchEngine
+from headrace.memory.plan.engine import ScheduleEngine
 from headrace.memory.plan.program import StepProgram
 from headrace.memory.plan.search import Search
 from headrace.memory.plan.solution import TIGHT, Solution, SolveLimits, SolveProgress
@@ -32,7 +32,7 @@ class Incumbent:
 
     graph: Graph
     budget: int
-    engine: SearchEngine
+    engine: ScheduleEngine
     limits: SolveLimits
     seed: int
     progress: Callable[[SolveProgress], None] | None

@@ -8,7 +8,7 @@ from headrace.errors import InputError
 from headrace.memory.errors import BudgetError
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.energy import in_microjoules
-from headrace.memory.plan.engine import SearchEngine
+from headrace.memory.plan.engine import ScheduleEngine
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.solution import SolveLimits, SolveProgress
 from headrace.memory.plan.solve import solve_schedule
@@ -65,7 +65,7 @@ def parse_budget(budget: int | str, whole_bytes: int | None = None) -> int:
 def make_plan(
     profile: MemoryProfile,
     budget_bytes: int,
-    engine: SearchEngine,
+    engine: ScheduleEngine,
     *,
     effort: SolveEffort = SolveEffort.NORMAL,
     seed: int = 0,

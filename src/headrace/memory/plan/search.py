@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headrace.memory.plan.draft import Draft, Evaluator, SimulatedDraft
-from headrace.memory.plan.engine import ScheduleMoves, SearchEngine
+from headrace.memory.plan.engine import ScheduleEngine, ScheduleMoves
 from headrace.memory.plan.repeats import Block, repeated_blocks
 from headrace.memory.plan.stages import Stages
 
@@ -31,7 +31,7 @@ class Search:
 
     stages: Stages
     budget: int
-    engine: SearchEngine
+    engine: ScheduleEngine
     seed: int = 0
     stop: Callable[[], bool] = lambda: False
     evaluator: Evaluator = field(init=False)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.draft import Draft
-from headrace.memory.plan.engine import SearchEngine
+from headrace.memory.plan.engine import ScheduleEngine
 from headrace.memory.plan.implementations import UsefulImplementations
 from headrace.memory.plan.incumbent import Incumbent
 from headrace.memory.plan.infeasible import infeasible, least_draft, refuse_impossible
@@ -23,7 +23,7 @@ from headrace.memory.schedule import Schedule
 def solve_schedule(
     graph: Graph,
     budget_bytes: int,
-    engine: SearchEngine,
+    engine: ScheduleEngine,
     *,
     limits: SolveLimits | None = None,
     seed: int = 0,

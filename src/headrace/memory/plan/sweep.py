@@ -6,7 +6,7 @@ from functools import partial
 
 from headrace.memory.errors import BudgetError
 from headrace.memory.plan.effort import SolveEffort
-from headrace.memory.plan.engine import SearchEngine
+from headrace.memory.plan.engine import ScheduleEngine
 from headrace.memory.plan.make import make_plan
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.solution import SolveProgress
@@ -18,7 +18,7 @@ from headrace.units import size
 def sweep(
     profile: MemoryProfile,
     budgets: Iterable[int],
-    engine: SearchEngine,
+    engine: ScheduleEngine,
     *,
     effort: SolveEffort = SolveEffort.NORMAL,
     seed: int = 0,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.baselines import sqrt_schedule
-from headrace.memory.plan.engine import SearchEngine
+from headrace.memory.plan.engine import ScheduleEngine
 from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.solution import SolveLimits
 from headrace.memory.plan.solve import solve_schedule
@@ -47,7 +47,7 @@ def point_of(name: str, graph: Graph, schedule: Schedule) -> Point:
 
 def tradeoff(
     graph: Graph,
-    engine: SearchEngine,
+    engine: ScheduleEngine,
     shares: Sequence[float] = SHARES,
     limits: SolveLimits = LIMITS,
 ) -> list[Point]:

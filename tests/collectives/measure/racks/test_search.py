@@ -8,7 +8,7 @@ from headrace.collectives.measure.probes.permutation_traffic import cyclic_shift
 from headrace.collectives.measure.probes.recorder import Recorder, Series, Site
 from headrace.collectives.measure.probes.round_robin import rounds as disjoint_pairs
 from headrace.collectives.measure.racks.fluid import Rates, Rounds, predict, seen
-from headrace.collectives.measure.racks.likelihood import fit
+from headrace.collectives.measure.racks.likelihood import fit_racks
 from headrace.collectives.measure.racks.partition import Grouping, labels_of
 from headrace.collectives.measure.racks.search import concurrent_rounds, search_racks
 from tests.collectives.measure.network import Network, shuffled_racks
@@ -73,7 +73,7 @@ def partitions(members: tuple[int, ...]) -> Iterator[Grouping]:
 @pytest.mark.parametrize("truth", [((0, 3), (1, 2, 4)), ((0, 4), (1,), (2, 3))])
 def test_of_all_partitions_the_true_one_scores_best(truth: Grouping) -> None:
     rounds, bandwidth = made(truth)
-    scores = {groups: fit(rounds, groups).score for groups in partitions((0, 1, 2, 3, 4))}
+    scores = {groups: fit_racks(rounds, groups).score for groups in partitions((0, 1, 2, 3, 4))}
     assert len(scores) == 52
     assert max(scores, key=lambda groups: scores[groups]) == truth
     assert search_racks(rounds, [bandwidth]) == truth
@@ -100,7 +100,7 @@ def test_racks_that_no_pair_shows_are_found_through_noise(
 def test_rates_come_back() -> None:
     truth = ((0, 3, 5, 6), (1, 2, 4, 7))
     rounds, _ = made(truth, uplink=0.75 * HOST)
-    rates = fit(rounds, truth).rates
+    rates = fit_racks(rounds, truth).rates
     assert rates.host[0] == pytest.approx(np.full(8, HOST), rel=0.05)
     assert rates.uplink[0] == pytest.approx(np.full(8, 0.75 * HOST), rel=0.1)
 

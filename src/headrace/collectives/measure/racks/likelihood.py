@@ -52,7 +52,7 @@ def best_of(found: Sequence[RackFit]) -> RackFit:
     return max(found, key=lambda one: one.score)
 
 
-def fit(rounds: Rounds, groups: Grouping) -> RackFit:
+def fit_racks(rounds: Rounds, groups: Grouping) -> RackFit:
     """Return the fit of `groups` to `rounds`, at the likeliest rates."""
     [found] = fit_groupings(rounds, [groups], equal_hosts(rounds))
     return fit_uplinks(rounds, found)

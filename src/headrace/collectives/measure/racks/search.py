@@ -19,8 +19,8 @@ from headrace.collectives.measure.racks.likelihood import (
     RackFit,
     best_of,
     equal_hosts,
-    fit,
     fit_groupings,
+    fit_racks,
     fit_uplinks,
     most_promising,
 )
@@ -94,10 +94,10 @@ def search_racks(
         search.sort(key=lambda one: -one.climb().score)
         best = search[0].climb()
     best = search[0].polish(best)
-    again = fit(search[1].rounds, best.groups)
+    again = fit_racks(search[1].rounds, best.groups)
     if again.score > best.score:
         best = search[1].polish(again)
-    if best.score - fit(rounds, one).score < EVIDENCE * log_partitions(rounds.hosts):
+    if best.score - fit_racks(rounds, one).score < EVIDENCE * log_partitions(rounds.hosts):
         return one
     return best.groups
 

@@ -24,7 +24,7 @@ from headrace.collectives.program import Op, Program
 from headrace.topology import BYTES_PER_MB, Topology
 
 
-class Messages:
+class ProgramMessages:
     """A program as a graph of nodes: its messages by number, then its local steps.
 
     In programs that combine a third kind follows: of every receive, that it has been taken.
@@ -102,7 +102,7 @@ class Messages:
 
 
 def run_messages(
-    messages: Messages, topology: Topology, local_us_per_mb: float
+    messages: ProgramMessages, topology: Topology, local_us_per_mb: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the start and end of every node, in us; -1 for those that never run."""
     made, resources = resource_routes(topology, messages.link.tolist())
@@ -122,7 +122,7 @@ def run_messages(
 
 
 def _holds(
-    messages: Messages, made: dict[int, Route], alpha: list[float]
+    messages: ProgramMessages, made: dict[int, Route], alpha: list[float]
 ) -> list[list[tuple[int, float]]]:
     """For every message its resources, and the us for which it holds each."""
     known: dict[tuple[int, float], list[tuple[int, float]]] = {}

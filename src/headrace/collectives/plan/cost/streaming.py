@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from headrace.collectives.plan.cost.full import Messages, run_messages
+from headrace.collectives.plan.cost.full import ProgramMessages, run_messages
 from headrace.collectives.plan.cost.model import CostModel
 from headrace.collectives.plan.cost.pieces import RECV, SEND, Pieces
 from headrace.collectives.plan.cost.resources import resource_routes
@@ -228,7 +228,7 @@ def _report_stuck(program: Program, step: int) -> NoReturn:
 def _whole_messages(
     program: Program, topology: Topology, total_bytes: int, model: CostModel
 ) -> Simulation:
-    messages = Messages(program, topology, total_bytes)
+    messages = ProgramMessages(program, topology, total_bytes)
     begin, end = run_messages(messages, topology, model.local_us_per_mb)
     stuck = np.flatnonzero(end[messages.taken] < 0.0)
     if len(stuck):

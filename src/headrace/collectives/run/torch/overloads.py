@@ -84,7 +84,7 @@ class Overload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class OverloadedMethod:
     """The signatures of one method.
 
     Attributes
@@ -140,7 +140,7 @@ class Method:
         return [*arguments, options]
 
 
-def _method(options: type | None, *signatures: str) -> Method:
+def _method(options: type | None, *signatures: str) -> OverloadedMethod:
     """Read signatures: "name: kind" or "kind", with commas between."""
     overloads: list[Overload] = []
     for signature in signatures:
@@ -151,12 +151,12 @@ def _method(options: type | None, *signatures: str) -> Method:
                 kinds=tuple(kind or name for name, _, kind in pairs),
             )
         )
-    return Method(options=options, overloads=tuple(overloads))
+    return OverloadedMethod(options=options, overloads=tuple(overloads))
 
 
 _SPLIT = "output_split_sizes: sizes, input_split_sizes: sizes"
 
-METHODS: Mapping[str, Method] = {
+METHODS: Mapping[str, OverloadedMethod] = {
     "allreduce": _method(
         AllreduceOptions,
         "tensors, opts",
