@@ -1,5 +1,6 @@
 """Links in the documents lead somewhere; commands that the README names exist."""
 
+import json
 import re
 from pathlib import Path
 
@@ -28,6 +29,27 @@ def test_make_targets_in_the_documents_exist() -> None:
         for name in re.findall(r"(?:^\$ |`)make ([a-z-]+)", document.read_text(), re.MULTILINE)
     }
     assert {"demo", "test", "check", "sanitize", "bench"} <= named <= targets
+
+
+def test_gains_that_the_readme_states_are_figures_of_kept_results() -> None:
+    """A row per symptom: code, a gain linked to its kept result, the command, a page."""
+    table = (ROOT / "README.md").read_text().split("| symptom |")[1].split("\n\n")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == [
+        "steps wait for the network",
+        "out of memory",
+        "gradients fill the link",
+        "lookups are slow",
+    ]
+    for row in rows:
+        (gain,) = re.findall(r"\[([\d.]+)(%| times)\]\(benchmarks/([\w-]+)/(\S+\.json)\)", row)
+        figure, unit, claim, result = gain
+        bars = json.loads((ROOT / "benchmarks" / claim / result).read_text())["bars"]
+        digits = len(figure.partition(".")[2])
+        scale = 100 if unit == "%" else 1
+        measured = [bar["figure"] * scale for bar in bars if bar["figure"] is not None]
+        assert any(f"{value:.{digits}f}" == figure for value in measured), row
+        assert f"`make bench CLAIM={claim}" in row
 
 
 def test_the_readme_shows_the_documented_run_of_the_demo() -> None:
