@@ -52,6 +52,9 @@ def traced_layers(
     """
     x = x.transpose(0, 1) if batch_first else x
     states = [hx] if isinstance(hx, Tensor) else list(hx)
+    is_projected = states[0].shape[-1] != states[-1].shape[-1]
+    if _uses_library(_KINDS[function], x.dtype, x.device) and not is_projected:
+        x = x.contiguous()  # the kernels store a copy: as an operator, it frees the original
     dropout = dropout if train else 0.0
     parts = count if dropout or x.device.type != "cuda" else 1
     initial = [state.chunk(parts) for state in states]
@@ -269,7 +272,7 @@ def _observed(
         return _Observation(
             graph_bytes=0, refers_to_outputs=True, output_dtype=dtype, state_dtype=dtype
         )
-    few, more = _LIBRARY_STEPS if _uses_library(layers, dtype, device) else _STEPS
+    few, more = _LIBRARY_STEPS if _uses_library(layers.kind, dtype, device) else _STEPS
     with (
         _disable_current_modes(),
         torch._C._DisablePythonDispatcher(),
@@ -286,11 +289,11 @@ def _observed(
     return replace(second, graph_bytes=second.graph_bytes + growth * (steps - more))
 
 
-def _uses_library(layers: Layers, dtype: torch.dtype, device: torch.device) -> bool:
+def _uses_library(kind: str, dtype: torch.dtype, device: torch.device) -> bool:
     """Return whether eager execution runs layers by kernels of oneDNN or cuDNN."""
     if device.type != "cpu":
         return True
-    return layers.kind == "lstm" and dtype != torch.float64 and torch._C._get_mkldnn_enabled()
+    return kind == "lstm" and dtype != torch.float64 and torch._C._get_mkldnn_enabled()
 
 
 def _run(
