@@ -31,7 +31,7 @@ from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.schedule import Schedule, plain_schedule
 
 CPU = torch.device("cpu")
-LIMITS = SolveLimits(seconds=0.5, bound_seconds=0.0, interval_work=0.0, rounds=300, gap=0.05)
+LIMITS = SolveLimits(seconds=60.0, bound_seconds=0.0, interval_work=0.0, rounds=300, gap=0.05)
 """Of a search: any schedule within the budget will do."""
 BUDGET_SHARES = (0.0, 0.3, 0.8)
 """Budgets of a program, from the least with a schedule (0) to a plain run's peak (1)."""

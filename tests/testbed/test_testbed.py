@@ -64,6 +64,17 @@ class Flow:
         # the receiver's clock starts at the announcement, 20 ms before the data
         return float(self.receiver.stdout.readline()) - 0.02
 
+    def best_seconds(self, nbytes: int, limit_s: float) -> float:
+        """Time transfers until one takes less than a limit: a busy machine delays many."""
+        times_s: list[float] = []
+
+        def is_below() -> bool:
+            times_s.append(self.seconds(nbytes))
+            return times_s[-1] < limit_s
+
+        wait_until(is_below, lambda: f"not within {limit_s:.3f} s: {times_s}")
+        return min(times_s)
+
     def close(self) -> None:
         self.sender.stdin.close()
         assert self.sender.wait(HANG_S) == 0
@@ -111,33 +122,39 @@ def test_what_a_command_on_a_host_finds_in_its_environment(testbed: Testbed) -> 
     assert "HEADRACE_PACE" not in found
 
 
-@pytest.mark.timing
 def test_traffic_takes_the_time_of_the_links_it_crosses(testbed: Testbed) -> None:
     nbytes = 1_500_000
     for dst, mbit in (("host1", 400), ("host2", 100)):
         ideal_s = nbytes * 8e-6 / (mbit * PAYLOAD_SHARE)
         with closing(Flow(testbed, "host0", dst)) as flow:
             flow.seconds(100_000)
-            best_s = min(flow.seconds(nbytes) for _ in range(3))
-        # it cannot be faster but for the bucket and the wake-up; a busy machine makes it slower
-        assert 0.97 * ideal_s < best_s < 1.5 * ideal_s, (dst, best_s, ideal_s)
+            best_s = flow.best_seconds(nbytes, 1.5 * ideal_s)
+        # it cannot be faster but for the bucket and the wake-up
+        assert best_s > 0.97 * ideal_s, (dst, best_s, ideal_s)
 
 
-@pytest.mark.timing
 def test_a_rate_changes_under_a_flow(testbed: Testbed) -> None:
-    nbytes = 2_000_000
-    full_s = nbytes * 8e-6 / (100 * PAYLOAD_SHARE)
+    """Bounds of the time from below alone, which other work on the machine cannot break."""
+
+    def at_mbit(nbytes: float, mbit: float) -> float:
+        return nbytes * 8e-6 / (mbit * PAYLOAD_SHARE)
+
+    nbytes = 3_000_000
     with closing(Flow(testbed, "host0", "host2")) as flow:
+        began = time.monotonic()
         flow.start(nbytes)
-        time.sleep(0.02 + full_s / 2)
+        time.sleep(0.02)
         testbed.set_rate("rack1", "25mbit")
+        changed_s = time.monotonic() - began
         took_s = float(flow.receiver.stdout.readline()) - 0.02
-        # half at 100 and half at 25 Mbit/s: 2.5 times as long
-        assert 1.8 * full_s < took_s < 4 * full_s
+        # what cannot have been sent at 100 Mbit/s before the change goes at 25
+        left = max(0.0, nbytes * (1 - changed_s / at_mbit(nbytes, 100)))
+        assert took_s > 0.9 * at_mbit(left, 25)
         testbed.set_rate("rack1", "100mbit")
+        # at the former rate it would take twice as long
+        flow.best_seconds(nbytes, at_mbit(nbytes, 50))
         testbed.set_rate("host0", "10mbit")
-        slow_s = 200_000 * 8e-6 / (10 * PAYLOAD_SHARE)
-        assert 0.95 * slow_s < flow.seconds(200_000) < 1.5 * slow_s
+        assert flow.seconds(200_000) > 0.95 * at_mbit(200_000, 10)
     again = Testbed.attach(testbed.run).spec
     assert [again.host_named["host0"].bytes_per_s, again.racks[1].bytes_per_s] == [
         1_250_000,

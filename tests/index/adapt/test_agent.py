@@ -19,6 +19,7 @@ from headrace.index.configuration import Configuration
 from headrace.index.errors import CapError
 from headrace.index.run.index import Index
 from headrace.index.trace import INSERT, Trace
+from tests.waiting import HANG_S
 
 UNJUDGED = TuningLimits(worse=100.0)
 """Times of short runs on a busy machine tell little."""
@@ -161,19 +162,21 @@ def test_a_close_within_a_conversion_leaves_the_index_whole() -> None:
     workload.check()
 
 
-@pytest.mark.timing
 def test_a_thread_follows_a_change_while_calls_go_on() -> None:
-    """Half a million keys: followed within two seconds, and no call is held up long."""
+    """Half a million keys: converted in many slices, between which calls are served.
+
+    How long a slice holds a call up is measured by the index's benchmark.
+    """
     workload = SeenWorkload(500_000)
-    calls: list[float] = []
     stop = threading.Event()
     asked = workload.random.choice(workload.known, 64)
+    wrong: list[int] = []
 
     def ask() -> None:
         while not stop.is_set():
-            began = time.perf_counter()
-            workload.index.find(asked)
-            calls.append(time.perf_counter() - began)
+            values, present = workload.index.find(asked)
+            if not present.all() or not np.array_equal(values, asked):
+                wrong.append(adaptation.conversions)
             time.sleep(2e-4)
 
     with IndexAdaptation(workload.index, proposer=by_mix, limits=UNJUDGED) as adaptation:
@@ -181,17 +184,17 @@ def test_a_thread_follows_a_change_while_calls_go_on() -> None:
         user.start()
         try:
             began = time.monotonic()
-            while adaptation.conversions < 1 and time.monotonic() < began + 20:
+            while adaptation.conversions < 1 and time.monotonic() < began + HANG_S:
                 workload.index.find(asked)
                 time.sleep(1e-4)
-            taken_s = time.monotonic() - began
         finally:
             stop.set()
             user.join()
-        assert adaptation.conversions == 1, list(adaptation.records.events)
-    assert taken_s < 2
-    assert adaptation.longest_slice_s < 5e-3
-    assert np.quantile(calls, 0.99) < 5e-3
+        events = list(adaptation.records.events)
+        assert adaptation.conversions == 1, events
+    (converted,) = [event for event in events if event["event"] == "converted"]
+    assert converted["slices"] > 10
+    assert wrong == []
     workload.check()
 
 

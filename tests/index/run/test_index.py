@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict
@@ -312,10 +311,9 @@ def test_threads_share_an_index() -> None:
     assert len(index) == len(index.keys())
 
 
-@pytest.mark.timing
 def test_batches_are_faster_than_a_binary_search() -> None:
-    """The bar is 4 times at 10 million keys; here twice at one million."""
-    from time import perf_counter
+    """The bar is 4 times at 10 million keys; here twice at one million, of a processor's time."""
+    from time import process_time
 
     random = np.random.default_rng(0)
     keys = np.unique(random.integers(0, 2**63, 1_000_000, np.uint64))
@@ -323,9 +321,11 @@ def test_batches_are_faster_than_a_binary_search() -> None:
     index = Index(keys, np.arange(len(keys)))
 
     def seconds(call: Any) -> float:
-        call()
-        began = perf_counter()
-        call()
-        return perf_counter() - began
+        times: list[float] = []
+        for _ in range(3):
+            began = process_time()
+            call()
+            times.append(process_time() - began)
+        return min(times)
 
     assert seconds(lambda: index.find(asked)) * 2 < seconds(lambda: np.searchsorted(keys, asked))

@@ -88,7 +88,7 @@ class Network(nn.Module):
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure and plan for moments alone: any plan will do."""
     monkeypatch.setattr(timing, "MEASURED_S", 0.0)
-    limits = SolveLimits(seconds=2.0, bound_seconds=0.5, interval_work=0.2, gap=0.02)
+    limits = SolveLimits(seconds=120.0, bound_seconds=0.0, interval_work=0.2, rounds=1000)
     monkeypatch.setitem(make.LIMITS, SolveEffort.QUICK, limits)
 
 
