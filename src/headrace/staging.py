@@ -2,7 +2,7 @@
 
 Pinned buffers are those of torch's caching host allocator: it keeps freed buffers for the next use
 (sizes are rounded up to powers of two), and reuses none that a copy still reads. Codecs move single
-values by `read`, in which a thread waits for the device, and `upload`.
+values by `download`, in which a thread waits for the device, and `upload`.
 """
 
 from collections.abc import Generator
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-def read(values: Tensor) -> Tensor:
+def download(values: Tensor) -> Tensor:
     """Return values in host memory, when the device has computed them: this thread waits."""
     return values.cpu()
 

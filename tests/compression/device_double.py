@@ -30,7 +30,7 @@ _WAITS = {
     aten.is_nonzero.default,
 }
 _COPIES = {aten.copy_.default, aten._to_copy.default, aten._pin_memory.default}
-_STAGED = {"read", "upload"}
+_STAGED = {"download", "upload"}
 
 
 class DeviceTensor(Tensor):

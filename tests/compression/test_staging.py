@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headrace import staging
 from headrace.compression.averaging import Averager
-from headrace.compression.codecs import loops, sparse
+from headrace.compression.codecs import loops
 from headrace.compression.codecs.requests import AllReduce, Request, run_together
 from headrace.compression.codecs.table import CODECS
 from headrace.compression.errors import CompressionError
@@ -269,7 +269,7 @@ def test_loops_take_tensors_of_other_devices_than_the_cpu(double: Double) -> Non
     expected = torch.empty(125, dtype=torch.uint8)
     loops.pack_signs(plainly(given), expected)
     assert torch.equal(plainly(out), expected)
-    assert sparse.read(expected) is expected
+    assert staging.download(expected) is expected
 
 
 def test_the_double_tells_what_a_gpu_would_wait_for_or_refuse(double: Double) -> None:
@@ -281,7 +281,7 @@ def test_the_double_tells_what_a_gpu_would_wait_for_or_refuse(double: Double) ->
         with pytest.raises(AssertionError, match="several devices"):
             there.add_(torch.ones(3))
         assert len(double.waits) == 2, double.waits
-        staging.read(there)
+        staging.download(there)
         assert double.reads == 1
     host, copied = LateStaging().to_host(there)
     assert not torch.equal(host, plainly(there))

@@ -44,7 +44,7 @@ from headrace.compression.families import FAMILIES, CodecSpec, codec_spec
 from headrace.compression.finite import all_finite
 from headrace.compression.policy import Policy, matrix_shape, parameter_named
 from headrace.compression.traffic import transfers
-from headrace.staging import read
+from headrace.staging import download
 
 PIECE = 1 << 20
 """Elements that a vector codec encodes at a time, and so an upper bound of its scratch memory."""
@@ -227,7 +227,7 @@ class Averager:
         coded = [job for job in self._jobs if job.states]
         if coded:
             fine = [self._bad[0] == 0, *map(all_finite, self._plain)]
-            self.finite = bool(read(torch.stack(fine)).all())
+            self.finite = bool(download(torch.stack(fine)).all())
         if not self.finite:
             for job in coded:
                 for generator in job.generators:

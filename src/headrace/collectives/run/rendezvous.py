@@ -123,19 +123,7 @@ class Rendezvous:
         self._set("meet", own)
         *values, secret = self._get([*self._keys("meet"), _SECRET])
         rows = [json.loads(value) for value in values]
-        for at, row in enumerate(rows):
-            if row[6]:
-                raise CommunicationError(f"rank {at} cannot make the group: {row[6]}")
-        _require_same(
-            "plan books",
-            [f"{row[2][:12]}..." if row[2] else "none" for row in rows],
-            "Give every rank the same file in HEADRACE_PLAN_BOOK (or none)",
-        )
-        _require_same(
-            "settings of TLS",
-            ["TLS" if row[5] else "no TLS" for row in rows],
-            "Set HEADRACE_TLS alike on every rank",
-        )
+        _check_alike(rows)
         hosts = [str(row[0]) for row in rows]
         host = _chosen(
             [dict(row[1]) for row in rows],
@@ -307,6 +295,23 @@ def _host_identity() -> str:
         return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
     except OSError:
         return socket.gethostname()
+
+
+def _check_alike(rows: Sequence[Sequence[Any]]) -> None:
+    """Raise the error of the ranks if one cannot make the group, or their settings differ."""
+    for at, row in enumerate(rows):
+        if row[6]:
+            raise CommunicationError(f"rank {at} cannot make the group: {row[6]}")
+    _require_same(
+        "plan books",
+        [f"{row[2][:12]}..." if row[2] else "none" for row in rows],
+        "Give every rank the same file in HEADRACE_PLAN_BOOK (or none)",
+    )
+    _require_same(
+        "settings of TLS",
+        ["TLS" if row[5] else "no TLS" for row in rows],
+        "Set HEADRACE_TLS alike on every rank",
+    )
 
 
 def _require_same(what: str, texts: list[str], remedy: str) -> None:

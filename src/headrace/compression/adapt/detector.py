@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.staging import read
+from headrace.staging import download
 
 
 class Detector:
@@ -59,7 +59,7 @@ class Detector:
         if not names:
             return dict.fromkeys(self._sizes, 0.0)
         sum_norms = torch.stack([torch.linalg.vector_norm(self._sums[name]) for name in names])
-        sums = dict(zip(names, read(sum_norms).tolist(), strict=True))
+        sums = dict(zip(names, download(sum_norms).tolist(), strict=True))
         return {
             name: sums[name] / self._steps[name] if name in sums else 0.0 for name in self._sizes
         }
@@ -68,7 +68,7 @@ class Detector:
         """Return the root mean squared distance of the steps' gradients from their mean."""
         if not self._noisy:
             return None
-        squares = dict(zip(self._sizes, read(self._squares).tolist(), strict=True))
+        squares = dict(zip(self._sizes, download(self._squares).tolist(), strict=True))
         return {
             name: math.sqrt(max(0.0, squares[name] / steps - norms[name] ** 2))
             for name, steps in self._steps.items()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from headrace.compression.codecs.codec import States, Tensors
+from headrace.compression.codecs.codec import Pieces, States
 from headrace.compression.codecs.requests import AllReduce, Context, Exchanges
 from headrace.compression.families import CodecSpec
 
@@ -17,7 +17,7 @@ class Plain:
         self.spec = spec
 
     def average(
-        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
+        self, tensors: Pieces, mean: Pieces, _states: States, context: Context, /
     ) -> Exchanges:
         """Average exactly, but for the rounding of sums (see `Codec.average`)."""
         # with feedback in the input's memory: the mean is not to be written before the exchange
@@ -48,7 +48,7 @@ class Cast:
         self._type = {"bf16": torch.bfloat16, "fp16": torch.float16}[spec.family]
 
     def average(
-        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
+        self, tensors: Pieces, mean: Pieces, _states: States, context: Context, /
     ) -> Exchanges:
         """Average values of 16 bits (see `Codec.average`)."""
         payloads: list[Tensor] = []

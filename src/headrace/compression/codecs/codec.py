@@ -20,7 +20,8 @@ State = dict[str, Any]
 """State of one tensor or piece, kept from step to step: tensors and numbers, by name."""
 
 States = Sequence[State]
-Tensors = Sequence[Tensor]
+Pieces = Sequence[Tensor]
+"""Tensors of one call: matrices, or one vector."""
 
 
 class Codec(Protocol):
@@ -32,7 +33,7 @@ class Codec(Protocol):
         ...
 
     def average(
-        self, tensors: Tensors, mean: Tensors, states: States, context: Context, /
+        self, tensors: Pieces, mean: Pieces, states: States, context: Context, /
     ) -> Exchanges:
         """Estimate the mean of the ranks' tensors.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headrace.compression.codecs.codec import State, States, Tensors
+from headrace.compression.codecs.codec import Pieces, State, States
 from headrace.compression.codecs.requests import (
     AllGather,
     AllReduce,
@@ -18,7 +18,7 @@ from headrace.compression.codecs.requests import (
 from headrace.compression.codecs.wire import WIRE_TYPES, from_wire, mean_from_wire, to_wire
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import low_rank
-from headrace.staging import read, upload
+from headrace.staging import download, upload
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class PowerSGD:
     spec: CodecSpec
 
     def average(
-        self, tensors: Tensors, mean: Tensors, states: States, context: Context, /
+        self, tensors: Pieces, mean: Pieces, states: States, context: Context, /
     ) -> Exchanges:
         """Average matrices; see `Codec.average`."""
         if not any(matrix.numel() for matrix in tensors):
@@ -218,7 +218,7 @@ class Atomo:
     spec: CodecSpec
 
     def average(
-        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
+        self, tensors: Pieces, mean: Pieces, _states: States, context: Context, /
     ) -> Exchanges:
         """Average matrices; see `Codec.average`."""
         if not any(matrix.numel() for matrix in tensors):
@@ -288,7 +288,7 @@ def spectral_factors(
     random : samples singular values, so that the product is unbiased; None: takes the largest.
     """
     scale = matrix.abs().amax()
-    largest = float(read(scale))
+    largest = float(download(scale))
     if not math.isfinite(largest):  # no decomposition: the product is not finite, either
         return matrix.new_full((len(matrix), rank), torch.nan), matrix.new_ones(
             (matrix.shape[1], rank)
@@ -298,7 +298,7 @@ def spectral_factors(
     if random is None:
         left = vectors[:, -rank:].flip(1)
         return left, matrix.T @ left
-    chances = sampling_chances(read(squares.clamp(min=0).sqrt().double()), rank)
+    chances = sampling_chances(download(squares.clamp(min=0).sqrt().double()), rank)
     ends = chances.cumsum(0)
     places = torch.arange(rank) + torch.rand(1, generator=random, dtype=torch.float64)
     sampled = torch.searchsorted(ends, places * (ends[-1] / rank), right=True)

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headrace.compression.codecs.codec import States, Tensors
+from headrace.compression.codecs.codec import Pieces, States
 from headrace.compression.codecs.requests import AllGather, AllToAll, Context, Exchanges
 from headrace.compression.families import CodecSpec
 from headrace.compression.traffic import Encoding, shard_elements
@@ -77,7 +77,7 @@ class Sharded:
         self._coder = coder
 
     def average(
-        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
+        self, tensors: Pieces, mean: Pieces, _states: States, context: Context, /
     ) -> Exchanges:
         """Average by an all-to-all and an allgather (see `Codec.average`)."""
         (vector,), (result,) = tensors, mean

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headrace.compression.codecs.codec import State, States, Tensors
+from headrace.compression.codecs.codec import Pieces, State, States
 from headrace.compression.codecs.loops import select_topk
 from headrace.compression.codecs.requests import AllGather, AllReduce, Context, Exchanges
 from headrace.compression.codecs.wire import WIRE_TYPES, from_wire, mean_from_wire, to_wire
 from headrace.compression.errors import PayloadError
 from headrace.compression.families import CodecSpec
 from headrace.compression.traffic import entries_bytes, kept_elements
-from headrace.staging import read, upload
+from headrace.staging import download, upload
 
 MOMENTUM = 0.9
 """Of DGC's velocity: the paper's, and most optimizers' default."""
@@ -52,7 +52,7 @@ class Sparse:
     spec: CodecSpec
 
     def average(
-        self, tensors: Tensors, mean: Tensors, states: States, context: Context, /
+        self, tensors: Pieces, mean: Pieces, states: States, context: Context, /
     ) -> Exchanges:
         """Average one vector; see `Codec.average`."""
         (vector,), (result,), (state,) = tensors, mean, states
@@ -104,12 +104,12 @@ class Sparse:
         """
         fields = [_fields(row, k, WIRE_TYPES[self.spec.wire]) for row in received]
         parts: list[tuple[Tensor, Tensor]] = []
-        counts = read(torch.cat([head for head, _, _ in fields])).tolist()
+        counts = download(torch.cat([head for head, _, _ in fields])).tolist()
         for rank, (count, (_, indices, values)) in enumerate(zip(counts, fields, strict=True)):
             if not 0 <= count <= k:
                 raise PayloadError(f"rank {rank} sent {count} entries, needs 0 to {k}")
             parts.append((indices[:count], values[:count]))
-        ascend = read(torch.stack([_ascend(indices, len(result)) for indices, _ in parts]))
+        ascend = download(torch.stack([_ascend(indices, len(result)) for indices, _ in parts]))
         for rank, good in enumerate(ascend.tolist()):
             if not good:
                 raise PayloadError(
@@ -133,7 +133,7 @@ class RandomK:
     spec: CodecSpec
 
     def average(
-        self, tensors: Tensors, mean: Tensors, _states: States, context: Context, /
+        self, tensors: Pieces, mean: Pieces, _states: States, context: Context, /
     ) -> Exchanges:
         """Average one vector; see `Codec.average`."""
         (vector,), (result,) = tensors, mean
@@ -171,10 +171,10 @@ def select_by_bisection(vector: Tensor, k: int, generator: torch.Generator) -> T
             break
         count = 2 * count if 2 * count <= len(sample) else 0
     magnitudes = vector[candidates].view(torch.int32) & _MAGNITUDE
-    high = int(read(magnitudes.max())) + 1
+    high = int(download(magnitudes.max())) + 1
     for _ in range(_BISECTIONS):  # at least k elements from `low` on, fewer from `high` on
         middle = (low + high) // 2
-        if int(read((magnitudes >= middle).sum())) >= k:
+        if int(download((magnitudes >= middle).sum())) >= k:
             low = middle
         else:
             high = middle
@@ -206,7 +206,7 @@ def _sample(vector: Tensor, generator: torch.Generator) -> Tensor:
 
 def _least_of(sample: Tensor, count: int) -> int:
     """Return the least of the `count` largest."""
-    return int(read(torch.topk(sample, count, sorted=False).values.min()))
+    return int(download(torch.topk(sample, count, sorted=False).values.min()))
 
 
 def _at_least(vector: Tensor, threshold: int) -> Tensor:

@@ -30,7 +30,7 @@ from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger
 from headrace.compression.run.shards import ShardedGroup
 from headrace.compression.traffic import Encoding
-from headrace.staging import read, staging_of
+from headrace.staging import download, staging_of
 
 _TYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _FLAG_BYTES = 8  # at the end of each row: whether the sender's gradient is finite; keeps alignment
@@ -206,7 +206,7 @@ class CompressedReduceScatter(ReduceScatter):
         received = exchange.received
         self.sent_bytes = self._exchanger.sent_bytes
         self.step += 1
-        if bool(read(received[:, -1]).any()):
+        if bool(download(received[:, -1]).any()):
             mean.fill_(torch.nan)
             return
         self.residual = None
