@@ -28,9 +28,9 @@ from headrace.collectives.plan.verify import Proof, verify
 from headrace.compression import Accordion, AdaQS, Auto, CodecSpec, HandSet, Policy
 from headrace.errors import ArtifactError
 from headrace.facades import FORMER_MODULES
-from headrace.index import Configuration, Trace
+from headrace.index import Configuration, Index, ShardedIndex, Trace
 from headrace.kinds import artifact_kinds
-from headrace.memory import BudgetError
+from headrace.memory import BudgetError, partitioner
 from headrace.settings import Settings
 from headrace.solver import Parameters
 from headrace.testbed import TestbedSpec
@@ -114,6 +114,33 @@ def test_pickles_name_facades_alone(name: str) -> None:
     """So that the module of a class can be renamed: its pickles do not name it."""
     named = modules(pickle.dumps(VALUES[name]()))
     assert {module for module in named if not hasattr(import_module(module), "__all__")} == set()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Index(np.arange(9), np.arange(9)),
+        ShardedIndex(np.arange(9), np.arange(9)),
+        partitioner("6GiB"),
+    ],
+    ids=repr,
+)
+def test_pickles_of_indexes_and_partitioners_name_facades_alone(value: object) -> None:
+    pickled = pickle.dumps(value, protocol=4)
+    assert modules(pickled) <= {"headrace.index", "headrace.memory"}
+    assert repr(pickle.loads(pickled)) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("headrace.index.run.index", (Index, np.arange(9), None, None, Configuration())),
+        ("headrace.index.run.sharded", (np.arange(9), np.arange(9), "int64", 2, Configuration())),
+    ],
+)
+def test_earlier_pickles_of_indexes_load(module: str, arguments: tuple[Any, ...]) -> None:
+    """They name a function beside the class, which has to exist."""
+    assert len(import_module(module)._restored(*arguments)) == 9
 
 
 def test_former_modules_lead_to_facades_that_offer_what_old_pickles_name() -> None:

@@ -439,7 +439,19 @@ class Index:
 
     def __reduce__(self) -> tuple[Any, ...]:
         keys, values = self.range()
-        return _restored, (type(self), keys, values, self._plan, self._configuration)
+        return self._restored, (keys, values, self._plan, self._configuration)
+
+    @classmethod
+    def _restored(
+        cls,
+        keys: np.ndarray,
+        values: np.ndarray | None,
+        plan: IndexPlan | None,
+        configuration: Configuration,
+    ) -> Self:
+        if plan is not None:
+            return cls(keys, values, plan=plan)
+        return cls(keys, values, configuration=configuration)
 
 
 def native_configuration(configuration: Configuration) -> _native.IndexConfiguration:
@@ -447,16 +459,11 @@ def native_configuration(configuration: Configuration) -> _native.IndexConfigura
     return _native.IndexConfiguration(**configuration.to_head())
 
 
-def _restored(
-    kind: type[Index],
-    keys: np.ndarray,
-    values: np.ndarray | None,
-    plan: IndexPlan | None,
-    configuration: Configuration,
+def _restored(  # pyright: ignore[reportUnusedFunction]
+    kind: type[Index], *content: Any
 ) -> Index:
-    if plan is not None:
-        return kind(keys, values, plan=plan)
-    return kind(keys, values, configuration=configuration)
+    # of pickles of versions before 0.2
+    return kind._restored(*content)  # pyright: ignore[reportPrivateUsage]
 
 
 def _key_type(keys: np.ndarray | None, dtype: Any) -> str:

@@ -1,7 +1,7 @@
 """`ShardedIndex`: keys and the rows that they have in a table, for many threads."""
 
 import os
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -195,13 +195,23 @@ class ShardedIndex:
 
     def __reduce__(self) -> tuple[Any, ...]:
         keys, rows = self.items()
-        return _restored, (keys, rows, str(self._dtype), self.shards, self._configuration)
+        return self._restored, (keys, rows, str(self._dtype), self.shards, self._configuration)
+
+    @classmethod
+    def _restored(
+        cls,
+        keys: np.ndarray,
+        rows: np.ndarray,
+        dtype: str,
+        shards: int,
+        configuration: Configuration,
+    ) -> Self:
+        return cls(keys, rows, dtype=dtype, shards=shards, plan=configuration)
 
 
-def _restored(
-    keys: np.ndarray, rows: np.ndarray, dtype: str, shards: int, configuration: Configuration
-) -> ShardedIndex:
-    return ShardedIndex(keys, rows, dtype=dtype, shards=shards, plan=configuration)
+def _restored(*content: Any) -> ShardedIndex:  # pyright: ignore[reportUnusedFunction]
+    # of pickles of versions before 0.2
+    return ShardedIndex._restored(*content)  # pyright: ignore[reportPrivateUsage]
 
 
 def _rows_as(rows: Any) -> np.ndarray:

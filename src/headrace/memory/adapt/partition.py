@@ -35,7 +35,8 @@ class MemoryPartitioner(CustomPartitionerFn):
 
     def __init__(self, budget: int | str, effort: str, seed: int) -> None:
         parse_budget(budget, MOST_BYTES)  # the device is not known yet
-        self._budget, self._effort, self._seed = budget, parse_effort(effort), seed
+        parse_effort(effort)
+        self._budget, self._effort, self._seed = budget, effort, seed
 
     def __repr__(self) -> str:
         budget = self._budget if isinstance(self._budget, str) else size(self._budget)
@@ -65,7 +66,7 @@ class MemoryPartitioner(CustomPartitionerFn):
             modelled(captured, _FUSED),
             parse_budget(self._budget, memory_bytes(first.device)),
             ScheduleSearch,
-            limits=LIMITS[self._effort],
+            limits=LIMITS[parse_effort(self._effort)],
             seed=self._seed,
         )
         return scheduled_graphs(captured, solution.schedule)
