@@ -33,7 +33,7 @@ SHARED = "shared"
 BUDGETS = {
     "fast": {
         ("collectives", SHARED): 9.0,
-        ("compression",): 4.0,
+        ("compression",): 2.5,
         ("index",): 3.0,
         ("memory",): 4.0,
     },
