@@ -82,26 +82,26 @@ def demand_from_head(head: Mapping[str, Any], source: str = "demand") -> Demand:
     ------
     ProgramError : naming the field, what was found and what is needed.
     """
-    whole = Field(head, source, ProgramError)
-    name = whole.at("collective", default=Collective.CUSTOM.value)
+    fields_of_head = Field(head, source, ProgramError)
+    name = fields_of_head.at("collective", default=Collective.CUSTOM.value)
     if name.found not in tuple(Collective):
         raise name.wrong(f"one of {', '.join(Collective)}")
     collective = Collective(name.found)
-    counts = _matrix(whole.at("counts")) if collective is Collective.ALL_TO_ALL_V else ()
+    counts = _matrix(fields_of_head.at("counts")) if collective is Collective.ALL_TO_ALL_V else ()
     if counts and "ranks" not in head:
-        whole = whole.holding({**head, "ranks": len(counts)})
-    ranks = whole.at("ranks").integer(0, _MOST_RANKS)
-    chunks = whole.at("chunks", default=1).integer(0, _MOST_SLOTS)
-    root = whole.at("root", default=0).integer(0, _MOST_RANKS)
+        fields_of_head = fields_of_head.holding({**head, "ranks": len(counts)})
+    ranks = fields_of_head.at("ranks").integer(0, _MOST_RANKS)
+    chunks = fields_of_head.at("chunks", default=1).integer(0, _MOST_SLOTS)
+    root = fields_of_head.at("root", default=0).integer(0, _MOST_RANKS)
     if collective is Collective.CUSTOM:
-        slots = whole.at("slots").integer(0, _MOST_SLOTS)
-        before = _rows(whole.at("before"), {})
-        known: dict[int, set[int]] = {}
+        slots = fields_of_head.at("slots").integer(0, _MOST_SLOTS)
+        before = _rows(fields_of_head.at("before"), {})
+        contributors_of: dict[int, set[int]] = {}
         for _, _, item, contributors in before:
-            known.setdefault(item, set()).update(contributors)
-        after = _rows(whole.at("after"), known)
+            contributors_of.setdefault(item, set()).update(contributors)
+        after = _rows(fields_of_head.at("after"), contributors_of)
         if ranks * len(before + after) > _MOST_BITS:
-            raise whole.fail(
+            raise fields_of_head.fail(
                 f"before and after have {len(before + after)} rows for {ranks} ranks, needs at "
                 f"most {_MOST_BITS // ranks} rows for so many ranks"
             )
@@ -123,22 +123,22 @@ def _not_too_large(demand: Demand) -> Demand:
     return demand
 
 
-def _matrix(given: Field) -> tuple[tuple[int, ...], ...]:
-    counts = given.read(
+def _matrix(field: Field) -> tuple[tuple[int, ...], ...]:
+    counts = field.read(
         lambda rows: tuple(
             tuple(map(fields.integer, fields.items(row))) for row in fields.items(rows)
         ),
         "a row of integers for every rank",
     )
     if sum(max(0, count) for row in counts for count in row) > _MOST_SLOTS:
-        raise given.fail(f"has more than {_MOST_SLOTS} parts")
+        raise field.fail(f"has more than {_MOST_SLOTS} parts")
     return counts
 
 
-def _rows(given: Field, known: dict[int, set[int]]) -> list[DemandRow]:
-    """Return the rows of a field; contributors left out are those `known`, or the rank."""
+def _rows(field: Field, contributors_of: dict[int, set[int]]) -> list[DemandRow]:
+    """Return the rows of a field; contributors left out are `contributors_of` it, or the rank."""
     named = 0
-    in_before = {item: tuple(sorted(by)) for item, by in known.items()}
+    in_before = {item: tuple(sorted(by)) for item, by in contributors_of.items()}
 
     def held(row: Any) -> DemandRow:
         cells = fields.items(row)
@@ -149,13 +149,13 @@ def _rows(given: Field, known: dict[int, set[int]]) -> list[DemandRow]:
             return rank, slot, item, in_before.get(item, (rank,))
         return rank, slot, item, tuple(map(fields.integer, fields.items(cells[3])))
 
-    made: list[DemandRow] = []
-    for row in given.items():
-        made.append(row.read(held, "[rank, slot, item] or [rank, slot, item, contributors]"))
-        named += len(made[-1][3])
+    rows: list[DemandRow] = []
+    for row in field.items():
+        rows.append(row.read(held, "[rank, slot, item] or [rank, slot, item, contributors]"))
+        named += len(rows[-1][3])
         if named > _MOST_CONTRIBUTORS:
             raise row.fail(
                 f"is too much: the rows so far have {named} contributors in all, those left out "
                 f"counted, needs at most {_MOST_CONTRIBUTORS}"
             )
-    return made
+    return rows

@@ -282,13 +282,13 @@ class Demand:
 
     def _received(self, rank: int) -> list[tuple[int, int, int]]:
         width, slot = self.blocks * self.chunks, self.blocks * self.chunks
-        found: list[tuple[int, int, int]] = []
+        outputs: list[tuple[int, int, int]] = []
         for src, row in enumerate(self.counts):
             first = src * width + self._sent[src][rank] * self.chunks
             for item in range(first, first + row[rank] * self.chunks):
-                found.append((slot, item, 1 << src))
+                outputs.append((slot, item, 1 << src))
                 slot += 1
-        return found
+        return outputs
 
     def _expanded(self, rows: tuple[DemandRow, ...], rank: int) -> list[tuple[int, int, int]]:
         mine = rows[bisect_left(rows, (rank,)) : bisect_left(rows, (rank + 1,))]
@@ -306,9 +306,9 @@ class Demand:
 
 def mask_of(ranks: Iterable[int]) -> int:
     """Return the bit mask of `ranks`."""
-    found = set(ranks)
-    bits = bytearray(max(found, default=0) // 8 + 1)  # summing would copy the mask for every rank
-    for rank in found:
+    members = set(ranks)
+    bits = bytearray(max(members, default=0) // 8 + 1)  # summing would copy the mask for every rank
+    for rank in members:
         bits[rank >> 3] |= 1 << (rank & 7)
     return int.from_bytes(bits, "little")
 
@@ -337,20 +337,20 @@ def _check_custom(demand: Demand) -> None:
         return
     if demand.custom_slots < 1:
         raise ProgramError(f"slots is {demand.custom_slots}, needs at least 1")
-    held: dict[int, int] = {}
+    masks: dict[int, int] = {}
     for rank, slot, item, contributors in _checked(demand, "before", demand.before):
         mask = mask_of(contributors)
         if item < 0:
             raise ProgramError(f"before: item {item} of rank {rank}, slot {slot}: needs 0 or more")
-        held[item] = held.get(item, 0) | mask
-    gap = next((item for item in range(len(held)) if item not in held), None)
+        masks[item] = masks.get(item, 0) | mask
+    gap = next((item for item in range(len(masks)) if item not in masks), None)
     if gap is not None:
         raise ProgramError(
-            f"before has {len(held)} different items, but no item {gap}; needs them numbered from "
+            f"before has {len(masks)} different items, but no item {gap}; needs them numbered from "
             "0 without gaps"
         )
     for rank, slot, item, contributors in _checked(demand, "after", demand.after):
-        missing = mask_of(contributors) & ~held.get(item, 0)
+        missing = mask_of(contributors) & ~masks.get(item, 0)
         if missing:
             raise ProgramError(
                 f"after: rank {rank}, slot {slot} wants item {item} of rank "

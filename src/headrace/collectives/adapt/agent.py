@@ -166,10 +166,10 @@ class TrafficCollector:
         return f"traffic/{self._number}/{rank}"
 
 
-def _report(found: ConnectionStatistics) -> dict[str, list[float]]:
+def _report(statistics: ConnectionStatistics) -> dict[str, list[float]]:
     return {
-        "peer": found.peer.tolist(),
-        "sent_bytes": found.window_sent_bytes.tolist(),
-        "rate_bytes_per_s": found.rate_bytes_per_s.tolist(),
-        "rtt_us": found.rtt_us.tolist(),
+        "peer": statistics.peer.tolist(),
+        "sent_bytes": statistics.window_sent_bytes.tolist(),
+        "rate_bytes_per_s": statistics.rate_bytes_per_s.tolist(),
+        "rtt_us": statistics.rtt_us.tolist(),
     }

@@ -298,20 +298,20 @@ class AdaptationCoordinator:
             return None
         change = self._state.change
         slower = None if change is None else change.slower
-        found = self._network.changes(traffic, slower=slower)
-        self._found = self._significant(found) if routine else found
+        changes = self._network.changes(traffic, slower=slower)
+        self._found = self._significant(changes) if routine else changes
         if self._found:
             self.records.add("look", found=self._found, phase=self._state.phase)
         return self._found
 
-    def _significant(self, found: dict[str, float]) -> dict[str, float]:
+    def _significant(self, changes: dict[str, float]) -> dict[str, float]:
         """Return the changes that count while step times are steady.
 
         These are large changes, and slow ports that get faster at all.
         """
         return {
             name: factor
-            for name, factor in found.items()
+            for name, factor in changes.items()
             if max(factor, 1 / factor) > 1 + ROUTINE_CHANGE
             or (factor > 1 and name in self._network.slow)
         }
@@ -360,7 +360,7 @@ class AdaptationCoordinator:
         return None
 
     def _revert(self) -> ActionOutcome:
-        step_s, best = min(self._tried, key=lambda each: each[0], default=(None, self.book))
+        step_s, best = min(self._tried, key=lambda trial: trial[0], default=(None, self.book))
         if best.digest == self.book.digest:
             return ActionOutcome.KEPT
         return self._swap("revert", best, step_s)

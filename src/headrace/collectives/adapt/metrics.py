@@ -65,17 +65,22 @@ class CollectiveMetrics(RankMetrics):
             swaps.add_metric([str(self.rank), why], count)
         yield swaps
 
-    def _peers(self, found: ConnectionStatistics) -> Iterator[Metric]:
+    def _peers(self, statistics: ConnectionStatistics) -> Iterator[Metric]:
         rate = "Bytes acknowledged over the time that there was something to send"
         for kind, name, text, values in (
-            (CounterMetricFamily, "sent_bytes", "Sent to the peer", found.sent_bytes),
-            (CounterMetricFamily, "received_bytes", "Received from the peer", found.received_bytes),
-            (CounterMetricFamily, "retransmits", "Segments sent again", found.retransmits),
-            (GaugeMetricFamily, "rtt_seconds", "Smoothed round-trip time", found.rtt_us / 1e6),
-            (GaugeMetricFamily, "rate_bytes_per_second", rate, found.rate_bytes_per_s),
+            (CounterMetricFamily, "sent_bytes", "Sent to the peer", statistics.sent_bytes),
+            (
+                CounterMetricFamily,
+                "received_bytes",
+                "Received from the peer",
+                statistics.received_bytes,
+            ),
+            (CounterMetricFamily, "retransmits", "Segments sent again", statistics.retransmits),
+            (GaugeMetricFamily, "rtt_seconds", "Smoothed round-trip time", statistics.rtt_us / 1e6),
+            (GaugeMetricFamily, "rate_bytes_per_second", rate, statistics.rate_bytes_per_s),
         ):
             family = kind(f"headrace_{name}", text, labels=["rank", "peer"])
-            for peer, value in zip(found.peer.tolist(), values.tolist(), strict=True):
+            for peer, value in zip(statistics.peer.tolist(), values.tolist(), strict=True):
                 if np.isfinite(value):
                     family.add_metric([str(self.rank), str(peer)], value)
             yield family

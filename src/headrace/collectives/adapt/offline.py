@@ -46,24 +46,24 @@ def adapt_book(
     InputError : if the ranks, or their hosts, are others.
     """
     _check_same(book.topology, topology)
-    made = build_book(
+    rebuilt = build_book(
         topology,
         groups=groups,
         collectives=sorted({entry.collective for entry in book.entries}),
         progress=progress,
     )
     tuned = _tuned(book, topology)
-    found = replanned(book, made, None if tuned is None else tuned[1])
-    return Adapted(book=found.book, choices=found.choices, masters=tuned)
+    retuned = replanned(book, rebuilt, None if tuned is None else tuned[1])
+    return Adapted(book=retuned.book, choices=retuned.choices, masters=tuned)
 
 
 def _tuned(book: PlanBook, topology: Topology) -> tuple[Masters, Masters] | None:
     sizes = [e.plan.total_bytes for e in book.entries if e.collective is Collective.ALLREDUCE]
-    found = book_masters(book, {max(sizes): 1}) if sizes else None
+    masters = book_masters(book, {max(sizes): 1}) if sizes else None
     rates = bandwidth(topology)
     linked = bool((rates > 0).sum() == topology.ranks * (topology.ranks - 1))
     # masters are for networks in which every rank can send to every other
-    return (found, quicktune(found, rates)) if found is not None and linked else None
+    return (masters, quicktune(masters, rates)) if masters is not None and linked else None
 
 
 def _check_same(before: Topology, now: Topology) -> None:

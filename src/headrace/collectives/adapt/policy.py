@@ -224,10 +224,10 @@ def _looked(state: AdaptationState, seen: Observation) -> _Decided:
     """Judge a routine look."""
     if seen.found is None:  # the ranks did not report in time
         return state, Action.WAIT
-    found = frozenset((port, factor < 1) for port, factor in seen.found.items())
-    again = state.suspected & found
-    repeats = state.repeats + 1 if again else min(1, len(found))
-    state = replace(state, repeats=repeats, suspected=again or found)
+    suspects = frozenset((port, factor < 1) for port, factor in seen.found.items())
+    again = state.suspected & suspects
+    repeats = state.repeats + 1 if again else min(1, len(suspects))
+    state = replace(state, repeats=repeats, suspected=again or suspects)
     eased = (
         seen.step_s is not None
         and seen.reference_s is not None

@@ -52,7 +52,7 @@ def _choices(choices: "Iterable[RangeChoice]") -> Table:
     table = Table(box=None, pad_edge=False, title="predicted on the network as it is now")
     for name in ("", "up to", "was", "takes", "becomes", "takes", "less"):
         table.add_column(name, justify="left" if name in ("", "was", "becomes") else "right")
-    for collective, rows in groupby(choices, key=lambda each: each.entry.collective):
+    for collective, rows in groupby(choices, key=lambda choice: choice.entry.collective):
         for index, row in enumerate(rows):
             plan, to_bytes = row.entry.plan, row.entry.to_bytes
             table.add_row(

@@ -144,7 +144,7 @@ def plan_command(
         )
     out.print(f"Wrote [bold]{text_of(output)}[/]: {len(book.entries)} plans.", soft_wrap=True)
     planned = {entry.collective for entry in book.entries}
-    if missing := [each.value for each in collective or STANDARD if each not in planned]:
+    if missing := [name.value for name in collective or STANDARD if name not in planned]:
         out.print(
             f"Interrupted: without plans, which leaves {', '.join(missing)} to templates.",
             soft_wrap=True,

@@ -150,10 +150,10 @@ def _print_selection(text: str, form: ExportFormat, runtime: RuntimeName, scored
 
     read = msccl_xml.read if form is ExportFormat.MSCCL_XML else mscclpp_read.read
     algorithm, _ = read(text)
-    calls, whole = selection(algorithm, runtime_of(runtime.value, form.value))
+    calls, multiple_bytes = selection(algorithm, runtime_of(runtime.value, form.value))
     lines = [f"taken for {calls}; others silently take another algorithm"]
-    if scored % whole:
-        step = whole * (_FLOAT32_BYTES if form is ExportFormat.MSCCL_XML else 1)
+    if scored % multiple_bytes:
+        step = multiple_bytes * (_FLOAT32_BYTES if form is ExportFormat.MSCCL_XML else 1)
         nearest = max(1, round(scored / step)) * step
         lines.append(
             f"warning: the plan is meant for {scored} bytes, which no such count makes: plan for "
@@ -209,11 +209,11 @@ def _program(
         if collective is None or total is None:
             raise InputError(f"{source}: is a plan book, needs --collective and --size")
         book = PlanBook.from_artifact(artifact, str(source))
-        wanted = parse_size(total)
-        entry = _entry(book.entries, collective, wanted, root)
+        total_bytes = parse_size(total)
+        entry = _entry(book.entries, collective, total_bytes, root)
         if entry is None:
             raise InputError(f"{source}: holds no plan for {collective} from root {root}")
-        return entry.plan.program, wanted, (entry.from_bytes, (entry.to_bytes or 1) - 1)
+        return entry.plan.program, total_bytes, (entry.from_bytes, (entry.to_bytes or 1) - 1)
     if collective is not None or total is not None:
         raise InputError(f"{source}: is a {artifact.kind}: --collective and --size choose in books")
     if artifact.kind == "plan":

@@ -57,7 +57,7 @@ def _warn_if_old(profile: "Profile", path: Path) -> None:
 
 
 def _age(seconds: float) -> str:
-    for unit, one in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * one:
-            return f"{seconds / one:.0f} {unit}"
+    for unit, unit_s in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds:.0f} seconds"

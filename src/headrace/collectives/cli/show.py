@@ -62,14 +62,14 @@ def show_plan(plan: Plan, everything: bool) -> Iterable[RenderableType]:
 def _counted(plan: Plan) -> dict[str, str]:
     """Return rounds and bytes (PLink, table 1): between hosts, or racks if each has one rank."""
     groups = locality(plan.topology)
-    found = program_statistics(plan.program, groups or ())
+    statistics = program_statistics(plan.program, groups or ())
     rows = {
-        "rounds": f"{found.rounds}, {found.messages} messages",
-        "on the wire": size(round(found.wire * plan.total_bytes), plan.total_bytes),
+        "rounds": f"{statistics.rounds}, {statistics.messages} messages",
+        "on the wire": size(round(statistics.wire * plan.total_bytes), plan.total_bytes),
     }
     if groups:
-        share = found.across / found.wire if found.wire else 0.0
-        across = size(round(found.across * plan.total_bytes), plan.total_bytes)
+        share = statistics.across / statistics.wire if statistics.wire else 0.0
+        across = size(round(statistics.across * plan.total_bytes), plan.total_bytes)
         rows["across groups"] = f"{across} ({share:z.0%})"
     return rows
 

@@ -53,27 +53,27 @@ def sketch_command(
             method=Method(model=FULL, engine=NativeSearch(), seed=seed, effort=effort.value),
             report=lambda text: report(text, 0.0),
         )
-        found = autosketch(request, parse_size(total))
-    artifact_io.write_file(output, sketch_to_json(found.sketch).encode())
+        searched = autosketch(request, parse_size(total))
+    artifact_io.write_file(output, sketch_to_json(searched.sketch).encode())
     console = terminal()
-    console.print(_table(found))
-    if found.struck:
+    console.print(_table(searched))
+    if searched.struck:
         console.print("[yellow]warning:[/] out of time: another run may find another sketch.")
     console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
 
 
-def _table(found: "AutoSketch") -> Table:
+def _table(searched: "AutoSketch") -> Table:
     table = Table(box=None)
     for name in ("sketch", "trial", "synthesized"):
         table.add_column(name)
-    for row in found.tried[:_ROWS]:
+    for row in searched.tried[:_ROWS]:
         table.add_row(
             row.sketch.name,
             row.problem or duration(row.trial_us),
             "" if row.total_us is None else duration(row.total_us),
         )
-    if len(found.tried) > _ROWS:
-        table.add_row(f"and {len(found.tried) - _ROWS} more", "", "")
-    synthesis = found.synthesis
+    if len(searched.tried) > _ROWS:
+        table.add_row(f"and {len(searched.tried) - _ROWS} more", "", "")
+    synthesis = searched.synthesis
     table.add_row("bound of the best's links", "", duration(synthesis.bound.total_us))
     return table

@@ -89,17 +89,22 @@ def synthesize_command(
     )
     from headrace.collectives.plan.portfolio import plan_collective
 
-    given = _demand(demand, collective, root)
-    if given is not None:
-        collective, root = given.collective, given.root
-        given = None if collective in STANDARD else given
+    custom_demand = _demand(demand, collective, root)
+    if custom_demand is not None:
+        collective, root = custom_demand.collective, custom_demand.root
+        custom_demand = None if collective in STANDARD else custom_demand
     collective = collective or Collective.ALLREDUCE
     if root and collective not in ROOTED:
         raise InputError(f"--root is {root}, but {collective} has no root; leave it out")
     total_bytes = parse_size(total)
     topology, groups = read_network(source)
     topology, method = charged(topology, model, effort, seed)
-    if topology.ranks > _LARGE and sketch is None and given is None and collective not in ROOTED:
+    if (
+        topology.ranks > _LARGE
+        and sketch is None
+        and custom_demand is None
+        and collective not in ROOTED
+    ):
         if runtime is not None:
             raise InputError(
                 f"{source}: has {topology.ranks} ranks: plans beyond {_LARGE} are kept by symmetry "
@@ -108,7 +113,7 @@ def synthesize_command(
         _synthesize_orbits(topology, collective, total_bytes, output)
         return
     generators = ALL_GENERATORS if sketch is None else (sketch_generator(sketch),)
-    if given is not None:
+    if custom_demand is not None:
         generators = custom_generators(sketch)
     with progress(terminal(stderr=True), visible=True) as report:
 
@@ -121,7 +126,7 @@ def synthesize_command(
                 root=root,
                 generators=generators,
                 method=method,
-                given=given,
+                given=custom_demand,
                 progress=report,
             )
 
@@ -173,12 +178,12 @@ def _demand(path: Path | None, collective: Collective | None, root: int) -> Dema
         raise InputError("--demand has collective and root: leave --collective and --root out")
     from headrace.collectives.custom import demand_from_json
 
-    given = demand_from_json(path)
-    if given.collective in STANDARD and given.chunks > 1:
+    demand = demand_from_json(path)
+    if demand.collective in STANDARD and demand.chunks > 1:
         raise InputError(
-            f"{path}: field 'chunks' is {given.chunks}: planning chooses; leave it out"
+            f"{path}: field 'chunks' is {demand.chunks}: planning chooses; leave it out"
         )
-    return given
+    return demand
 
 
 def _synthesize_orbits(
@@ -188,28 +193,30 @@ def _synthesize_orbits(
 
     console = terminal()
     with terminal(stderr=True).status(f"{topology.ranks} ranks: planning for one, by symmetry"):
-        found = plan_orbits(topology, collective, total_bytes)
+        orbit_plan = plan_orbits(topology, collective, total_bytes)
     certificate = {
         "headrace": headrace.__version__,
         "topology": topology.digest,
         "model": "full",
         "total_bytes": total_bytes,
-        "predicted_us": found.predicted_us,
-        "bound_us": found.bound.total_us,
+        "predicted_us": orbit_plan.predicted_us,
+        "bound_us": orbit_plan.bound.total_us,
     }
-    found.plan.save(output, certificate)
-    made = f"orbits, the best of {found.tried}"
+    orbit_plan.plan.save(output, certificate)
+    origin = f"orbits, the best of {orbit_plan.tried}"
     demand = f"{collective} of {topology.ranks} ranks"
-    console.print(_facts(demand, total_bytes, made, "full", found, found.proof.plan_digest))
+    console.print(
+        _facts(demand, total_bytes, origin, "full", orbit_plan, orbit_plan.proof.plan_digest)
+    )
     console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
 
 
 def _summary(plan: "Plan") -> Table:
     demand = plan.program.demand
-    made = f"{plan.generator}, {demand.chunks} chunks a block: {plan.why}"
+    origin = f"{plan.generator}, {demand.chunks} chunks a block: {plan.why}"
     of = f"{demand.collective} of {demand.ranks} ranks"
     digest = plan.proof.program_digest
-    table = _facts(of, plan.total_bytes, made, plan.model.name, plan, digest)
+    table = _facts(of, plan.total_bytes, origin, plan.model.name, plan, digest)
     for row in plan.candidates:
         if row.note.startswith(("failed:", "stopped:")):
             table.add_row(row.generator, row.note)
@@ -219,13 +226,18 @@ def _summary(plan: "Plan") -> Table:
 
 
 def _facts(
-    of: str, total_bytes: int, made: str, model: str, found: "Plan | OrbitFound", digest: str
+    of: str,
+    total_bytes: int,
+    origin: str,
+    model: str,
+    synthesized: "Plan | OrbitFound",
+    digest: str,
 ) -> Table:
     table = Table(box=None, show_header=False)
     table.add_row("plan", f"{of}, {size(total_bytes)}")
-    table.add_row("made by", made)
-    table.add_row("predicted", f"{duration(found.predicted_us)} ({model} model)")
-    above = f"so at most {found.gap:z.1%} above the best"
-    table.add_row("bound", f"{duration(found.bound.total_us)}, {above}")
+    table.add_row("made by", origin)
+    table.add_row("predicted", f"{duration(synthesized.predicted_us)} ({model} model)")
+    above = f"so at most {synthesized.gap:z.1%} above the best"
+    table.add_row("bound", f"{duration(synthesized.bound.total_us)}, {above}")
     table.add_row("proof", digest[:12])
     return table

@@ -75,27 +75,27 @@ def trace_command(
     settings = CollectiveSettings.from_environment()
     _check(collective, ranks, testbed, settings)
     book = load_book(plan_book)
-    known = None if topology is None else read_network(topology)[0]
-    if known is None and book is not None:
-        known = book.topology
+    network = None if topology is None else read_network(topology)[0]
+    if network is None and book is not None:
+        network = book.topology
     bytes_wanted = parse_size(total)
-    chosen: list[Choice] = []
+    choices: list[Choice] = []
 
     def job_of(ranks: int, one_host: bool) -> "TraceJob":
         from headrace.collectives.run.choose import Chooser
         from headrace.collectives.trace.job import TraceJob
 
-        if known is not None and known.ranks != ranks:
+        if network is not None and network.ranks != ranks:
             raise InputError(
-                f"{topology or plan_book} is for {known.ranks} ranks, this runs on {ranks}: needs "
-                "the same number"
+                f"{topology or plan_book} is for {network.ranks} ranks, this runs on {ranks}: "
+                "needs the same number"
             )
         if not 0 <= root < ranks:
             raise InputError(f"--root is {root}, needs 0 to {ranks - 1}")
         chooser = Chooser(ranks, book, one_host=one_host, channels=settings.channels)
-        chosen.append(chooser.choose(collective, bytes_wanted, root))
+        choices.append(chooser.choose(collective, bytes_wanted, root))
         return TraceJob(
-            program=chosen[-1].program,
+            program=choices[-1].program,
             total_bytes=bytes_wanted,
             repeats=repeats,
             deadline_s=settings.deadline_s,
@@ -105,12 +105,12 @@ def trace_command(
         from headrace.collectives.trace.launch import trace_local, trace_testbed, trace_torchrun
 
         if settings.rank is not None and testbed is None:
-            job, found = trace_torchrun(job_of, report)
+            job, traced = trace_torchrun(job_of, report)
         elif testbed is None:
             unwind_on_sigterm()  # and end the ranks on the way out
-            count = ranks or (_RANKS if known is None else known.ranks)
+            count = ranks or (_RANKS if network is None else network.ranks)
             job = job_of(count, settings.shared_memory)
-            found = trace_local(job, report)
+            traced = trace_local(job, report)
         else:
             from headrace.cli.testbed import testbed_for
             from headrace.testbed import TestbedSpec
@@ -121,10 +121,10 @@ def trace_command(
             indices = spec.order(order, seed=seed)
             job = job_of(len(indices), False)
             with testbed_for(spec, "Running", report) as up:
-                found = trace_testbed(up, [spec.hosts[i].name for i in indices], job, report)
-            known = known or spec.topology(indices)
-    if found is not None:
-        _write_trace(output, job, found, known, chosen[0].origin)
+                traced = trace_testbed(up, [spec.hosts[i].name for i in indices], job, report)
+            network = network or spec.topology(indices)
+    if traced is not None:
+        _write_trace(output, job, traced, network, choices[0].origin)
 
 
 def _check(
@@ -133,7 +133,7 @@ def _check(
     if collective not in STANDARD:
         raise InputError(
             f"--collective is {collective}, which only a demand describes; needs one of "
-            f"{', '.join(each.value for each in STANDARD)}"
+            f"{', '.join(allowed.value for allowed in STANDARD)}"
         )
     if ranks is not None and (testbed is not None or settings.rank is not None):
         raise InputError(
@@ -143,23 +143,23 @@ def _check(
 
 
 def _write_trace(
-    output: Path, job: "TraceJob", found: "TraceResult", topology: "Topology | None", origin: str
+    output: Path, job: "TraceJob", traced: "TraceResult", topology: "Topology | None", origin: str
 ) -> None:
     """Write the file, and print a summary of it."""
     from headrace.collectives.trace.events import trace_events
     from headrace.collectives.trace.times import measured, predicted
 
-    times = measured(job.program, found.trace)
+    times = measured(job.program, traced.trace)
     prediction = None
     if topology is not None:
         prediction = predicted(job.program, topology, job.moved_bytes)
-    about = _about(job, found, prediction, topology, origin)
+    about = _about(job, traced, prediction, topology, origin)
     events = trace_events(job.program, times, prediction, about)
     artifact_io.write_file(output, json.dumps(events).encode())
     console = terminal()
     console.print(_lanes(job, times, prediction))
-    console.print(_totals(found, prediction, topology))
-    errors = found.trace.uncertainty_ns
+    console.print(_totals(traced, prediction, topology))
+    errors = traced.trace.uncertainty_ns
     console.print(
         f"{job.program.demand.collective} of {size(job.moved_bytes, job.total_bytes)} on "
         f"{len(errors)} ranks by {origin}; every result was right. {_clocks(int(errors.max()))}",
@@ -174,7 +174,7 @@ def _write_trace(
 
 def _about(
     job: "TraceJob",
-    found: "TraceResult",
+    traced: "TraceResult",
     prediction: "Times | None",
     topology: "Topology | None",
     origin: str,
@@ -186,9 +186,9 @@ def _about(
         "bytes": job.moved_bytes,
         "ranks": demand.ranks,
         "plan": origin,
-        "measured_us": found.trace.total_us,
-        "all_measured_us": list(found.totals_us),
-        "clock_uncertainty_us": [ns / 1e3 for ns in found.trace.uncertainty_ns.tolist()],
+        "measured_us": traced.trace.total_us,
+        "all_measured_us": list(traced.totals_us),
+        "clock_uncertainty_us": [ns / 1e3 for ns in traced.trace.uncertainty_ns.tolist()],
     }
     if demand.collective in ROOTED:
         about["root"] = demand.root
@@ -203,7 +203,7 @@ def _lanes(job: "TraceJob", times: "Times", prediction: "Times | None") -> Table
 
     program = job.program
     rows = lane_counters(program, times)
-    other = [None] * len(rows) if prediction is None else lane_counters(program, prediction)
+    predicted = [None] * len(rows) if prediction is None else lane_counters(program, prediction)
     more = f"; {len(rows) - _LANES} more are in the file" if len(rows) > _LANES else ""
     title = f"lanes, in ms, of the run of median time{more}"
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
@@ -212,7 +212,7 @@ def _lanes(job: "TraceJob", times: "Times", prediction: "Times | None") -> Table
     if prediction is not None:
         table.add_column("predicted\nmoving", justify="right")
     shown_rank = -1
-    for row, expected in zip(rows[:_LANES], other[:_LANES], strict=True):
+    for row, expected in zip(rows[:_LANES], predicted[:_LANES], strict=True):
         table.add_row(
             "" if row.rank == shown_rank else str(row.rank),
             lane_name(row.direction, row.peer, row.channel),
@@ -225,8 +225,10 @@ def _lanes(job: "TraceJob", times: "Times", prediction: "Times | None") -> Table
     return table
 
 
-def _totals(found: "TraceResult", prediction: "Times | None", topology: "Topology | None") -> Table:
-    totals = found.totals_us
+def _totals(
+    traced: "TraceResult", prediction: "Times | None", topology: "Topology | None"
+) -> Table:
+    totals = traced.totals_us
     table = Table(box=None, pad_edge=False, title="total, in ms", title_justify="left")
     values = {
         f"median of {len(totals)}": _ms(statistics.median_low(totals)),

@@ -55,11 +55,11 @@ class Kind(StrEnum):
 
     def __new__(cls, name: str, does: str) -> "Kind":
         """Return the kind of this name that does what `does` lists."""
-        made = str.__new__(cls, name)
-        made._value_ = name
+        operation = str.__new__(cls, name)
+        operation._value_ = name
         for verb in ("sends", "receives", "reduces", "reads", "writes"):
-            setattr(made, verb, verb in does.split())
-        return made
+            setattr(operation, verb, verb in does.split())
+        return operation
 
 
 class Location(NamedTuple):

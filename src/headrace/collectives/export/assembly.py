@@ -209,9 +209,9 @@ class Assembly:
         ranks = range(layout.demand.ranks)
 
         def values(of: str, rank: int) -> tuple[SlotValue, ...]:
-            found = layout.held(rank) if of == "held" else layout.wanted(rank)
+            located = layout.held(rank) if of == "held" else layout.wanted(rank)
             return tuple(
-                (regions.slot(rank, location), item, mask) for location, item, mask in found
+                (regions.slot(rank, location), item, mask) for location, item, mask in located
             )
 
         return Imported(

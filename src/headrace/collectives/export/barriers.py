@@ -98,16 +98,16 @@ def _taken(phase: _Phase, op: MscclppOp, step: Half, memory: Memory) -> Iterator
     written = [memory(location) for rank, location in op.dst if rank < 0]
     read = {memory(location) for rank, location in op.src if rank < 0}
     for location in written:
-        for other in read:
+        for source in read:
             if (
-                0 < abs(location.offset - other.offset) < op.size
-                and location.buffer == other.buffer
+                0 < abs(location.offset - source.offset) < op.size
+                and location.buffer == source.buffer
             ):
                 yield Unordered(
                     first=op,
                     second=op,
-                    why=f"reads from {other} and writes from {location} on, {op.size} chunks each: "
-                    "threads overwrite data that others have yet to read; needs ranges apart",
+                    why=f"reads from {source} and writes from {location} on, {op.size} chunks each"
+                    ": threads overwrite data that others have yet to read; needs ranges apart",
                 )
     accesses = [(location, True) for location in written]
     accesses += [(location, False) for location in read.difference(written)]
@@ -158,10 +158,10 @@ def _conflict(accesses: list[_Access]) -> Iterator[Unordered]:
         if access.location.buffer != buffer:
             furthest.clear()
             buffer = access.location.buffer
-        for (write, data), other in furthest.items():
-            overlaps = access.location.offset < other.end
+        for (write, data), earlier in furthest.items():
+            overlaps = access.location.offset < earlier.end
             if overlaps and (access.write or write) and (access.data or data):
-                first, second = sorted((other.op, access.op), key=lambda op: op.number)
+                first, second = sorted((earlier.op, access.op), key=lambda op: op.number)
                 yield Unordered(first=first, second=second, why=f"and both touch {access.location}")
                 return
         kind = access.write, access.data

@@ -152,8 +152,8 @@ class Layout:
             return location
         if collective in (Collective.GATHER, Collective.SCATTER) and rank != self.demand.root:
             return location
-        whole = "o" if collective in (Collective.ALLGATHER, Collective.GATHER) else "i"
-        return Location(whole, self._start(rank, buffer) + offset)
+        shared = "o" if collective in (Collective.ALLGATHER, Collective.GATHER) else "i"
+        return Location(shared, self._start(rank, buffer) + offset)
 
     def held(self, rank: int) -> Iterator[tuple[Location, int, int]]:
         """Yield (location, item, mask) of the precondition."""
@@ -170,10 +170,10 @@ class Layout:
             yield location, item, mask
 
     def _data_location(self, rank: int, slot: int) -> Location | None:
-        found = self.output_location(rank, slot)
-        if found is None and self.in_place:
+        location = self.output_location(rank, slot)
+        if location is None and self.in_place:
             return self.input_location(rank, slot)
-        return found
+        return location
 
     def _scratch(self, rank: int, slot: int) -> Location:
         displaced = self.displaced(rank)

@@ -42,13 +42,13 @@ class Connections:
     def of(cls, algorithm: Algorithm) -> tuple["Connections", list[Finding]]:
         """Match the steps of `algorithm`, which must have passed `check_limits`."""
         threadblocks = {(g.id, tb.id): tb for g in algorithm.gpus for tb in g.threadblocks}
-        found: list[Finding] = []
-        rendezvous = list(_rendezvous(threadblocks, found))
-        waits = _waits(threadblocks, found)
+        findings: list[Finding] = []
+        rendezvous = list(_rendezvous(threadblocks, findings))
+        waits = _waits(threadblocks, findings)
         connections = cls(
             algorithm=algorithm, rendezvous=rendezvous, waits=waits, threadblocks=threadblocks
         )
-        return connections, found
+        return connections, findings
 
     def name(self, at: At) -> str:
         """Return the step's GPU, threadblock, number and kind in words."""
@@ -109,10 +109,10 @@ def _merged_by_rendezvous(connections: Connections) -> dict[At, At]:
 
 
 def _rendezvous(
-    threadblocks: dict[tuple[int, int], Threadblock], found: list[Finding]
+    threadblocks: dict[tuple[int, int], Threadblock], findings: list[Finding]
 ) -> Iterator[tuple[At, At]]:
-    sends = _ends(threadblocks, found, sending=True)
-    receives = _ends(threadblocks, found, sending=False)
+    sends = _ends(threadblocks, findings, sending=True)
+    receives = _ends(threadblocks, findings, sending=False)
     for key in sorted({*sends, *receives}):
         src, dst, channel = key
         connection = f"from gpu {src} to gpu {dst} on channel {channel}"
@@ -121,19 +121,21 @@ def _rendezvous(
             k = min(len(out), len(into))
             what, at = ("sends", out[k]) if len(out) > k else ("receives", into[k])
             text = f"{what} message {k} {connection}, where {len(out)} are sent and "
-            found.append(Finding("connection", f"{text}{len(into)} received; needs as many", *at))
+            findings.append(
+                Finding("connection", f"{text}{len(into)} received; needs as many", *at)
+            )
         for send, receive in zip(out, into, strict=False):
             a = threadblocks[send[:2]].steps[send[2]].count
             b = threadblocks[receive[:2]].steps[receive[2]].count
             if a != b:
                 text = f"sends {a} chunks {connection}, but gpu {dst}, threadblock {receive[1]}, "
                 text += f"step {receive[2]} takes {b}; needs equal counts"
-                found.append(Finding("connection", text, *send))
+                findings.append(Finding("connection", text, *send))
             yield send, receive
 
 
 def _ends(
-    threadblocks: dict[tuple[int, int], Threadblock], found: list[Finding], *, sending: bool
+    threadblocks: dict[tuple[int, int], Threadblock], findings: list[Finding], *, sending: bool
 ) -> dict[_Connection, list[At]]:
     """Return by connection the steps at one end of it."""
     ends: dict[_Connection, list[At]] = {}
@@ -150,14 +152,14 @@ def _ends(
         if key in ends:
             text = f"threadblock {ends[key][0][1]} has the same {'send' if sending else 'recv'} "
             text += f"peer {peer} on channel {channel}: both would use one connection at once; "
-            found.append(Finding("connection", f"{text}needs another channel", *steps[0]))
+            findings.append(Finding("connection", f"{text}needs another channel", *steps[0]))
             continue
         ends[key] = steps
     return ends
 
 
 def _waits(
-    threadblocks: dict[tuple[int, int], Threadblock], found: list[Finding]
+    threadblocks: dict[tuple[int, int], Threadblock], findings: list[Finding]
 ) -> dict[At, list[At]]:
     """Resolve dependencies as the executor does: to the first flagged step from there on."""
     waits: dict[At, list[At]] = {}
@@ -167,7 +169,7 @@ def _waits(
         for number, step in enumerate(threadblock.steps):
             at = (gpu, tb, number)
             if step.depends is not None:
-                on = _resolve(threadblocks, published, at, step.depends, found)
+                on = _resolve(threadblocks, published, at, step.depends, findings)
                 if on is not None:
                     pending.append(on)
             if step.kind is not Kind.NOP and pending:
@@ -191,17 +193,17 @@ def _resolve(
     published: dict[tuple[int, int], list[int | None]],
     at: At,
     wait: Wait,
-    found: list[Finding],
+    findings: list[Finding],
 ) -> At | None:
     def finding(rule: str, message: str, *, fatal: bool = True) -> None:
-        found.append(Finding(rule, message, *at, fatal=fatal))
+        findings.append(Finding(rule, message, *at, fatal=fatal))
 
     gpu, tb, number = at
-    other = threadblocks.get((gpu, wait.threadblock))
-    if other is None:
+    awaited = threadblocks.get((gpu, wait.threadblock))
+    if awaited is None:
         finding("format", f"depid is {wait.threadblock}, which the GPU does not have")
         return None
-    steps = len(other.steps)
+    steps = len(awaited.steps)
     if not 0 <= wait.step < steps:
         needs = f"needs a step of threadblock {wait.threadblock} (0 to {steps - 1})"
         finding("format", f"deps is {wait.step}, {needs}")
@@ -216,6 +218,6 @@ def _resolve(
         finding("deadlock", f"{meant}, its own, which does not come before it")
         return None
     if flagged != wait.step:
-        why = "is a nop" if other.steps[wait.step].kind is Kind.NOP else "has hasdep=0"
+        why = "is a nop" if awaited.steps[wait.step].kind is Kind.NOP else "has hasdep=0"
         finding("format", f"{meant}, which {why}: it waits until step {flagged}", fatal=False)
     return gpu, wait.threadblock, flagged

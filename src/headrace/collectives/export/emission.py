@@ -168,7 +168,7 @@ class Emission:
             return True
         # Both halves of a message of several units have to be ready at once.
         partner = self.units.partner
-        there = {unit, partner[unit], *taken, *(partner[other] for other in taken)}
+        there = {unit, partner[unit], *taken, *(partner[taken_unit] for taken_unit in taken)}
         waits = self.before[partner[unit]]
         return self.missing[partner[unit]] == sum(on in there for on in waits)
 
@@ -219,10 +219,10 @@ class Emission:
         return self._home(rank, slot)
 
     def _home(self, rank: int, slot: int) -> Location:
-        found = self.homes.get((rank, slot))
-        if found is None:
-            found = self.homes[rank, slot] = self.layout.home(rank, slot)
-        return found
+        location = self.homes.get((rank, slot))
+        if location is None:
+            location = self.homes[rank, slot] = self.layout.home(rank, slot)
+        return location
 
     def _onward(self, block: list[int], chain: set[int], visited: set[int]) -> list[int]:
         """Return the sends that forward all of `block`, if they can be fused."""
@@ -280,7 +280,7 @@ class Emission:
         receives = [u.partner[unit] for unit in block]
         peer, slot = u.rank(receives[0]), u.slot[receives[0]]
         reduce = u.op[receives[0]] == Op.RECV_REDUCE
-        held, home = self._read(peer, slot), self._home(peer, slot)
+        source, home = self._read(peer, slot), self._home(peer, slot)
         self.written.update((peer, u.slot[unit]) for unit in receives)
         if self.buffered:
             self._finish(receives)
@@ -297,7 +297,7 @@ class Emission:
             kind,
             [*receives, *onward],
             count=len(block),
-            src=held if reduce else NOWHERE,
+            src=source if reduce else NOWHERE,
             dst=home,
             written=receives,
             read=receives if reduce else (),
@@ -311,18 +311,18 @@ class Emission:
         u, unit = self.units, block[0]
         rank, lane, slot = u.rank(unit), u.lane[unit], u.slot[unit]
         src, home = self._read(rank, u.src_slot[unit]), self._home(rank, slot)
-        held = self._read(rank, slot)
+        source = self._read(rank, slot)
         self._finish(block)
         reduce = u.op[unit] == Op.REDUCE
-        if reduce and held != home:
-            self._event(lane, Kind.COPY, block, src=held, dst=home)
+        if reduce and source != home:
+            self._event(lane, Kind.COPY, block, src=source, dst=home)
         event = self._event(
             lane, Kind.REDUCE if reduce else Kind.COPY, block, src=src, dst=home, written=block
         )
-        event.read = [u.src_slot[other] for other in block]
+        event.read = [u.src_slot[member] for member in block]
         if reduce:
-            event.read += [u.slot[other] for other in block]
-        self.written.update((rank, u.slot[other]) for other in block)
+            event.read += [u.slot[member] for member in block]
+        self.written.update((rank, u.slot[member]) for member in block)
 
     def _finish(self, block: Sequence[int]) -> None:
         """Release the successors of `block`, and mark it as taken."""

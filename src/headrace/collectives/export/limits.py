@@ -38,19 +38,21 @@ _Problem = tuple[str, str]
 
 def check_limits(algorithm: Algorithm) -> list[Finding]:
     """Return the limits and format rules that `algorithm` breaks."""
-    found = [Finding(*problem) for problem in _of_algorithm(algorithm)]
+    findings = [Finding(*problem) for problem in _of_algorithm(algorithm)]
     for gpu in algorithm.gpus:
-        found += [Finding(*problem, gpu.id) for problem in _of_gpu(algorithm, gpu)]
+        findings += [Finding(*problem, gpu.id) for problem in _of_gpu(algorithm, gpu)]
         for tb in gpu.threadblocks:
-            found += [Finding(*each, gpu.id, tb.id) for each in _of_peers(algorithm, gpu, tb)]
+            findings += [
+                Finding(*problem, gpu.id, tb.id) for problem in _of_peers(algorithm, gpu, tb)
+            ]
             if len(tb.steps) > MAX_STEPS:
                 message = f"has {len(tb.steps)} steps, needs at most {MAX_STEPS}"
-                found.append(Finding("limit", message, gpu.id, tb.id, MAX_STEPS))
-            found += _nop_rules(gpu, tb)
+                findings.append(Finding("limit", message, gpu.id, tb.id, MAX_STEPS))
+            findings += _nop_rules(gpu, tb)
             for number, step in enumerate(tb.steps):
                 problems = (*_fusion_rules(tb, number), *_of_step(gpu, tb, step))
-                found += [Finding(*problem, gpu.id, tb.id, number) for problem in problems]
-    return found
+                findings += [Finding(*problem, gpu.id, tb.id, number) for problem in problems]
+    return findings
 
 
 def _of_algorithm(algorithm: Algorithm) -> Iterator[_Problem]:

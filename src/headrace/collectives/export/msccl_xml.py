@@ -194,8 +194,8 @@ class _Node:
         return MscclError(f"{self.source}: line {self.line}: {self.name}: {message}")
 
     def wrong(self, name: str, needs: str) -> MscclError:
-        found = self.attributes[name][:40]
-        return self.error(f"attribute '{name}' is {found!r}, needs {needs}")
+        text = self.attributes[name][:40]
+        return self.error(f"attribute '{name}' is {text!r}, needs {needs}")
 
     def text(self, name: str) -> str:
         if name not in self.attributes:
@@ -219,10 +219,10 @@ class _Node:
         return bool(value)
 
     def location(self, buffer: str, offset: str) -> Location:
-        found = self.text(buffer)
-        if found not in _BUFFERS:
+        buffer_text = self.text(buffer)
+        if buffer_text not in _BUFFERS:
             raise self.wrong(buffer, "i, o or s")
-        return Location(_BUFFERS[found], self.number(offset))
+        return Location(_BUFFERS[buffer_text], self.number(offset))
 
     def numbers(self, names: Mapping[str, str]) -> dict[str, int]:
         return {name: self.number(attribute) for attribute, name in names.items()}

@@ -77,8 +77,8 @@ def export(program: Program, target: Target | None = None) -> str:
         raise ProgramError("MSCCL++ connections hold nothing: mscclpp-json needs no --buffered")
     runtime = runtime_of(target.runtime, JSON)
     text = fitted_text(program, target, runtime)
-    found = verify_text(text).findings
-    fatal = [replace(f, fatal=True) for f in found if f.fatal or f.rule == "limit"]
+    findings = verify_text(text).findings
+    fatal = [replace(f, fatal=True) for f in findings if f.fatal or f.rule == "limit"]
     require_none(fatal, f"MSCCL++ plan of {program.demand.collective} for {runtime.name}")
     return text
 
@@ -109,12 +109,12 @@ def _fitted(program: Program, target: Target, runtime: Runtime) -> Operation:
 
 def _longest(plan: Operation) -> Extreme | None:
     """Return the most operations of a threadblock; None if there is no threadblock."""
-    found = (
+    extremes = (
         Extreme("steps", ops := len(block["ops"]), f"has {ops} operations", gpu["id"], block["id"])
         for gpu in plan["gpus"]
         for block in gpu["threadblocks"]
     )
-    return max(found, key=lambda extreme: extreme.value, default=None)
+    return max(extremes, key=lambda extreme: extreme.value, default=None)
 
 
 _HANDOVER = 4
@@ -172,9 +172,9 @@ def _indented(value: Any, line: str) -> str:
 
 
 def _plan(algorithm: Algorithm) -> Operation:
-    connections, found = Connections.of(algorithm)
-    if found:
-        raise VerificationError(f"MSCCL++ plan: {found[0]}")
+    connections, findings = Connections.of(algorithm)
+    if findings:
+        raise VerificationError(f"MSCCL++ plan: {findings[0]}")
     writer = _Writer(connections)
     return {
         "name": algorithm.name,

@@ -122,9 +122,9 @@ class _Reader:
     def _fail(self, message: str) -> MscclppError:
         return MscclppError(f"{self.where}: {message}")
 
-    def _index(self, what: str, found: Any, size: int) -> int:
+    def _index(self, what: str, raw: Any, size: int) -> int:
         """Return an integer of at least 0 and below `size`."""
-        number = fields.integer(found)
+        number = fields.integer(raw)
         if not 0 <= number < size:
             raise self._fail(f"{what} is {number}, needs 0 to {size - 1}")
         return number
@@ -138,8 +138,8 @@ class _Reader:
         for gpu, blocks in enumerate(halves):
             memory = _as_named if layout is None else partial(layout.same_memory, gpu)
             for threadblock, steps in enumerate(blocks):
-                for found in unordered(steps, memory):
-                    self.findings.append(Finding("race", str(found), gpu, threadblock))
+                for hazard in unordered(steps, memory):
+                    self.findings.append(Finding("race", str(hazard), gpu, threadblock))
 
     # ---- channels
 
@@ -262,11 +262,11 @@ class _Reader:
             raise self._fail(f"{op.name} names no channel")
         op.src = [self._locate(op, buff, refs) for buff in fields.items(entry.get("src_buff", []))]
         op.dst = [self._locate(op, buff, refs) for buff in fields.items(entry.get("dst_buff", []))]
-        wanted = OPERATIONS[op.name]
+        form = OPERATIONS[op.name]
         shape = "".join("r" if rank >= 0 else "l" for rank, _ in op.src)
         shape += ">" + "".join("r" if rank >= 0 else "l" for rank, _ in op.dst)
-        if shape != wanted:
-            raise self._fail(f"{op.name} has buffers {shape}, needs {wanted} (l local, r remote)")
+        if shape != form:
+            raise self._fail(f"{op.name} has buffers {shape}, needs {form} (l local, r remote)")
         op.semaphores = [
             self._index("semaphore_ids", number, semaphores)
             for number in fields.items(entry.get("semaphore_ids", []))
@@ -286,10 +286,10 @@ class _Reader:
         rank, buffer = refs[self._index("buffer_id", buff["buffer_id"], len(refs))]
         return rank, Location(buffer, index)
 
-    def _buffer(self, found: Any) -> Buffer:
-        if found not in tuple(_BUFFERS):
-            raise self._fail(f"type is {str(found)[:40]!r}, needs i, o or s")
-        return _BUFFERS[found]
+    def _buffer(self, text: Any) -> Buffer:
+        if text not in tuple(_BUFFERS):
+            raise self._fail(f"type is {str(text)[:40]!r}, needs i, o or s")
+        return _BUFFERS[text]
 
     # ---- steps
 
@@ -343,16 +343,16 @@ class _Reader:
     ) -> None:
         """Decide which signal-and-waits send and which receive, and set both ends' locations."""
         sends, receives, open_ = ends_of(halves)
-        for (gpu, number), found in sorted(open_.items()):
-            other = partner[gpu, number]
+        for (gpu, number), ends in sorted(open_.items()):
+            partner_channel = partner[gpu, number]
             self.where = f"{self.source}: gpu {gpu}, channel {number}"
-            puts, pulls = sends.get(other, []), receives.get(other, [])
-            if len(puts) + len(pulls) != len(found) or (puts and pulls):
+            puts, pulls = sends.get(partner_channel, []), receives.get(partner_channel, [])
+            if len(puts) + len(pulls) != len(ends) or (puts and pulls):
                 raise self._fail(
-                    f"{len(found)} times signal and wait, but {len(puts)} puts and {len(pulls)} "
-                    f"reads at gpu {other[0]}; needs as many of one of them"
+                    f"{len(ends)} times signal and wait, but {len(puts)} puts and {len(pulls)} "
+                    f"reads at gpu {partner_channel[0]}; needs as many of one of them"
                 )
-            for half, there in zip(found, puts or pulls, strict=True):
+            for half, there in zip(ends, puts or pulls, strict=True):
                 half.count = there.count
                 if puts:
                     half.kind, half.recv, half.send = Kind.RECV, number, -1
@@ -361,8 +361,8 @@ class _Reader:
                     half.kind, half.recv, half.send = Kind.SEND, -1, number
                     half.src = there.remote
         for table in (sends, receives):
-            for (gpu, number), found in sorted(table.items()):
-                if len(open_.get(partner[gpu, number], [])) != len(found):
+            for (gpu, number), ends in sorted(table.items()):
+                if len(open_.get(partner[gpu, number], [])) != len(ends):
                     self.where = f"{self.source}: gpu {gpu}, channel {number}"
                     raise self._fail("its signals and waits do not match those of the other end")
 
@@ -407,8 +407,8 @@ class _Reader:
         )
 
 
-def _integers(found: Any) -> list[int]:
-    return [fields.integer(number) for number in fields.items(found)]
+def _integers(raw: Any) -> list[int]:
+    return [fields.integer(number) for number in fields.items(raw)]
 
 
 def _as_named(location: Location) -> Location:

@@ -148,8 +148,8 @@ def examine(
     if demand is not None and not _blocked(findings):
         findings += _size_findings(algorithm, demand)
         if not _blocked(findings):
-            held = chunks_held(algorithm.protocol) if msccl else 0
-            findings += _run_findings(algorithm, demand, held)
+            buffered = chunks_held(algorithm.protocol) if msccl else 0
+            findings += _run_findings(algorithm, demand, buffered)
     findings.sort(key=lambda finding: not finding.fatal)
     return Verdict(demand=demand, findings=tuple(findings))
 
@@ -200,29 +200,29 @@ def _beyond(algorithm: Algorithm, demand: Demand) -> Iterator[Finding]:
                 yield Finding("format", text, *at)
 
 
-def _run_findings(algorithm: Algorithm, demand: Demand, held: int) -> list[Finding]:
-    connections, found = Connections.of(algorithm)
-    if any(finding.fatal for finding in found):
-        return found
+def _run_findings(algorithm: Algorithm, demand: Demand, buffered: int) -> list[Finding]:
+    connections, findings = Connections.of(algorithm)
+    if any(finding.fatal for finding in findings):
+        return findings
     cycle = connections.cycle()
-    if cycle and held:
+    if cycle and buffered:
         counts = [step.count for _, step in algorithm.steps()]
         moved, most = sum(counts), FREE_BUFFERED + STEP_CHUNKS * len(counts)
         if moved > most:
             what = f"moves {moved} chunks one by one, as connections have to buffer some"
-            return [*found, _too_large(what, most, len(counts))]
+            return [*findings, _too_large(what, most, len(counts))]
     for in_place, served in ((False, algorithm.out_of_place), (True, algorithm.in_place)):
         if not served:
             continue
         if in_place and demand.collective is Collective.ALL_TO_ALL:
             text = "is for alltoall in place, which is not provable here: the input is part of the "
-            found.append(Finding("input", f"{text}postcondition; needs inplace=0"))
+            findings.append(Finding("input", f"{text}postcondition; needs inplace=0"))
             continue
         layout = Layout(demand=demand, in_place=in_place)
         if not in_place:
-            found += _written_input(algorithm)
-        found += _execute(connections, layout, cycle, held)
-    return list(dict.fromkeys(found))
+            findings += _written_input(algorithm)
+        findings += _execute(connections, layout, cycle, buffered)
+    return list(dict.fromkeys(findings))
 
 
 def _written_input(algorithm: Algorithm) -> list[Finding]:
@@ -233,28 +233,32 @@ def _written_input(algorithm: Algorithm) -> list[Finding]:
     return []
 
 
-def _execute(connections: Connections, layout: Layout, cycle: list[At], held: int) -> list[Finding]:
-    """Verify the algorithm; with `held` calls buffered only if it needs that.
+def _execute(
+    connections: Connections, layout: Layout, cycle: list[At], buffered: int
+) -> list[Finding]:
+    """Verify the algorithm; with `buffered` calls buffered only if it needs that.
 
     First each chunk is a call of its own, which no size or setting makes worse. Steps wait for
     steps, so calls of more chunks only need fewer of those that a connection holds: the largest
     size that selects the algorithm stands for all.
     """
-    held = held if cycle else 0
-    found, per_call = _executed(connections, layout, held, 1), 1
-    most = chunks_per_call(connections.algorithm) if held else 1
-    if most > 1 and any(finding.rule == "deadlock" for finding in found):
-        limited = _executed(connections, layout, held, most)
+    buffered = buffered if cycle else 0
+    findings, per_call = _executed(connections, layout, buffered, 1), 1
+    most = chunks_per_call(connections.algorithm) if buffered else 1
+    if most > 1 and any(finding.rule == "deadlock" for finding in findings):
+        limited = _executed(connections, layout, buffered, most)
         if not any(finding.rule == "deadlock" for finding in limited):
-            found, per_call = limited, most
-    if held:
-        found.append(_cycle_finding(connections, cycle, found, held, per_call))
-    return found
+            findings, per_call = limited, most
+    if buffered:
+        findings.append(_cycle_finding(connections, cycle, findings, buffered, per_call))
+    return findings
 
 
-def _executed(connections: Connections, layout: Layout, held: int, per_call: int) -> list[Finding]:
-    """Verify the algorithm where calls move up to `per_call` chunks and `held` are buffered."""
-    assembly = Assembly(connections, layout, held=held, per_call=per_call)
+def _executed(
+    connections: Connections, layout: Layout, buffered: int, per_call: int
+) -> list[Finding]:
+    """Verify the algorithm where calls move up to `per_call` chunks and `buffered` are buffered."""
+    assembly = Assembly(connections, layout, held=buffered, per_call=per_call)
     mode = "in place" if layout.in_place else "out of place"
     claimed = layout.demand.collective
     agree = claimed is Collective.ALLREDUCE
@@ -272,18 +276,22 @@ def _executed(connections: Connections, layout: Layout, held: int, per_call: int
 
 
 def _cycle_finding(
-    connections: Connections, cycle: list[At], others: list[Finding], held: int, per_call: int
+    connections: Connections,
+    cycle: list[At],
+    others: list[Finding],
+    buffered: int,
+    per_call: int,
 ) -> Finding:
     """Name a cycle of waits, and the buffering by connections that resolves it."""
     text = "with nothing buffered, the wait-for graph has a cycle: "
     if per_call > 1:
         text = (
             f"up to its maxBytes of {connections.algorithm.max_bytes} it runs only because "
-            f"connections hold {held} calls, each of {per_call} chunks with the runtimes' default "
-            f"buffers; with smaller buffers, or beyond these sizes, it may block; {text}"
+            f"connections hold {buffered} calls, each of {per_call} chunks with the runtimes' "
+            f"default buffers; with smaller buffers, or beyond these sizes, it may block; {text}"
         )
     elif not any(finding.rule == "deadlock" for finding in others):
-        text = f"runs only because connections hold at least {held} chunks; {text}"
+        text = f"runs only because connections hold at least {buffered} chunks; {text}"
     return Finding("buffering", text + _cycle_text(connections, cycle), *cycle[0], fatal=False)
 
 
@@ -339,8 +347,8 @@ def _translated(message: str, assembly: Assembly, mode: str) -> Finding:
 def _key(match: re.Match[str]) -> Key:
     if match["way"] is None:
         return int(match["rank"]), int(Direction.LOCAL), -1, int(match["channel"])
-    way = Direction.SEND if match["way"].startswith("send") else Direction.RECV
-    return int(match["rank"]), int(way), int(match["peer"]), int(match["channel"])
+    direction = Direction.SEND if match["way"].startswith("send") else Direction.RECV
+    return int(match["rank"]), int(direction), int(match["peer"]), int(match["channel"])
 
 
 def _slots(text: str, name: Callable[[int], str]) -> str:

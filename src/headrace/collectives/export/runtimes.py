@@ -148,7 +148,7 @@ def refusals(extremes: Iterable[Extreme], form: str) -> list[Finding]:
 
     Fatal is only a wait for a threadblock beyond a signed byte: no runtime reports that one.
     """
-    found: list[Finding] = []
+    refused: list[Finding] = []
     for extreme in extremes:
         limits = {
             runtime.name: getattr(runtime, extreme.limit)
@@ -156,25 +156,25 @@ def refusals(extremes: Iterable[Extreme], form: str) -> list[Finding]:
             if runtime.form == form
         }
         if names := [f"{name} (at most {n})" for name, n in limits.items() if extreme.value > n]:
-            found.append(extreme.finding(" and ".join(names), fatal=extreme.limit == "awaited"))
-    return found
+            refused.append(extreme.finding(" and ".join(names), fatal=extreme.limit == "awaited"))
+    return refused
 
 
 def extremes(algorithm: Algorithm) -> list[Extreme]:
     """Return the largest figures of threadblocks that runtimes limit."""
-    found: list[Extreme] = []
+    extreme_values: list[Extreme] = []
     for gpu in algorithm.gpus:
         blocks = len(gpu.threadblocks)
-        found.append(Extreme("threadblocks", blocks, f"has {blocks} threadblocks", gpu.id))
+        extreme_values.append(Extreme("threadblocks", blocks, f"has {blocks} threadblocks", gpu.id))
         for tb in gpu.threadblocks:
-            found += _of_threadblock(gpu.id, tb)
-    return largest(found)
+            extreme_values += _of_threadblock(gpu.id, tb)
+    return largest(extreme_values)
 
 
-def largest(found: Iterable[Extreme]) -> list[Extreme]:
+def largest(candidates: Iterable[Extreme]) -> list[Extreme]:
     """Return the first of the largest by limit."""
     by_limit: dict[str, Extreme] = {}
-    for extreme in found:
+    for extreme in candidates:
         if extreme.limit not in by_limit or extreme.value > by_limit[extreme.limit].value:
             by_limit[extreme.limit] = extreme
     return list(by_limit.values())
@@ -208,8 +208,11 @@ def selection(algorithm: Algorithm, runtime: Runtime) -> tuple[str, int]:
         Collective.ALL_TO_ALL: "elements for one rank",
     }
     if runtime.align_bytes:
-        whole = loop * runtime.align_bytes
-        return f"sizes of the whole buffer that are multiples of {whole} bytes", whole
+        multiple_bytes = loop * runtime.align_bytes
+        return (
+            f"sizes of the whole buffer that are multiples of {multiple_bytes} bytes",
+            multiple_bytes,
+        )
     if runtime.per_call and collective in spread:
         return f"{spread[collective]} that are multiples of {loop}", loop * ranks
     return f"element counts that are multiples of {loop}", loop

@@ -39,8 +39,8 @@ def parts(streams: Sequence[Sequence[Stream]], weigh: Weigh, most: int) -> dict[
         for (stream, event), following in zip(chain, [*onward, None], strict=True):
             added[id(stream)] = added.get(id(stream), 0) + weigh(event, following)
         at = max(reached.get(key, 0) for key in added)
-        held = {key: weight[key] for key in added if reached.get(key, -1) == at}
-        at += any(held[key] + added[key] > most for key in held)
+        loads = {key: weight[key] for key in added if reached.get(key, -1) == at}
+        at += any(loads[key] + added[key] > most for key in loads)
         for key, more in added.items():
             weight[key] = more + (weight.get(key, 0) if reached.get(key, 0) == at else 0)
             reached[key] = at

@@ -131,7 +131,7 @@ class Lowering:
             part = parts(streams, _weighing(weigh, every), most)
         gpus = [self._gpu(rank, part, needed[rank]) for rank in range(demand.ranks)]
         used = {tb.channel for gpu in gpus for tb in gpu.threadblocks}
-        one = Algorithm(
+        candidate = Algorithm(
             name=target.name or f"headrace_{demand.collective}_{demand.ranks}",
             protocol=target.protocol,
             channels=max(used, default=0) + 1,
@@ -149,7 +149,7 @@ class Lowering:
                 f"makes {most} threadblocks where they have to be split, needs at most "
                 f"{target.processors}: export fewer instances"
             )
-        return instanced(one, target.instances, demand.chunks)
+        return instanced(candidate, target.instances, demand.chunks)
 
     def _gpu(self, rank: int, part: Mapping[int, int], needed: Mapping[int, list[int]]) -> Gpu:
         streams = [s for s in self.emission.streams[rank] if s.events]
@@ -311,18 +311,18 @@ def _needed(streams: Iterable[list[StreamEvent]]) -> dict[int, list[int]]:
     """Return by event the events that it waits for, ascending, less the waits that are implied."""
     streams = list(streams)
     home = {event.number: (t, k) for t, s in enumerate(streams) for k, event in enumerate(s)}
-    found: dict[int, list[int]] = {}
+    waits: dict[int, list[int]] = {}
     for t, stream in enumerate(streams):
         waited: dict[int, int] = {}
         for event in stream:
-            needed = found[event.number] = []
+            needed = waits[event.number] = []
             for on in sorted(event.after, reverse=True):
-                other, k = home[on]
-                if other != t and waited.get(other, -1) < k:
-                    waited[other] = k
+                producer, k = home[on]
+                if producer != t and waited.get(producer, -1) < k:
+                    waited[producer] = k
                     needed.append(on)
             needed.reverse()
-    return found
+    return waits
 
 
 def _waits(needed: Mapping[int, list[int]], pieces: Iterable[list[list[StreamEvent]]]) -> _Waits:

@@ -37,11 +37,11 @@ def forbidden(program: Program, runtime: str) -> str:
         for form in forms:
             limits = runtime_of(runtime, form)
             if form == JSON:
-                found = mscclpp_json.beyond(program, limits)
+                findings = mscclpp_json.beyond(program, limits)
             else:
                 algorithm = msccl_xml.fitted_algorithm(program, Target(), limits)
-                found = [*refused(extremes(algorithm), limits), *check_limits(algorithm)]
-            if fatal := [finding for finding in found if finding.fatal]:
+                findings = [*refused(extremes(algorithm), limits), *check_limits(algorithm)]
+            if fatal := [finding for finding in findings if finding.fatal]:
                 return f"{form}: {fatal[0]}"
     except (ProgramError, VerificationError) as error:
         return str(error)

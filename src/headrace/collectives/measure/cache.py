@@ -61,8 +61,8 @@ class ProfileCache:
         """
         now = time.time() if now is None else now
         newest = newest_files(self._profiles, _PROFILE)
-        known = [path.stem for path in newest[:_MOST_OTHERS]]
-        for key in dict.fromkeys([_key(hosts), *known]):
+        newest_keys = [path.stem for path in newest[:_MOST_OTHERS]]
+        for key in dict.fromkeys([_key(hosts), *newest_keys]):
             profile = self._load(key, hosts, now)
             if profile is not None:
                 return key, profile

@@ -170,13 +170,13 @@ class _Survey:
         shared = self.shared(groups, costs)
         kernel = self.recorder.prober.round_trips()
         self.report("done", 1.0)
-        found = Findings(site, self.fits, self.local, self.round_robin, kernel)
+        findings = Findings(site, self.fits, self.local, self.round_robin, kernel)
         return Profile(
-            topology=found.topology(costs, shared),
-            groups=found.rank_groups(groups),
+            topology=findings.topology(costs, shared),
+            groups=findings.rank_groups(groups),
             samples=self.recorder.table(site.ranks),
-            fits=found.fit_table(),
-            pairs=found.pair_table(),
+            fits=findings.fit_table(),
+            pairs=findings.pair_table(),
             measured_at=round(measured_at, 3),
             took_s=round(self.budget.spent_s, 3),
             valid_for_s=self.effort.valid_for_s,

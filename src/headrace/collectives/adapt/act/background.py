@@ -105,25 +105,25 @@ def plan_request(request: RebookRequest) -> Response:
     book, topology, calls = request.book, request.topology, request.calls
     if request.masters is not None:
         return _response(request, moved(book, topology, request.masters, calls))
-    made = plan_calls(topology, book.groups, calls)
-    if made is None:
+    fresh = plan_calls(topology, book.groups, calls)
+    if fresh is None:
         return Response(error="no call of a step can be planned for")
     sizes = Counter(size for name, size in calls if name is Collective.ALLREDUCE)
     masters = book_masters(book, sizes)
     if masters is not None:
         masters = quicktune(masters, bandwidth(topology))
-    return _response(request, replanned(book, made, masters))
+    return _response(request, replanned(book, fresh, masters))
 
 
-def _response(request: RebookRequest, found: Retuned) -> Response:
+def _response(request: RebookRequest, retuned: Retuned) -> Response:
     planned = [call for call in request.calls if request.book.choose(*call) is not None]
-    known: dict[tuple[str, int], float] = {}
-    before_us = calls_us(request.book, request.topology, planned, known)
-    after_us = calls_us(found.book, request.topology, planned, known)
-    largest = max(found.choices, key=lambda each: each.entry.plan.total_bytes, default=None)
+    plan_us: dict[tuple[str, int], float] = {}
+    before_us = calls_us(request.book, request.topology, planned, plan_us)
+    after_us = calls_us(retuned.book, request.topology, planned, plan_us)
+    largest = max(retuned.choices, key=lambda choice: choice.entry.plan.total_bytes, default=None)
     by_quicktune = largest is not None and largest.entry.plan.generator == QUICKTUNE
     return Response(
-        book=found.book,
+        book=retuned.book,
         why=QUICKTUNE if by_quicktune else "replan",
         before_us=before_us or 0.0,
         after_us=after_us or 0.0,
@@ -135,7 +135,7 @@ def _response(request: RebookRequest, found: Retuned) -> Response:
                 choice.entry.plan.generator,
                 choice.entry.plan.predicted_us,
             )
-            for choice in found.choices
+            for choice in retuned.choices
         ),
     )
 
@@ -188,10 +188,10 @@ class BackgroundPlanner:
             return None
         assert self._connection is not None
         try:
-            found: Response | None = self._connection.recv() if self._connection.poll() else None
+            response: Response | None = self._connection.recv() if self._connection.poll() else None
         except (EOFError, OSError):
             return self._lost("the process that plans has ended")
-        if found is None:
+        if response is None:
             late = time.monotonic() > self._until_s
             return self._lost(f"no plans within {_DEADLINE_S:g} s") if late else None
         self._busy = False
@@ -199,7 +199,7 @@ class BackgroundPlanner:
             self._send(self._waiting)
             self._waiting = None
             return None
-        return found if self._wanted else None
+        return response if self._wanted else None
 
     def close(self) -> None:
         """End the process."""
@@ -219,10 +219,10 @@ class BackgroundPlanner:
             self._connection.send(request)
 
     def _lost(self, reason: str) -> Response | None:
-        wanted = self._wanted or self._waiting is not None
+        was_requested = self._wanted or self._waiting is not None
         self.close()
         self.cancel()
-        return Response(error=reason) if wanted else None
+        return Response(error=reason) if was_requested else None
 
 
 def run_planner() -> None:
@@ -237,7 +237,7 @@ def run_planner() -> None:
                     return
             request: RebookRequest = connection.recv()
             try:
-                made = plan_request(request)
+                response = plan_request(request)
             except HeadraceError as error:
-                made = Response(error=str(error))
-            connection.send(made)
+                response = Response(error=str(error))
+            connection.send(response)

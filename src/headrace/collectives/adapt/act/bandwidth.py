@@ -14,14 +14,14 @@ def checked_bandwidth(bandwidth: np.ndarray, ranks: int) -> np.ndarray:
     """
     if bandwidth.shape != (ranks, ranks):
         raise InputError(f"bandwidth is {bandwidth.shape}, needs ({ranks}, {ranks})")
-    found = bandwidth.astype(np.float64)
+    rates = bandwidth.astype(np.float64)
     off = ~np.eye(ranks, dtype=bool)
-    bad = np.argwhere(off & ~(np.isfinite(found) & (found > 0)))
+    bad = np.argwhere(off & ~(np.isfinite(rates) & (rates > 0)))
     if len(bad):
         i, j = bad[0]
         raise InputError(
-            f"bandwidth[{i}, {j}] is {found[i, j]}, needs bytes/s above 0: of links that carried "
+            f"bandwidth[{i}, {j}] is {rates[i, j]}, needs bytes/s above 0: of links that carried "
             "nothing, take the profile's"
         )
-    np.fill_diagonal(found, 0.0)
-    return found
+    np.fill_diagonal(rates, 0.0)
+    return rates

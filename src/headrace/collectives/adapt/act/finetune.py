@@ -81,7 +81,7 @@ class Account:
         fair = bandwidth * np.maximum(best[:, None] / best[None, :], 1.0)
         pace = np.divide(1e6, fair, out=np.zeros_like(fair), where=fair > 0)
         bytes_ = sent.sum(axis=1)
-        made = cls(
+        loads = cls(
             latency_us=used.max(axis=1, initial=0.0),
             pace_us=pace,
             sent=sent,
@@ -89,7 +89,7 @@ class Account:
             least=float(bytes_.min()),
             spread=float(bytes_.max() - bytes_.min()),
         )
-        return replace(made, mean_us=float(made.times_us.mean()))
+        return replace(loads, mean_us=float(loads.times_us.mean()))
 
     @property
     def times_us(self) -> np.ndarray:
@@ -172,9 +172,9 @@ class Finetune:
         self._doublings = self._doublings + 1 if again else 0
         self._pair = pair
         most = max(1, round(masters.chunks * FIRST)) << min(self._doublings, 16)
-        made = 1
-        while made < most and moves.make(pair) is not None:
-            made += 1
+        moved = 1
+        while moved < most and moves.make(pair) is not None:
+            moved += 1
         return moves.masters
 
 
@@ -204,10 +204,10 @@ class _Moves:
         blamed = self._account.blame
         for rank in np.argsort(-blamed, kind="stable").tolist():
             targets = [
-                other
-                for other in np.argsort(blamed, kind="stable").tolist()
-                if blamed[rank] > EPSILON * blamed[other]
-                and (like is None or rank == like[0] or other == like[1])
+                rival
+                for rival in np.argsort(blamed, kind="stable").tolist()
+                if blamed[rank] > EPSILON * blamed[rival]
+                and (like is None or rank == like[0] or rival == like[1])
             ]
             for options in (self._global_moves(rank, targets), self._local_moves(rank, targets)):
                 for chunk, target in islice(options, _MOST_TRIED):
@@ -274,7 +274,7 @@ def _edges(groups: RankGroups, local: list[int], top: int) -> tuple[list[int], l
     return low + high, high + low
 
 
-def _same(one: Masters, other: Masters) -> bool:
-    return np.array_equal(one.local_master, other.local_master) and np.array_equal(
-        one.global_master, other.global_master
+def _same(masters: Masters, candidate: Masters) -> bool:
+    return np.array_equal(masters.local_master, candidate.local_master) and np.array_equal(
+        masters.global_master, candidate.global_master
     )

@@ -77,26 +77,26 @@ def moved(book: PlanBook, topology: Topology, masters: Masters, calls: Sequence[
             choices.append(
                 RangeChoice(entry=entries[-1], before=now.generator, before_us=now.predicted_us)
             )
-    made = PlanBook(
+    moved_book = PlanBook(
         topology=topology,
         groups=book.groups,
         entries=tuple(entries),
         provenance={**book.provenance, "adapted_from": book.digest, "topology": topology.digest},
     )
-    return Retuned(book=made, choices=tuple(choices))
+    return Retuned(book=moved_book, choices=tuple(choices))
 
 
-def replanned(book: PlanBook, made: PlanBook, masters: Masters | None) -> Retuned:
-    """Return the best plan for every range of `made`: its own, that of `book`, or by `masters`.
+def replanned(book: PlanBook, fresh: PlanBook, masters: Masters | None) -> Retuned:
+    """Return the best plan for every range of `fresh`: its own, that of `book`, or by `masters`.
 
     Parameters
     ----------
-    made : planned for the network as it is now.
+    fresh : planned for the network as it is now.
     masters : for allreduces; None: there are none.
     """
-    topology = made.topology
+    topology = fresh.topology
     choices: list[RangeChoice] = []
-    for entry in made.entries:
+    for entry in fresh.entries:
         size = entry.plan.total_bytes
         old = book.choose(entry.collective, size, entry.root)
         if old is None:
@@ -111,16 +111,16 @@ def replanned(book: PlanBook, made: PlanBook, masters: Masters | None) -> Retune
                 entry=replace(entry, plan=best), before=old.generator, before_us=now.predicted_us
             )
         )
-    kept = [
+    rescored = [
         replace(entry, plan=_rescored(entry.plan, topology, entry.plan.total_bytes))
         for entry in book.entries
-        if made.choose(entry.collective, entry.plan.total_bytes, entry.root) is None
+        if fresh.choose(entry.collective, entry.plan.total_bytes, entry.root) is None
     ]
-    entries = [choice.entry for choice in choices] + kept
+    entries = [choice.entry for choice in choices] + rescored
     adapted = replace(
-        made,
+        fresh,
         entries=tuple(sorted(entries, key=lambda e: (e.collective, e.root, e.from_bytes))),
-        provenance={**made.provenance, "adapted_from": book.digest},
+        provenance={**fresh.provenance, "adapted_from": book.digest},
     )
     return Retuned(book=adapted, choices=tuple(choices))
 
@@ -148,13 +148,13 @@ def book_masters(
             serving[id(plan)] = (moved + size * count, plan)
     if not serving:
         return None
-    _, plan = max(serving.values(), key=lambda each: each[0])
+    _, plan = max(serving.values(), key=lambda served: served[0])
     largest = max(s for s in sizes if book.choose(Collective.ALLREDUCE, s) is plan)
     chunks = chunk_count(largest, book.topology.ranks)
     groups = book.groups or (tuple(range(book.topology.ranks)),)
-    found = masters_of(plan.program, groups)
-    if found is not None:
-        return like(found, chunks)
+    masters = masters_of(plan.program, groups)
+    if masters is not None:
+        return like(masters, chunks)
     return spread_masters(groups, chunks) if spread else None
 
 
@@ -190,8 +190,8 @@ def masters_of(program: Program, groups: RankGroups) -> Masters | None:
         others = parent[:, members][~leaves]
         if not (others == np.repeat(local[:, index], len(members) - 1)).all():
             return None
-    given = parent[np.arange(chunks)[:, None], local]
-    if not ((given == top[:, None]) | (local == top[:, None])).all():
+    expected_parent = parent[np.arange(chunks)[:, None], local]
+    if not ((expected_parent == top[:, None]) | (local == top[:, None])).all():
         return None
     return Masters(groups=groups, local_master=local, global_master=top)
 
@@ -207,7 +207,7 @@ def like(masters: Masters, chunks: int) -> Masters:
 
 
 def calls_us(
-    book: PlanBook, topology: Topology, calls: Sequence[Call], known: dict[tuple[str, int], float]
+    book: PlanBook, topology: Topology, calls: Sequence[Call], plan_us: dict[tuple[str, int], float]
 ) -> float | None:
     """Return the predicted time of `calls`, one after another, by the plans of `book`.
 
@@ -215,7 +215,7 @@ def calls_us(
 
     Parameters
     ----------
-    known : predictions on this topology by (program's digest, bytes); added to.
+    plan_us : predictions on this topology by (program's digest, bytes); added to.
     """
     total = 0.0
     for collective, total_bytes in calls:
@@ -223,9 +223,9 @@ def calls_us(
         if plan is None:
             return None
         key = (plan.proof.program_digest, total_bytes)
-        if key not in known:
-            known[key] = predict_us(plan.program, topology, total_bytes, plan.model)
-        total += known[key]
+        if key not in plan_us:
+            plan_us[key] = predict_us(plan.program, topology, total_bytes, plan.model)
+        total += plan_us[key]
     return total
 
 
@@ -252,16 +252,16 @@ def _by_masters(
     chunks = chunk_count(total_bytes, n)
     demand = Demand(collective=Collective.ALLREDUCE, ranks=n, chunks=chunks)
     program = lower(two_level(demand, like(masters, chunks)))
-    made = _plan(plan, generator, program, verify(program), topology, total_bytes)
+    moved = _plan(plan, generator, program, verify(program), topology, total_bytes)
     return replace(
-        made,
+        moved,
         candidates=tuple(
             Candidate(
-                generator=each.generator,
-                chunks=each.program.demand.chunks,
-                predicted_us=each.predicted_us,
+                generator=origin.generator,
+                chunks=origin.program.demand.chunks,
+                predicted_us=origin.predicted_us,
             )
-            for each in (made, plan)
+            for origin in (moved, plan)
         ),
         why="masters moved to where the network is faster",
     )

@@ -43,10 +43,10 @@ class KnownNetwork:
         """
         if not self._baseline.windows:
             return {}
-        known = raised(self._measured, traffic.rate_bytes_per_s, traffic.sent_bytes)
-        if known is not self._measured:
-            self._measured = known
-            self.topology = self.rates.apply(known)
+        measured = raised(self._measured, traffic.rate_bytes_per_s, traffic.sent_bytes)
+        if measured is not self._measured:
+            self._measured = measured
+            self.topology = self.rates.apply(measured)
         return changed_ports(
             self._baseline.rates.apply(self._measured),
             typical_rates(self._baseline.windows),

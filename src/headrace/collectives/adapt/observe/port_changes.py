@@ -57,7 +57,7 @@ class Port:
 
 def topology_ports(topology: Topology) -> tuple[Port, ...]:
     """Return the ports: every shared capacity, and every host's two ways."""
-    found = [
+    ports = [
         Port(
             name=capacity.name,
             links=tuple(sorted(capacity.links)),
@@ -67,17 +67,19 @@ def topology_ports(topology: Topology) -> tuple[Port, ...]:
         )
         for index, capacity in enumerate(topology.shared)
     ]
-    known = {port.links for port in found}
+    covered = {port.links for port in ports}
     home, columns = np.array(topology.rank_host), topology.columns
     src, dst = home[columns.src], home[columns.dst]
     across = np.flatnonzero(src != dst)
-    for host, way, links in by_direction(src[across], dst[across], len(topology.hosts), across):
-        if links not in known:
-            known.add(links)
+    for host, direction, links in by_direction(
+        src[across], dst[across], len(topology.hosts), across
+    ):
+        if links not in covered:
+            covered.add(links)
             limit = 1e6 * BYTES_PER_MB / float(columns.beta_us_per_mb[list(links)].min())
-            name = f"{topology.hosts[host]}-{way}"
-            found.append(Port(name=name, links=links, bytes_per_s=limit))
-    return tuple(found)
+            name = f"{topology.hosts[host]}-{direction}"
+            ports.append(Port(name=name, links=links, bytes_per_s=limit))
+    return tuple(ports)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,13 +180,13 @@ def changed_ports(
     recovering : names of ports that may get faster all the same, and need not pass their limit.
     """
     left, passed, weights = _changes(topology, before, now, weight)
-    found: dict[str, float] = {}
+    factors: dict[str, float] = {}
     first = 0.0
     for _ in range(_MOST_FOUND):
         total = float(weights @ np.abs(left))
         best: tuple[float, float, tuple[Port, ...]] = (0.0, 0.0, ())
         for suspects in _suspects(topology):
-            if not any(port.name in found for port in suspects):
+            if not any(port.name in factors for port in suspects):
                 gain, step = _gain(_links(suspects), left, weights)
                 recovers = step > 0 and all(port.name in recovering for port in suspects)
                 if slower is not None and slower != (step < 0) and not recovers:
@@ -194,20 +196,20 @@ def changed_ports(
                     if step < math.log1p(LEAST_CHANGE):
                         continue
                 # of equal explanations, the one with fewer ports comes first
-                best = max(best, (gain, step, suspects), key=lambda each: each[0])
+                best = max(best, (gain, step, suspects), key=lambda candidate: candidate[0])
         gain, step, suspects = best
         needed = max(_LEAST_GAIN * total, _AS_MUCH * first)
-        limit = LEAST_CHANGE if not found else LEAST_MORE
+        limit = LEAST_CHANGE if not factors else LEAST_MORE
         if not suspects or gain < needed or abs(step) < math.log1p(limit):
             break
-        if found and (weights[_links(suspects)] > 0).sum() < _LEAST_EVIDENCE:
+        if factors and (weights[_links(suspects)] > 0).sum() < _LEAST_EVIDENCE:
             break
         first = first or gain
         slower = step < 0 if slower is None else slower
-        found.update({port.name: math.exp(step) for port in suspects})
+        factors.update({port.name: math.exp(step) for port in suspects})
         # the narrowest port decides: these links are no evidence about others that they pass
         weights[_links(suspects)] = 0.0
-    return found
+    return factors
 
 
 def _changes(
@@ -315,8 +317,8 @@ def bandwidth(topology: Topology, measured: np.ndarray | None = None) -> np.ndar
     for capacity in topology.shared:
         links = list(capacity.links)
         beta[links] = np.maximum(beta[links], capacity.beta_us_per_mb)
-    found = np.zeros((topology.ranks, topology.ranks))
-    found[columns.src, columns.dst] = 1e6 * BYTES_PER_MB / beta
+    bytes_per_s = np.zeros((topology.ranks, topology.ranks))
+    bytes_per_s[columns.src, columns.dst] = 1e6 * BYTES_PER_MB / beta
     if measured is None:
-        return found
-    return np.where(np.isfinite(measured) & (measured > 0), measured, found)
+        return bytes_per_s
+    return np.where(np.isfinite(measured) & (measured > 0), measured, bytes_per_s)

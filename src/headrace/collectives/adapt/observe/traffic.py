@@ -40,7 +40,7 @@ class Traffic:
 def typical_rates(windows: Sequence[Traffic]) -> np.ndarray:
     """Return the median rates of several windows, nan where none has any."""
     rates = np.stack([window.rate_bytes_per_s for window in windows])
-    found = np.full(rates.shape[1:], np.nan)
+    medians = np.full(rates.shape[1:], np.nan)
     seen = np.isfinite(rates).any(axis=0)
-    found[seen] = np.nanmedian(rates[:, seen], axis=0)
-    return found
+    medians[seen] = np.nanmedian(rates[:, seen], axis=0)
+    return medians

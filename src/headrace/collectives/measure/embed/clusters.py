@@ -63,15 +63,15 @@ def candidate_groups(
         points = embed(distances, seed=seed).coordinates
     elif len(points) != n:
         raise InputError(f"points has {len(points)} rows, needs {n} as bandwidth has")
-    found: dict[Grouping, str] = {(tuple(range(n)),): "one group"}
+    origins: dict[Grouping, str] = {(tuple(range(n)),): "one group"}
     racks = group_hosts(bandwidth)
-    found.setdefault(racks, "racks")
+    origins.setdefault(racks, "racks")
     for count in _counts(np.asarray(points), len(racks)):
         for elasticity in (1.0, ELASTICITY):
             groups = clustered(points, count, elasticity, seed)
-            found.setdefault(groups, f"k-means, {count} groups, elasticity {elasticity:g}")
-    made = [RankedGrouping(made_by=how, groups=g, cost=cost(g)) for g, how in found.items()]
-    return _ranked(made, square_root(n), seed)
+            origins.setdefault(groups, f"k-means, {count} groups, elasticity {elasticity:g}")
+    groupings = [RankedGrouping(made_by=how, groups=g, cost=cost(g)) for g, how in origins.items()]
+    return _ranked(groupings, square_root(n), seed)
 
 
 def square_root(hosts: int) -> int:
@@ -79,20 +79,22 @@ def square_root(hosts: int) -> int:
     return max(1, round(math.sqrt(hosts)))
 
 
-def _ranked(made: Sequence[RankedGrouping], root: int, seed: int) -> tuple[RankedGrouping, ...]:
-    limit = min(one.cost for one in made) * _AS_CHEAP
-    random = np.random.default_rng(seed).random(len(made))  # decides between ties only
+def _ranked(
+    groupings: Sequence[RankedGrouping], root: int, seed: int
+) -> tuple[RankedGrouping, ...]:
+    limit = min(grouping.cost for grouping in groupings) * _AS_CHEAP
+    random = np.random.default_rng(seed).random(len(groupings))  # decides between ties only
 
     def key(index: int) -> tuple[float, int, int, float]:
-        one = made[index]
+        grouping = groupings[index]
         return (
-            max(one.cost, limit),
-            diversity(one.groups),
-            abs(len(one.groups) - root),
+            max(grouping.cost, limit),
+            diversity(grouping.groups),
+            abs(len(grouping.groups) - root),
             float(random[index]),
         )
 
-    return tuple(made[index] for index in sorted(range(len(made)), key=key))
+    return tuple(groupings[index] for index in sorted(range(len(groupings)), key=key))
 
 
 def clustered(points: np.ndarray, count: int, elasticity: float, seed: int) -> Grouping:
@@ -110,8 +112,10 @@ def clustered(points: np.ndarray, count: int, elasticity: float, seed: int) -> G
     """
     least, most = size_limits(len(points), count, elasticity)
     starts = _FEW_STARTS if len(points) > _LARGE else _STARTS
-    found = constrained_kmeans(points, count, least=least, most=most, starts=starts, seed=seed)
-    return pick(found, seed).groups
+    clusterings = constrained_kmeans(
+        points, count, least=least, most=most, starts=starts, seed=seed
+    )
+    return pick(clusterings, seed).groups
 
 
 def _counts(points: np.ndarray, racks: int) -> tuple[int, ...]:

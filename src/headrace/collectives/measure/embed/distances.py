@@ -92,19 +92,19 @@ def _checked(
     return np.where(known, values, 1.0), known
 
 
-def _both_ways(values: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _both_ways(values: np.ndarray, measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean of both directions, and where there is one."""
-    count = known.astype(float) + known.T
-    total = np.where(known, values, 0.0)
+    count = measured.astype(float) + measured.T
+    total = np.where(measured, values, 0.0)
     mean = np.divide(total + total.T, count, out=np.zeros_like(total), where=count > 0)
     return mean, count > 0
 
 
-def _completed(mean: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _completed(mean: np.ndarray, measured: np.ndarray) -> np.ndarray:
     from scipy.sparse.csgraph import shortest_path
 
     # a zero would be no edge
-    graph = np.where(known, np.maximum(mean, 1e-12), 0.0)
+    graph = np.where(measured, np.maximum(mean, 1e-12), 0.0)
     along = np.asarray(shortest_path(graph, directed=False))
     apart = np.argwhere(~np.isfinite(along))
     if len(apart):
@@ -113,4 +113,4 @@ def _completed(mean: np.ndarray, known: np.ndarray) -> np.ndarray:
             f"no known distances connect hosts {i} and {j}, needs a chain of measured pairs "
             f"between any two hosts"
         )
-    return np.where(known, mean, along)
+    return np.where(measured, mean, along)

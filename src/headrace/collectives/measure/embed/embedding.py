@@ -94,7 +94,7 @@ def embed(
     starts = random.standard_normal((restarts, len(mean), dimensions)) / np.sqrt(2 * dimensions)
     starts[0] = _classical_scaling(target, dimensions)
     fits = [_fit(target, weight, start, _STEPS) for start in starts]
-    points, value = min(fits, key=lambda found: found[1])
+    points, value = min(fits, key=lambda fitted: fitted[1])
     total = float((weight * target**2).sum()) / 2 or 1.0
     return Embedding(
         coordinates=(points - points.mean(axis=0)) * unit, stress=float(np.sqrt(value / total))
@@ -133,8 +133,8 @@ def choose_dimensions(
     start = _classical_scaling(filled, options[-1])
     errors: list[float] = []
     for k in options:
-        found, _ = _fit(scaled, left, start[:, :k], _TRIAL_STEPS)
-        errors.append(float((out * (np.sqrt(_squares(found)) - scaled) ** 2).sum()))
+        fitted, _ = _fit(scaled, left, start[:, :k], _TRIAL_STEPS)
+        errors.append(float((out * (np.sqrt(_squares(fitted)) - scaled) ** 2).sum()))
         if errors[-1] > _AS_GOOD**4 * min(errors):
             break  # past the best: more dimensions fit more noise
     least = min(errors) * _AS_GOOD**2  # squares
@@ -148,8 +148,8 @@ def _without_some(weight: np.ndarray, pairs: np.ndarray, random: np.random.Gener
     price = np.zeros_like(weight)
     price[pairs[:, 0], pairs[:, 1]] = 1.0 + random.random(len(pairs))
     tree = minimum_spanning_tree(price).toarray() > 0
-    held = (random.random(weight.shape) < _HELD_OUT) & (price > 0) & ~tree
-    return np.where(held | held.T, 0.0, weight)
+    hidden = (random.random(weight.shape) < _HELD_OUT) & (price > 0) & ~tree
+    return np.where(hidden | hidden.T, 0.0, weight)
 
 
 def _fit(
@@ -173,14 +173,14 @@ def _fit(
         by_points = 2 * (slope.sum(axis=1)[:, None] * points - slope @ points)
         return float(np.vdot(off, off)) / 2, by_points.ravel()
 
-    found = minimize(
+    optimum = minimize(
         value_and_slope,
         start.ravel(),
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": steps, "maxfun": 2 * steps, "ftol": _CONVERGED},
     )
-    return found.x.reshape(start.shape), float(found.fun)
+    return optimum.x.reshape(start.shape), float(optimum.fun)
 
 
 def _squares(points: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -206,5 +206,9 @@ def _classical_scaling(target: np.ndarray, dimensions: int) -> np.ndarray:
 
 
 def _unit(mean: np.ndarray, weight: np.ndarray) -> float:
-    known = mean[weight > 0]
-    return (float(np.median(known)) or float(known.max(initial=0.0)) or 1.0) if len(known) else 1.0
+    distances = mean[weight > 0]
+    return (
+        (float(np.median(distances)) or float(distances.max(initial=0.0)) or 1.0)
+        if len(distances)
+        else 1.0
+    )

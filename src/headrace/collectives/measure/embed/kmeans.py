@@ -86,12 +86,16 @@ def constrained_kmeans(
     for start in range(starts):
         centres, _ = kmeans_plusplus(points, count, random_state=(seed + 7919 * start) % 2**32)
         every.append(np.asarray(centres))
-    found: dict[Grouping, float] = {}
+    inertias: dict[Grouping, float] = {}
     for centres in every:
         clustering = _lloyd(points, centres, least, most)
-        found[clustering.groups] = clustering.inertia
-    made = [Clustering(groups=groups, inertia=inertia) for groups, inertia in found.items()]
-    return tuple(sorted(made, key=lambda one: (one.inertia, one.groups)))
+        inertias[clustering.groups] = clustering.inertia
+    clusterings = [
+        Clustering(groups=groups, inertia=inertia) for groups, inertia in inertias.items()
+    ]
+    return tuple(
+        sorted(clusterings, key=lambda clustering: (clustering.inertia, clustering.groups))
+    )
 
 
 def pick(clusterings: Sequence[Clustering], seed: int = 0) -> Clustering:
@@ -99,10 +103,10 @@ def pick(clusterings: Sequence[Clustering], seed: int = 0) -> Clustering:
 
     By size diversity, then by inertia; `seed` decides only between ties in both (PLink 4.1.2).
     """
-    limit = min(one.inertia for one in clusterings) * _AS_COHESIVE
-    good = [one for one in clusterings if one.inertia <= limit]
-    best = min(_rank(one) for one in good)
-    ties = [one for one in good if _rank(one) == best]
+    limit = min(clustering.inertia for clustering in clusterings) * _AS_COHESIVE
+    good = [clustering for clustering in clusterings if clustering.inertia <= limit]
+    best = min(_rank(clustering) for clustering in good)
+    ties = [clustering for clustering in good if _rank(clustering) == best]
     return ties[int(np.random.default_rng(seed).integers(len(ties)))]
 
 

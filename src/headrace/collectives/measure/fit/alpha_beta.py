@@ -167,9 +167,9 @@ def _free_columns(design: np.ndarray) -> list[int]:
 
 
 def _spread(values: np.ndarray, free: list[int]) -> tuple[float, float, float, float]:
-    whole = np.zeros(4)
-    whole[free] = values
-    call, alpha, beta, lead = whole.tolist()
+    coefficients = np.zeros(4)
+    coefficients[free] = values
+    call, alpha, beta, lead = coefficients.tolist()
     return call, alpha, beta, lead
 
 

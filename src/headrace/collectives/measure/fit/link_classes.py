@@ -61,7 +61,7 @@ def outlier_pairs(fits: Mapping[Pair, LinkFit], groups: Grouping) -> list[Pair]:
 
     Most of them were only disturbed. In a kind of two links, both are outliers.
     """
-    found: list[tuple[float, Pair]] = []
+    outliers: list[tuple[float, Pair]] = []
     for pairs in _kinds(fits, groups).values():
         typical = median([fits[pair] for pair in pairs])
         for pair in pairs:
@@ -69,8 +69,8 @@ def outlier_pairs(fits: Mapping[Pair, LinkFit], groups: Grouping) -> list[Pair]:
             beta = fits[pair].beta_us_per_mb / typical.beta_us_per_mb
             off = max(alpha / _ODD_ALPHA, beta / _ODD_BETA, 1 / beta / _ODD_BETA)
             if off > 1:
-                found.append((off, pair))
-    return [pair for _, pair in sorted(found, reverse=True)]
+                outliers.append((off, pair))
+    return [pair for _, pair in sorted(outliers, reverse=True)]
 
 
 def even_out(fits: Mapping[Pair, LinkFit], groups: Grouping) -> Costs:

@@ -71,18 +71,18 @@ def _orders(box: Topology, places: tuple[int, ...]) -> list[tuple[int, ...]]:
 
     generators, _ = automorphism_generators(box)
     identity = np.arange(box.ranks)
-    found = {places: identity}
+    generator_of = {places: identity}
     edge = [places]
-    while edge and len(found) < MAX_ORDERS:
+    while edge and len(generator_of) < MAX_ORDERS:
         reached: list[tuple[int, ...]] = []
         for held in edge:
             for generator in generators:
                 image = tuple(generator[list(held)].tolist())
-                if image not in found:
-                    found[image] = generator[found[held]]
+                if image not in generator_of:
+                    generator_of[image] = generator[generator_of[held]]
                     reached.append(image)
         edge = reached
-    return [tuple(order.tolist()) for order in found.values()]
+    return [tuple(order.tolist()) for order in generator_of.values()]
 
 
 def visible_devices(order: Sequence[int]) -> str:
@@ -119,11 +119,11 @@ def with_pcie(machine: Topology, hardware: Hardware, order: Sequence[int]) -> To
     beta = beta_from_bytes_per_s(rate * 1e9)
     added = [
         SharedCapacity(
-            name=f"pcie-{way}-{machine.hosts[index // count]}-{index % count}",
+            name=f"pcie-{direction}-{machine.hosts[index // count]}-{index % count}",
             links=links,
             beta_us_per_mb=beta,
         )
-        for index, way, links in by_direction(
+        for index, direction, links in by_direction(
             owner[src[across]], owner[dst[across]], len(machine.hosts) * count, across
         )
         if len(hardware.switches[index % count]) > 1

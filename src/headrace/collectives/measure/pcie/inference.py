@@ -78,17 +78,17 @@ def infer_hardware(probes: HardwareProbes, least_confidence: float = LEAST_CONFI
     loopback_us, cpu, cpu_sure = _nearest_cpu(probes, least_confidence)
     alone = _alone(probes, notes)
     evidence, contended = _pair_evidence(probes, alone)
-    found = best_partition(evidence)
-    if found.confidence < least_confidence:
-        raise _undecided_switches(found, evidence)
-    nic_gpus, nic_sure = _nic_switch(probes, cpu, alone, found.groups, least_confidence, notes)
-    switched = [group for group in found.groups if len(group) > 1]
+    switches = best_partition(evidence)
+    if switches.confidence < least_confidence:
+        raise _undecided_switches(switches, evidence)
+    nic_gpus, nic_sure = _nic_switch(probes, cpu, alone, switches.groups, least_confidence, notes)
+    switched = [group for group in switches.groups if len(group) > 1]
     return Hardware(
         nearest_cpu=cpu,
-        switches=found.groups,
+        switches=switches.groups,
         nic_gpus=nic_gpus,
         cpu_confidence=cpu_sure,
-        switch_confidence=found.confidence,
+        switch_confidence=switches.confidence,
         nic_confidence=nic_sure,
         loopback_us=loopback_us,
         pair_ratio=float(np.exp(contended)) if switched else None,
@@ -160,26 +160,26 @@ def _alone(probes: HardwareProbes, notes: list[str]) -> dict[tuple[int, int], _B
     cells = probes.logs(ProbeKind.ALONE)
     noise = _noise(cells.values())
     levels = {(gpu, cpu): float(np.median(values)) for (gpu, _, cpu), values in cells.items()}
-    known: dict[tuple[int, int], _Baseline] = {}
+    measured: dict[tuple[int, int], _Baseline] = {}
     for (gpu, _, cpu), values in cells.items():
         level, error = levels[gpu, cpu], _median_error(noise, len(values))
         if len(values) < _FEW:  # a disturbed run would go unnoticed: compare with other GPUs
-            others = [other for (g, c), other in levels.items() if c == cpu and g != gpu]
+            others = [level_of for (g, c), level_of in levels.items() if c == cpu and g != gpu]
             error = max(error, abs(level - float(np.median(others or [level]))) / 2)
-        known[gpu, cpu] = _Baseline(level=level, error=error)
-    found: dict[tuple[int, int], _Baseline] = {}
-    for gpu, cpu in sorted({(g, c) for g, _, c in probes.logs(ProbeKind.PAIR)} | set(known)):
-        if (gpu, cpu) in known:
-            found[gpu, cpu] = known[gpu, cpu]
+        measured[gpu, cpu] = _Baseline(level=level, error=error)
+    baselines: dict[tuple[int, int], _Baseline] = {}
+    for gpu, cpu in sorted({(g, c) for g, _, c in probes.logs(ProbeKind.PAIR)} | set(measured)):
+        if (gpu, cpu) in measured:
+            baselines[gpu, cpu] = measured[gpu, cpu]
             continue
-        others = [b.level for (_, c), b in known.items() if c == cpu]
+        others = [b.level for (_, c), b in measured.items() if c == cpu]
         if others:
             spread = float(np.std(others)) if len(others) > 2 else _LONE_NOISE
-            found[gpu, cpu] = _Baseline(
+            baselines[gpu, cpu] = _Baseline(
                 level=float(np.median(others)), error=max(spread, 2 * noise)
             )
             notes.append(f"GPU {gpu} was not probed alone with CPU {cpu}: the others' median is")
-    return found
+    return baselines
 
 
 def _pair_evidence(
@@ -204,9 +204,9 @@ def _pair_evidence(
     ratio = _log_t(value, contended, scale) - _log_t(value, free, scale)
     few = np.array([len(cells[k]) < _FEW for k in keys])
     ratio = np.where(few, np.clip(ratio, -_FROM_FEW, _FROM_FEW), ratio)
-    for (gpu, other, _), one in zip(keys, ratio.tolist(), strict=True):
-        evidence[gpu, other] += one
-        evidence[other, gpu] += one
+    for (gpu, peer, _), log_ratio in zip(keys, ratio.tolist(), strict=True):
+        evidence[gpu, peer] += log_ratio
+        evidence[peer, gpu] += log_ratio
     return evidence, contended
 
 
@@ -217,15 +217,15 @@ def _least_contended(level: Mapping[tuple[int, int, int], float]) -> list[tuple[
     so on the link between the sockets, though only to one CPU.
     """
     cpus: dict[tuple[int, int], dict[int, list[tuple[int, int, int]]]] = {}
-    for gpu, other, cpu in level:
-        pair = cpus.setdefault((min(gpu, other), max(gpu, other)), {})
-        pair.setdefault(cpu, []).append((gpu, other, cpu))
-    chosen: list[tuple[int, int, int]] = []
+    for gpu, peer, cpu in level:
+        pair = cpus.setdefault((min(gpu, peer), max(gpu, peer)), {})
+        pair.setdefault(cpu, []).append((gpu, peer, cpu))
+    quietest: list[tuple[int, int, int]] = []
     for by_cpu in cpus.values():
         most = max(map(len, by_cpu.values()))  # both directions rather than one
-        whole = [cells for cells in by_cpu.values() if len(cells) == most]
-        chosen += max(whole, key=lambda cells: sum(level[cell] for cell in cells))
-    return chosen
+        complete = [cells for cells in by_cpu.values() if len(cells) == most]
+        quietest += max(complete, key=lambda cells: sum(level[cell] for cell in cells))
+    return quietest
 
 
 def _levels(level: np.ndarray, error: np.ndarray) -> tuple[float, float, np.ndarray]:
@@ -252,18 +252,18 @@ def _log_t(
     return -(_FREEDOM + 1) / 2 * np.log1p(((value - mean) / scale) ** 2 / _FREEDOM)
 
 
-def _undecided_switches(found: PartitionEstimate, evidence: np.ndarray) -> InputError:
-    rival = found.rival or ()
+def _undecided_switches(switches: PartitionEstimate, evidence: np.ndarray) -> InputError:
+    rival = switches.rival or ()
     mine, theirs = (
         {(a, b) for group in groups for a in group for b in group if a < b}
-        for groups in (found.groups, rival)
+        for groups in (switches.groups, rival)
     )
     pairs = sorted(mine ^ theirs)
     blind = [pair for pair in pairs if evidence[pair] == 0.0]
     why = f"; pairs {_pairs(blind)} were not probed" if blind else ""
     return InputError(
-        f"which GPUs share a PCIe switch: {_sets(found.groups)} has probability "
-        f"{found.confidence:.2f} only, its rival is {_sets(rival)}{why}; probe GPUs "
+        f"which GPUs share a PCIe switch: {_sets(switches.groups)} has probability "
+        f"{switches.confidence:.2f} only, its rival is {_sets(rival)}{why}; probe GPUs "
         f"{_pairs(pairs)} again, alone and in pairs, more often or on an idle box"
     )
 
@@ -302,18 +302,18 @@ def _nic_switch(
         probed = [gpu for gpu in group if gpu in level]
         ratios = np.zeros(len(grid))  # the rate left for the GPUs depends on the NIC's
         for gpu in probed:
-            value, one = np.float64(level[gpu]), scales[gpu]
-            ratio = _log_t(value, grid, one) - _log_t(value, free, one)
+            value, likeliest = np.float64(level[gpu]), scales[gpu]
+            ratio = _log_t(value, grid, likeliest) - _log_t(value, free, likeliest)
             most = _FROM_FEW if len(beside[gpu]) < _FEW else np.inf
             ratios += np.clip(ratio, -most, most)
         hypotheses.append((float(np.log(np.mean(np.exp(ratios)))), group))
     (first, best), (_, rival) = sorted(hypotheses, reverse=True)[:2]
     sure = 1.0 / float(np.exp([value - first for value, _ in hypotheses]).sum())
     if sure < least_confidence:
-        one, other = (f"GPUs {list(gpus)}" if gpus else "no GPU" for gpus in (best, rival))
+        likeliest, second = (f"GPUs {list(gpus)}" if gpus else "no GPU" for gpus in (best, rival))
         raise InputError(
-            f"which GPUs share a PCIe switch with the NIC: {one} (probability {sure:.2f}) or "
-            f"{other}? Needs {least_confidence:.2f}: repeat 'beside_nic' and 'from_cpu' probes "
+            f"which GPUs share a PCIe switch with the NIC: {likeliest} (probability {sure:.2f}) or "
+            f"{second}? Needs {least_confidence:.2f}: repeat 'beside_nic' and 'from_cpu' probes "
             f"of GPUs {sorted({*best, *rival})} with CPU {cpu}"
         )
     return best, sure

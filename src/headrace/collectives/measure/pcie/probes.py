@@ -138,11 +138,11 @@ class HardwareProbes(ArtifactValue):
         mine = np.flatnonzero(self.probe == probe)
         gpus = np.where(probe == ProbeKind.LOOPBACK, -1, self.gpu[mine])
         others = np.where(probe == ProbeKind.PAIR, self.other[mine], -1)
-        found: dict[tuple[int, int, int], list[float]] = {}
+        logs: dict[tuple[int, int, int], list[float]] = {}
         keys = zip(gpus.tolist(), others.tolist(), self.cpu[mine].tolist(), strict=True)
         for key, value in zip(keys, np.log(self.value[mine]).tolist(), strict=True):
-            found.setdefault(key, []).append(value)
-        return {key: np.array(values) for key, values in found.items()}
+            logs.setdefault(key, []).append(value)
+        return {key: np.array(values) for key, values in logs.items()}
 
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         """Return the artifact's head and tables."""
@@ -166,9 +166,9 @@ class HardwareProbes(ArtifactValue):
     def from_artifact(cls, artifact: Artifact, source: str) -> "HardwareProbes":
         """Return the probes that an artifact holds; raises ArtifactError naming a wrong column."""
         rows = artifact.numbers("rows", _COLUMNS, source)
-        made: dict[str, Any] = {name: rows[name] for name in _COLUMNS}
-        made |= _counts(Field(artifact.head, source, ArtifactError))
-        return _named(source, lambda: cls(provenance=artifact.provenance, **made))
+        columns: dict[str, Any] = {name: rows[name] for name in _COLUMNS}
+        columns |= _counts(Field(artifact.head, source, ArtifactError))
+        return _named(source, lambda: cls(provenance=artifact.provenance, **columns))
 
     @classmethod
     def from_bytes(cls, content: bytes, source: str = "hardware probes") -> "HardwareProbes":
@@ -195,11 +195,9 @@ def _named(source: str, make: Callable[[], _T]) -> _T:
         raise ArtifactError(f"{source}: {error}") from error
 
 
-def _check_ids(name: str, found: np.ndarray, low: int, high: int) -> None:
-    for row in np.flatnonzero((found < low) | (found >= high)):
-        raise ArtifactError(
-            f"rows[{row}]: field '{name}' is {found[row]}, needs {low} to {high - 1}"
-        )
+def _check_ids(name: str, ids: np.ndarray, low: int, high: int) -> None:
+    for row in np.flatnonzero((ids < low) | (ids >= high)):
+        raise ArtifactError(f"rows[{row}]: field '{name}' is {ids[row]}, needs {low} to {high - 1}")
 
 
 def _counts(head: Field) -> dict[str, int]:
@@ -237,20 +235,20 @@ def _cell(text: str) -> Any:
 
 def _rows(document: Field) -> Iterator[ProbeRow]:
     """Yield the rows that have a value."""
-    for given in document.at("rows").items():
-        cells = given.read(fields.items)
+    for row_field in document.at("rows").items():
+        cells = row_field.read(fields.items)
         if len(cells) != len(_COLUMNS):
-            raise given.fail(f"has {len(cells)} cells, needs {', '.join(_COLUMNS)}")
+            raise row_field.fail(f"has {len(cells)} cells, needs {', '.join(_COLUMNS)}")
         named = dict(zip(_COLUMNS, cells, strict=True))
-        row = given.holding(named)
+        row = row_field.holding(named)
         kind = row.at("probe").read(str).upper()
         if kind not in ProbeKind.__members__:
             allowed = ", ".join(probe.name.lower() for probe in ProbeKind)
             raise row.at("probe").wrong(f"one of {allowed}")
         if named["value"] is None:
             continue
-        gpu, other, cpu = (
+        gpu, peer, cpu = (
             -1 if named[name] is None else row.at(name).integer(-1, MAX_DEVICES - 1)
             for name in ("gpu", "other", "cpu")
         )
-        yield ProbeKind[kind], gpu, other, cpu, row.at("value").read(fields.number)
+        yield ProbeKind[kind], gpu, peer, cpu, row.at("value").read(fields.number)

@@ -175,9 +175,9 @@ class GroupProber:
     def round_trips(self) -> np.ndarray:
         """Gather the kernels' least round trips; see `Prober`."""
         self._send_command(_Command.ROUND_TRIPS)
-        found = np.full((self.ranks, self.ranks), np.nan)
-        found[np.ix_(self._members, self._members)] = self._execute()
-        return found
+        round_trip_us = np.full((self.ranks, self.ranks), np.nan)
+        round_trip_us[np.ix_(self._members, self._members)] = self._execute()
+        return round_trip_us
 
     def stop(self) -> None:
         """Stop the followers."""
@@ -272,12 +272,12 @@ class GroupProber:
 
     def _round_trips(self) -> np.ndarray:
         """Return the kernel's recent least round trip to every member (TCP_INFO), us or nan."""
-        found = np.full(len(self._members), np.nan)
+        round_trip_us = np.full(len(self._members), np.nan)
         reader = getattr(self._runner, "statistics_reader", None)
         if reader is not None:
             seen = reader().read()
-            found[seen.peer] = seen.min_rtt_us
-        return found
+            round_trip_us[seen.peer] = seen.min_rtt_us
+        return round_trip_us
 
     def _grow(self, inputs: int, outputs: int) -> None:
         # ones, not empty: a page fault inside a timed run would count as network time
@@ -318,7 +318,7 @@ class GroupProber:
 
 def name_hosts(message: str, rank: int, hosts: Sequence[str]) -> str:
     """Return an executor's error with the hosts of the ranks that it names."""
-    blamed = {int(found) for found in re.findall(r"rank (\d+)", message)} - {rank}
+    blamed = {int(digits) for digits in re.findall(r"rank (\d+)", message)} - {rank}
     named = [f"rank {peer} is host '{hosts[peer]}'" for peer in sorted(blamed) if peer < len(hosts)]
     text = f"measuring stopped at rank {rank} on host '{hosts[rank]}': {message}"
     return f"{text} ({', '.join(named)})" if named else text
@@ -349,6 +349,6 @@ def _barrier(ranks: int, members: Sequence[int]) -> Program:
 
 def _idle_probe(probe: Probe, rank: int) -> Probe:
     """Return a stand-in for a rank without steps in the probe: one flow between two others."""
-    src, dst = [other for other in range(probe.ranks) if other != rank][:2]
+    src, dst = [peer for peer in range(probe.ranks) if peer != rank][:2]
     flow = Flow(src, dst, ACK_BYTES)
     return replace(probe, chunks=1, flows=(flow,), manner=Manner.ONE_AFTER_ANOTHER)

@@ -48,9 +48,9 @@ class PermutationTraffic:
             progress(f"permutations, round {index + 1} of {len(plan)}", index / len(plan))
             self._send(site, alone, pairs)
         rates = by_host(self.rates, site)
-        found = np.isfinite(rates)
+        measured = np.isfinite(rates)
         # one direction of a pair is enough
-        return filled(rates) if (found | found.T).sum() >= hosts * (hosts - 1) else None
+        return filled(rates) if (measured | measured.T).sum() >= hosts * (hosts - 1) else None
 
     def _send(self, site: Site, alone: np.ndarray, pairs: list[Pair]) -> None:
         ranks = [(site.rank(a), site.rank(b)) for a, b in pairs]

@@ -211,15 +211,15 @@ class _Lanes:
     def _messages(self, keys: list[tuple[int, int, int]]) -> list[int]:
         """Return message numbers, one for each send and its receive."""
         numbers: dict[tuple[tuple[int, int, int], int], int] = {}
-        made: list[int] = []
+        messages: list[int] = []
         for rank, direction, peer in keys:
             send = (peer, Direction.SEND, rank) if direction == Direction.RECV else None
             lane = send or (rank, direction, peer)
-            made += [
+            messages += [
                 numbers.setdefault((lane, position), len(numbers))
                 for position in range(len(self.steps[rank, direction, peer]))
             ]
-        return made
+        return messages
 
     def _numbered(self) -> Program:
         keys = sorted(self.steps)

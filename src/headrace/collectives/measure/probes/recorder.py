@@ -73,10 +73,10 @@ class Site:
         Ranks keep their numbers.
         """
         left = [tuple(rank for rank in ranks if rank not in lost) for ranks in self.members]
-        kept = [index for index, ranks in enumerate(left) if ranks]
+        remaining = [index for index, ranks in enumerate(left) if ranks]
         return Site(
-            hosts=tuple(self.hosts[index] for index in kept),
-            members=tuple(left[index] for index in kept),
+            hosts=tuple(self.hosts[index] for index in remaining),
+            members=tuple(left[index] for index in remaining),
         )
 
     @property

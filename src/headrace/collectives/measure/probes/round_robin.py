@@ -115,8 +115,8 @@ def filled(bandwidth: np.ndarray) -> np.ndarray:
     gaps = np.isnan(both)
     np.fill_diagonal(gaps, False)
     if gaps.any():
-        known = [row[~np.isnan(row)] for row in both]
-        typical = np.array([np.median(row) if len(row) else np.nan for row in known])
+        finite_rows = [row[~np.isnan(row)] for row in both]
+        typical = np.array([np.median(row) if len(row) else np.nan for row in finite_rows])
         typical[np.isnan(typical)] = np.nanmedian(typical) if len(typical) else 1.0
         both[gaps] = np.sqrt(np.outer(typical, typical))[gaps]
     np.fill_diagonal(both, 1.0)

@@ -90,15 +90,15 @@ def find_shared(
     uplinks = _uplink_outcomes(run, groups)
     nics = nic_trials(site, groups, beta)
     ports = [outcome for trial in nics if (outcome := run(trial))]
-    found = accept([*ports, *uplinks], beta, LEAST_STRETCH)
+    capacities = accept([*ports, *uplinks], beta, LEAST_STRETCH)
     both = [outcome for trial in duplex_trials(groups) if (outcome := _confirmed(run, trial))]
-    found = accept(both, beta, _HALF_DUPLEX_STRETCH, found)
-    found = extend_nics(
-        _with_return_traffic(found, both), site, groups, [outcome.trial for outcome in ports]
+    capacities = accept(both, beta, _HALF_DUPLEX_STRETCH, capacities)
+    capacities = extend_nics(
+        _with_return_traffic(capacities, both), site, groups, [outcome.trial for outcome in ports]
     )
     if left_out:
         budget.cut("sharing", f"{len(left_out)} trials of concurrent flows left out")
-    return extend_uplinks(found, groups, left_out)
+    return extend_uplinks(capacities, groups, left_out)
 
 
 def _uplink_outcomes(run: RunTrial, groups: Grouping) -> list[TrialOutcome]:
@@ -117,7 +117,7 @@ def _uplink_outcomes(run: RunTrial, groups: Grouping) -> list[TrialOutcome]:
 
 
 def _with_return_traffic(
-    found: tuple[Capacity, ...], both: Sequence[TrialOutcome]
+    capacities: tuple[Capacity, ...], both: Sequence[TrialOutcome]
 ) -> tuple[Capacity, ...]:
     """Charge uplinks for the acknowledgements of the other direction's data.
 
@@ -126,12 +126,12 @@ def _with_return_traffic(
     """
     costs = [o.stretch for o in both if 1.0 < o.stretch < _MOST_STRETCH_BY_NOISE]
     if not costs:
-        return found
+        return capacities
     return tuple(
         replace(c, beta_us_per_mb=c.beta_us_per_mb * min(*costs, _RETURN_STRETCH))
         if c.kind == "uplink"
         else c
-        for c in found
+        for c in capacities
     )
 
 
@@ -147,7 +147,7 @@ def _confirmed(run: RunTrial, trial: Trial) -> TrialOutcome | None:
         again = run(trial)
         if again is None:
             return None  # unconfirmed: not used
-        outcome = min(outcome, again, key=lambda one: one.stretch)
+        outcome = min(outcome, again, key=lambda repeat: repeat.stretch)
     return outcome
 
 
@@ -155,10 +155,10 @@ def accept(
     outcomes: Sequence[TrialOutcome],
     beta: Mapping[Pair, float],
     threshold: float,
-    known: tuple[Capacity, ...] = (),
+    confirmed: tuple[Capacity, ...] = (),
 ) -> tuple[Capacity, ...]:
-    """Return `known` and the capacities that explain further stretches, tightest first."""
-    found = list(known)
+    """Return `confirmed` and the capacities that explain further stretches, tightest first."""
+    capacities = list(confirmed)
     candidates = [
         (outcome.beta_of(capacity), outcome, capacity)
         for outcome in outcomes
@@ -169,7 +169,9 @@ def accept(
         # the capacities of one trial cannot be told apart: all are accepted, or none
         key = id(outcome)
         if key not in explained:
-            explained[key] = max((_explains(outcome, other) for other in found), default=1.0)
+            explained[key] = max(
+                (_explains(outcome, tighter) for tighter in capacities), default=1.0
+            )
         if outcome.stretch < threshold * max(1.0, explained[key]):
             continue
         # a capacity is at least as fast as the fastest link over it; where one flow alone about
@@ -179,9 +181,9 @@ def accept(
         # a sender, a processor): this capacity was not reached
         reached = slowness <= LEAST_STRETCH * alone
         slowness = alone if slowness > _FILLED * alone else slowness
-        found.append(replace(capacity, beta_us_per_mb=slowness, at_least=not reached))
+        capacities.append(replace(capacity, beta_us_per_mb=slowness, at_least=not reached))
     order = {"nic": 0, "uplink": 1}
-    distinct = {(c.kind, c.name, c.direction): c for c in reversed(found)}
+    distinct = {(c.kind, c.name, c.direction): c for c in reversed(capacities)}
     return tuple(
         sorted(distinct.values(), key=lambda c: (order[c.kind], min(c.hosts), c.direction))
     )
@@ -214,7 +216,7 @@ def _run(
 
 
 def extend_nics(
-    found: tuple[Capacity, ...], site: Site, groups: Grouping, trials: Sequence[Trial]
+    capacities: tuple[Capacity, ...], site: Site, groups: Grouping, trials: Sequence[Trial]
 ) -> tuple[Capacity, ...]:
     """Give hosts with untried NICs the median of their group, if all tried NICs have a capacity.
 
@@ -225,13 +227,13 @@ def extend_nics(
     for group in groups:
         for direction in ("out", "in"):
             ports = [nic(site, host, direction) for host in group]
-            known = [port.name for port in ports if (direction, port.name) in tried]
-            more += _extended(found, known, ports)
-    return (*found, *more)
+            tried_names = [port.name for port in ports if (direction, port.name) in tried]
+            more += _extended(capacities, tried_names, ports)
+    return (*capacities, *more)
 
 
 def extend_uplinks(
-    found: tuple[Capacity, ...], groups: Grouping, left_out: Sequence[Trial]
+    capacities: tuple[Capacity, ...], groups: Grouping, left_out: Sequence[Trial]
 ) -> tuple[Capacity, ...]:
     """Give groups with untried uplinks the median, if all tried uplinks have a capacity."""
     missing = {c for trial in left_out for c in trial.capacities if c.kind == "uplink"}
@@ -240,16 +242,16 @@ def extend_uplinks(
     for direction in ("out", "in"):
         ports = sorted((c for c in missing if c.direction == direction), key=lambda c: c.name)
         skipped = {port.name for port in ports}
-        more += _extended(found, [name for name in several if name not in skipped], ports)
-    return (*found, *more)
+        more += _extended(capacities, [name for name in several if name not in skipped], ports)
+    return (*capacities, *more)
 
 
 def _extended(
-    found: tuple[Capacity, ...], tried: Sequence[str], ports: Sequence[Capacity]
+    capacities: tuple[Capacity, ...], tried: Sequence[str], ports: Sequence[Capacity]
 ) -> list[Capacity]:
     """Return `ports` that have no capacity, with the median of those tried, if all of them have."""
     alike = {(port.kind, port.direction) for port in ports}
-    shown = {c.name: c.beta_us_per_mb for c in found if (c.kind, c.direction) in alike}
+    shown = {c.name: c.beta_us_per_mb for c in capacities if (c.kind, c.direction) in alike}
     if not tried or any(name not in shown for name in tried):
         return []
     betas = sorted(shown[name] for name in tried)

@@ -128,7 +128,7 @@ def uplink_trials(groups: Grouping, *, few: bool) -> tuple[Trial, ...]:
         )
     trials: list[Trial] = []
     for here, group in enumerate(groups):
-        others = [other for other in groups if other != group]
+        others = [peer_group for peer_group in groups if peer_group != group]
         outward = _across(group, others, len(others) if few else _MOST_FLOWS)
         if len(outward) > 1:
             inward = tuple((there, host) for host, there in outward)
@@ -141,7 +141,7 @@ def duplex_trials(groups: Grouping) -> tuple[Trial, ...]:
     """Return trials of flows out of and into a group at once, between different hosts."""
     trials: list[Trial] = []
     for here, group in enumerate(groups if len(groups) > 2 else groups[:1]):
-        others = [other for other in groups if other != group]
+        others = [peer_group for peer_group in groups if peer_group != group]
         flows = _across(group, others, _MOST_FLOWS)
         if len(flows) > 1:
             mixed = tuple((a, b) if i % 2 else (b, a) for i, (a, b) in enumerate(flows))

@@ -165,13 +165,13 @@ def _share(
     middle = np.where(rate.sum(axis=2, keepdims=True) * core > 1.0, count * core, 0.0)
     for _ in range(_ITERATIONS):
         if rounds.fair:  # the longest queue sets the rate
-            way = np.maximum(out, rounds.at(rounds.dst, into))
-            way = np.maximum(np.where(leaving, way, 0.0), middle)
+            cost = np.maximum(out, rounds.at(rounds.dst, into))
+            cost = np.maximum(np.where(leaving, cost, 0.0), middle)
         else:  # the sum of all queues, on the path of data and on that of acknowledgements
-            way = out + into + rounds.at(rounds.dst, out + into)
-            way = np.where(leaving, way, 0.0) + middle
+            cost = out + into + rounds.at(rounds.dst, out + into)
+            cost = np.where(leaving, cost, 0.0) + middle
         before = rate
-        rate = np.where(active, 1.0 / np.maximum(way, 1.0 / most), 0.0)
+        rate = np.where(active, 1.0 / np.maximum(cost, 1.0 / most), 0.0)
         if np.abs(rate - before).max(initial=0.0) < _CONVERGED * most.min():
             break
         flowing = np.where(leaving, rate, 0.0)

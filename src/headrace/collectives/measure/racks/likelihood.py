@@ -47,15 +47,15 @@ class RackFit:
     rates: Rates
 
 
-def best_of(found: Sequence[RackFit]) -> RackFit:
+def best_of(fits: Sequence[RackFit]) -> RackFit:
     """Return the one with the highest score."""
-    return max(found, key=lambda one: one.score)
+    return max(fits, key=lambda rack_fit: rack_fit.score)
 
 
 def fit_racks(rounds: Rounds, groups: Grouping) -> RackFit:
     """Return the fit of `groups` to `rounds`, at the likeliest rates."""
-    [found] = fit_groupings(rounds, [groups], equal_hosts(rounds))
-    return fit_uplinks(rounds, found)
+    [rack_fit] = fit_groupings(rounds, [groups], equal_hosts(rounds))
+    return fit_uplinks(rounds, rack_fit)
 
 
 def most_promising(
@@ -99,32 +99,32 @@ def _times_best(
     return tried.some(np.arange(len(labels)) * len(steps) + best)
 
 
-def fit_uplinks(rounds: Rounds, found: RackFit) -> RackFit:
+def fit_uplinks(rounds: Rounds, rack_fit: RackFit) -> RackFit:
     """Return the fit with every uplink fitted by itself."""
-    if len(found.groups) == 1:
-        return found
-    labels = labels_of(found.groups)
+    if len(rack_fit.groups) == 1:
+        return rack_fit
+    labels = labels_of(rack_fit.groups)
     for steps in (_STEPS, _FINE_STEPS):
-        for members in map(list, found.groups):
+        for members in map(list, rack_fit.groups):
             if len(members) == 1:
                 continue
-            tried = found.rates.repeated(len(steps))
+            tried = rack_fit.rates.repeated(len(steps))
             # an uplink that never limited is tried from the sum of its hosts' rates
             full = tried.uplink[0, members]
             full = np.where(np.isfinite(full), full, tried.host[0, members].sum())
             tried.uplink[:, members] = full * steps[:, None]
             scores = _scores(rounds, np.tile(labels, (len(steps), 1)), tried)
             index = int(np.argmax(scores))
-            if scores[index] > found.score:
+            if scores[index] > rack_fit.score:
                 rates = tried.some(slice(index, index + 1))
-                found = replace(found, rates=rates, score=float(scores[index]))
-        rates = _times_best(rounds, labels[None], found.rates, "far", _STEPS)
+                rack_fit = replace(rack_fit, rates=rates, score=float(scores[index]))
+        rates = _times_best(rounds, labels[None], rack_fit.rates, "far", _STEPS)
         rates = _times_best(rounds, labels[None], rates, "core", _STEPS)
         rates = _refitted(rounds, labels[None], rates)
         [score] = _scores(rounds, labels[None], rates)
-        if score > found.score:
-            found = replace(found, rates=rates, score=float(score))
-    return found
+        if score > rack_fit.score:
+            rack_fit = replace(rack_fit, rates=rates, score=float(score))
+    return rack_fit
 
 
 def _scores(rounds: Rounds, labels: np.ndarray, rates: Rates) -> np.ndarray:
@@ -157,8 +157,8 @@ def _parameters(labels: np.ndarray, rates: Rates) -> np.ndarray:
 def _likelihood(residual: np.ndarray) -> np.ndarray:
     """Return (candidates,) log-likelihoods of residuals (candidates, flows), at the best scale."""
     tails = np.log1p((residual[:, None, :] / _SCALES[:, None]) ** 2 / _FREEDOM)
-    each = -(_FREEDOM + 1) / 2 * tails.sum(axis=2) - residual.shape[1] * np.log(_SCALES)
-    return each.max(axis=1)
+    by_scale = -(_FREEDOM + 1) / 2 * tails.sum(axis=2) - residual.shape[1] * np.log(_SCALES)
+    return by_scale.max(axis=1)
 
 
 def equal_hosts(rounds: Rounds) -> np.ndarray:
@@ -176,17 +176,17 @@ def _refitted(rounds: Rounds, labels: np.ndarray, rates: Rates, *, alike: bool =
     """
     ends = predict(rounds, labels, rates)
     mine = np.broadcast_to(rates.host[:, None, :], ends.shape)
-    other = rounds.at(rounds.dst, mine)
+    receiver_rate = rounds.at(rounds.dst, mine)
     free = rounds.sent & (ends >= _OWN * seen(rounds, ends))
-    free &= ends <= _FREE * rounds.size / np.minimum(mine, other)
+    free &= ends <= _FREE * rounds.size / np.minimum(mine, receiver_rate)
     residual = np.full(ends.shape, np.nan)
     residual[free] = np.log(np.broadcast_to(rounds.took_us, ends.shape)[free] / ends[free])
     common = _median(residual.reshape(len(residual), -1).T)
     if alike:
         return replace(rates, host=rates.host * np.exp(-common)[:, None])
     # the slower of the two hosts sets the rate, or either of them
-    sends = np.where(mine <= other * _ALIKE, residual, np.nan)
-    receives = rounds.at(rounds.src, np.where(other <= mine * _ALIKE, residual, np.nan))
+    sends = np.where(mine <= receiver_rate * _ALIKE, residual, np.nan)
+    receives = rounds.at(rounds.src, np.where(receiver_rate <= mine * _ALIKE, residual, np.nan))
     about = np.concatenate([sends, receives], axis=1) - common[:, None, None]
     count = np.isfinite(about).sum(axis=1)
     own = _median(about.transpose(1, 0, 2)) * count / (count + _ANCHOR)
@@ -212,9 +212,9 @@ def _apparent(rounds: Rounds, labels: np.ndarray, host: np.ndarray) -> Rates:
     out = np.where(crossing(rounds, labels), rate, 0.0)
     had = np.concatenate([out @ same, rounds.at(rounds.src, out) @ same], axis=1)
     most = np.sort(had, axis=1)[:, -min(_OUTLIERS + 1, had.shape[1])]
-    each = np.sort(out.reshape(len(out), -1), axis=1)
+    sorted_rates = np.sort(out.reshape(len(out), -1), axis=1)
     core = np.sort(rate.sum(axis=1))[-min(_OUTLIERS + 1, len(rate))]
-    far = each[:, -min(rounds.hosts, each.shape[1])]
+    far = sorted_rates[:, -min(rounds.hosts, sorted_rates.shape[1])]
     return Rates(
         host=np.tile(host, (len(labels), 1)),
         uplink=np.where((most > 0) & (same.sum(axis=1) > 1), most, np.inf),

@@ -49,13 +49,13 @@ def group_hosts(bandwidth: np.ndarray) -> Grouping:
     everyone = (tuple(range(n)),)
     if n < 3:
         return everyone
-    best, found = EVIDENCE * log_partitions(n), everyone
+    best, grouping = EVIDENCE * log_partitions(n), everyone
     for groups in sorted(set(cuts(distances)), key=lambda cut: (diversity(cut), len(cut), cut)):
         gain, speedup = _contrast(distances, groups)
         # of equals the groups of most even size (PLink 4.1.2), then the fewest
         if speedup >= LEAST_SPEEDUP and gain > best + _SAME:
-            best, found = gain, groups
-    return found
+            best, grouping = gain, groups
+    return grouping
 
 
 def cuts(distances: np.ndarray) -> Iterator[Grouping]:
@@ -87,9 +87,9 @@ def _contrast(distances: np.ndarray, groups: Grouping) -> tuple[float, float]:
     rests = [float(((part - part.mean()) ** 2).sum()) for part in parts]
     pooled = sum(rests) / len(every)
     gain = len(every) / 2 * (math.log(every.var() + _LEAST_VARIANCE) + 1)
-    for part, rest in zip(parts, rests, strict=True):
-        variance = (rest + _PRIOR * pooled) / (len(part) + _PRIOR) + _LEAST_VARIANCE
-        gain -= (len(part) * math.log(variance) + rest / variance) / 2
+    for part, deviation in zip(parts, rests, strict=True):
+        variance = (deviation + _PRIOR * pooled) / (len(part) + _PRIOR) + _LEAST_VARIANCE
+        gain -= (len(part) * math.log(variance) + deviation / variance) / 2
     inside, across = parts
     if across.mean() <= inside.mean():
         return 0.0, 0.0

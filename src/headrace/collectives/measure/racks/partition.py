@@ -72,9 +72,11 @@ def best_partition(evidence: np.ndarray) -> PartitionEstimate:
     else:
         starts = [np.arange(len(score)), *_linkage_cuts(score)]
         candidates = (_climb(start, score) for start in starts)
-    labels = max(candidates, key=lambda found: _value(found, score))
+    labels = max(candidates, key=lambda candidate: _value(candidate, score))
     best = _value(labels, score)
-    rivals = [(_value(other, score) - best, groups_of(other)) for other in neighbours(labels)]
+    rivals = [
+        (_value(neighbour, score) - best, groups_of(neighbour)) for neighbour in neighbours(labels)
+    ]
     behind = np.array([value for value, _ in rivals])
     return PartitionEstimate(
         groups=groups_of(labels),
@@ -120,10 +122,12 @@ def _value(labels: np.ndarray, score: np.ndarray) -> float:
 def _climb(labels: np.ndarray, score: np.ndarray) -> np.ndarray:
     value = _value(labels, score)
     while True:
-        better = max(neighbours(labels), key=lambda other: _value(other, score), default=labels)
-        if (found := _value(better, score)) <= value + 1e-12:
+        better = max(
+            neighbours(labels), key=lambda neighbour: _value(neighbour, score), default=labels
+        )
+        if (improved := _value(better, score)) <= value + 1e-12:
             return labels
-        labels, value = better, found
+        labels, value = better, improved
 
 
 def neighbours(labels: np.ndarray, most_split: int = _MAX_SPLIT) -> Iterator[np.ndarray]:
@@ -152,6 +156,6 @@ def neighbours(labels: np.ndarray, most_split: int = _MAX_SPLIT) -> Iterator[np.
 
 
 def _moved(labels: np.ndarray, members: list[int], name: int) -> np.ndarray:
-    other = labels.copy()
-    other[members] = name
-    return other
+    moved = labels.copy()
+    moved[members] = name
+    return moved

@@ -78,27 +78,27 @@ def search_racks(
         partitions are the starts of the search.
     enough : polled now and then; if true, the best so far is returned.
     """
-    one = (tuple(range(rounds.hosts)),)
-    apparent = {group_hosts(bandwidth) for bandwidth in bandwidths} - {one}
+    single_rack = (tuple(range(rounds.hosts)),)
+    apparent = {group_hosts(bandwidth) for bandwidth in bandwidths} - {single_rack}
     more: set[Grouping] = {tuple((host,) for host in range(rounds.hosts))}
     for bandwidth in bandwidths:
         more.update(cuts(pair_distances(bandwidth=bandwidth)[0]))
     search = [
-        _Search(replace(rounds, fair=fair), apparent, more - apparent - {one}, enough)
+        _Search(replace(rounds, fair=fair), apparent, more - apparent - {single_rack}, enough)
         for fair in (False, True)
     ]
     # proportional or max-min fair division of uplinks: whichever is likelier
-    search.sort(key=lambda one: -one.starts[0].score)
+    search.sort(key=lambda count_search: -count_search.starts[0].score)
     best = search[0].climb()
     if search[1].starts[0].score > search[0].starts[0].score - _CLEAR:
-        search.sort(key=lambda one: -one.climb().score)
+        search.sort(key=lambda count_search: -count_search.climb().score)
         best = search[0].climb()
     best = search[0].polish(best)
     again = fit_racks(search[1].rounds, best.groups)
     if again.score > best.score:
         best = search[1].polish(again)
-    if best.score - fit_racks(rounds, one).score < EVIDENCE * log_partitions(rounds.hosts):
-        return one
+    if best.score - fit_racks(rounds, single_rack).score < EVIDENCE * log_partitions(rounds.hosts):
+        return single_rack
     return best.groups
 
 
@@ -128,26 +128,26 @@ class _Search:
     def climb(self) -> RackFit:
         """Return the best local optimum of the climbs from the starts."""
         if self._top is None:
-            known = {start.groups for start in self.starts}
-            tops = [self._climb(start, known) for start in self.starts[:_CLIMBS]]
+            visited = {start.groups for start in self.starts}
+            tops = [self._climb(start, visited) for start in self.starts[:_CLIMBS]]
             self._top = fit_uplinks(self.rounds, best_of(tops))
         return self._top
 
     def polish(self, best: RackFit) -> RackFit:
         """Climb on from `best`, with every uplink fitted by itself."""
-        known = {best.groups}
-        while fresh := self._around(best, known):
+        visited = {best.groups}
+        while fresh := self._around(best, visited):
             host = best.rates.host[0]
             promising = most_promising(self.rounds, fresh, host, _REFITTED)
             close = fit_groupings(self.rounds, promising, host)
-            closer = best_of([fit_uplinks(self.rounds, found) for found in close])
+            closer = best_of([fit_uplinks(self.rounds, candidate) for candidate in close])
             if closer.score <= best.score:
                 break
             best = closer
         return best
 
-    def _climb(self, here: RackFit, known: set[Grouping]) -> RackFit:
-        while fresh := self._around(here, known):
+    def _climb(self, here: RackFit, visited: set[Grouping]) -> RackFit:
+        while fresh := self._around(here, visited):
             host = here.rates.host[0]
             equal = np.full(self.rounds.hosts, np.median(host))
             # a rack may have been fitted as slow hosts
@@ -161,11 +161,11 @@ class _Search:
             here = better
         return here
 
-    def _around(self, here: RackFit, known: set[Grouping]) -> list[Grouping]:
-        """Return neighbours not yet `known` and add them; none once `enough` is true."""
+    def _around(self, here: RackFit, visited: set[Grouping]) -> list[Grouping]:
+        """Return neighbours not yet `visited` and add them; none once `enough` is true."""
         if self._enough():
             return []
         around = {groups_of(row) for row in neighbours(labels_of(here.groups), _MOST_SPLIT)}
-        fresh = sorted(around - known)
-        known |= around
+        fresh = sorted(around - visited)
+        visited |= around
         return fresh

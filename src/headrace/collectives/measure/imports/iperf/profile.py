@@ -107,13 +107,13 @@ def profile_from_iperf(
 
 def _addresses(runs: Iterable[IperfRun]) -> dict[str, str]:
     """Return name -> address; a host has one name in all files."""
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     names: dict[str, str] = {}
     for run in runs:
         for name, address in zip((run.client, run.server), run.addresses, strict=True):
-            if found.setdefault(name, address) != address:
+            if addresses.setdefault(name, address) != address:
                 raise InputError(
-                    f"host {name!r} has address {found[name]} in one file and {address} in "
+                    f"host {name!r} has address {addresses[name]} in one file and {address} in "
                     "another, needs one"
                 )
             if names.setdefault(address, name) != name:
@@ -121,25 +121,25 @@ def _addresses(runs: Iterable[IperfRun]) -> dict[str, str]:
                     f"address {address} is host {names[address]!r} in one file and {name!r} in "
                     "another: name all files CLIENT-to-SERVER.json, or none"
                 )
-    return found
+    return addresses
 
 
 def _fastest(runs: Iterable[IperfRun]) -> dict[NamePair, float]:
     """Return the bytes per second of every direction that was run; else of the other one."""
-    found: dict[NamePair, float] = {}
+    fastest: dict[NamePair, float] = {}
     for run in runs:
         for pair, rate in run.bytes_per_s.items():
-            found[pair] = max(rate, found.get(pair, 0.0))
-    return {(b, a): rate for (a, b), rate in found.items()} | found
+            fastest[pair] = max(rate, fastest.get(pair, 0.0))
+    return {(b, a): rate for (a, b), rate in fastest.items()} | fastest
 
 
 def _least_round_trips(runs: Iterable[IperfRun]) -> dict[NamePair, float]:
-    found: dict[NamePair, float] = {}
+    least_us: dict[NamePair, float] = {}
     for run in runs:
         for pair in ((run.client, run.server), (run.server, run.client)):
             if run.rtt_us is not None:
-                found[pair] = min(run.rtt_us, found.get(pair, run.rtt_us))
-    return found
+                least_us[pair] = min(run.rtt_us, least_us.get(pair, run.rtt_us))
+    return least_us
 
 
 def _known(hosts: Sequence[str], round_trips: Mapping[NamePair, float]) -> dict[NamePair, float]:
@@ -154,14 +154,14 @@ def _known(hosts: Sequence[str], round_trips: Mapping[NamePair, float]) -> dict[
     return {(b, a): time_us for (a, b), time_us in round_trips.items()} | dict(round_trips)
 
 
-def _matrix(hosts: Sequence[str], found: Mapping[NamePair, float], problem: str) -> np.ndarray:
+def _matrix(hosts: Sequence[str], by_pair: Mapping[NamePair, float], problem: str) -> np.ndarray:
     """Return (hosts, hosts) from row to column; 1 on the diagonal."""
-    missing = [(a, b) for i, a in enumerate(hosts) for b in hosts[:i] if (a, b) not in found]
+    missing = [(a, b) for i, a in enumerate(hosts) for b in hosts[:i] if (a, b) not in by_pair]
     if missing:
         shown = ", ".join(f"{b} and {a}" for a, b in missing[:_MOST_SHOWN])
         more = f" and {len(missing) - _MOST_SHOWN} other pairs" if missing[_MOST_SHOWN:] else ""
         raise InputError(f"there {problem} for {shown}{more}: every pair of hosts needs one")
-    return np.array([[1.0 if a == b else found[a, b] for b in hosts] for a in hosts])
+    return np.array([[1.0 if a == b else by_pair[a, b] for b in hosts] for a in hosts])
 
 
 def _ports(site: Site, bandwidth: np.ndarray) -> list[Capacity]:
@@ -177,7 +177,7 @@ def _ports(site: Site, bandwidth: np.ndarray) -> list[Capacity]:
 
 def _uplinks(groups: Grouping, bandwidth: np.ndarray) -> list[Capacity]:
     """Return uplinks of groups out of which every run is clearly slower than those inside."""
-    found: list[Capacity] = []
+    uplinks: list[Capacity] = []
     for index, group in enumerate(groups):
         mine = list(group)
         others = [host for host in range(len(bandwidth)) if host not in group]
@@ -187,5 +187,5 @@ def _uplinks(groups: Grouping, bandwidth: np.ndarray) -> list[Capacity]:
         for direction, ways in (("in", np.ix_(others, mine)), ("out", np.ix_(mine, others))):
             fastest = float(bandwidth[ways].max())
             if fastest < _CLEARLY_SLOWER * inside:
-                found.append(uplink(groups, index, direction, beta_from_bytes_per_s(fastest)))
-    return found
+                uplinks.append(uplink(groups, index, direction, beta_from_bytes_per_s(fastest)))
+    return uplinks

@@ -59,7 +59,7 @@ def read_round_trips(file: str | Path) -> dict[tuple[str, str], float]:
     InputError : naming the file and the line.
     """
     path = Path(file)
-    found: dict[tuple[str, str], float] = {}
+    round_trips: dict[tuple[str, str], float] = {}
     for number, line in enumerate(read_text(path).splitlines(), 1):
         cells = [cell.strip() for cell in line.split(",")]
         if not line.strip() or (number == 1 and cells[-1] in ("us", "rtt_us")):
@@ -74,8 +74,8 @@ def read_round_trips(file: str | Path) -> dict[tuple[str, str], float]:
                 f"{path}: line {number} is {line!r}, needs two hosts and their round trip in us, "
                 "as in 'host0,host1,85'"
             )
-        found[a, b] = time_us
-    return found
+        round_trips[a, b] = time_us
+    return round_trips
 
 
 def _run(path: Path, result: Field) -> IperfRun:
@@ -137,17 +137,17 @@ def _round_trip(result: Field) -> float | None:
     A file has it for the end that wrote it, and 0 for the other; its name depends on the version.
     """
     names = ("min_rtt", "mean_rtt")
-    found = [
+    stream_us = [
         next(filter(None, (_number(stream, "sender", name, most=_MOST_US) for name in names)), 0.0)
         for stream in result.at("end", "streams", default=[]).items()
     ]
-    return min(filter(None, found), default=None)
+    return min(filter(None, stream_us), default=None)
 
 
 def _number(within: Field, *path: str, most: float) -> float:
     """Return a number of at least 0; 0 where there is none."""
-    given = within.at(*path, default=0)
-    value = given.read(fields.number)
+    field = within.at(*path, default=0)
+    value = field.read(fields.number)
     if not 0 <= value <= most:
-        raise given.wrong(f"0 to {most:g}")
+        raise field.wrong(f"0 to {most:g}")
     return value
