@@ -243,20 +243,20 @@ class Program(ArtifactValue):
                 raise ProgramError(f"{source}: table '{name}' is missing")
             tables[name] = dict(artifact.tables[name])
         try:
-            made = cls(demand=demand, scratch_slots=scratch_slots, **tables)
-            _check_range("lanes.channel", made.lanes["channel"], 0, MAX_CHANNELS)
-            return made
+            program = cls(demand=demand, scratch_slots=scratch_slots, **tables)
+            _check_range("lanes.channel", program.lanes["channel"], 0, MAX_CHANNELS)
+            return program
         except ProgramError as error:
             raise ProgramError(f"{source}: {error}") from error
 
 
-def _check_columns(table: str, columns: dict[str, np.ndarray], wanted: dict[str, np.dtype]) -> None:
-    if set(columns) != set(wanted):
-        raise ProgramError(f"{table} has columns {sorted(columns)}, needs {sorted(wanted)}")
+def _check_columns(table: str, columns: dict[str, np.ndarray], types: dict[str, np.dtype]) -> None:
+    if set(columns) != set(types):
+        raise ProgramError(f"{table} has columns {sorted(columns)}, needs {sorted(types)}")
     lengths = {len(column) for column in columns.values()}
     if len(lengths) > 1:
         raise ProgramError(f"{table}: columns differ in length: {sorted(lengths)}")
-    for name, dtype in wanted.items():
+    for name, dtype in types.items():
         if columns[name].dtype != dtype:
             raise ProgramError(f"{table}.{name} has type {columns[name].dtype}, needs {dtype}")
 

@@ -68,9 +68,9 @@ class SearchInterrupted(KeyboardInterrupt):
     Callers that cannot use a partial search let it pass, as any other interrupt.
     """
 
-    def __init__(self, found: SearchResult) -> None:
+    def __init__(self, incumbent: SearchResult) -> None:
         super().__init__()
-        self.found = found
+        self.found = incumbent
 
 
 class SearchEngine(Protocol):

@@ -37,9 +37,9 @@ def locality(topology: Topology) -> RankGroups | None:
     Ranks that share a host; else ranks joined by links that are clearly faster than the rest;
     else ranks behind one shared capacity to all others (an uplink).
     """
-    for found in (_by_host(topology), _by_beta(topology), _by_uplink(topology)):
-        if 1 < len(found) < topology.ranks:
-            return tuple(sorted(tuple(sorted(group)) for group in found))
+    for partition in (_by_host(topology), _by_beta(topology), _by_uplink(topology)):
+        if 1 < len(partition) < topology.ranks:
+            return tuple(sorted(tuple(sorted(group)) for group in partition))
     return None
 
 

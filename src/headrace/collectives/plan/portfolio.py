@@ -157,28 +157,30 @@ class Portfolio:
             max_chunks=max(1, most // max(request.method.model.min_chunk_bytes, 1)),
             aims=_aims(sizes),
             report=lambda text: tell(f"{at[0]}: {text}", at[1]),
-            best_us=lambda aim: made._best_us(aim),
+            best_us=lambda aim: portfolio._best_us(aim),
         )
-        made = cls(request=request, candidates=[], absent=[])
+        portfolio = cls(request=request, candidates=[], absent=[])
         began = time.thread_time()
         for done, generator in enumerate(generators):
             at = (f"{collective}: {generator.name}", done / len(generators))
             tell(*at)
-            note = made._skip_reason(generator.min_gap, time.thread_time() - began + made._spent_s)
+            note = portfolio._skip_reason(
+                generator.min_gap, time.thread_time() - began + portfolio._spent_s
+            )
             try:
-                note = note or made._add(generator)
+                note = note or portfolio._add(generator)
             except KeyboardInterrupt:  # plan with the candidates so far
-                if not made.candidates:
+                if not portfolio.candidates:
                     raise
                 late = generators[done:]
-                made.absent += [
+                portfolio.absent += [
                     Candidate(generator=g.name, chunks=0, note="interrupted") for g in late
                 ]
-                made.interrupted = True
+                portfolio.interrupted = True
                 break
             if note:
-                made.absent.append(Candidate(generator=generator.name, chunks=0, note=note))
-        return made
+                portfolio.absent.append(Candidate(generator=generator.name, chunks=0, note=note))
+        return portfolio
 
     def _add(self, generator: Generator) -> str:
         """Add the candidates of `generator`; return why it added none, or not all, or ''.
@@ -202,10 +204,10 @@ class Portfolio:
         except HeadraceError as error:
             return str(error)
         except TimeLimit:
-            found = len(candidates) - before
+            added = len(candidates) - before
             self.candidates = list(candidates)
             _log.info("generator %s: stopped after %.3g s", generator.name, self._limit_s())
-            return f"stopped: out of time after {self._limit_s():.3g} s, with {found} programs"
+            return f"stopped: out of time after {self._limit_s():.3g} s, with {added} programs"
         except Exception as error:
             _log.info("generator %s: failed", generator.name, exc_info=True)
             return f"failed: {type(error).__name__}: {error}"
@@ -306,17 +308,19 @@ class Portfolio:
     def _fastest(self, total_bytes: int) -> tuple[_ScoredProgram, float]:
         """The fastest candidate and its predicted time. Dominated ones are not simulated."""
         best = (float("inf"), 0)
-        for index, each in sorted(enumerate(self.candidates), key=lambda row: row[1].us_per_byte):
-            if each.us_per_byte * total_bytes > best[0]:
+        for index, candidate in sorted(
+            enumerate(self.candidates), key=lambda row: row[1].us_per_byte
+        ):
+            if candidate.us_per_byte * total_bytes > best[0]:
                 break
-            best = min(best, (self._predict_us(each, total_bytes, fine=True), index))
+            best = min(best, (self._predict_us(candidate, total_bytes, fine=True), index))
         return self.candidates[best[1]], best[0]
 
     def _score(self, total_bytes: int) -> tuple[dict[_ScoredProgram, float], _Notes]:
         """Return predicted times of candidates that are not dominated, and notes on the others."""
         alike = 1 + self.request.method.model.alike
         notes = self._dominated(total_bytes)
-        left = [each for each in self.candidates if each not in notes]
+        left = [candidate for candidate in self.candidates if candidate not in notes]
         estimates: dict[_ScoredProgram, float] = {}
         floors: dict[_ScoredProgram, float] = {}  # lower bounds on the simulated times
         for each in left if len(left) > 1 else ():
@@ -333,23 +337,28 @@ class Portfolio:
             else:
                 predicted[each] = self._predict_us(each, total_bytes, fine=False)
                 best = min(best, predicted[each] + each.charge_us)
-        rejected = {each: each.rejected for each in self.candidates if each.rejected}
+        rejected = {
+            candidate: candidate.rejected for candidate in self.candidates if candidate.rejected
+        }
         return {
-            each: us for each, us in predicted.items() if each not in rejected
+            candidate: us for candidate, us in predicted.items() if candidate not in rejected
         }, notes | rejected
 
     def _dominated(self, total_bytes: int) -> _Notes:
         """Return why candidates are out: rejected, too fine, too coarse, or slower than known."""
         model = self.request.method.model
         reasons = {
-            each: each.rejected or self._misfit(each, total_bytes) for each in self.candidates
+            candidate: candidate.rejected or self._misfit(candidate, total_bytes)
+            for candidate in self.candidates
         }
-        notes = {each: reason for each, reason in reasons.items() if reason}
+        notes = {candidate: reason for candidate, reason in reasons.items() if reason}
         if model.streaming:  # known times were simulated more finely
             return notes
-        left = [each for each in self.candidates if each not in notes]
-        known = [e.known_us[total_bytes] + e.charge_us for e in left if total_bytes in e.known_us]
-        limit = min(known, default=float("inf")) * (1 + model.alike)
+        left = [candidate for candidate in self.candidates if candidate not in notes]
+        simulated_us = [
+            e.known_us[total_bytes] + e.charge_us for e in left if total_bytes in e.known_us
+        ]
+        limit = min(simulated_us, default=float("inf")) * (1 + model.alike)
         for each in left:
             if (least := each.us_per_byte * total_bytes + each.charge_us) > limit:
                 notes[each] = _too_slow(least)
@@ -369,12 +378,12 @@ class Portfolio:
         return ""
 
     def _predict_us(self, scored: _ScoredProgram, total_bytes: int, *, fine: bool) -> float:
-        known = scored.known_us
+        simulated_us = scored.known_us
         if not fine and self.request.method.model.streaming:
             return self._simulated_us(scored, total_bytes, max_pieces=_MAX_PIECES)
-        if total_bytes not in known:
-            known[total_bytes] = self._simulated_us(scored, total_bytes)
-        return known[total_bytes]
+        if total_bytes not in simulated_us:
+            simulated_us[total_bytes] = self._simulated_us(scored, total_bytes)
+        return simulated_us[total_bytes]
 
     def _simulated_us(
         self, scored: _ScoredProgram, total_bytes: int, *, max_pieces: int = _FINE_PIECES
@@ -394,14 +403,17 @@ class Portfolio:
 
     def _best(self, predicted: dict[_ScoredProgram, float]) -> _ScoredProgram:
         """Return the best; of equal ones, the one with the fewest steps."""
-        cost = {each: us + each.charge_us for each, us in predicted.items()}
+        cost = {candidate: us + candidate.charge_us for candidate, us in predicted.items()}
         alike = min(cost.values()) * (1 + self.request.method.model.alike)
-        return min((each for each in cost if cost[each] <= alike), key=lambda each: each.steps)
+        return min(
+            (candidate for candidate in cost if cost[candidate] <= alike),
+            key=lambda each: each.steps,
+        )
 
     def _why(self, best: _ScoredProgram, predicted: dict[_ScoredProgram, float]) -> str:
         """Return, in words, how the best compares with the best of every other generator."""
-        cost = {each: us + each.charge_us for each, us in predicted.items()}
-        others = [each for each in cost if each.generator != best.generator]
+        cost = {candidate: us + candidate.charge_us for candidate, us in predicted.items()}
+        others = [candidate for candidate in cost if candidate.generator != best.generator]
         if not others:
             return "no other generator's candidate came close enough to be simulated"
         second = min(others, key=cost.__getitem__)
@@ -417,12 +429,12 @@ class Portfolio:
     ) -> tuple[Candidate, ...]:
         present = (
             Candidate(
-                generator=each.generator,
-                chunks=each.program.demand.chunks,
-                predicted_us=predicted.get(each),
-                note=notes.get(each, ""),
+                generator=candidate.generator,
+                chunks=candidate.program.demand.chunks,
+                predicted_us=predicted.get(candidate),
+                note=notes.get(candidate, ""),
             )
-            for each in self.candidates
+            for candidate in self.candidates
         )
         return (*present, *self.absent)
 

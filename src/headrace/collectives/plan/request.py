@@ -84,10 +84,10 @@ class Request:
     best_us: Callable[[int], float] = field(default=lambda _bytes: float("inf"), compare=False)
 
     def __post_init__(self) -> None:
-        topology, given = self.topology, self.given
-        if given is not None and given.ranks != topology.ranks:
+        topology, demand = self.topology, self.given
+        if demand is not None and demand.ranks != topology.ranks:
             raise ProgramError(
-                f"the demand has {given.ranks} ranks, topology '{topology.name}' has "
+                f"the demand has {demand.ranks} ranks, topology '{topology.name}' has "
                 f"{topology.ranks}; needs as many"
             )
         object.__setattr__(self, "collective", Collective(self.collective))

@@ -58,14 +58,14 @@ def book_page(book: PlanBook, source: str) -> Page:
 
 def _lines(book: PlanBook, entries: Sequence[Entry]) -> dict[str, list[tuple[float, float]]]:
     lines: dict[str, list[tuple[float, float]]] = {BEST: [], BOUND: []}
-    found: dict[tuple[str, int], float] = {}
+    us_of: dict[tuple[str, int], float] = {}
     for entry in entries:
         plan = entry.plan
-        found[plan.generator, plan.total_bytes] = plan.predicted_us
+        us_of[plan.generator, plan.total_bytes] = plan.predicted_us
         for candidate in plan.candidates:
             if candidate.predicted_us is not None:
                 key = (candidate.generator, plan.total_bytes)
-                found[key] = min(found.get(key, float("inf")), candidate.predicted_us)
+                us_of[key] = min(us_of.get(key, float("inf")), candidate.predicted_us)
         for total in _sizes(entry, entries):
             us = plan.predicted_us
             if total != plan.total_bytes:
@@ -74,7 +74,7 @@ def _lines(book: PlanBook, entries: Sequence[Entry]) -> dict[str, list[tuple[flo
             least = lower_bound(book.topology, plan.program.demand, total).total_us
             if least > 0:
                 lines[BOUND].append((float(total), _gb_per_s(total, least)))
-    for (generator, total), us in sorted(found.items(), key=lambda row: (row[0][0], row[0][1])):
+    for (generator, total), us in sorted(us_of.items(), key=lambda row: (row[0][0], row[0][1])):
         lines.setdefault(generator, []).append((float(total), _gb_per_s(total, us)))
     return lines
 

@@ -62,7 +62,7 @@ def bottleneck(topology: Topology, demand: Demand, total_bytes: int) -> Bottlene
     mb = search.need(best) * total_bytes / BYTES_PER_MB
     ends = topology.columns
     across = np.flatnonzero(best[ends.src] & ~best[ends.dst])
-    chosen = set(across.tolist())
+    crossing = set(across.tolist())
     us_per_mb, alpha_us = out
     return Bottleneck(
         ranks=tuple(np.flatnonzero(best).tolist()),
@@ -70,7 +70,7 @@ def bottleneck(topology: Topology, demand: Demand, total_bytes: int) -> Bottlene
         mb_per_us=1.0 / us_per_mb,
         us=mb * us_per_mb + alpha_us,
         links=tuple(across.tolist()),
-        shared=tuple(s.name for s in topology.shared if s.links and chosen.issuperset(s.links)),
+        shared=tuple(s.name for s in topology.shared if s.links and crossing.issuperset(s.links)),
     )
 
 
@@ -86,14 +86,14 @@ class _Search:
         self._known: dict[bytes, float] = {}
 
     def best(self) -> np.ndarray | None:
-        found = [(value, inside) for value, inside in self._candidates() if value > 0.0]
-        if not found:
+        cuts = [(value, inside) for value, inside in self._candidates() if value > 0.0]
+        if not cuts:
             return None
         # stable: equal values keep their order, so equal input gives an equal picture
-        found.sort(key=lambda row: -row[0])
+        cuts.sort(key=lambda row: -row[0])
         if self._topology.ranks > _MOVE_RANKS:
-            return found[0][1]
-        climbed = [self._climb(inside) for _, inside in found[:_STARTS]]
+            return cuts[0][1]
+        climbed = [self._climb(inside) for _, inside in cuts[:_STARTS]]
         return max(climbed, key=self.value)
 
     def _candidates(self) -> Iterator[tuple[float, np.ndarray]]:
@@ -122,10 +122,10 @@ class _Search:
         while True:
             value, better = self.value(inside), None
             for rank in range(len(inside)):
-                other = inside.copy()
-                other[rank] = not other[rank]
-                if 0 < other.sum() < len(other) and self.value(other) > value * (1 + 1e-9):
-                    value, better = self.value(other), other
+                flipped = inside.copy()
+                flipped[rank] = not flipped[rank]
+                if 0 < flipped.sum() < len(flipped) and self.value(flipped) > value * (1 + 1e-9):
+                    value, better = self.value(flipped), flipped
             if better is None:
                 return inside
             inside = better

@@ -42,11 +42,11 @@ def gantt(plan: Plan, line: Timeline) -> Gantt:
     every = _rows(plan, line)
     rows = sorted(every, key=lambda row: (-row.busy, row.name))[:MAX_ROWS]
     rows.sort(key=lambda row: (not row.shared, every.index(row)))
-    each = max(8, MAX_BARS // max(1, len(rows)))
+    bars_per_row = max(8, MAX_BARS // max(1, len(rows)))
     joined = 0
     bars: dict[str, list[tuple[str, float, float, str]]] = {kind: [] for kind in _COLOURS}
     for row in rows:
-        groups = _joined(row.start, row.finish, each)
+        groups = _joined(row.start, row.finish, bars_per_row)
         joined += len(row.start) - len(groups)
         for members in groups:
             kind = _kind(row, line, members)
@@ -146,9 +146,9 @@ def _hover(plan: Plan, row: _Row, line: Timeline, members: np.ndarray) -> str:
     when = f"{row.name}: {start:.2f} to {finish:.2f} us"
     if len(uses) > 1:
         return f"{when}<br>{len(uses)} messages, {size_text(plan, line.mb[uses].sum())}"
-    one = int(uses[0])
-    slots = line.slots[one] if len(line.slots[one]) <= 60 else f"{line.slots[one][:57]}..."
+    use = int(uses[0])
+    slots = line.slots[use] if len(line.slots[use]) <= 60 else f"{line.slots[use][:57]}..."
     return (
-        f"{when}<br>message {line.message[one]}, {line.src[one]} > {line.dst[one]}, "
-        f"{size_text(plan, line.mb[one])}<br>slots {slots}"
+        f"{when}<br>message {line.message[use]}, {line.src[use]} > {line.dst[use]}, "
+        f"{size_text(plan, line.mb[use])}<br>slots {slots}"
     )

@@ -77,12 +77,12 @@ def describe_book(book: "PlanBook | None") -> str:
     )
 
 
-def _misfit(planned: Sequence[int], found: Sequence[int]) -> str | None:
-    if len(planned) != len(found):
-        return f"it was made for {len(planned)} ranks, the job has {len(found)}"
-    for a in range(len(found)):
+def _misfit(planned: Sequence[int], running: Sequence[int]) -> str | None:
+    if len(planned) != len(running):
+        return f"it was made for {len(planned)} ranks, the job has {len(running)}"
+    for a in range(len(running)):
         for b in range(a):
-            if (planned[a] == planned[b]) != (found[a] == found[b]):
+            if (planned[a] == planned[b]) != (running[a] == running[b]):
                 same = "the same host" if planned[a] == planned[b] else "different hosts"
                 return f"it has ranks {b} and {a} on {same}, in the job they are not"
     return None
@@ -94,9 +94,9 @@ def _known_addresses(topology: "Topology") -> list[str]:
     return [located[host] for host in topology.rank_host]
 
 
-def _other_order(planned: Sequence[str], found: Sequence[str]) -> str | None:
+def _other_order(planned: Sequence[str], running: Sequence[str]) -> str | None:
     """Compare addresses by rank, except those of hosts that were not measured."""
-    for rank, (before, now) in enumerate(zip(planned, found, strict=False)):
+    for rank, (before, now) in enumerate(zip(planned, running, strict=False)):
         if before != now and now in planned:
             return (
                 f"it was made for ranks in another order (the host of rank {rank}, {now}, had "

@@ -77,13 +77,13 @@ def found_book(
     """
     first = executor.rank == 0
     cache = ProfileCache(settings.cache_folder)
-    known = None
+    profile_of_hosts = None
     if first and settings.measure != "off":
         anew = settings.measure == "always" and tuple(hosts) not in _measured
-        known = None if anew else cache.find(hosts)
+        profile_of_hosts = None if anew else cache.find(hosts)
         _measured.add(tuple(hosts))
     if first:
-        must = settings.measure != "off" and known is None
+        must = settings.measure != "off" and profile_of_hosts is None
         store.set("measure/begin", "measure" if must else settings.measure)
     begin = _read_key(store, "measure/begin", timeout_s)
     if begin == b"off":
@@ -97,9 +97,9 @@ def found_book(
         raw = _read_key(store, "measure/book", timeout_s)
         return _book(zlib.decompress(raw)) if raw else None
     if profile is not None:
-        known = (cache.save(profile, hosts), profile)
-    assert known is not None, "rank 0 has found a profile or made one"
-    book = _planned(cache, *known, fresh=profile is not None)
+        profile_of_hosts = (cache.save(profile, hosts), profile)
+    assert profile_of_hosts is not None, "rank 0 has found a profile or made one"
+    book = _planned(cache, *profile_of_hosts, fresh=profile is not None)
     store.set("measure/book", zlib.compress(book.to_artifact().to_bytes(), 1) if book else b"")
     return book
 

@@ -123,19 +123,19 @@ class Chooser:
 
     def _from_plan(self, plan: "Plan") -> Choice:
         digest = plan.proof.program_digest
-        known = self._planned.get(digest)
-        if known is None:
+        choice = self._planned.get(digest)
+        if choice is None:
             program, proof = plan.program, plan.proof
             if proof.verifier_version != VERIFIER_VERSION:
                 proof = verify(program)
-            known = self._planned[digest] = Choice(
+            choice = self._planned[digest] = Choice(
                 program=program,
                 proof=proof,
                 origin=f"plan book: {plan.generator}",
                 blockwise=_is_blockwise(program),
                 keeps_inputs=_keeps_inputs(program),
             )
-        return known
+        return choice
 
 
 def _template(collective: Collective, total_bytes: int, ranks: int) -> tuple[str, int]:
@@ -211,8 +211,8 @@ def _chunk_by_chunk(schedule: Schedule, channels: int) -> Schedule:
     """Cut transfers into chunks, each on the connection of its pair with the least so far."""
     sent: Counter[tuple[int, int]] = Counter()  # all chunks are of one size
     transfers: list[Transfer] = []
-    for whole in schedule.transfers:
-        src, dst, src_slot, dst_slot, reduce, count, _, _ = whole
+    for transfer in schedule.transfers:
+        src, dst, src_slot, dst_slot, reduce, count, _, _ = transfer
         for k in range(count):
             channel = 0 if src == dst else sent[src, dst] % channels
             transfers.append(Transfer(src, dst, src_slot + k, dst_slot + k, reduce, 1, channel))

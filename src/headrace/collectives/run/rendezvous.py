@@ -211,8 +211,8 @@ class Rendezvous:
         """Return the values of keys: one for each rank by which it is written, then rank 0's."""
         if not wait_for(self._store, keys, self._timeout_s, self._what):
             with self._answering():
-                found = [self._store.check([key]) for key in keys]
-            missing = sorted({at % self._ranks for at, there in enumerate(found) if not there})
+                arrived = [self._store.check([key]) for key in keys]
+            missing = sorted({at % self._ranks for at, there in enumerate(arrived) if not there})
             raise CommunicationError(
                 f"{self._what}: ranks {missing} did not reach it within {self._timeout_s:g} s"
             )
@@ -228,8 +228,8 @@ class Rendezvous:
 
     def _route(self) -> ByFamily:
         """Return our source addresses towards the store, which the others can reach, too."""
-        found = addresses_towards(getattr(innermost(self._store), "host", _LOOPBACK))
-        return found or {IPV4: _LOOPBACK}
+        addresses = addresses_towards(getattr(innermost(self._store), "host", _LOOPBACK))
+        return addresses or {IPV4: _LOOPBACK}
 
 
 def _chosen(offers: Sequence[ByFamily], rank: int, *, hosts: int, fixed: bool) -> str:
@@ -278,14 +278,14 @@ def _chosen(offers: Sequence[ByFamily], rank: int, *, hosts: int, fixed: bool) -
 
 
 def _of_interface(name: str) -> ByFamily:
-    found = interface_addresses(name)
-    if not found:
-        known = ", ".join(interface for _, interface in socket.if_nameindex())
+    addresses = interface_addresses(name)
+    if not addresses:
+        interfaces = ", ".join(interface for _, interface in socket.if_nameindex())
         raise InputError(
             f"HEADRACE_SOCKET_IFNAME is {name!r}, which has no IPv4 or IPv6 address; the "
-            f"interfaces here are: {known}"
+            f"interfaces here are: {interfaces}"
         )
-    return found
+    return addresses
 
 
 def _host_identity() -> str:

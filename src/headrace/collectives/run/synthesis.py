@@ -72,10 +72,10 @@ class NativeSearch:
             ) from error
         if outcome.interrupted and not outcome.history:
             raise KeyboardInterrupt
-        found = _result(topology, outcome, chunk_mb, backwards=backwards)
+        result = _result(topology, outcome, chunk_mb, backwards=backwards)
         if outcome.interrupted:
-            raise SearchInterrupted(found)
-        return found
+            raise SearchInterrupted(result)
+        return result
 
     def retime(self, topology: Topology, sends: Sends, chunk_mb: float) -> SearchResult:
         """Return `sends` with the times of list scheduling; see `SearchEngine.retime`."""
@@ -182,9 +182,11 @@ def _network(topology: Topology) -> _native.Network:
         dst=_int32(columns.dst),
         alpha=columns.alpha_us,
         beta=columns.beta_us_per_mb,
-        shared_first=np.cumsum([0, *(len(each.links) for each in shared)], dtype=np.int64),
-        shared_link=np.array([link for each in shared for link in each.links], dtype=np.int32),
-        shared_beta=np.array([each.beta_us_per_mb for each in shared], dtype=float),
+        shared_first=np.cumsum([0, *(len(capacity.links) for capacity in shared)], dtype=np.int64),
+        shared_link=np.array(
+            [link for capacity in shared for link in capacity.links], dtype=np.int32
+        ),
+        shared_beta=np.array([capacity.beta_us_per_mb for capacity in shared], dtype=float),
         group=_groups(topology),
     )
 
@@ -195,9 +197,9 @@ def _groups(topology: Topology) -> np.ndarray:
     if len(set(topology.rank_host)) < topology.ranks:
         return np.unique(hosts, return_inverse=True)[1].astype(np.int32)
     group = np.arange(topology.ranks, dtype=np.int32)
-    for each in topology.shared:
-        sources = {topology.links[link].src for link in each.links}
-        behind = {topology.links[link].dst for link in each.links}
+    for capacity in topology.shared:
+        sources = {topology.links[link].src for link in capacity.links}
+        behind = {topology.links[link].dst for link in capacity.links}
         if len(behind) > 1 and not sources & behind:
             group[sorted(behind)] = min(behind)
     return np.unique(group, return_inverse=True)[1].astype(np.int32)

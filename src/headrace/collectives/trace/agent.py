@@ -35,9 +35,9 @@ def trace_as_rank(receive: Receive, send: Send) -> None:
         addresses = receive()["addresses"]
         executor.connect(addresses)
         pace(executor, addresses, settings)
-        found = trace_ranks(executor, job, lambda what, share: send(progress=[what, share]))
-        if found is not None:
-            send(found=found.to_json())
+        traced = trace_ranks(executor, job, lambda what, share: send(progress=[what, share]))
+        if traced is not None:
+            send(found=traced.to_json())
     finally:
         executor.close()
 

@@ -96,12 +96,12 @@ def _arrows(program: Program, times: Times, group: str, earlier: int) -> Iterato
     mate = mates_of(program)
     sends = lanes["direction"][lane_of] == Direction.SEND
     for step in np.flatnonzero(sends & (times.bytes > 0)).tolist():
-        other = int(mate[step])
+        receive = int(mate[step])
         began = int(times.began_ns[step])
         # inside the receive, and after the send's begin where clocks and times allow it
-        last = int(times.passed_ns[other]) - 1
-        lands = min(max(began, int(times.began_ns[other])), last)
-        for phase, at, when in (("s", step, began), ("f", other, lands)):
+        last = int(times.passed_ns[receive]) - 1
+        lands = min(max(began, int(times.began_ns[receive])), last)
+        for phase, at, when in (("s", step, began), ("f", receive, lands)):
             lane = int(lane_of[at])
             yield {
                 "ph": phase,

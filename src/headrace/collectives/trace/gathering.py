@@ -54,12 +54,12 @@ class GatheredTrace(Times):
 
     def to_json(self) -> dict[str, list[int]]:
         """Return the columns as lists."""
-        return {each.name: getattr(self, each.name).tolist() for each in fields(self)}
+        return {column.name: getattr(self, column.name).tolist() for column in fields(self)}
 
     @classmethod
     def from_json(cls, columns: dict[str, Any]) -> "GatheredTrace":
         """Rebuild what `to_json` returned."""
-        names = [each.name for each in fields(cls)]
+        names = [column.name for column in fields(cls)]
         return cls(**{name: np.array(columns[name], dtype=np.int64) for name in names})
 
 
@@ -94,8 +94,8 @@ def gather(executor: "Executor", program: Program, recorded: Recorded) -> Gather
         return None
     rows, errors = [recorded], [0]
     for peer in range(1, executor.ranks):
-        found, offset = _collect(executor, peer, int(steps[peer]))
-        rows.append(_shifted(found, -offset.offset_ns))
+        record, offset = _collect(executor, peer, int(steps[peer]))
+        rows.append(_shifted(record, -offset.offset_ns))
         errors.append(offset.uncertainty_ns)
     return GatheredTrace(
         called_ns=np.array([row.called_ns for row in rows], dtype=np.int64),
@@ -119,21 +119,21 @@ def _report(executor: "Executor", recorded: Recorded) -> None:
     message = np.concatenate([head, [recorded.called_ns, recorded.ended_ns], *columns])
     message = np.ascontiguousarray(message, dtype=np.int64)
     executor.wait(executor.send(message.ctypes.data, message.nbytes, 0, _TAG))
-    other = np.zeros(1, dtype=np.int64)
-    executor.wait(executor.recv(other.ctypes.data, 8, 0, _TAG))
-    if other[0]:
+    same_clock = np.zeros(1, dtype=np.int64)
+    executor.wait(executor.recv(same_clock.ctypes.data, 8, 0, _TAG))
+    if same_clock[0]:
         clock_offset(executor, 0)
 
 
 def _collect(executor: "Executor", peer: int, steps: int) -> tuple[Recorded, Offset]:
     message = np.zeros(_HEAD + 3 * steps, dtype=np.int64)
     executor.wait(executor.recv(message.ctypes.data, message.nbytes, peer, _TAG))
-    other = np.array([message[:2].tobytes() != clock_identity()], dtype=np.int64)
-    executor.wait(executor.send(other.ctypes.data, 8, peer, _TAG))
-    offset = clock_offset(executor, peer) if other[0] else None
+    differs = np.array([message[:2].tobytes() != clock_identity()], dtype=np.int64)
+    executor.wait(executor.send(differs.ctypes.data, 8, peer, _TAG))
+    offset = clock_offset(executor, peer) if differs[0] else None
     columns = message[_HEAD:].reshape(3, steps)
-    found = Recorded.of(int(message[2]), int(message[3]), columns.T)
-    return found, offset or Offset(offset_ns=0, uncertainty_ns=0)
+    record = Recorded.of(int(message[2]), int(message[3]), columns.T)
+    return record, offset or Offset(offset_ns=0, uncertainty_ns=0)
 
 
 def _shifted(recorded: Recorded, by_ns: int) -> Recorded:

@@ -81,11 +81,11 @@ class TraceResult:
         return {"trace": self.trace.to_json(), "totals_us": list(self.totals_us)}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> "TraceResult":
+    def from_json(cls, columns: dict[str, Any]) -> "TraceResult":
         """Rebuild what `to_json` returned."""
         return cls(
-            trace=GatheredTrace.from_json(found["trace"]),
-            totals_us=tuple(float(us) for us in found["totals_us"]),
+            trace=GatheredTrace.from_json(columns["trace"]),
+            totals_us=tuple(float(us) for us in columns["totals_us"]),
         )
 
 
@@ -106,7 +106,7 @@ def trace_ranks(
     """
     report = on_progress or (lambda _what, _share: None)
     loaded = executor.load(job.program, verify(job.program))
-    buffer, given, wanted = _contents(job, executor.rank)
+    buffer, contents, expected = _contents(job, executor.rank)
     demand = job.program.demand
     sides = 2 if demand.collective is Collective.ALL_TO_ALL else 1
     side_bytes = buffer.nbytes // sides
@@ -122,7 +122,7 @@ def trace_ranks(
     barrier = _barrier(executor, job.deadline_s)
     traces: list[GatheredTrace] = []
     for index in range(job.warm_ups + job.repeats):
-        np.copyto(buffer, given)
+        np.copyto(buffer, contents)
         barrier()
         warm = index >= job.warm_ups
         report("tracing" if warm else "warming up", index / (job.warm_ups + job.repeats))
@@ -130,7 +130,7 @@ def trace_ranks(
             executor.run(call)
             continue
         recorded = executor.trace(call)
-        _check(job, executor.rank, buffer, wanted)
+        _check(job, executor.rank, buffer, expected)
         trace = gather(executor, job.program, recorded)
         if trace is not None:
             traces.append(trace)
@@ -145,17 +145,17 @@ def trace_ranks(
 def _barrier(executor: Executor, deadline_s: float) -> Callable[[], None]:
     """Return a barrier: a function that returns once all ranks have called it."""
     choice = Chooser(executor.ranks).choose(Collective.ALLREDUCE, _ELEMENT_BYTES)
-    one = np.zeros(1, dtype=np.float32)
+    token = np.zeros(1, dtype=np.float32)
     call = executor.prepare(
         executor.load(choice.program, choice.proof),
-        [(one.ctypes.data, 1, 1, choice.chunks)],
+        [(token.ctypes.data, 1, 1, choice.chunks)],
         dtype=DataType.float32,
         deadline_s=deadline_s,
     )
 
     def barrier() -> None:
         executor.run(call)
-        one[0] = 0.0
+        token[0] = 0.0
 
     return barrier
 
@@ -168,32 +168,32 @@ def _contents(job: TraceJob, rank: int) -> tuple[np.ndarray, np.ndarray, dict[in
     def value(item: int, of: int) -> np.ndarray:
         return ((np.arange(count) + 7 * item + 3 * of) % _PERIOD).astype(np.float32)
 
-    given = np.full(demand.slots * count, -1.0, dtype=np.float32)
+    contents = np.full(demand.slots * count, -1.0, dtype=np.float32)
     for slot, item, _ in demand.initial(rank):
-        given[slot * count : (slot + 1) * count] = value(item, rank)
-    wanted: dict[int, np.ndarray] = {}
+        contents[slot * count : (slot + 1) * count] = value(item, rank)
+    expected: dict[int, np.ndarray] = {}
     for slot, item, mask in demand.final(rank):
         total = np.zeros(count, dtype=np.float32)
         for of in range(demand.ranks):
             if mask >> of & 1:
                 total += value(item, of)
-        wanted[slot] = total
-    return given.copy(), given, wanted
+        expected[slot] = total
+    return contents.copy(), contents, expected
 
 
 def _whole_blocks(demand: Demand) -> Demand:
     return replace(demand, chunks=1)
 
 
-def _check(job: TraceJob, rank: int, buffer: np.ndarray, wanted: dict[int, np.ndarray]) -> None:
+def _check(job: TraceJob, rank: int, buffer: np.ndarray, expected: dict[int, np.ndarray]) -> None:
     count = job.block_elements
-    for block, values in wanted.items():
-        found = buffer[block * count : (block + 1) * count]
-        wrong = np.flatnonzero(found != values)
+    for block, values in expected.items():
+        block_values = buffer[block * count : (block + 1) * count]
+        wrong = np.flatnonzero(block_values != values)
         if len(wrong):
             at = int(wrong[0])
             what = "sum" if job.program.demand.collective in REDUCING else "value"
             raise VerificationError(
-                f"rank {rank}, block {block}, element {at} of {count}: the {what} is {found[at]}, "
-                f"should be {values[at]}"
+                f"rank {rank}, block {block}, element {at} of {count}: the {what} is "
+                f"{block_values[at]}, should be {values[at]}"
             )

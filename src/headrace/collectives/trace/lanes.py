@@ -81,7 +81,7 @@ def lane_counters(program: Program, times: Times) -> list[LaneCounters]:
     steps, moved = np.bincount(lane, minlength=count), total(times.bytes)
     moving = total(times.passed_ns - times.began_ns)
     waiting = total(np.maximum(times.began_ns - before.allowed_ns, 0))
-    held = total(before.allowed_ns - before.previous_ns)
+    held_ns = total(before.allowed_ns - before.previous_ns)
     return [
         LaneCounters(
             rank=int(lanes["rank"][index]),
@@ -92,7 +92,7 @@ def lane_counters(program: Program, times: Times) -> list[LaneCounters]:
             bytes=int(moved[index]),
             moving_us=float(moving[index]) / 1e3,
             waiting_us=float(waiting[index]) / 1e3,
-            held_us=float(held[index]) / 1e3,
+            held_us=float(held_ns[index]) / 1e3,
         )
         for index in np.flatnonzero(steps).tolist()
     ]

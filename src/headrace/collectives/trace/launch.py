@@ -111,13 +111,15 @@ def _trace(
         for rank, address in enumerate(listen):
             ranks.send(rank, common | {"rank": rank, "listen": address})
         report("starting the ranks", 0.0)
-        while found := ranks.expect("tracing", silence_s):
-            rank, message = found
+        while received := ranks.expect("tracing", silence_s):
+            rank, message = received
             if "address" in message:
                 addresses[rank] = message["address"]
                 if len(addresses) == len(roles):
-                    for each in addresses:
-                        ranks.send(each, {"addresses": [addresses[r] for r in sorted(addresses)]})
+                    for rank_at in addresses:
+                        ranks.send(
+                            rank_at, {"addresses": [addresses[r] for r in sorted(addresses)]}
+                        )
                     silence_s = job.deadline_s + _START_S
             elif "progress" in message and rank == 0:
                 report(*message["progress"])

@@ -45,8 +45,10 @@ def predicted(program: Program, topology: Topology, total_bytes: int) -> Times:
     ------
     TopologyError : `topology` has another number of ranks, or lacks a link that is used.
     """
-    found = simulate(program, topology, total_bytes, model=EXECUTOR)
-    began, passed = (np.rint(us * 1e3).astype(np.int64) for us in (found.start_us, found.finish_us))
+    simulation = simulate(program, topology, total_bytes, model=EXECUTOR)
+    began, passed = (
+        np.rint(us * 1e3).astype(np.int64) for us in (simulation.start_us, simulation.finish_us)
+    )
     ranks = program.demand.ranks
     ended = np.zeros(ranks, dtype=np.int64)
     np.maximum.at(ended, program.lanes["rank"][program.steps["lane"]], passed)

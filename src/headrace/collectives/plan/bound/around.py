@@ -28,12 +28,12 @@ def limits(
     n = len(weight)
     into = dst == rank
     unit = _UNIT / max(float(capacity[into].sum()), float(capacity.max()))
-    wanted = np.floor(capacity[into] * unit)
+    received = np.floor(capacity[into] * unit)
     size = np.floor(capacity * unit * (1 - _MARGIN))
-    size[into] = wanted
+    size[into] = received
     sends = np.flatnonzero(weight)
-    share = np.ceil(weight[sends] / weight.sum() * wanted.sum())
+    share = np.ceil(weight[sends] / weight.sum() * received.sum())
     # All come from one more node, which has a link to each of them.
     ends = np.append(src, np.full(len(sends), n)), np.append(dst, sends)
     graph = sparse.csr_array((np.append(size, share).astype(np.int32), ends), shape=(n + 1, n + 1))
-    return bool(maximum_flow(graph, n, rank).flow_value >= wanted.sum())
+    return bool(maximum_flow(graph, n, rank).flow_value >= received.sum())

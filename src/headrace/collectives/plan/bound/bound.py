@@ -156,14 +156,14 @@ def lower_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
     # Loads SciPy, which a command line that only shows a plan need not load.
     from headrace.collectives.plan.bound.terms import kinds
 
-    found = kinds(topology, _without_chunks(demand))
+    kind_terms = kinds(topology, _without_chunks(demand))
     total_mb = total_bytes / BYTES_PER_MB
     terms = [
         [
             Term(name=name, mb=share * total_mb, us_per_mb=rate.us_per_mb, alpha_us=rate.alpha_us)
             for name, share, rate in kind
         ]
-        for kind in found.kinds
+        for kind in kind_terms.kinds
     ]
     return Bound(
         collective=demand.collective,
@@ -171,7 +171,7 @@ def lower_bound(topology: Topology, demand: Demand, total_bytes: int) -> Bound:
         total_us=max((term.us for kind in terms for term in kind), default=0.0),
         bandwidth_us=max((term.bandwidth_us for kind in terms for term in kind), default=0.0),
         latency_us=max((term.us for kind in terms[-1:] for term in kind), default=0.0),
-        formula=found.formula,
+        formula=kind_terms.formula,
         terms=tuple(max(kind, key=lambda term: term.us) for kind in terms),
         topology_digest=topology.digest,
     )

@@ -58,15 +58,15 @@ def most_urgent_cut(topology: Topology, deliveries: Deliveries, chunk_mb: float)
     n = topology.ranks
     if not deliveries.targets.any():
         return Count(name="nowhere", chunks=0, us=0.0)
-    way, us = counting.farthest()
-    best = Count(name=way, chunks=1, us=us)
+    cut_name, us = counting.farthest()
+    best = Count(name=cut_name, chunks=1, us=us)
     for name, label in (("rank", np.arange(n)), *partitions(topology)):
         for part in np.unique(label).tolist():
             inside = label == part
-            for way, cut in (("into", inside), ("out of", ~inside)):
+            for cut_name, cut in (("into", inside), ("out of", ~inside)):
                 chunks, us = counting.into(cut)
                 if us > best.us * (1 + 1e-12):
-                    best = Count(name=f"{way} {name} {part}", chunks=chunks, us=us)
+                    best = Count(name=f"{cut_name} {name} {part}", chunks=chunks, us=us)
     return best
 
 
@@ -87,17 +87,19 @@ class _Counting:
         self._far = np.asarray(shortest_path(graph, method="D"))
         # Chunks of equal origin and targets are counted together.
         rows = np.column_stack([deliveries.origin, deliveries.targets.astype(np.int64)])
-        kept, counts = np.unique(rows[deliveries.targets.any(axis=1)], axis=0, return_counts=True)
-        self._origin, self._targets = kept[:, 0].astype(np.int64), kept[:, 1:].astype(bool)
+        origins, counts = np.unique(
+            rows[deliveries.targets.any(axis=1)], axis=0, return_counts=True
+        )
+        self._origin, self._targets = origins[:, 0].astype(np.int64), origins[:, 1:].astype(bool)
         self._counts = counts
 
     def into(self, inside: np.ndarray) -> tuple[int, float]:
         """Return the number of chunks that must get into the ranks `inside`, and the time in us."""
         members = np.flatnonzero(inside)
         outside = np.flatnonzero(~inside[self._origin])
-        wanted = self._targets[np.ix_(outside, members)]
-        kept = wanted.any(axis=1)
-        comes, wanted = outside[kept], wanted[kept]
+        missing = self._targets[np.ix_(outside, members)]
+        incomplete = missing.any(axis=1)
+        comes, missing = outside[incomplete], missing[incomplete]
         chunks = int(self._counts[comes].sum())
         across = np.flatnonzero(~inside[self._src] & inside[self._dst])
         if not chunks or not len(across):
@@ -105,11 +107,11 @@ class _Counting:
         head = self._far[np.unique(self._origin[comes])].min(axis=0)[self._src[across]]
         tail = np.full(self._n, np.inf)
         far = self._far[:, members]
-        for ranks in np.unique(wanted, axis=0):
+        for ranks in np.unique(missing, axis=0):
             tail = np.minimum(tail, far[:, ranks].max(axis=1))
         spent = head + self._alpha[across]
-        each = self._beta[across] * self._mb
-        cuts = (_Cut(spent, each), _Cut(spent + tail[self._dst[across]], each))
+        chunk_us = self._beta[across] * self._mb
+        cuts = (_Cut(spent, chunk_us), _Cut(spent + tail[self._dst[across]], chunk_us))
         sharing: dict[int, list[int]] = {}
         for place, link in enumerate(across.tolist()):
             for shared in self._shares[link]:
@@ -155,48 +157,50 @@ class _Cut:
     each : (links,) us for a chunk.
     """
 
-    def __init__(self, spent: np.ndarray, each: np.ndarray) -> None:
+    def __init__(self, spent: np.ndarray, chunk_us: np.ndarray) -> None:
         # A group delivers at most as many as its parts, and as its own capacity allows.
         self._spent: list[float] = spent.tolist()
-        self._each: list[float] = each.tolist()
+        self._each: list[float] = chunk_us.tolist()
         self._members = [frozenset((link,)) for link in range(len(spent))]
         self._parts: dict[int, list[int]] = {}
         self._outer = list(range(len(spent)))
 
-    def share(self, links: list[int], each: float) -> None:
+    def share(self, links: list[int], chunk_us: float) -> None:
         """Add a capacity, unless it overlaps with one that is there: then it is left out."""
         parts = sorted({self._outer[link] for link in links})
         mine = frozenset(links)
         if frozenset().union(*(self._members[part] for part in parts)) != mine:
             return
         if len(parts) == 1:  # the same links again
-            self._each[parts[0]] = max(self._each[parts[0]], each)
+            self._each[parts[0]] = max(self._each[parts[0]], chunk_us)
             return
         self._parts[len(self._members)] = parts
         for link in links:
             self._outer[link] = len(self._members)
         self._members.append(mine)
         self._spent.append(min(self._spent[part] for part in parts))
-        self._each.append(each)
+        self._each.append(chunk_us)
 
     def first_us(self) -> float:
         """Earliest delivery of a chunk, in us; infinite if there is none."""
-        return min(spent + each for spent, each in zip(self._spent, self._each, strict=True))
+        return min(
+            spent + chunk_us for spent, chunk_us in zip(self._spent, self._each, strict=True)
+        )
 
     def within(self, us: float) -> int:
         """Largest number of chunks delivered by time `us`."""
-        spent, each = self._columns
-        served = np.floor(np.maximum((us - spent) / each, 0.0) + _EXACTLY)
+        spent, chunk_us = self._columns
+        served = np.floor(np.maximum((us - spent) / chunk_us, 0.0) + _EXACTLY)
         for group, parts in self._parts.items():
             served[group] = min(served[group], served[parts].sum())
         return int(served[self._outermost].sum())
 
     def served_us(self, us: float) -> np.ndarray:
         """The delivery time of every link or group that is nearest to `us`."""
-        spent, each = self._columns
+        spent, chunk_us = self._columns
         usable = np.isfinite(spent)
-        spent, each = spent[usable], each[usable]
-        return spent + each * np.maximum(1, np.rint((us - spent) / each))
+        spent, chunk_us = spent[usable], chunk_us[usable]
+        return spent + chunk_us * np.maximum(1, np.rint((us - spent) / chunk_us))
 
     @cached_property
     def _columns(self) -> tuple[np.ndarray, np.ndarray]:

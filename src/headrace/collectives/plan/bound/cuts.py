@@ -42,12 +42,12 @@ def partitions(topology: Topology) -> list[Partition]:
     """
     n = topology.ranks
     hosts = np.unique(np.array(topology.rank_host), return_inverse=True)[1]
-    found = [("hosts", hosts), *_uplinks(topology)]
-    kept: list[Partition] = []
-    for name, label in found:
-        if 1 < label.max() + 1 < n and all((label != other).any() for _, other in kept):
-            kept.append((name, label))
-    return kept
+    labellings = [("hosts", hosts), *_uplinks(topology)]
+    distinct: list[Partition] = []
+    for name, label in labellings:
+        if 1 < label.max() + 1 < n and all((label != accepted).any() for _, accepted in distinct):
+            distinct.append((name, label))
+    return distinct
 
 
 def _uplinks(topology: Topology) -> list[Partition]:
@@ -67,7 +67,7 @@ def _uplinks(topology: Topology) -> list[Partition]:
             leaving = {k for src in sources for k in ways[src] if ends[k][1] not in sources}
             if leaving == set(shared.links):
                 sets.add(sources)
-    made: list[Partition] = []
+    uplink_cuts: list[Partition] = []
     for sign in (-1, 1):
         label = np.full(topology.ranks, -1, dtype=np.int64)
         count = 0
@@ -78,8 +78,8 @@ def _uplinks(topology: Topology) -> list[Partition]:
                 count += 1
         alone = np.flatnonzero(label < 0)
         label[alone] = count + np.arange(len(alone))
-        made.append(("groups", label))
-    return made
+        uplink_cuts.append(("groups", label))
+    return uplink_cuts
 
 
 class LargeTopology:
@@ -113,12 +113,12 @@ class LargeTopology:
 
     def partitions(self) -> list[Partition]:
         """Single ranks, hosts and groups, and blocks of neighbouring hosts."""
-        found: list[Partition] = [("ranks", np.arange(self._n)), *partitions(self._topology)]
+        cuts: list[Partition] = [("ranks", np.arange(self._n)), *partitions(self._topology)]
         hosts = np.array(self._topology.rank_host, dtype=np.int64)
         for parts in (2, 4, 8):
             if parts < hosts.max() + 1:
-                found.append((f"{parts} blocks of hosts", hosts * parts // (int(hosts.max()) + 1)))
-        return found
+                cuts.append((f"{parts} blocks of hosts", hosts * parts // (int(hosts.max()) + 1)))
+        return cuts
 
     def cuts(self, label: np.ndarray) -> tuple[list[Rate | None], list[Rate | None]]:
         """The rates into and out of every part; None where nothing gets across."""
@@ -152,9 +152,9 @@ class LargeTopology:
         """The longest of the shortest paths in alpha from (or to) `rank`."""
         graph = self._graph.T if inward else self._graph
         far = dijkstra(graph, indices=rank)
-        other = int(far.argmax())
-        s, t = (other, rank) if inward else (rank, other)
-        return f"latency {s} -> {t}", Rate(us_per_mb=0.0, alpha_us=float(far[other]))
+        peer = int(far.argmax())
+        s, t = (peer, rank) if inward else (rank, peer)
+        return f"latency {s} -> {t}", Rate(us_per_mb=0.0, alpha_us=float(far[peer]))
 
     @cached_property
     def _graph(self) -> sparse.csr_array:

@@ -96,8 +96,8 @@ def time_unit_us(costs_us: np.ndarray) -> float | None:
     ):
         return None
     denominator = math.lcm(*(fraction.denominator for fraction in fractions))
-    whole = [int(fraction * denominator) for fraction in fractions]
-    unit = Fraction(math.gcd(*whole), denominator)
+    numerators = [int(fraction * denominator) for fraction in fractions]
+    unit = Fraction(math.gcd(*numerators), denominator)
     return float(unit) if unit > 0 and max(fractions) / unit <= _UNITS else None
 
 
@@ -111,16 +111,20 @@ class _Exact:
         alpha = [link.alpha_us for link in topology.links]
         # By link: time that it holds every resource, and time to the arrival of the chunk.
         every = range(len(self._ends))
-        each = [[(resource, beta * chunk_mb) for resource, beta in ways[k]] for k in every]
+        costs_of_link = [[(resource, beta * chunk_mb) for resource, beta in ways[k]] for k in every]
         self._takes = [
-            us + max(held for _, held in row) for us, row in zip(alpha, each, strict=True)
+            us + max(resource_us for _, resource_us in row)
+            for us, row in zip(alpha, costs_of_link, strict=True)
         ]
         self._holds = [
-            [(resource, us + held if alpha_holds else held) for resource, held in row]
-            for us, row in zip(alpha, each, strict=True)
+            [
+                (resource, us + resource_us if alpha_holds else resource_us)
+                for resource, resource_us in row
+            ]
+            for us, row in zip(alpha, costs_of_link, strict=True)
         ]
         self._cut_us = most_urgent_cut(topology, deliveries, chunk_mb).us
-        costs = [*self._takes, *(us for held in self._holds for _, us in held)]
+        costs = [*self._takes, *(us for link_holds in self._holds for _, us in link_holds)]
         unit = time_unit_us(np.array(costs))
         self._unit = unit or self._cut_us / _UNITS
         self._far = self._distances()
@@ -201,8 +205,8 @@ class _Exact:
 
     def _hold(self) -> None:
         users: list[list[tuple[int, float]]] = [[] for _ in range(self._resources)]
-        for k, held in enumerate(self._holds):
-            for resource, us in held:
+        for k, holds in enumerate(self._holds):
+            for resource, us in holds:
                 users[resource].append((k, us))
         seen: set[tuple[tuple[tuple[int, int], int], ...]] = set()
         for using in users:

@@ -97,14 +97,14 @@ def kinds(topology: Topology, demand: Demand) -> Kinds:
     """
     if topology.ranks == 1:
         return Kinds(kinds=(), formula="one rank needs no time")
-    known = demand.collective in _FLOWS
-    if known and is_large(topology, all_pairs=demand.collective is Collective.ALL_TO_ALL):
-        made, formula = _of_large(topology, demand)
+    has_flows = demand.collective in _FLOWS
+    if has_flows and is_large(topology, all_pairs=demand.collective is Collective.ALL_TO_ALL):
+        bounds, formula = _of_large(topology, demand)
     else:
-        made, formula = (_of_flows if known else _of_deliveries)(topology, demand)
+        bounds, formula = (_of_flows if has_flows else _of_deliveries)(topology, demand)
         if _flows(topology).struck:
             formula += "; a time limit ended the packing of trees or paths"
-    return Kinds(kinds=tuple(tuple(kind) for kind in made if kind), formula=formula)
+    return Kinds(kinds=tuple(tuple(kind) for kind in bounds if kind), formula=formula)
 
 
 def _of_flows(topology: Topology, demand: Demand) -> tuple[list[list[Share]], str]:
@@ -112,12 +112,12 @@ def _of_flows(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
     flows = _flows(topology)
     pairs = _pairs(n, collective, root)
     flows.require(pairs, collective.value)
-    whole = collective in (Collective.ALLREDUCE, Collective.BROADCAST, Collective.REDUCE)
+    moves_everything = collective in (Collective.ALLREDUCE, Collective.BROADCAST, Collective.REDUCE)
     together = _together(n, collective, pairs)
     distinct = _distinct(topology, collective, together)
     solved = _spread(distinct, max(8, _FLOWS_TIMES_LINKS // len(topology.links)))
     group = translations(topology) if collective is Collective.ALL_TO_ALL else None
-    share = 1.0 if whole else 1.0 / n
+    share = 1.0 if moves_everything else 1.0 / n
     flow = [
         Share(
             f"flow {name}", share, flows.rate(e) if group is None else _all_pairs(flows, n, group)
@@ -158,11 +158,11 @@ def _of_large(topology: Topology, demand: Demand) -> tuple[list[list[Share]], st
         into, out = large.cuts(label)
         for part in np.flatnonzero(sizes < n).tolist():
             needs = cut_shares(n, collective, int(sizes[part]), int(label[root]) == part)
-            for way, need, rate in zip(
+            for direction, need, rate in zip(
                 ("into", "out of"), needs, (into[part], out[part]), strict=True
             ):
                 if need > 0.0 and rate is not None:
-                    cuts.append(Share(f"cut {way} {name} {part}", need, rate))
+                    cuts.append(Share(f"cut {direction} {name} {part}", need, rate))
         names.append(name)
     volume = [Share("volume", _group_share(np.arange(n), collective, root), large.egress())]
     groups = [
@@ -194,7 +194,7 @@ def _of_deliveries(topology: Topology, demand: Demand) -> tuple[list[list[Share]
     ]
     if not pairs:
         return [[Share("latency", 0.0, Rate(us_per_mb=0.0, alpha_us=0.0))]], "none"
-    each = demand.chunk_bytes(1_000_000_000) / 1e9
+    chunk_bytes = demand.chunk_bytes(1_000_000_000) / 1e9
     flows.require(sorted(set(pairs)), demand.collective.value)
     flow: list[Share] = []
     ends = np.array(pairs)
@@ -212,11 +212,11 @@ def _of_deliveries(topology: Topology, demand: Demand) -> tuple[list[list[Share]
                 rows = [(int(s), int(t)) for s, t in ends[mine]]
             different, counts = np.unique(np.array(rows), axis=0, return_counts=True)
             rate = flows.rate([(int(s), int(t)) for s, t in different], counts.tolist())
-            flow.append(Share(f"flow {word} {rank}", each, rate))
+            flow.append(Share(f"flow {word} {rank}", chunk_bytes, rate))
     trees: list[Share] = []
     if topology.ranks <= _TREE_RANKS and len(topology.links) <= _TREE_LINKS:
         rate = flows.trees(deliveries, np.ones(deliveries.chunks))
-        trees.append(Share("trees", each, rate))
+        trees.append(Share("trees", chunk_bytes, rate))
     latency = [_farthest(flows, sorted(set(pairs)))]
     formula = (
         "max over t of chunks / flow(their origins -> t at once) + alpha; max over s of chunks / "
@@ -254,12 +254,12 @@ def _carried(demand: Demand) -> Deliveries:
             values.setdefault(item, set()).add(mask)
             for contributor in _ranks_of(mask):
                 holders.setdefault(item, {}).setdefault(contributor, set()).add(rank)
-    wanted: dict[int, list[tuple[int, int]]] = {}
+    required: dict[int, list[tuple[int, int]]] = {}
     for rank in range(demand.ranks):
         for _, item, mask in demand.final(rank):
-            wanted.setdefault(item, []).append((mask, rank))
+            required.setdefault(item, []).append((mask, rank))
     rows: list[tuple[int, list[int]]] = []
-    for item, wants in sorted(wanted.items()):
+    for item, wants in sorted(required.items()):
         unique = [
             (next(iter(who)), mask, rank)
             for mask, rank in wants
@@ -386,7 +386,7 @@ def cut_shares(n: int, collective: Collective, size: int, rooted: bool) -> tuple
     ----------
     rooted : the root is one of them.
     """
-    rest, mine = (n - size) / n, size / n
+    outside, mine = (n - size) / n, size / n
     match collective:
         case Collective.ALLREDUCE:
             return 1.0, 1.0
@@ -395,15 +395,15 @@ def cut_shares(n: int, collective: Collective, size: int, rooted: bool) -> tuple
         case Collective.REDUCE:
             return (1.0, 0.0) if rooted else (0.0, 1.0)
         case Collective.SCATTER:
-            return (0.0, rest) if rooted else (mine, 0.0)
+            return (0.0, outside) if rooted else (mine, 0.0)
         case Collective.GATHER:
-            return (rest, 0.0) if rooted else (0.0, mine)
+            return (outside, 0.0) if rooted else (0.0, mine)
         case Collective.ALLGATHER:
-            return rest, mine
+            return outside, mine
         case Collective.REDUCE_SCATTER:
-            return mine, rest
+            return mine, outside
         case _:
-            return size * rest, size * rest
+            return size * outside, size * outside
 
 
 def _volume_formula(collective: Collective, n: str, egress: str) -> str:

@@ -67,7 +67,7 @@ def _proved_us(graph: Topology, demand: Demand, chunk_mb: float) -> float | None
     if deliveries.chunks * len(graph.links) > _MOST_PROVED:
         return None
     ways, _ = resource_routes(graph, range(len(graph.links)))
-    if any(len({beta for _, beta in way}) > 1 for way in ways.values()):
+    if any(len({beta for _, beta in resource_betas}) > 1 for resource_betas in ways.values()):
         return None
     from headrace.collectives.plan.bound.exact import proved_us  # loads OR-Tools
 

@@ -51,7 +51,7 @@ class EventLoop:
     ) -> None:
         self._count, self._unlocks, self._behind = len(holds), unlocks, behind
         self._holds = holds
-        self._takes = [max(us for _, us in held) for held in holds]
+        self._takes = [max(us for _, us in message_holds) for message_holds in holds]
         self._local_us = local_us or []
         self._waits = list(waits)
         for message in self._behind:  # one more: to become the head of the lane
@@ -93,9 +93,9 @@ class EventLoop:
         limit = now * SAME_MOMENT
         while ready:
             message = heappop(ready)
-            held = self._holds[message]
+            holds = self._holds[message]
             scarce, until = -1, limit
-            for resource, _ in held:
+            for resource, _ in holds:
                 if free[resource] > until:
                     scarce, until = resource, free[resource]
             if scarce >= 0:
@@ -103,12 +103,12 @@ class EventLoop:
                     heappush(events, (until, -1 - scarce))
                 heappush(queue[scarce], message)
                 # Another resource may have activated it, which the next message may take instead.
-                for resource, _ in held:
+                for resource, _ in holds:
                     if free[resource] <= limit and queue[resource]:
                         heappush(ready, heappop(queue[resource]))
                 continue
             self.begin[message] = now
-            for resource, us in held:
+            for resource, us in holds:
                 free[resource] = now + us
                 if queue[resource]:
                     heappush(events, (now + us, -1 - resource))

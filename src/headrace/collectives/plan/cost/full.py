@@ -105,9 +105,9 @@ def run_messages(
     messages: ProgramMessages, topology: Topology, local_us_per_mb: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the start and end of every node, in us; -1 for those that never run."""
-    made, resources = resource_routes(topology, messages.link.tolist())
+    routes, resources = resource_routes(topology, messages.link.tolist())
     alpha = [topology.links[link].alpha_us for link in messages.link.tolist()]
-    holds = _holds(messages, made, alpha)
+    holds = _holds(messages, routes, alpha)
     local_us: list[float] = (messages.mb[messages.count :] * local_us_per_mb).tolist()
     run = EventLoop(
         holds,
@@ -122,13 +122,13 @@ def run_messages(
 
 
 def _holds(
-    messages: ProgramMessages, made: dict[int, Route], alpha: list[float]
+    messages: ProgramMessages, routes: dict[int, Route], alpha: list[float]
 ) -> list[list[tuple[int, float]]]:
     """For every message its resources, and the us for which it holds each."""
-    known: dict[tuple[int, float], list[tuple[int, float]]] = {}
+    holds_of: dict[tuple[int, float], list[tuple[int, float]]] = {}
     holds: list[list[tuple[int, float]]] = []
     for link, mb, fixed in zip(messages.link.tolist(), messages.mb.tolist(), alpha, strict=False):
-        if (link, mb) not in known:
-            known[link, mb] = [(resource, fixed + beta * mb) for resource, beta in made[link]]
-        holds.append(known[link, mb])
+        if (link, mb) not in holds_of:
+            holds_of[link, mb] = [(resource, fixed + beta * mb) for resource, beta in routes[link]]
+        holds.append(holds_of[link, mb])
     return holds

@@ -83,7 +83,7 @@ class Pieces:
         the steps that wait for all of it.
         """
         stream: list[list[int]] = [[] for _ in self.count]
-        whole: list[list[int]] = [[] for _ in self.count]
+        unstreamed: list[list[int]] = [[] for _ in self.count]
         target = self.first[self._depend["step"]]
         shift = target - self.first[self._depend["on"]]
         columns = (self._depend["on"], self._streams, shift, target)
@@ -92,8 +92,8 @@ class Pieces:
             if streams:
                 stream[on].append(by)
             else:
-                whole[on].append(to)
-        return stream, whole
+                unstreamed[on].append(to)
+        return stream, unstreamed
 
     def pending(self) -> list[int]:
         """For every piece the number of signals it waits for; one more entry, which never runs.
@@ -129,9 +129,13 @@ def mates_of(program: Program) -> np.ndarray:
     for (rank, direction, peer, channel), lane in lane_of.items():
         if direction not in (SEND, RECV):
             continue
-        other = lane_of.get((peer, RECV if direction == SEND else SEND, rank, channel), -1)
+        peer_lane = lane_of.get((peer, RECV if direction == SEND else SEND, rank, channel), -1)
         mine = slice(lane_start[lane], lane_start[lane + 1])
-        theirs = slice(lane_start[other], lane_start[other + 1]) if other >= 0 else slice(0, 0)
+        theirs = (
+            slice(lane_start[peer_lane], lane_start[peer_lane + 1])
+            if peer_lane >= 0
+            else slice(0, 0)
+        )
         counts, expected = program.steps["count"][mine], program.steps["count"][theirs]
         if not np.array_equal(counts, expected):
             word = Direction(direction).name.lower()

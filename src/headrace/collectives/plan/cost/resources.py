@@ -20,11 +20,13 @@ def resource_routes(
     same used links at no higher rate: bytes that pass that one never wait for this. With
     `keep_links` a link stays, first on its route.
     """
-    made = _Resources(topology, sorted(set(used)))
+    routes = _Resources(topology, sorted(set(used)))
     return {
-        link: tuple((resource, made.betas[resource]) for resource in made.route(link, keep_links))
-        for link in made.through
-    }, len(made.betas)
+        link: tuple(
+            (resource, routes.betas[resource]) for resource in routes.route(link, keep_links)
+        )
+        for link in routes.through
+    }, len(routes.betas)
 
 
 @lru_cache(maxsize=16)
@@ -63,12 +65,12 @@ class _Resources:
         self.betas.append(beta)
 
     def route(self, link: int, keep_links: bool) -> list[int]:
-        kept = [
+        binding = [
             resource
             for resource in self.through[link]
             if (keep_links and resource < self._used) or not self.implied[resource]
         ]
-        return sorted(kept, key=lambda resource: self._place[resource])
+        return sorted(binding, key=lambda resource: self._place[resource])
 
     @cached_property
     def implied(self) -> list[bool]:
@@ -77,11 +79,11 @@ class _Resources:
 
     def _implied(self, resource: int) -> bool:
         mine, beta = self._members[resource], self.betas[resource]
-        for other in self.through[min(mine)]:
-            theirs = self._members[other]
-            if other == resource or self.betas[other] < beta or not theirs >= mine:
+        for candidate in self.through[min(mine)]:
+            theirs = self._members[candidate]
+            if candidate == resource or self.betas[candidate] < beta or not theirs >= mine:
                 continue
-            alike = self.betas[other] == beta and len(theirs) == len(mine)
-            if not alike or other < resource:  # of equal ones the first stays
+            alike = self.betas[candidate] == beta and len(theirs) == len(mine)
+            if not alike or candidate < resource:  # of equal ones the first stays
                 return True
         return False

@@ -112,7 +112,7 @@ def _run(
     total = int(first[-1])
     step_of = np.repeat(np.arange(len(pieces.count)), pieces.count).tolist()
     after, after_next = pieces.successors()
-    stream, whole = pieces.dependents()
+    stream, unstreamed = pieces.dependents()
     pending = pieces.pending()
     ways, resources = _ways(pieces, topology)
     alphas = _alphas(pieces, topology).tolist()
@@ -157,8 +157,8 @@ def _run(
             for shift in stream[step]:
                 signals.append((piece + shift, time))
             if piece == last_piece[step]:
-                for other in whole[step]:
-                    signals.append((other, time))
+                for dependent in unstreamed[step]:
+                    signals.append((dependent, time))
         if not heap:
             break
         time, _, piece, stage, tail = heappop(heap)
@@ -190,21 +190,21 @@ def _run(
         for shift in stream[step]:
             signals.append((piece + shift, tail))
         if piece == last_piece[step]:
-            for other in whole[step]:
-                signals.append((other, tail))
+            for dependent in unstreamed[step]:
+                signals.append((dependent, tail))
     return begin, end
 
 
 def _ways(pieces: Pieces, topology: Topology) -> tuple[list[list[tuple[int, float]]], int]:
     """For every step its resources with the time a piece occupies each; the number of all."""
-    made, count = resource_routes(topology, pieces.link[pieces.link >= 0].tolist())
-    known: dict[tuple[int, float], list[tuple[int, float]]] = {}
+    routes, count = resource_routes(topology, pieces.link[pieces.link >= 0].tolist())
+    holds_of: dict[tuple[int, float], list[tuple[int, float]]] = {}
     ways: list[list[tuple[int, float]]] = []
     for link, mb in zip(pieces.link.tolist(), pieces.piece_mb.tolist(), strict=True):
-        if (link, mb) not in known:
-            route = made[link] if link >= 0 else ()
-            known[link, mb] = [(resource, beta * mb) for resource, beta in route]
-        ways.append(known[link, mb])
+        if (link, mb) not in holds_of:
+            route = routes[link] if link >= 0 else ()
+            holds_of[link, mb] = [(resource, beta * mb) for resource, beta in route]
+        ways.append(holds_of[link, mb])
     return ways, count
 
 

@@ -84,7 +84,7 @@ class _Contraction:
         ways[:, inside] = np.inf
         best = ways.argmin(axis=0)
         every = np.arange(self._n)
-        made = len(self._inward)
+        contracted = len(self._inward)
         self._inward.append(ways[best, every])
         self._head.append(np.array([self._head[node] for node in cycle])[best, every])
         self._inside.append(inside)
@@ -92,9 +92,9 @@ class _Contraction:
         self._around.append(-1)
         self._entry.append((-1, -1))
         for node in cycle:
-            self._around[node] = made
-        self._top[list(inside)] = made
-        return made
+            self._around[node] = contracted
+        self._top[list(inside)] = contracted
+        return contracted
 
     def _expand(self) -> np.ndarray:
         """Expand the cycles from outside in: each drops its own link where it is entered."""

@@ -60,7 +60,7 @@ def commodities(
             of[chunk] = index.setdefault((origin, targets.tobytes()), len(index))
     counts = np.bincount(of[of >= 0], minlength=len(index))
     first = {commodity: chunk for chunk, commodity in reversed(list(enumerate(of.tolist())))}
-    made = tuple(
+    unlabelled = tuple(
         Commodity(
             origin=origin,
             targets=tuple(np.flatnonzero(deliveries.targets[first[k]]).tolist()),
@@ -68,7 +68,7 @@ def commodities(
         )
         for (origin, _), k in index.items()
     )
-    return made, of
+    return unlabelled, of
 
 
 class Loads:
@@ -122,10 +122,10 @@ def _orbits(rows: list[np.ndarray], count: int, images: Sequence[np.ndarray]) ->
     for link, row in enumerate(rows):
         for resource in row.tolist():
             users[resource].add(link)
-    known = {frozenset(links): resource for resource, links in enumerate(users)}
+    resource_of = {frozenset(links): resource for resource, links in enumerate(users)}
     moved: list[np.ndarray] = []
     for image in images:
-        to = [known.get(frozenset(image[sorted(links)].tolist())) for links in users]
+        to = [resource_of.get(frozenset(image[sorted(links)].tolist())) for links in users]
         if None in to:
             raise TopologyError(
                 f"the capacity of links {sorted(users[to.index(None)])[:4]} has no image; use "

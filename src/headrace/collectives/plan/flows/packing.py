@@ -132,11 +132,11 @@ def pack(
     TopologyError : if a chunk cannot reach a target, or `symmetry` is none of the topology.
     ProgramError : if `symmetry` does not map the deliveries to themselves.
     """
-    wanted, of = commodities(deliveries, chunk_mb)
+    demands, of = commodities(deliveries, chunk_mb)
     if weights is not None:
-        mb = chunk_mb * np.bincount(of[of >= 0], weights[of >= 0], minlength=len(wanted))
-        wanted = tuple(replace(k, mb=float(size)) for k, size in zip(wanted, mb, strict=True))
-    if not wanted:
+        mb = chunk_mb * np.bincount(of[of >= 0], weights[of >= 0], minlength=len(demands))
+        demands = tuple(replace(k, mb=float(size)) for k, size in zip(demands, mb, strict=True))
+    if not demands:
         count = len(topology.links) + len(topology.shared)
         return Packing(
             commodities=(),
@@ -148,7 +148,7 @@ def pack(
         )
     orbits = commodity_orbits(deliveries, of, symmetry)
     images = [link_images(topology, perm) for perm in ([] if symmetry is None else symmetry)]
-    return _Packer(topology, wanted, orbits, images, chunk_mb, settings).run()
+    return _Packer(topology, demands, orbits, images, chunk_mb, settings).run()
 
 
 class _Packer:
@@ -179,9 +179,9 @@ class _Packer:
         master = Master(len(self._wanted), len(self._loads.betas), scale)
         best = np.full(len(self._loads.betas), 1.0 / len(self._loads.betas))
         bound, top, stopped = 0.0, np.inf, "iterations"
-        known, smoothing = 0, 0.0
+        columns_told, smoothing = 0, 0.0
         for _ in range(settings.iterations):
-            known = self._tell(master, known)
+            columns_told = self._tell(master, columns_told)
             top, prices = master.solve()
             if top - bound <= settings.gap * top:
                 stopped = "gap"
@@ -195,15 +195,15 @@ class _Packer:
                 value = self._price(tried)
                 if value > bound:
                     bound, best = value, tried
-                if len(self._columns) > known or not smoothing:
+                if len(self._columns) > columns_told or not smoothing:
                     break
                 smoothing = 0.0
-            if len(self._columns) == known:
+            if len(self._columns) == columns_told:
                 stopped = "gap"  # only the floor of the prices is left
                 break
             smoothing = _SMOOTHING
         else:
-            self._tell(master, known)
+            self._tell(master, columns_told)
         weights = self._shallow(master, top)
         weights = np.append(weights, np.zeros(self._vary(best)))
         return self._packing(weights, bound, best, stopped)
@@ -226,10 +226,10 @@ class _Packer:
         master.cost(0, [depth / scale for depth in depths])
         weights, mean = master.weights(), np.inf
         for _ in range(self._settings.depth_rounds):
-            found, values, prices = master.duals()
-            if not found < mean * (1 - 1e-3):
+            objective, values, prices = master.duals()
+            if not objective < mean * (1 - 1e-3):
                 break
-            weights, mean = master.weights(), found
+            weights, mean = master.weights(), objective
             paid = self._loads.link_costs(prices)
             first = len(self._columns)
             for share in (0.02, 0.2):
@@ -244,8 +244,8 @@ class _Packer:
             self._tell(master, first)
             master.cost(first, [depth / scale for _, _, depth in self._columns[first:]])
         else:
-            found, _, _ = master.duals()
-            weights = master.weights() if found < mean else weights
+            objective, _, _ = master.duals()
+            weights = master.weights() if objective < mean else weights
         return np.append(weights, np.zeros(len(self._columns) - len(weights)))
 
     def _spread(self) -> float:
@@ -335,7 +335,7 @@ class _Packer:
         depth = np.array([depth for _, _, depth in self._columns])
         least = np.full(len(self._wanted), np.inf)
         np.minimum.at(least, of, paid)
-        kept: list[int] = []
+        retained: list[int] = []
         spare: dict[int, int] = {}
         for j in np.lexsort((np.arange(len(of)), depth, weights <= 0.0, of)).tolist():
             k = int(of[j])
@@ -343,5 +343,5 @@ class _Packer:
                 if paid[j] > least[k] * 1.02 or spare.get(k, 0) >= self._settings.spare:
                     continue
                 spare[k] = spare.get(k, 0) + 1
-            kept.append(j)
-        return kept
+            retained.append(j)
+        return retained

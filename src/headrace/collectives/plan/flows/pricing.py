@@ -14,9 +14,9 @@ _SHARES, _LOADS = "shares", "loads"  # rows: a commodity's shares are 1, a resou
 class Pricing:
     """The cheapest trees of all commodities at given costs of the links."""
 
-    def __init__(self, topology: Topology, wanted: tuple[Commodity, ...], chunk_mb: float) -> None:
+    def __init__(self, topology: Topology, demands: tuple[Commodity, ...], chunk_mb: float) -> None:
         n = topology.ranks
-        self._n, self._wanted = n, wanted
+        self._n, self._wanted = n, demands
         links = topology.columns
         self._src, self._dst = links.src, links.dst
         self._link = np.full((n, n), -1, dtype=np.int32)
@@ -37,7 +37,7 @@ class Pricing:
             matrix, sorted({self._wanted[k].origin for k in which if k not in spanning})
         )
         trees: dict[int, np.ndarray] = {}
-        made: list[tuple[np.ndarray, float, float]] = []
+        cheapest_trees: list[tuple[np.ndarray, float, float]] = []
         for k in which:
             origin, targets = self._wanted[k].origin, self._wanted[k].targets
             if k not in spanning:
@@ -55,8 +55,8 @@ class Pricing:
                     trees[origin] = shallower(parents, matrix, self._length)
                 links = self._walk(trees[origin], origin, targets)
                 least = float(costs[links].sum()) * (1 - 1e-7)  # the tolerance of `shallower`
-            made.append((links, least, self.depth_us(links, origin)))
-        return made
+            cheapest_trees.append((links, least, self.depth_us(links, origin)))
+        return cheapest_trees
 
     def _paths(
         self, matrix: np.ndarray, origins: list[int]
@@ -73,12 +73,12 @@ class Pricing:
     def _walk(self, parents: np.ndarray, origin: int, targets: tuple[int, ...]) -> np.ndarray:
         """The links to the targets, each after the one that leads to it."""
         links: list[int] = []
-        known = {origin}
+        reached = {origin}
         for target in targets:
             chain: list[int] = []
             at = target
-            while at not in known:
-                known.add(at)
+            while at not in reached:
+                reached.add(at)
                 chain.append(int(self._link[parents[at], at]))
                 at = int(parents[at])
             links.extend(reversed(chain))
@@ -124,11 +124,11 @@ class Master:
 
     def solve(self) -> tuple[float, np.ndarray]:
         """The least load (us) and the resources' prices, which sum to 1."""
-        found = self._solve()
-        prices = np.maximum(-found.duals[_LOADS], 0.0)
+        solution = self._solve()
+        prices = np.maximum(-solution.duals[_LOADS], 0.0)
         total = prices.sum()
         prices = prices / total if total > 0 else np.full(self._resources, 1 / self._resources)
-        return float(found.values[0]) * self._scale, prices
+        return float(solution.values[0]) * self._scale, prices
 
     def cap(self, top: float) -> None:
         """From now on no resource is loaded for more than `top` us, and T costs nothing."""
@@ -141,9 +141,9 @@ class Master:
 
     def duals(self) -> tuple[float, np.ndarray, np.ndarray]:
         """Solve; return the objective, the commodities' values and the resources' prices a us."""
-        found = self._solve()
-        prices = np.maximum(-found.duals[_LOADS], 0.0) / self._scale
-        return found.objective, found.duals[_SHARES], prices
+        solution = self._solve()
+        prices = np.maximum(-solution.duals[_LOADS], 0.0) / self._scale
+        return solution.objective, solution.duals[_SHARES], prices
 
     def weights(self) -> np.ndarray:
         """The columns' shares in the last solution."""
@@ -151,6 +151,6 @@ class Master:
 
     def _solve(self) -> LinearSolution:
         # Prices bound whatever they are (weak duality), so the solution need not be optimal.
-        found = self._program.solve()
-        self._weights = found.values[1:]
-        return found
+        solution = self._program.solve()
+        self._weights = solution.values[1:]
+        return solution

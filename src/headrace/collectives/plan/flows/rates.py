@@ -78,10 +78,10 @@ class Flows:
         self._uses = sparse.csr_array(
             (np.ones(len(rows)), (rows, columns)), shape=(len(betas), len(links))
         )
-        index, one = np.arange(len(links)), np.ones(len(links))
+        index, ones = np.arange(len(links)), np.ones(len(links))
         ends = np.concatenate((self._src, self._dst))
         self._balance = sparse.csr_array(
-            (np.concatenate((one, -one)), (ends, np.concatenate((index, index)))),
+            (np.concatenate((ones, -ones)), (ends, np.concatenate((index, index)))),
             shape=(n, len(links)),
         )
         self.distance_us = self._distances(self._alpha)
@@ -170,8 +170,8 @@ class Flows:
                     paid += weight * trees[origin]
                 elif targets.any():
                     paid += weight * float(far[origin, targets].max())
-            wanted = deliveries.targets.any(axis=1)
-            near, reached = np.unique(origins[wanted]), deliveries.targets.any(axis=0)
+            delivered = deliveries.targets.any(axis=1)
+            near, reached = np.unique(origins[delivered]), deliveries.targets.any(axis=0)
             if combining:
                 near, reached = np.flatnonzero(reached), np.isin(np.arange(everyone + 1), near)
             start = self.distance_us[near].min(axis=0)
@@ -269,9 +269,9 @@ class Flows:
         program.add_rows("capacity", -np.inf, self._capacity, uses)
         if balance is not None:
             program.add_rows("balance", 0.0, 0.0, balance)
-        found = program.solve()
-        assert found.optimal, "a bounded feasible linear program failed"
-        prices = -found.duals["capacity"]
+        solution = program.solve()
+        assert solution.optimal, "a bounded feasible linear program failed"
+        prices = -solution.duals["capacity"]
         return np.where(prices > _NO_PRICE * prices.max(), prices, 0.0)
 
     def _certified(
@@ -300,10 +300,10 @@ class Flows:
     def _between(self, cost: np.ndarray, sources: np.ndarray, sinks: np.ndarray) -> np.ndarray:
         """Of every pair its shortest path; searched for from the side that has fewer ranks."""
         ends = (np.unique(sources, return_inverse=True), np.unique(sinks, return_inverse=True))
-        (near, of), graph, other = ends[0], self._graph(cost), sinks
+        (near, of), graph, far = ends[0], self._graph(cost), sinks
         if len(ends[1][0]) < len(near):
-            (near, of), graph, other = ends[1], graph.T, sources
-        return np.asarray(dijkstra(graph, indices=near))[of, other]
+            (near, of), graph, far = ends[1], graph.T, sources
+        return np.asarray(dijkstra(graph, indices=near))[of, far]
 
     def _graph(self, cost: np.ndarray) -> sparse.csr_array:
         n = self._topology.ranks

@@ -50,15 +50,15 @@ def rounded(
     ------
     ProgramError : if `deliveries` has other commodities than `packing`.
     """
-    wanted, of = commodities(deliveries, 1.0)
-    if [(k.origin, k.targets) for k in wanted] != [
+    demands, of = commodities(deliveries, 1.0)
+    if [(k.origin, k.targets) for k in demands] != [
         (k.origin, k.targets) for k in packing.commodities
     ]:
         raise ProgramError(
-            f"deliveries has {len(wanted)} commodities (origin and targets), which are not the "
+            f"deliveries has {len(demands)} commodities (origin and targets), which are not the "
             f"packing's {len(packing.commodities)}: pack the same collective"
         )
-    if not wanted:
+    if not demands:
         return of
     problem = _Rounding(topology, packing, np.bincount(of[of >= 0]))
     counts = problem.improved(problem.largest_remainders())
@@ -66,7 +66,7 @@ def rounded(
         counts = problem.solved(counts)
     counts = problem.shallower(counts)
     tree = np.full(deliveries.chunks, -1, dtype=np.int64)
-    for k in range(len(wanted)):
+    for k in range(len(demands)):
         tree[of == k] = problem.trees(k, counts)
     return tree
 
@@ -80,8 +80,10 @@ class _Rounding:
         self._of = np.array([column.commodity for column in columns])
         self._chunks = chunks
         self._share = np.array([column.mb for column in columns]) / mb[self._of]
-        each = (mb / chunks)[self._of]  # MB of a chunk
-        self._load = each[:, None] * np.array([loads.of(column.links) for column in columns])
+        chunk_size_mb = (mb / chunks)[self._of]  # MB of a chunk
+        self._load = chunk_size_mb[:, None] * np.array(
+            [loads.of(column.links) for column in columns]
+        )
         """(trees, resources), us of one chunk."""
         self._depth = np.array([column.depth_us for column in columns])
         self._least = packing.bound_us
@@ -103,9 +105,9 @@ class _Rounding:
             if left[k] <= 0:
                 continue
             mine = np.flatnonzero(self._of == k)
-            rest = (ideal - counts)[mine]
+            remainders = (ideal - counts)[mine]
             top = (load + self._load[mine]).max(axis=1)
-            best = int(mine[np.lexsort((-rest, np.round(top, 9)))[0]])
+            best = int(mine[np.lexsort((-remainders, np.round(top, 9)))[0]])
             counts[best] += 1
             load += self._load[best]
             left[k] -= 1
@@ -193,10 +195,10 @@ class _Rounding:
             )
         if result.values is None:
             return counts
-        found = np.rint(result.values[1:]).astype(np.int64)
-        if (np.bincount(self._of, weights=found) != self._chunks).any():
+        rounded_counts = np.rint(result.values[1:]).astype(np.int64)
+        if (np.bincount(self._of, weights=rounded_counts) != self._chunks).any():
             return counts
-        return found if (found @ self._load).max() < top * (1 - 1e-9) else counts
+        return rounded_counts if (rounded_counts @ self._load).max() < top * (1 - 1e-9) else counts
 
 
 def _weights(loads: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ def custom_schedules(request: Request) -> Iterator[Schedule]:
             deliveries = deliveries_of(demand)
             if chunks > 1 and deliveries.targets.sum() > MOST_DELIVERIES:
                 return
-            found = method.engine.search(
+            searched = method.engine.search(
                 request.topology,
                 deliveries,
                 chunk_mb_of(demand, aim),
@@ -35,5 +35,5 @@ def custom_schedules(request: Request) -> Iterator[Schedule]:
                     target_us=request.bound(demand, aim).total_us,
                 ),
             )
-            request.report(f"{found.total_us:.4g} us with {chunks} chunks a slot")
-            yield realize(demand, found.sends)
+            request.report(f"{searched.total_us:.4g} us with {chunks} chunks a slot")
+            yield realize(demand, searched.sends)

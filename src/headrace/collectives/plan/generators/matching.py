@@ -120,7 +120,7 @@ def match(
             f"effort is {effort!r}, total_bytes {total_bytes}, chunk_counts {list(chunk_counts)}: "
             f"needs one of {', '.join(WORK_LIMITS)}, at least 0, at least 1 each"
         )
-    whole = collective in (Collective.BROADCAST, Collective.REDUCE)
+    moves_everything = collective in (Collective.BROADCAST, Collective.REDUCE)
     job = _Job(
         topology=topology,
         total_bytes=total_bytes,
@@ -128,7 +128,7 @@ def match(
         seed=seed,
         work=WORK_LIMITS[effort],
         ends=time.monotonic() + max_seconds,
-        chunk_counts=tuple(chunk_counts) or (_WHOLE_CHUNKS if whole else _CHUNKS),
+        chunk_counts=tuple(chunk_counts) or (_WHOLE_CHUNKS if moves_everything else _CHUNKS),
         bound_us=bound_us,
     )
     if collective is Collective.ALLREDUCE:
@@ -217,8 +217,8 @@ def _rounds(job: _Job, candidates: list[_Candidate], ended: "_Ended") -> None:
             if ended.interrupted or best <= job.bound_us * _ENOUGH:
                 return
             # Equal work for all: the finer the cut, the fewer restarts.
-            each = job.work * effort / len(runners) / candidate.cost(job.topology)
-            _try(job, candidate, number, max(_FEWEST, int(each)), packed, ended)
+            expansions = job.work * effort / len(runners) / candidate.cost(job.topology)
+            _try(job, candidate, number, max(_FEWEST, int(expansions)), packed, ended)
 
 
 @dataclass(slots=True)
@@ -252,7 +252,7 @@ def _try(
         target_us=job.bound_us * _ENOUGH,
     )
     try:
-        found = job.engine.search(
+        searched = job.engine.search(
             job.topology,
             candidate.deliveries,
             chunk_mb_of(candidate.demand, job.total_bytes),
@@ -266,17 +266,17 @@ def _try(
         candidate.problem = str(error)
         return
     except SearchInterrupted as interrupt:
-        found, ended.interrupted = interrupt.found, True
-    candidate.searched |= found.restarts > 0
-    if found.total_us < candidate.total_us:
-        candidate.total_us, candidate.sends = found.total_us, found.sends
-    ended.struck |= found.struck
+        searched, ended.interrupted = interrupt.found, True
+    candidate.searched |= searched.restarts > 0
+    if searched.total_us < candidate.total_us:
+        candidate.total_us, candidate.sends = searched.total_us, searched.sends
+    ended.struck |= searched.struck
 
 
 def _candidates(job: _Job, collective: Collective, root: int) -> list[_Candidate]:
     rooted = collective in (Collective.BROADCAST, Collective.SCATTER, Collective.GATHER)
     groups = symmetry_groups(job.topology, root if rooted else None)
-    made: list[_Candidate] = []
+    candidates: list[_Candidate] = []
     for chunks in job.chunk_counts:
         demand = Demand(collective=collective, ranks=job.topology.ranks, chunks=chunks, root=root)
         deliveries = deliveries_of(demand)
@@ -287,9 +287,9 @@ def _candidates(job: _Job, collective: Collective, root: int) -> list[_Candidate
         if collective is not Collective.ALLGATHER and _few_kinds(deliveries):
             variants.append(_Candidate(demand=demand, deliveries=deliveries, routed=True))
         affordable = job.work / _FEWEST / 20
-        kept = [v for v in variants if v.cost(job.topology) <= affordable]
-        made += kept or ([] if made else variants)
-    return made
+        affordable_variants = [v for v in variants if v.cost(job.topology) <= affordable]
+        candidates += affordable_variants or ([] if candidates else variants)
+    return candidates
 
 
 def _few_kinds(deliveries: Deliveries) -> bool:
@@ -322,16 +322,18 @@ def symmetry_groups(topology: Topology, fixed: int | None = None) -> tuple[np.nd
     fixed : a rank that must map to itself: the root.
     """
     most = max(2, _MOST_IMAGES // max(1, len(topology.links)))
-    made: list[np.ndarray] = []
+    groups: list[np.ndarray] = []
     moving = translations(topology)
     if moving is not None:
-        made.append(moving)
+        groups.append(moving)
     generators, order = automorphism_generators(topology)
     if 1 < order <= min(most, 8 * topology.ranks):
-        made.append(generated_group(generators, most))
+        groups.append(generated_group(generators, most))
     rotations: list[np.ndarray] = []
     sizes: set[int] = set()
-    for offset, group in sorted(offset_symmetries(topology), key=lambda each: (-each[1], each[0])):
+    for offset, group in sorted(
+        offset_symmetries(topology), key=lambda symmetry: (-symmetry[1], symmetry[0])
+    ):
         if group in sizes:
             continue
         sizes.add(group)
@@ -339,14 +341,16 @@ def symmetry_groups(topology: Topology, fixed: int | None = None) -> tuple[np.nd
         elements = generated_group([*rotations, rotation], most + 1)
         if len(elements) <= min(most, topology.ranks):
             rotations.append(rotation)
-            made.append(elements)
-    chosen: dict[bytes, np.ndarray] = {}
-    for elements in made:
-        kept = elements if fixed is None else elements[elements[:, fixed] == fixed]
-        kept = np.ascontiguousarray(kept[np.lexsort(kept.T[::-1])], dtype=np.int32)
-        if 1 < len(kept) <= most:
-            chosen.setdefault(kept.tobytes(), kept)
-    return tuple(chosen.values())
+            groups.append(elements)
+    stabilizers: dict[bytes, np.ndarray] = {}
+    for elements in groups:
+        stabilizer = elements if fixed is None else elements[elements[:, fixed] == fixed]
+        stabilizer = np.ascontiguousarray(
+            stabilizer[np.lexsort(stabilizer.T[::-1])], dtype=np.int32
+        )
+        if 1 < len(stabilizer) <= most:
+            stabilizers.setdefault(stabilizer.tobytes(), stabilizer)
+    return tuple(stabilizers.values())
 
 
 def _reducing(job: _Job, collective: Collective, root: int) -> Match:
@@ -393,7 +397,7 @@ def matching_schedules(request: Request) -> Iterator[Schedule]:
     if method.chunks is not None:
         counts = (per_rank(request),)
     for aim in request.aims:
-        found = match(
+        matched = match(
             request.topology,
             request.collective,
             aim,
@@ -405,7 +409,7 @@ def matching_schedules(request: Request) -> Iterator[Schedule]:
             bound_us=request.bound(request.demand(method.chunks or 1), aim).total_us,
             chunk_counts=counts,
         )
-        request.report(f"{found.total_us:.4g} us with {found.demand.chunks} chunks a block")
-        yield realize(found.demand, found.sends)
-        if found.interrupted:
+        request.report(f"{matched.total_us:.4g} us with {matched.demand.chunks} chunks a block")
+        yield realize(matched.demand, matched.sends)
+        if matched.interrupted:
             raise KeyboardInterrupt

@@ -113,7 +113,7 @@ def mirrored(
 
 
 def _allowed_counts(ranks: int, chunk_counts: Sequence[int], max_chunks: int) -> list[int]:
-    counts = list(chunk_counts) or [ranks * each for each in _CHUNKS_PER_RANK]
+    counts = list(chunk_counts) or [ranks * multiple for multiple in _CHUNKS_PER_RANK]
     counts = [count for count in counts if count <= max_chunks] or counts[:1]
     counts = [count for count in counts if count * (ranks - 1) <= _MOST_EDGES]
     if not counts:
@@ -139,7 +139,9 @@ def half_duplex(topology: Topology, *, latency: bool = True) -> Topology:
         raise ProgramError(f"no link {error}: trees are used in both directions") from None
     capacities: dict[frozenset[int], float] = {}
     own = [((i,), link.beta_us_per_mb) for i, link in enumerate(topology.links)]
-    for links, beta in own + [(each.links, each.beta_us_per_mb) for each in topology.shared]:
+    for links, beta in own + [
+        (capacity.links, capacity.beta_us_per_mb) for capacity in topology.shared
+    ]:
         both = frozenset(links) | {mirror[link] for link in links}
         capacities[both] = max(capacities.get(both, 0.0), beta)
     return replace(

@@ -46,12 +46,12 @@ def packing_schedules(request: Request) -> Iterator[Schedule]:
                 seed=method.seed, restarts=24, batch_share=1.0, limit_s=limit_s(method.effort)
             )
             try:
-                found = method.engine.search(
+                searched = method.engine.search(
                     request.topology, deliveries, chunk_mb, routes=through, settings=how
                 )
             except SearchInterrupted as interrupt:
                 yield realize(demand, interrupt.found.sends)
                 raise
-            yield realize(demand, found.sends)
-            if found.total_us > _FAR * request.best_us(aim):
+            yield realize(demand, searched.sends)
+            if searched.total_us > _FAR * request.best_us(aim):
                 break

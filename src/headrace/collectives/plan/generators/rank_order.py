@@ -73,9 +73,9 @@ class Placement:
 def joined(schedule: Schedule) -> Schedule:
     """Return `schedule` with consecutive transfers between two ranks joined to one message."""
     transfers = list(schedule.transfers[:1])
-    for before, each in pairwise(schedule.transfers):
-        same = _lane(before) == _lane(each) and each.src != each.dst
-        transfers.append(each._replace(joined=True) if same else each)
+    for before, transfer in pairwise(schedule.transfers):
+        same = _lane(before) == _lane(transfer) and transfer.src != transfer.dst
+        transfers.append(transfer._replace(joined=True) if same else transfer)
     return replace(schedule, transfers=tuple(transfers))
 
 
@@ -110,7 +110,7 @@ def best_placement(
     positions = np.flatnonzero(first != (-1 if fixed is None else fixed))
     if factorial(len(positions)) <= trials:
         orders = map(np.array, permutations(first[positions].tolist()))
-        best = min((_with(first, positions, each) for each in orders), key=search.cost)
+        best = min((_with(first, positions, order) for order in orders), key=search.cost)
     else:
         best = _annealed(search, first, positions, np.random.default_rng(seed), trials, beat_us)
     missing, total_us = search.cost(best)
@@ -119,8 +119,8 @@ def best_placement(
             f"every order tried needs links that topology '{topology.name}' lacks, for {missing} "
             "sends at least"
         )
-    chosen = tuple(best.tolist())
-    return Placement(order=chosen, schedule=make(chosen), total_us=total_us)
+    best_order = tuple(best.tolist())
+    return Placement(order=best_order, schedule=make(best_order), total_us=total_us)
 
 
 def placements(request: Request, total_bytes: int, trials: int) -> Iterator[Placement]:
@@ -163,8 +163,8 @@ def placements(request: Request, total_bytes: int, trials: int) -> Iterator[Plac
 def _variants(request: Request) -> Iterator[Make]:
     """Every template for each of its chunk counts."""
     rooted = request.collective in (Collective.BROADCAST, Collective.REDUCE)
-    whole = request.collective is Collective.ALLREDUCE
-    parts = request.ranks if whole else 1
+    is_allreduce = request.collective is Collective.ALLREDUCE
+    parts = request.ranks if is_allreduce else 1
     rows = (
         (templates.ring, _CHAIN if rooted else (parts,)),
         (templates.halving_doubling, (parts,)),
@@ -186,12 +186,12 @@ def _variants(request: Request) -> Iterator[Make]:
 def _made(
     template: Template, demand: Demand, order: Sequence[int], *, join: bool = False
 ) -> Schedule:
-    made = template(demand, order=order)
-    return joined(made) if join else made
+    schedule = template(demand, order=order)
+    return joined(schedule) if join else schedule
 
 
 def _message_count(schedule: Schedule) -> int:
-    return sum(not each.joined for each in schedule.transfers)
+    return sum(not transfer.joined for transfer in schedule.transfers)
 
 
 def _lane(transfer: Transfer) -> tuple[int, int, int, bool]:
@@ -212,21 +212,21 @@ def _annealed(
     differs = False
     for trial in range(trials):
         changed = _with(order, positions, _changed(order[positions], random))
-        found = search.cost(changed)
-        differs |= found != cost
+        changed_us = search.cost(changed)
+        differs |= changed_us != cost
         if trial == _FLAT and not differs:
             break
         if trial == trials // 4 and least[1] > _FAR * beat_us:
             break
         temperature = _HOT * least[1] * (1.0 - trial / trials) ** 2
-        if found <= cost or (
-            found[0] == cost[0] == 0
+        if changed_us <= cost or (
+            changed_us[0] == cost[0] == 0
             and temperature > 0.0
-            and random.random() < exp((cost[1] - found[1]) / temperature)
+            and random.random() < exp((cost[1] - changed_us[1]) / temperature)
         ):
-            order, cost = changed, found
-        if found < least:
-            best, least = changed, found
+            order, cost = changed, changed_us
+        if changed_us < least:
+            best, least = changed, changed_us
     return best
 
 
@@ -289,6 +289,6 @@ def rank_order_schedules(request: Request) -> Iterator[Schedule]:
     trials = _TRIALS[request.method.effort]
     # Without latency, which a stream hides, the best schedule does not depend on the size.
     for aim in request.aims[-1:] if request.method.model.streaming else request.aims:
-        for found in placements(request, aim, trials):
-            request.report(f"{found.total_us:.4g} us with another order of ranks")
-            yield found.schedule
+        for placement in placements(request, aim, trials):
+            request.report(f"{placement.total_us:.4g} us with another order of ranks")
+            yield placement.schedule

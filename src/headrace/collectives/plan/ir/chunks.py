@@ -62,8 +62,8 @@ def deliveries_of(demand: Demand) -> Deliveries:
 
 def _listed(demand: Demand) -> Deliveries:
     """The same from the values that the demand lists."""
-    wanted = Specification.of(demand)
-    before, after = wanted.before, wanted.after
+    specification = Specification.of(demand)
+    before, after = specification.before, specification.after
     chunks = 1 + int(max(before.item.max(initial=-1), after.item.max(initial=-1)))
     origin = np.zeros(chunks, dtype=np.int32)
     origin[before.item[::-1]] = before.rank[::-1]  # the lowest rank comes last, and stays

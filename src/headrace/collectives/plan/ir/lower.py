@@ -54,13 +54,17 @@ def lower(schedule: Schedule) -> Program:
     slots = demand.slots + schedule.scratch_slots
     rows = np.array(schedule.transfers, dtype=np.int64).reshape(-1, len(Transfer._fields))
     _check(schedule, rows, slots)
-    made = _Steps.of(rows, _messages(schedule, rows))
+    numbered = _Steps.of(rows, _messages(schedule, rows))
     # Steps are numbered by lane; by these numbers the columns are sorted from here on.
-    key = (made.rank * len(Direction) + made.direction) * (demand.ranks + 1) + made.peer + 1
-    low = int(made.channel.min(initial=0))
-    key = key * (int(made.channel.max(initial=0)) - low + 1) + made.channel - low
+    key = (
+        (numbered.rank * len(Direction) + numbered.direction) * (demand.ranks + 1)
+        + numbered.peer
+        + 1
+    )
+    low = int(numbered.channel.min(initial=0))
+    key = key * (int(numbered.channel.max(initial=0)) - low + 1) + numbered.channel - low
     when = np.argsort(key, kind="stable")
-    steps = made.rows(when)
+    steps = numbered.rows(when)
     new = np.append(True, np.diff(key[when]) != 0)[: len(when)]
     lane, heads = np.cumsum(new) - 1, np.flatnonzero(new)
     edges = [_waits(lane, *pairs) for pairs in _hazards(steps, when, slots)]
@@ -239,8 +243,8 @@ def _waits(lane: np.ndarray, waiting: np.ndarray, on: np.ndarray) -> np.ndarray:
     wide = int(max(waiting.max(), on.max())) - base + 1
     # By the lane waited for, then the waiting step, then the step waited for: lanes are runs.
     pairs = np.sort(((lane[on] - lane[base]) * wide + waiting - base) * wide + on - base)
-    rest, on = np.divmod(pairs[np.append(True, np.diff(pairs) != 0)], wide)
-    waiting, on = rest % wide + base, on + base
+    packed, on = np.divmod(pairs[np.append(True, np.diff(pairs) != 0)], wide)
+    waiting, on = packed % wide + base, on + base
     run = np.append(True, (np.diff(lane[on]) != 0) | (np.diff(lane[waiting]) != 0))
     reach = (np.cumsum(run) - 1) * len(lane) + on
     last = np.append((np.diff(waiting) != 0) | run[1:], True)

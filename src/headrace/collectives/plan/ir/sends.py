@@ -93,7 +93,7 @@ class Sends:
 
     def take(self, rows: np.ndarray) -> "Sends":
         """Return the sends of these rows, with their message numbers as they are."""
-        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
         return Sends(**{name: c[rows] if len(c) else c for name, c in columns.items()})
 
 

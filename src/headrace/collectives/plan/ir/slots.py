@@ -31,35 +31,35 @@ class SlotAllocation:
         """(rank, item, slot) to be filled by local copies at the end."""
         self.copies_before: list[Transfer] = []
         if not demand.in_place:
-            known: dict[int, int] = {}
+            slot_of_item: dict[int, int] = {}
             for rank in range(demand.ranks):
-                self._assign(rank, known)
-            self._insert(np.array(list(known)), np.array(list(known.values())))
+                self._assign(rank, slot_of_item)
+            self._insert(np.array(list(slot_of_item)), np.array(list(slot_of_item.values())))
 
     @property
     def scratch_slots(self) -> int:
         """Number of scratch slots at every rank."""
         return self._demand.chunks * max(self._passed.values(), default=0)
 
-    def _assign(self, rank: int, known: dict[int, int]) -> None:
-        held: dict[int, list[int]] = {}
+    def _assign(self, rank: int, slot_of_item: dict[int, int]) -> None:
+        slots_of_item: dict[int, list[int]] = {}
         taken: set[int] = set()
         for slot, item, _ in self._demand.initial(rank):
-            held.setdefault(item, []).append(slot)
+            slots_of_item.setdefault(item, []).append(slot)
             taken.add(slot)
-        place = {item: slots[0] for item, slots in held.items()}
+        place = {item: slots[0] for item, slots in slots_of_item.items()}
         for slot, item, _ in self._demand.final(rank):
-            if slot in held.get(item, ()):
+            if slot in slots_of_item.get(item, ()):
                 continue
             if slot in taken:
                 self._late.append((rank, item, slot))
-            elif item in held:
+            elif item in slots_of_item:
                 self.copies_before.append(Transfer(rank, rank, place[item], slot))
             elif item in place:
                 self._late.append((rank, item, slot))
             else:
                 place[item] = slot
-        known.update((rank * self._items + item, slot) for item, slot in place.items())
+        slot_of_item.update((rank * self._items + item, slot) for item, slot in place.items())
 
     def hops(
         self, row: np.ndarray, chunk: np.ndarray, src: np.ndarray, dst: np.ndarray
@@ -76,8 +76,8 @@ class SlotAllocation:
         """
         here, there = src * self._items + chunk, dst * self._items + chunk
         arrived, first = np.unique(there, return_index=True)
-        place, known = _found(arrived, here)
-        there_is = known & (first[place] < np.arange(len(here))) if len(arrived) else known
+        place, located = _found(arrived, here)
+        there_is = located & (first[place] < np.arange(len(here))) if len(arrived) else located
         there_is |= _found(self._held, here)[1] & (chunk >= 0)
         lost = np.flatnonzero(~there_is)
         if len(lost):
@@ -126,8 +126,8 @@ class SlotAllocation:
         came = _found(self._held, keys)[1].tolist()
         places: list[int] = self._slots[_found(self._known, keys)[0]].tolist()
         moved: dict[tuple[int, int], int] = {}
-        for (rank, item, slot), held, place in zip(self._late, came, places, strict=True):
-            if not held:
+        for (rank, item, slot), present, place in zip(self._late, came, places, strict=True):
+            if not present:
                 raise ProgramError(f"sends: chunk {item} never reaches rank {rank}")
             if (rank, place) in targets and (rank, item) not in moved:
                 moved[rank, item] = self._passing(rank, item)
@@ -136,9 +136,9 @@ class SlotAllocation:
         return aside + filled
 
 
-def _found(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of each of `wanted` in the sorted `keys`, and whether it is there."""
+def _found(keys: np.ndarray, sought: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Index of each of `sought` in the sorted `keys`, and whether it is there."""
     if not len(keys):
-        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return place, keys[place] == wanted
+        return np.zeros(len(sought), dtype=np.int64), np.zeros(len(sought), dtype=bool)
+    place = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
+    return place, keys[place] == sought

@@ -48,7 +48,7 @@ def program_statistics(program: Program, groups: Sequence[Sequence[int]] = ()) -
     lane = steps["lane"]
     sends = np.flatnonzero(lanes["direction"][lane] == Direction.SEND)
     source, target = lanes["rank"][lane[sends]], lanes["peer"][lane[sends]]
-    count, whole = steps["count"][sends], program.demand.blocks * program.demand.chunks
+    count, buffer_chunks = steps["count"][sends], program.demand.blocks * program.demand.chunks
     side = np.zeros(program.demand.ranks, dtype=np.int64)
     for index, group in enumerate(groups):
         side[list(group)] = index
@@ -56,8 +56,8 @@ def program_statistics(program: Program, groups: Sequence[Sequence[int]] = ()) -
     return ProgramStatistics(
         rounds=_rounds(program),
         messages=len(np.unique(steps["message"][sends])),
-        wire=float(count.sum() / whole),
-        across=float(count[crossing].sum() / whole),
+        wire=float(count.sum() / buffer_chunks),
+        across=float(count[crossing].sum() / buffer_chunks),
     )
 
 
@@ -89,10 +89,10 @@ def _rounds(program: Program) -> int:
                 level = carried[step] if step in carried else here.get(reads[k], 0)
                 combines = op[step] in (Op.RECV_REDUCE, Op.REDUCE)
                 here[cell] = max(level, here.get(cell, 0)) if combines else level
-        for other in after[step]:
-            waiting[other] -= 1
-            if waiting[other] == 0:
-                ready.append(other)
+        for dependent in after[step]:
+            waiting[dependent] -= 1
+            if waiting[dependent] == 0:
+                ready.append(dependent)
     if done < len(op):
         raise ProgramError(f"{len(op) - done} steps wait for each other; prove the program first")
     return deepest

@@ -145,12 +145,12 @@ class Clocks:
     def _report(self, earlier: int, did: str, step: int, does: str, slot: int) -> None:
         s = self.s
         reached = self.reached[step][self._lane[earlier - self._first]]
-        found = "no lane or dependency orders them"
+        reason = "no lane or dependency orders them"
         if reached >= self._position[earlier - self._first]:
-            found = "they are ordered only byte by byte, and not at the same bytes of the slot"
+            reason = "they are ordered only byte by byte, and not at the same bytes of the slot"
         fail(
             f"data race on slot {slot}: {s.name(earlier)} {did} it and {s.name(step)} {does} it, "
-            f"but {found}; needs a dependency between them"
+            f"but {reason}; needs a dependency between them"
         )
 
 

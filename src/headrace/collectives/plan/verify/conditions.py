@@ -45,13 +45,13 @@ def _rows(
     before: list[tuple[int, int, int]] = []
     columns = np.empty((3, 0), dtype=np.int64)
     for rank in range(demand.ranks):
-        found = holds(rank)
-        if found != before:  # many demands are the same at every rank
-            columns = np.empty((3, len(found)), dtype=np.int64)
-            if found:
-                columns[0], columns[1], masks = zip(*found, strict=True)
+        slot_values = holds(rank)
+        if slot_values != before:  # many demands are the same at every rank
+            columns = np.empty((3, len(slot_values)), dtype=np.int64)
+            if slot_values:
+                columns[0], columns[1], masks = zip(*slot_values, strict=True)
                 columns[2] = [numbers.setdefault(mask, len(numbers)) for mask in masks]
-            before = found
+            before = slot_values
         parts.append(columns)
     slot, item, by = np.hstack(parts)
     rank = np.repeat(np.arange(demand.ranks), [part.shape[1] for part in parts])

@@ -45,16 +45,18 @@ def running_order(s: Structure) -> np.ndarray:
 def _searched(s: Structure, later: np.ndarray, earlier: np.ndarray) -> np.ndarray:
     """For every step its rendezvous's place in a topological order (Kahn 1962)."""
     rendezvous = _rendezvous(s)
-    node, other = rendezvous[later], rendezvous[earlier]
-    backwards = np.flatnonzero((node == other) & (earlier >= later))
+    node, predecessor = rendezvous[later], rendezvous[earlier]
+    backwards = np.flatnonzero((node == predecessor) & (earlier >= later))
     if len(backwards):
         _report_cycle(s, rendezvous, {int(node[backwards[0]])})
-    apart = node != other
-    node, other = node[apart], other[apart]
+    apart = node != predecessor
+    node, predecessor = node[apart], predecessor[apart]
     missing: list[int] = np.bincount(node, minlength=len(rendezvous)).tolist()
-    by_other = np.lexsort((later[apart], other))
+    by_other = np.lexsort((later[apart], predecessor))
     unlocks: list[int] = node[by_other].tolist()
-    ends: list[int] = np.searchsorted(other[by_other], np.arange(len(rendezvous) + 1)).tolist()
+    ends: list[int] = np.searchsorted(
+        predecessor[by_other], np.arange(len(rendezvous) + 1)
+    ).tolist()
     ready = [at for at in np.unique(rendezvous).tolist() if not missing[at]]
     for at in ready:  # grows while it is read
         for waits in unlocks[ends[at] : ends[at + 1]]:
@@ -110,9 +112,11 @@ def _report_cycle(s: Structure, rendezvous: np.ndarray, stuck: set[int]) -> NoRe
 def _blocker(s: Structure, rendezvous: np.ndarray, stuck: set[int], step: int) -> int | None:
     """Return a step that can never run for which `step` itself waits; None if there is none."""
     by_itself = len(stuck) == 1  # a cycle within one rendezvous
-    for other in _waits_for(s, step):
-        if int(rendezvous[other]) in stuck and (by_itself or rendezvous[other] != rendezvous[step]):
-            return other
+    for predecessor in _waits_for(s, step):
+        if int(rendezvous[predecessor]) in stuck and (
+            by_itself or rendezvous[predecessor] != rendezvous[step]
+        ):
+            return predecessor
     return None
 
 
@@ -123,5 +127,7 @@ def _held_up(
     partner = int(s.partner[step])
     if partner >= 0 and _blocker(s, rendezvous, stuck, partner) is not None:
         return partner, "is matched with"
-    other = next(part for part in parts if _blocker(s, rendezvous, stuck, part) is not None)
-    return other, "is part of one message with"
+    part_that_waits = next(
+        part for part in parts if _blocker(s, rendezvous, stuck, part) is not None
+    )
+    return part_that_waits, "is part of one message with"

@@ -104,14 +104,14 @@ def _ordered(s: Structure, on: np.ndarray, step: np.ndarray, alike: np.ndarray) 
     ----------
     alike : whether the two accesses begin at the same slot.
     """
-    found = (s.lane[on] == s.lane[step]) & (s.position[on] < s.position[step])
-    left = np.flatnonzero(~found)
+    in_lane_order = (s.lane[on] == s.lane[step]) & (s.position[on] < s.position[step])
+    left = np.flatnonzero(~in_lane_order)
     on, step, alike = on[left], step[left], alike[left]
     low, high = int(s.rank[step].min(initial=0)), int(s.rank[step].max(initial=-1)) + 1
     first, end = np.searchsorted(s.rank, (low, high))
     first, end = s.first_wait[[first, end]]
     if first == end or not len(left):
-        return found
+        return in_lane_order
     waiting, awaited = s.waiting[first:end], s.on[first:end]
     # Dependencies by the two lanes, then by the waiting step; how far each pair has waited.
     lanes, steps = len(s.lane_rank), len(s.lane)
@@ -122,18 +122,18 @@ def _ordered(s: Structure, on: np.ndarray, step: np.ndarray, alike: np.ndarray) 
     until = np.maximum.accumulate(place * steps + awaited)
     key = place * steps + waiting
     # The last dependency before `step` in its lane (all of that is over when it begins) ...
-    wanted = s.lane[step] * lanes + s.lane[on]
-    at = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    known = pairs[at] == wanted
+    lane_pairs = s.lane[step] * lanes + s.lane[on]
+    at = np.minimum(np.searchsorted(pairs, lane_pairs), len(pairs) - 1)
+    dependent = pairs[at] == lane_pairs
     goal = at * steps + on
     row = np.searchsorted(key, at * steps + step)
-    over = known & (row > 0) & (until[row - 1] >= goal)
+    over = dependent & (row > 0) & (until[row - 1] >= goal)
     # ... and its own, which may let it follow byte by byte.
     row = np.searchsorted(key, at * steps + step, side="right") - 1
-    own = known & (row >= 0) & (key[row] == at * steps + step)
+    own = dependent & (row >= 0) & (key[row] == at * steps + step)
     waits_for = np.where(own, awaited[row], -1)
     streams = may_stream(s, np.maximum(waits_for, 0), step)
     over |= own & (waits_for - streams >= on)
     over |= own & (waits_for >= on) & alike
-    found[left] = over
-    return found
+    in_lane_order[left] = over
+    return in_lane_order

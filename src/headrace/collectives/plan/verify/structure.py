@@ -182,8 +182,8 @@ def _check_steps(s: Structure) -> None:
     def wrong_op(step: int) -> str:
         direction = Direction(int(s.direction[s.lane[step]]))
         names = " or ".join(sorted(Op(op).name for op in _ALLOWED[direction]))
-        found = Op(int(s.op[step])).name
-        return f"{s.name(step)}: op is {found}, a {direction.name} lane needs {names}"
+        op_name = Op(int(s.op[step])).name
+        return f"{s.name(step)}: op is {op_name}, a {direction.name} lane needs {names}"
 
     def source(step: int) -> str:
         need = "the slot to read" if local[step] else "-1"
@@ -242,19 +242,19 @@ def _pair_lanes(
     for (rank, direction, peer, channel), lane in by_key.items():
         if direction == Direction.LOCAL:
             continue
-        other = by_key.get((peer, opposite[Direction(direction)], rank, channel))
-        if other is None:
+        peer_lane = by_key.get((peer, opposite[Direction(direction)], rank, channel))
+        if peer_lane is None:
             word = "receive lane from" if direction == Direction.SEND else "send lane to"
             fail(
                 f"{s.name_lane(lane)}: found no partner, "
                 f"needs rank {peer}, {word} rank {rank}, channel {channel}"
             )
-        if direction == Direction.SEND and length[lane] != length[other]:
+        if direction == Direction.SEND and length[lane] != length[peer_lane]:
             fail(
-                f"{s.name_lane(lane)}: found {length[lane]} steps, but {length[other]} in "
-                f"{s.name_lane(other)}; needs equally many"
+                f"{s.name_lane(lane)}: found {length[lane]} steps, but {length[peer_lane]} in "
+                f"{s.name_lane(peer_lane)}; needs equally many"
             )
-        twin[lane] = other
+        twin[lane] = peer_lane
     paired = twin[s.lane]
     s.partner[:] = np.where(paired >= 0, first[paired] + s.position, -1)
     uneven = (s.op == SEND) & (s.count != s.count[s.partner])
@@ -288,10 +288,10 @@ def _check_messages(s: Structure) -> None:
         )
 
     def differs(step: int) -> str:
-        other = int(s.partner[step])
+        sender = int(s.partner[step])
         return (
-            f"{s.name(step)}: is of message {s.message[step]}, but {s.name(other)}, which feeds "
-            f"it, of message {s.message[other]}; needs the same at both ends"
+            f"{s.name(step)}: is of message {s.message[step]}, but {s.name(sender)}, which feeds "
+            f"it, of message {s.message[sender]}; needs the same at both ends"
         )
 
     def local(step: int) -> str:

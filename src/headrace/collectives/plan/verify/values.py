@@ -125,8 +125,8 @@ class SymbolicExecution:
         writes = np.flatnonzero(self._combines)
         writes = writes[np.lexsort((writes, self._place[self._writes.step[writes]]))]
         gets = root[self._gets[writes]].tolist()
-        held = np.where(self._held[writes] >= 0, root[self._held[writes]], _UNDEFINED).tolist()
-        for write, arriving, there in zip(writes.tolist(), gets, held, strict=True):
+        previous = np.where(self._held[writes] >= 0, root[self._held[writes]], _UNDEFINED).tolist()
+        for write, arriving, there in zip(writes.tolist(), gets, previous, strict=True):
             mine = int(value[there]) if there >= 0 else _UNDEFINED
             combined = numbers.combined(mine, int(value[arriving]))
             if isinstance(combined, str):
@@ -163,44 +163,44 @@ class SymbolicExecution:
             )
 
     def _check_wanted(self, value: np.ndarray, item: np.ndarray, numbers: "_Numbers") -> None:
-        wanted, masks = self._demand.after, self._demand.masks
-        found = self._in_the_end(value)
+        required, masks = self._demand.after, self._demand.masks
+        final = self._in_the_end(value)
         index = {mask: by for by, mask in enumerate(masks)}
         by = np.array([index.get(mask, _UNDEFINED) for mask in numbers.mask], dtype=np.int64)
         # Undefined is looked up like the last value there is, and rejected all the same.
         if not len(item):
             item = by = np.array([_UNDEFINED])
-        wrong = (found < 0) | (item[found] != wanted.item) | (by[found] != wanted.by)
+        wrong = (final < 0) | (item[final] != required.item) | (by[final] != required.by)
         if wrong.any():
             row = int(wrong.argmax())
-            rank, slot = int(wanted.rank[row]), int(wanted.slot[row])
-            need = name_value(int(wanted.item[row]), masks[int(wanted.by[row])])
+            rank, slot = int(required.rank[row]), int(required.slot[row])
+            need = name_value(int(required.item[row]), masks[int(required.by[row])])
             fail(
-                f"rank {rank}, slot {slot}: holds {numbers.name(int(found[row]))} in the end"
+                f"rank {rank}, slot {slot}: holds {numbers.name(int(final[row]))} in the end"
                 f"{self._last_writer(rank, slot)}; needs {need}"
             )
 
     def _check_agreement(self, value: np.ndarray) -> None:
         """Equal results must be equal bit by bit: replicas drift apart otherwise."""
-        wanted = self._demand.after
-        found = self._in_the_end(value)
-        key = wanted.item * len(self._demand.masks) + wanted.by
+        required = self._demand.after
+        final = self._in_the_end(value)
+        key = required.item * len(self._demand.masks) + required.by
         _, first, of = np.unique(key, return_index=True, return_inverse=True)
-        other = first[of]
-        wrong = np.flatnonzero(found != found[other])
+        representative = first[of]
+        wrong = np.flatnonzero(final != final[representative])
         if len(wrong):
             row = wrong[0]
-            rank, slot = int(wanted.rank[row]), int(wanted.slot[row])
+            rank, slot = int(required.rank[row]), int(required.slot[row])
             fail(
                 f"rank {rank}, slot {slot}: combines the contributions in another order "
-                f"than rank {wanted.rank[other[row]]}{self._last_writer(rank, slot)}; needs the "
-                "same order at every rank, as floats round differently"
+                f"than rank {required.rank[representative[row]]}{self._last_writer(rank, slot)}; "
+                "needs the same order at every rank, as floats round differently"
             )
 
     def _in_the_end(self, value: np.ndarray) -> np.ndarray:
         """Return the final value of every slot that the demand names."""
-        wanted = self._demand.after
-        last = self._last[self._cell(wanted.rank, wanted.slot)]
+        required = self._demand.after
+        last = self._last[self._cell(required.rank, required.slot)]
         return np.where(last >= 0, value[last] if len(value) else _UNDEFINED, _UNDEFINED)
 
     def _last_writer(self, rank: int, slot: int) -> str:
@@ -228,21 +228,21 @@ class _Numbers:
         self._combined: dict[int, int] = {}
         self._masks = {mask: mask for mask in self.mask}  # each kept once: they are long
 
-    def combined(self, held: int, arriving: int) -> int | str:
+    def combined(self, stored: int, arriving: int) -> int | str:
         """Return the number of the two combined, or the operand that would be needed."""
-        pair = held << 32 | arriving if held <= arriving else arriving << 32 | held
+        pair = stored << 32 | arriving if stored <= arriving else arriving << 32 | stored
         number = self._combined.get(pair)
         if number is not None:
             return number
-        if held == _UNDEFINED:
+        if stored == _UNDEFINED:
             return "a defined value"
-        if self.item[held] != self.item[arriving]:
+        if self.item[stored] != self.item[arriving]:
             return "the same item"
-        if self.mask[held] & self.mask[arriving]:
+        if self.mask[stored] & self.mask[arriving]:
             return "each contribution only once"
         self._combined[pair] = number = len(self.item)
-        self.item.append(self.item[held])
-        mask = self.mask[held] | self.mask[arriving]
+        self.item.append(self.item[stored])
+        mask = self.mask[stored] | self.mask[arriving]
         self.mask.append(self._masks.setdefault(mask, mask))
         return number
 

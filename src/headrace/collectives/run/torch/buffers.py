@@ -138,13 +138,13 @@ def arithmetic(dtype: torch.dtype, op: ReduceOp) -> Arithmetic:
     InputError : for a combination that has no meaning or no kernel.
     """
     premultiplies = is_premul_sum(op)
-    known = (Operator.sum, False) if premultiplies else _OPERATORS.get(op)
-    if known is None:
+    operator = (Operator.sum, False) if premultiplies else _OPERATORS.get(op)
+    if operator is None:
         raise InputError(
             f"reduce operator {_name(op)} is not supported; use one of "
             "SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL_SUM"
         )
-    combine, average = known
+    combine, average = operator
     if dtype.is_complex:
         if combine is not Operator.sum:
             raise InputError(f"{_name(op)} has no meaning on complex tensors; use SUM or AVG")
@@ -246,13 +246,13 @@ def gathered(
         return Binding(rows, _copy_all(outputs, staged), (*staged, *outputs))
     for tensor in outputs or ():
         check_result(tensor)
-    whole = torch.empty(ranks * size, dtype=torch.uint8)
-    _place(own, whole[rank * size : (rank + 1) * size])
+    gathered_bytes = torch.empty(ranks * size, dtype=torch.uint8)
+    _place(own, gathered_bytes[rank * size : (rank + 1) * size])
     after = None
     if outputs is not None:
-        blocks = zip(whole.view(ranks, size), outputs, strict=True)
+        blocks = zip(gathered_bytes.view(ranks, size), outputs, strict=True)
         after = _copy_all(outputs, [block.view(to.dtype).view(to.shape) for block, to in blocks])
-    return Binding(((whole.data_ptr(), size, ranks, chunks),), after, (whole,))
+    return Binding(((gathered_bytes.data_ptr(), size, ranks, chunks),), after, (gathered_bytes,))
 
 
 def scattered(
@@ -270,15 +270,15 @@ def scattered(
     check_result(output)
     landing = real(output.detach())
     block = landing.numel()
-    whole = torch.empty(ranks * block, dtype=landing.dtype)
+    input_blocks = torch.empty(ranks * block, dtype=landing.dtype)
     if inputs is not None:
         read = [real(tensor.detach()) for tensor in inputs]
-        for part, tensor in zip(_parts(whole, read), read, strict=True):
+        for part, tensor in zip(_parts(input_blocks, read), read, strict=True):
             part.copy_(tensor)
-    own = whole[rank * block : (rank + 1) * block].view(landing.shape)
+    own = input_blocks[rank * block : (rank + 1) * block].view(landing.shape)
     after = _copy_all([landing], [own])
     elements = block * landing.element_size() if moved else block
-    return Binding(((whole.data_ptr(), elements, ranks, chunks),), after, (whole,))
+    return Binding(((input_blocks.data_ptr(), elements, ranks, chunks),), after, (input_blocks,))
 
 
 def _scattered_in_place(
@@ -339,7 +339,7 @@ def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tens
     """Bind an all-to-all of one tensor per rank and direction."""
     sent = [plain(tensor) for tensor in inputs]
     landing = [_landing(tensor) for tensor in outputs]
-    rows = _framed([(each.data_ptr(), each.nbytes, 1, 1) for each in (*sent, *landing)])
+    rows = _framed([(tensor.data_ptr(), tensor.nbytes, 1, 1) for tensor in (*sent, *landing)])
     return Binding(rows, _copy_all(outputs, landing), (*sent, *landing))
 
 

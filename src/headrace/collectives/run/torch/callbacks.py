@@ -72,16 +72,16 @@ class _Queue:
 
     def below(self, group: str) -> "_Queue":
         """Return the queue of callbacks that those of this queue add to futures of `group`."""
-        known = self._below.get(group)
-        if known is None:
+        below = self._below.get(group)
+        if below is None:
             level = self._level + 1
             deep = level > LEVELS
             outer = f"{self._stem}+{level % LEVELS}" if deep else self.name
             stem = self._stem if deep else ""
-            known = self._below[group] = _Queue(
+            below = self._below[group] = _Queue(
                 f"{outer}/{group}", self._hand_over, self._may_block, level, stem
             )
-        return known
+        return below
 
     def within(self, callback: Callable[[Future], Any], source: Future) -> Any:
         """Run a callback in this queue's context."""
@@ -163,14 +163,14 @@ class Callbacks:
     group : its name, the same on all ranks.
     hand_over : runs a function on a completion thread.
     may_block : runs a function here that may block, while other threads complete futures.
-    whole : whether all callbacks added in Python are queued: in a group with other backends torch
-        makes a new Python object at each access to a future, which is not tracked.
+    headrace_alone : whether all callbacks added in Python are queued: in a group with other
+        backends torch makes a new Python object at each access to a future, which is not tracked.
     """
 
     def __init__(
-        self, group: str, hand_over: RunAction, may_block: RunAction, *, whole: bool = True
+        self, group: str, hand_over: RunAction, may_block: RunAction, *, headrace_alone: bool = True
     ) -> None:
-        self.whole = whole
+        self.whole = headrace_alone
         self._group = group
         self._hand_over = hand_over
         self._may_block = may_block
@@ -214,8 +214,8 @@ _orphans: "weakref.WeakSet[Future]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for reference, known in list(_tracked.items()):
-        known.callbacks.clear()
+    for reference, tracked in list(_tracked.items()):
+        tracked.callbacks.clear()
         future = reference()
         if future is not None and not future.done():
             _orphans.add(future)
@@ -244,17 +244,17 @@ def combine(futures: Sequence[Future]) -> Future:
 
 
 def _enqueue(
-    source: Future, known: _Tracked, attach: Callable[..., Any], callback: Callable[[Future], Any]
+    source: Future, tracked: _Tracked, attach: Callable[..., Any], callback: Callable[[Future], Any]
 ) -> Any:
     """Append `callback` to its queue; returns the result of torch's `attach`."""
     _check_owned(source)
-    queue = known.callbacks.queue()
+    queue = tracked.callbacks.queue()
     # Done when the callback is at the front and ready. torch runs it then as usual: with the
     # streams of its devices, and with its error as the result's.
-    turn: Future = _Base(list(known.devices))
+    turn: Future = _Base(list(tracked.devices))
     result = attach(turn, lambda _: queue.within(callback, source))
     if result is not None:
-        _track(result, _Tracked(known.callbacks, known.devices, queue))
+        _track(result, _Tracked(tracked.callbacks, tracked.devices, queue))
 
     def run() -> None:
         turn.set_result(None)
@@ -262,7 +262,7 @@ def _enqueue(
     def run_behind_source() -> None:
         _then(source, lambda _: turn.set_result(None))  # of the streams, too
 
-    queue.add((source, run_behind_source if known.devices else run))
+    queue.add((source, run_behind_source if tracked.devices else run))
     return result
 
 
@@ -276,27 +276,27 @@ def _wait_done(future: Future) -> None:
 
 @untraced
 def _queued_then(self: Future, callback: Callable[[Future], Any]) -> Future:
-    known = _tracked.get(weakref.ref(self))
-    return _then(self, callback) if known is None else _enqueue(self, known, _then, callback)
+    tracked = _tracked.get(weakref.ref(self))
+    return _then(self, callback) if tracked is None else _enqueue(self, tracked, _then, callback)
 
 
 @untraced
 def _queued_add_done_callback(self: Future, callback: Callable[[Future], Any]) -> None:
-    known = _tracked.get(weakref.ref(self))
-    if known is None:
+    tracked = _tracked.get(weakref.ref(self))
+    if tracked is None:
         _add_done_callback(self, callback)
     else:
-        _enqueue(self, known, _add_done_callback, callback)
+        _enqueue(self, tracked, _add_done_callback, callback)
 
 
 @untraced
 def _helping_wait(self: Future) -> Any:
-    known = _tracked.get(weakref.ref(self))
-    if known is not None and not self.done():
+    tracked = _tracked.get(weakref.ref(self))
+    if tracked is not None and not self.done():
         _check_owned(self)
-        if known.queue is not None:
-            known.queue.run_until(self)
-        for part in known.parts:
+        if tracked.queue is not None:
+            tracked.queue.run_until(self)
+        for part in tracked.parts:
             _wait_done(part)
     return _wait(self)
 
@@ -305,7 +305,7 @@ def _helping_wait(self: Future) -> Any:
 def _tracked_collect_all(futures: list[Future]) -> Future:
     combined: Future = _collect_all(futures)
     parts = [
-        known for future in futures if (known := _tracked.get(weakref.ref(future))) is not None
+        tracked for future in futures if (tracked := _tracked.get(weakref.ref(future))) is not None
     ]
     if parts:
         devices = list(dict.fromkeys(device for part in parts for device in part.devices))

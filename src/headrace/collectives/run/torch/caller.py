@@ -135,16 +135,16 @@ class Caller:
         return self._chosen((collective, total_bytes, root))
 
     def _chosen(self, key: tuple[Collective, int, int]) -> Ready:
-        known = self._ready.get(key)
-        if known is None:
+        ready = self._ready.get(key)
+        if ready is None:
             choice = self._chooser.choose(*key)
             log.debug("%s of %d bytes from %d: %s", *key, choice.origin)
             collective, total_bytes, _ = key
             # the ranks of an all-to-all may know the sizes of their own blocks only
             small = total_bytes <= _URGENT_BYTES and collective is not Collective.ALL_TO_ALL
-            known = self._load(choice, Priority.urgent if small else Priority.normal)
-            _remember(self._ready, key, known)
-        return known
+            ready = self._load(choice, Priority.urgent if small else Priority.normal)
+            _remember(self._ready, key, ready)
+        return ready
 
     def ready_for_blocks(self, collective: Collective) -> Ready:
         """Return the program for the next call, of blocks of any sizes."""
@@ -159,21 +159,26 @@ class Caller:
         ready = self._chosen((Collective.ALLREDUCE, tensor.nbytes, 0))
         chunks = ready.layout.chunks
         elements = tensor.numel() * (2 if tensor.dtype.is_complex else 1)
-        known = Reduction(
+        prepared = Reduction(
             self.executor.prepare(ready.program, [(0, elements, 1, chunks)], *arithmetic),
             ready.priority,
             chunks,
             not (tensor.dtype.is_complex or binding.is_premul_sum(op)),
         )
-        _remember(self.reductions, (tensor.dtype, tensor.numel(), op), known)
-        return known
+        _remember(self.reductions, (tensor.dtype, tensor.numel(), op), prepared)
+        return prepared
 
     def allreduce(
-        self, known: Reduction, address: int, tensors: Tensors, opts: Any, bound: Binding = IN_PLACE
+        self,
+        reduction: Reduction,
+        address: int,
+        tensors: Tensors,
+        opts: Any,
+        bound: Binding = IN_PLACE,
     ) -> dist.Work:
         """Run or submit a prepared allreduce at `address`."""
-        call = known.prepared.at(
-            address, self.executor.epoch, _priority(known), self.deadline_s(opts)
+        call = reduction.prepared.at(
+            address, self.executor.epoch, _priority(reduction), self.deadline_s(opts)
         )
         return self._run(call, Collective.ALLREDUCE, bound, tensors, opts)
 

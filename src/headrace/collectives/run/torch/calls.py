@@ -189,14 +189,16 @@ class Calls:
         elements = tensor.numel()
         if caller.switch.armed:
             caller.switch.turn((Collective.ALLREDUCE, elements * tensor.itemsize))
-        known = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(tensor, op)
-        plain = known.direct and tensor.is_contiguous() and not tensor.is_neg()
+        reduction = caller.reductions.get((tensor.dtype, elements, op)) or caller.reduction(
+            tensor, op
+        )
+        plain = reduction.direct and tensor.is_contiguous() and not tensor.is_neg()
         if plain and (address := tensor.data_ptr()):
-            return caller.allreduce(known, address, tensors, opts)
+            return caller.allreduce(reduction, address, tensors, opts)
         binding.check_result(tensor)
         binding.premultiply(tensor, op)
-        bound = binding.in_place(binding.real(tensor), known.chunks)
-        return caller.allreduce(known, bound.segments[0][0], tensors, opts, bound)
+        bound = binding.in_place(binding.real(tensor), reduction.chunks)
+        return caller.allreduce(reduction, bound.segments[0][0], tensors, opts, bound)
 
     _staged_allreduce = staged(Use.BOTH)(allreduce)
 
@@ -208,10 +210,10 @@ class Calls:
         flat, copy_back = binding.flattened(tensors)
         if self._caller.switch.armed:
             self._caller.switch.turn((Collective.ALLREDUCE, flat.nbytes))
-        known = self._caller.reduction(flat, opts.reduceOp)
+        reduction = self._caller.reduction(flat, opts.reduceOp)
         binding.premultiply(flat, opts.reduceOp)
-        bound = binding.in_place(binding.real(flat), known.chunks)._replace(after=copy_back)
-        return self._caller.allreduce(known, bound.segments[0][0], tensors, opts, bound)
+        bound = binding.in_place(binding.real(flat), reduction.chunks)._replace(after=copy_back)
+        return self._caller.allreduce(reduction, bound.segments[0][0], tensors, opts, bound)
 
     @staged(Use.WRITE, at_root=Use.READ)
     def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> dist.Work:

@@ -9,10 +9,10 @@ from headrace.errors import InputError
 from headrace.executor.executor import TAGS
 
 
-def tag(found: int) -> None:
+def tag(number: int) -> None:
     """Raise InputError unless a message can have this tag."""
-    if not 0 <= found < TAGS:
-        raise InputError(f"the tag of a message is {found}, needs one from 0 to 2^31 - 1")
+    if not 0 <= number < TAGS:
+        raise InputError(f"the tag of a message is {number}, needs one from 0 to 2^31 - 1")
 
 
 def one_dtype(call: str, tensors: Tensors) -> None:

@@ -50,13 +50,18 @@ class ComparingCaller(Caller):
         return super().sequence() - self._comparisons
 
     def allreduce(
-        self, known: Reduction, address: int, tensors: Tensors, opts: Any, bound: Binding = IN_PLACE
+        self,
+        reduction: Reduction,
+        address: int,
+        tensors: Tensors,
+        opts: Any,
+        bound: Binding = IN_PLACE,
     ) -> dist.Work:
         """Compare an allreduce, then run or submit it."""
         _, combine, average = binding.arithmetic(tensors[0].dtype, opts.reduceOp)
         operator = "avg" if average else combine.name
         self._compare(f"allreduce of {_shapes(tensors)} by {operator}", opts)
-        return super().allreduce(known, address, tensors, opts, bound)
+        return super().allreduce(reduction, address, tensors, opts, bound)
 
     def call(
         self,

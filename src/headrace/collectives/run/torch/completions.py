@@ -90,10 +90,10 @@ class CompletionThreads:
 
     def enter(self, handle: int, work: PendingWork) -> None:
         """Add a work that was submitted with ``notify=True``."""
-        found = self._inflight.setdefault(handle, work)
-        if isinstance(found, _Early):
+        early = self._inflight.setdefault(handle, work)
+        if isinstance(early, _Early):
             del self._inflight[handle]
-            work.end(found.error)
+            work.end(early.error)
             work.complete()
 
     def run(self, action: Callable[[], object]) -> None:
@@ -156,9 +156,9 @@ class CompletionThreads:
         try:
             handle, text = self._taken.popleft()
         except IndexError:
-            found = self.queue.take(timeout_s)
-            self._taken.extend(found)
-            return bool(found or self._to_run)
+            completions = self.queue.take(timeout_s)
+            self._taken.extend(completions)
+            return bool(completions or self._to_run)
         error = CommunicationError(text) if text else None
         work = self._inflight.setdefault(handle, _Early(error))
         if isinstance(work, PendingWork):

@@ -197,7 +197,7 @@ def _group(
         group_id,
         completion_threads.run,
         completion_threads.may_block,
-        whole=kind is HeadraceGroup,
+        headrace_alone=kind is HeadraceGroup,
     )
 
     # torch itself compares the calls of a group with several backends
@@ -276,8 +276,8 @@ def _device(store: Any, rank: int) -> str:
     store.set(key, "")
     try:
         kinds = ["cpu", "cuda", *dist.Backend.default_device_backend_map]
-        whole = store.underlying_store
-        return next(k for k in kinds if PrefixStore(f"{k}/", whole).check([key]))
+        underlying = store.underlying_store
+        return next(k for k in kinds if PrefixStore(f"{k}/", underlying).check([key]))
     finally:
         store.delete_key(key)
 

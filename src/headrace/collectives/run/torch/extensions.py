@@ -149,7 +149,7 @@ def _run(
 def _blocks(rows: Tensor, like: Tensor, limit: int) -> list[Tensor]:
     """Check every rank's (length, limit, longest); returns tensors of the lengths."""
     lengths, limits, longest = rows.T.tolist()
-    if any(other != limit for other in limits):
+    if any(rank_limit != limit for rank_limit in limits):
         raise InputError(f"the ranks' limits differ: {limits}")
     for rank, (length, most) in enumerate(zip(lengths, longest, strict=True)):
         if not 0 <= length <= most <= limit:

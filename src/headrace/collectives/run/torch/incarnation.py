@@ -159,10 +159,10 @@ def agreed_slot(store: Any, rank: int, ranks: int, timeout_s: float, what: str) 
 
 def _write(store: Any, slot: int, entry: str) -> str:
     """Write an entry unless the slot is taken; returns the slot's entry."""
-    found: str = store.compare_set(f"slot/{slot}", "", entry).decode()
-    if found == entry:
+    stored: str = store.compare_set(f"slot/{slot}", "", entry).decode()
+    if stored == entry:
         store.set(f"slot/{slot}", entry)  # torch's older TCP server wakes readers only for this
-    return found
+    return stored
 
 
 def _read(store: Any, slot: int, count: int, until: float, what: str) -> list[str]:

@@ -102,11 +102,11 @@ def _parts(heads: torch.Tensor, tensor: torch.Tensor, own: _Part) -> list[_Part]
         raise InputError(f"all_reduce: {problem}")
     most = math.prod(tensor.shape[: tensor.sparse_dim()])
     parts: list[_Part] = []
-    for other, row in enumerate(rows):
+    for peer, row in enumerate(rows):
         count = int.from_bytes(row[:8], "little")
         if count > most:
             raise CommunicationError(
-                f"all_reduce: rank {other} has {count} elements of a sparse tensor that has room "
+                f"all_reduce: rank {peer} has {count} elements of a sparse tensor that has room "
                 f"for {most}"
             )
         indices = own.indices.new_empty((tensor.sparse_dim(), count))

@@ -55,7 +55,7 @@ class Origin:
         InputError : `ranks` are not different ranks of the group.
         """
         members = len(self.members)
-        if len(set(ranks)) < len(ranks) or not all(0 <= other < members for other in ranks):
+        if len(set(ranks)) < len(ranks) or not all(0 <= member < members for member in ranks):
             raise InputError(
                 f"a group of {members} ranks is to be split off with ranks {list(ranks)}, needs "
                 f"different ones from 0 to {members - 1}"
@@ -68,7 +68,7 @@ class Origin:
                 store=PrefixStore(f"{self.device}/", store),
                 group_rank=list(ranks).index(rank),
                 group_size=len(ranks),
-                global_ranks_in_group=[self.members[other] for other in ranks],
+                global_ranks_in_group=[self.members[member] for member in ranks],
                 timeout=timeout,
                 group_id=name,
             )

@@ -44,10 +44,10 @@ def staged(
             copies = None if first is None else copies_for(first)
             if copies is None:
                 return call(self, *args, **kwargs)
-            wanted = uses
+            copied = uses
             if at_root is not None and _root(args, kwargs) == self.rank():
-                wanted = (at_root,)
-            return _call(functools.partial(call, self), copies, wanted, args, kwargs)
+                copied = (at_root,)
+            return _call(functools.partial(call, self), copies, copied, args, kwargs)
 
         return method
 
@@ -105,13 +105,13 @@ def _check(by_argument: Sequence[Sequence[torch.Tensor]], uses: Sequence[Use]) -
 def _first(args: Sequence[Any]) -> torch.Tensor | None:
     """Return the first tensor of the arguments, which are tensors or (lists of) lists of them."""
     for arg in args:
-        found = arg
-        while isinstance(found, (list, tuple)):
-            if not found:
+        leaf = arg
+        while isinstance(leaf, (list, tuple)):
+            if not leaf:
                 break
-            found = found[0]
-        if isinstance(found, torch.Tensor):
-            return found
+            leaf = leaf[0]
+        if isinstance(leaf, torch.Tensor):
+            return leaf
     return None
 
 

@@ -365,10 +365,10 @@ def guarded(
     back at its old address with its old size is not detected.
     """
     storages = ((tensor, tensor.untyped_storage()) for tensor in tensors)
-    held = [(tensor, s, s.data_ptr(), s.nbytes()) for tensor, s in storages]
+    storages_before = [(tensor, s, s.data_ptr(), s.nbytes()) for tensor, s in storages]
 
     def check() -> None:
-        for tensor, storage, address, size in held:
+        for tensor, storage, address, size in storages_before:
             if storage.data_ptr() != address or storage.nbytes() != size:
                 raise InputError(
                     f"the storage of a {tensor.dtype} tensor of shape {tuple(tensor.shape)} was "

@@ -63,7 +63,7 @@ def work_on(seed: int) -> Work:
 def test_every_heuristic_is_a_schedule(seed: int) -> None:
     work = work_on(seed)
     for name in HEURISTICS:
-        made, found = order_messages(work, wanted=[name])
+        made, found = order_messages(work, rules=[name])
         check(made)
         assert list(found) == [name]
         assert found[name] == made.total_us

@@ -144,9 +144,9 @@ def _plans(
     if collective is not Collective.ALLREDUCE:
         raise ProgramError(f"{collective} has a rank that differs from the others: no orbit plan")
     for growth, count in _best(group, classes, block_mb, chunks):
-        for other, other_count in backwards:
+        for growth_back, other_count in backwards:
             if other_count == count:
-                both = _in_sequence(_backwards(back, other), _forwards(classes, growth))
+                both = _in_sequence(_backwards(back, growth_back), _forwards(classes, growth))
                 yield OrbitPlan.of(collective, count * group.ranks, group.generators, both)
 
 
@@ -156,14 +156,14 @@ def _best(
     """The best growths, each with its chunks a block; equal chunks for equal costs."""
     levels = levels_of(classes, group)
     fits = [c for c in chunks if c == min(chunks) or c * group.ranks <= _MAX_ITEMS]
-    made: list[tuple[float, int, Growth, int]] = []
+    attempts: list[tuple[float, int, Growth, int]] = []
 
     def attempt(count: int, share: float, step: float) -> float:
         size = block_mb / count
         growth = Grower(
             classes, levels, chunks=count, chunk_mb=size, batch_share=share, step=step
         ).run()
-        made.append((growth.total_us, len(made), growth, count))
+        attempts.append((growth.total_us, len(attempts), growth, count))
         return growth.total_us
 
     probe = min(fits, key=lambda c: (abs(c - _PROBE_CHUNKS), c))
@@ -174,8 +174,8 @@ def _best(
     for count in fits:
         for share, step in settings:
             attempt(count, share, step)
-    made.sort(key=lambda row: row[:2])
-    return [(growth, count) for _, _, growth, count in made[:_FINALISTS]]
+    attempts.sort(key=lambda row: row[:2])
+    return [(growth, count) for _, _, growth, count in attempts[:_FINALISTS]]
 
 
 def _settings(levels: tuple[Level, ...]) -> list[tuple[float, float]]:
@@ -241,6 +241,6 @@ def orbit_schedules(request: Request) -> Iterator[Schedule]:
     check_size(request)
     chunks = _CHUNKS if request.method.chunks is None else (per_rank(request),)
     for aim in request.aims:
-        found = plan_orbits(request.topology, request.collective, max(aim, 1), chunks=chunks)
-        request.report(f"{found.predicted_us:.4g} us")
-        yield expanded_schedule(found.plan, found.simulation)
+        orbit_plan = plan_orbits(request.topology, request.collective, max(aim, 1), chunks=chunks)
+        request.report(f"{orbit_plan.predicted_us:.4g} us")
+        yield expanded_schedule(orbit_plan.plan, orbit_plan.simulation)

@@ -79,7 +79,7 @@ def _tables(
     far = priced_distances(onward, cost)
     order = np.argsort(far, kind="stable").tolist()
     load = np.zeros(len(used))
-    made: list[tuple[np.ndarray, np.ndarray]] = []
+    tables: list[tuple[np.ndarray, np.ndarray]] = []
     for _ in range(chunks):
         following = np.full(len(far), -1)
         through = np.ones(len(far))
@@ -97,8 +97,8 @@ def _tables(
         for name in order:
             if name:
                 hops[name] = hops[onward[following[name], name]] + 1
-        made.append((following, hops))
-    return made
+        tables.append((following, hops))
+    return tables
 
 
 class _Exchange:

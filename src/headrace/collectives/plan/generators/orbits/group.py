@@ -37,20 +37,20 @@ class RegularGroup:
         while rank:
             rank, by = self._tree[rank]
             word.append(by)
-        made = np.arange(self.ranks, dtype=np.int32)
+        permutation = np.arange(self.ranks, dtype=np.int32)
         for index in reversed(word):
-            made = self.generators[index][made]
-        return made
+            permutation = self.generators[index][permutation]
+        return permutation
 
     @cached_property
     def table(self) -> np.ndarray:
         """Every element, int32 (ranks, ranks); for groups of a few thousand."""
-        made = np.empty((self.ranks, self.ranks), dtype=np.int32)
-        made[0] = np.arange(self.ranks)
+        permutations = np.empty((self.ranks, self.ranks), dtype=np.int32)
+        permutations[0] = np.arange(self.ranks)
         for rank, (parent, by) in self._tree.items():
             if rank:
-                made[rank] = self.generators[by][made[parent]]
-        return made
+                permutations[rank] = self.generators[by][permutations[parent]]
+        return permutations
 
     @cached_property
     def _tree(self) -> dict[int, tuple[int, int]]:
@@ -98,10 +98,10 @@ def group_of(topology: Topology) -> RegularGroup:
 def _generators(table: np.ndarray) -> np.ndarray:
     """A few rows of `table` that generate it, each the first not in the subgroup of the others."""
     ranks = len(table)
-    chosen: list[int] = []
-    while (label := orbits(ranks, table[chosen])).any():
-        chosen.append(int(np.argmax(label > 0)))
-    return np.ascontiguousarray(table[chosen], dtype=np.int32).reshape(len(chosen), ranks)
+    generators: list[int] = []
+    while (label := orbits(ranks, table[generators])).any():
+        generators.append(int(np.argmax(label > 0)))
+    return np.ascontiguousarray(table[generators], dtype=np.int32).reshape(len(generators), ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -176,18 +176,18 @@ def link_orbits(topology: Topology, perms: Iterable[np.ndarray]) -> np.ndarray:
 def capacity_orbits(topology: Topology, perms: Iterable[np.ndarray]) -> np.ndarray:
     """Return for every shared capacity the lowest index that `perms` take it to, int64."""
     members = [np.array(shared.links, dtype=np.int64) for shared in topology.shared]
-    known: dict[tuple[bytes, float], list[int]] = {}
+    capacities_of: dict[tuple[bytes, float], list[int]] = {}
     for index, links in enumerate(members):
         key = (np.sort(links).tobytes(), topology.shared[index].beta_us_per_mb)
-        known.setdefault(key, []).append(index)
+        capacities_of.setdefault(key, []).append(index)
     images: list[np.ndarray] = []
     for perm in perms:
         image = link_image(topology, perm)
-        taken = dict.fromkeys(known, 0)
+        taken = dict.fromkeys(capacities_of, 0)
         moved = np.empty(len(members), dtype=np.int64)
         for index, links in enumerate(members):
             key = (np.sort(image[links]).tobytes(), topology.shared[index].beta_us_per_mb)
-            moved[index] = known[key][taken[key]]
+            moved[index] = capacities_of[key][taken[key]]
             taken[key] += 1
         images.append(moved)
     return orbits(len(members), images)

@@ -268,16 +268,16 @@ def _fair_counts(
             poured[kind, links] = _pour(float(count[kind]), rate[links], ends[links])
         if np.abs(poured - before).max() < 1e-6:
             break
-    whole = np.floor(poured + 1e-6).astype(np.int64)
+    floors = np.floor(poured + 1e-6).astype(np.int64)
     for kind in np.argsort(allowed.sum(axis=1), kind="stable").tolist():
-        rest = poured[kind] - whole[kind]
-        for _ in range(int(count[kind] - whole[kind].sum())):
-            ends = start + (whole.sum(axis=0) + 1) / rate
+        remainder = poured[kind] - floors[kind]
+        for _ in range(int(count[kind] - floors[kind].sum())):
+            ends = start + (floors.sum(axis=0) + 1) / rate
             links = np.flatnonzero(allowed[kind])
-            best = links[np.lexsort((-rest[links], np.round(ends[links], 9)))[0]]
-            whole[kind, best] += 1
-            rest[best] -= 1.0
-    return whole
+            best = links[np.lexsort((-remainder[links], np.round(ends[links], 9)))[0]]
+            floors[kind, best] += 1
+            remainder[best] -= 1.0
+    return floors
 
 
 def _pour(amount: float, rate: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -69,13 +69,13 @@ def levels_of(classes: LinkClasses, group: RegularGroup) -> tuple[Level, ...]:
         return ()
     if group.seen_alike(classes.dst.tolist()).any():
         raise SymmetryError("the links do not join all ranks, needs a connected topology")
-    made: list[Level] = []
+    levels: list[Level] = []
     size = group.ranks
     while active:
         best, inside = _slowest(classes, group, active, size)
         label = _joined(classes, group, inside)
         lowest, part = np.unique(label, return_inverse=True)
-        made.append(
+        levels.append(
             Level(
                 groups=tuple(some for some in active if some not in inside),
                 part=part.ravel().astype(np.int64),
@@ -84,7 +84,7 @@ def levels_of(classes: LinkClasses, group: RegularGroup) -> tuple[Level, ...]:
             )
         )
         active, size = inside, int((label == 0).sum())
-    return tuple(made)
+    return tuple(levels)
 
 
 def _joined(classes: LinkClasses, group: RegularGroup, inside: list[LinkGroup]) -> np.ndarray:
@@ -97,11 +97,11 @@ def _slowest(
 ) -> tuple[float, list[LinkGroup]]:
     """The largest T(A) within what `active` joins (`size` ranks), and the groups of its A."""
     best, inside = -1.0, active
-    for chosen in _subsets(active):
-        parts = size / int((_joined(classes, group, chosen) == 0).sum())
-        rest = sum(some.rate for some in active if some not in chosen)
-        if rest and (parts - 1) / rest > best * _NOISE:
-            best, inside = (parts - 1) / rest, chosen
+    for subset in _subsets(active):
+        parts = size / int((_joined(classes, group, subset) == 0).sum())
+        outside_rate = sum(some.rate for some in active if some not in subset)
+        if outside_rate and (parts - 1) / outside_rate > best * _NOISE:
+            best, inside = (parts - 1) / outside_rate, subset
     return best, inside
 
 
@@ -141,8 +141,8 @@ def _rate(uses: np.ndarray) -> float:
     program = LinearProgram()
     program.add_columns(np.empty((0, uses.shape[1])), cost=-1.0)
     program.add_rows("capacity", -np.inf, 1.0, rows)
-    found = program.solve()
-    assert found.optimal, "a bounded feasible linear program failed"
+    solution = program.solve()
+    assert solution.optimal, "a bounded feasible linear program failed"
     # The prices bound the sum whatever the solver's error: scale them to cover every class.
-    prices = np.maximum(-found.duals["capacity"], 0.0)
+    prices = np.maximum(-solution.duals["capacity"], 0.0)
     return float(prices.sum() / (prices @ rows).min())

@@ -58,9 +58,9 @@ class Representatives:
     def order(self) -> np.ndarray:
         """Order among messages of one number: by representative, then by rank."""
         n = len(self.label)
-        made = np.empty(n, dtype=np.int64)
-        made[np.lexsort((np.arange(n), self.label))] = np.arange(n)
-        return made
+        positions = np.empty(n, dtype=np.int64)
+        positions[np.lexsort((np.arange(n), self.label))] = np.arange(n)
+        return positions
 
 
 @dataclass(kw_only=True)
@@ -136,8 +136,8 @@ def _subgroups(group: RegularGroup) -> Iterator[list[np.ndarray]]:
         while not np.array_equal(cycles[-1], np.arange(group.ranks)):
             cycles.append(perm[cycles[-1]])
         order = len(cycles)
-        made = [(k, cycles[k - 1]) for k in range(1, order) if order % k == 0]
-        powers.append([*made, (order, None)])
+        subgroups = [(k, cycles[k - 1]) for k in range(1, order) if order % k == 0]
+        powers.append([*subgroups, (order, None)])
     for choice in sorted(
         itertools.product(*powers), key=lambda some: float(np.prod([float(k) for k, _ in some]))
     ):
@@ -184,47 +184,49 @@ def simulate_orbits(
         raise InputError(f"total_bytes is {total_bytes}, needs at least 0")
     if costs is None or not np.array_equal(costs.group.generators, plan.generators):
         costs = OrbitCosts(topology=topology, group=RegularGroup(generators=plan.generators))
-    chosen = costs.representatives(np.unique(plan.sends["dst"]).tolist())
-    run = _event_loop(plan, costs, chosen, plan.demand.chunk_bytes(total_bytes) / BYTES_PER_MB)
+    representatives = costs.representatives(np.unique(plan.sends["dst"]).tolist())
+    run = _event_loop(
+        plan, costs, representatives, plan.demand.chunk_bytes(total_bytes) / BYTES_PER_MB
+    )
     run.until_done()
-    count = len(chosen.ranks)
+    count = len(representatives.ranks)
     return OrbitSimulation(
         total_us=max(run.end, default=0.0),
         start_us=np.array(run.begin).reshape(-1, count),
         finish_us=np.array(run.end).reshape(-1, count),
-        ranks=chosen.ranks,
-        label=chosen.label,
-        order=chosen.order,
+        ranks=representatives.ranks,
+        label=representatives.label,
+        order=representatives.order,
     )
 
 
 def _event_loop(
-    plan: OrbitPlan, costs: OrbitCosts, chosen: Representatives, chunk_mb: float
+    plan: OrbitPlan, costs: OrbitCosts, representatives: Representatives, chunk_mb: float
 ) -> EventLoop:
     """Return the loop over nodes: message m of representative r is node m * count + r."""
-    count, columns = len(chosen.ranks), costs.topology.columns
+    count, columns = len(representatives.ranks), costs.topology.columns
     first = np.searchsorted(plan.sends["message"], np.arange(plan.messages + 1))
     targets: list[int] = plan.sends["dst"][first[:-1]].tolist()
-    seen = {rank: costs.group.element(rank) for rank in chosen.ranks}
+    seen = {rank: costs.group.element(rank) for rank in representatives.ranks}
     resources: dict[tuple[str, int], int] = {}
 
     @cache
     def route(rank: int, to: int) -> tuple[float, list[tuple[int, float]]]:
         """Alpha and (resource, beta) of the link of `rank` that is rank 0's to `to`."""
         link = costs.link(rank, int(seen[rank][to]))
-        held = [(("link", int(chosen.link[link])), float(columns.beta_us_per_mb[link]))]
+        held = [(("link", int(representatives.link[link])), float(columns.beta_us_per_mb[link]))]
         for shared in costs.shared(link):
             beta = costs.topology.shared[shared].beta_us_per_mb
-            held.append((("shared", int(chosen.capacity[shared])), beta))
+            held.append((("shared", int(representatives.capacity[shared])), beta))
         numbered = [(resources.setdefault(key, len(resources)), beta) for key, beta in held]
         return float(columns.alpha_us[link]), numbered
 
     holds: list[list[tuple[int, float]]] = []
     for to, mb in zip(targets, (np.diff(first) * chunk_mb).tolist(), strict=True):
-        for rank in chosen.ranks:
+        for rank in representatives.ranks:
             alpha, held = route(rank, to)
             holds.append([(resource, alpha + beta * mb) for resource, beta in held])
-    waits, unlocks = _dependencies(plan, costs.group, chosen, targets)
+    waits, unlocks = _dependencies(plan, costs.group, representatives, targets)
     behind = [-1] * len(holds)
     last: dict[tuple[int, int], int] = {}
     for node in range(len(holds)):
@@ -236,7 +238,7 @@ def _event_loop(
 
 
 def _dependencies(
-    plan: OrbitPlan, group: RegularGroup, chosen: Representatives, targets: list[int]
+    plan: OrbitPlan, group: RegularGroup, representatives: Representatives, targets: list[int]
 ) -> tuple[list[int], list[list[int]]]:
     """For every node the number of nodes that it waits for, and the nodes that wait for it.
 
@@ -251,18 +253,18 @@ def _dependencies(
     """
     columns = {name: column.tolist() for name, column in plan.sends.items()}
     moves = plan.demand.collective is Collective.ALL_TO_ALL
-    count = len(chosen.ranks)
+    count = len(representatives.ranks)
     waits_for: list[set[int]] = [set() for _ in range(plan.messages * count)]
     elements = {to: group.element(to) for to in set(targets)}
     inverses = {to: np.argsort(element) for to, element in elements.items()}
     # For every representative, the one of the rank that it sees as rank 0 sees each rank.
-    like = chosen.label[np.stack([group.element(rank) for rank in chosen.ranks])]
+    like = representatives.label[np.stack([group.element(rank) for rank in representatives.ranks])]
     writers: dict[tuple[int, int, int], list[int]] = {}
     readers: dict[tuple[int, int, int], list[int]] = {}
 
     def wait(message: int, before: int, seen: int) -> None:
-        for c, other in enumerate(like[:, seen].tolist()):
-            waits_for[message * count + c].add(before * count + other)
+        for c, representative in enumerate(like[:, seen].tolist()):
+            waits_for[message * count + c].add(before * count + representative)
 
     for row, message in enumerate(columns["message"]):
         to, chunk = columns["dst"][row], columns["chunk"][row]
@@ -285,8 +287,8 @@ def _dependencies(
     unlocks: list[list[int]] = [[] for _ in waits_for]
     for node, before in enumerate(waits_for):
         before.discard(node)
-        for other in sorted(before):
-            unlocks[other].append(node)
+        for predecessor in sorted(before):
+            unlocks[predecessor].append(node)
     return [len(before) for before in waits_for], unlocks
 
 

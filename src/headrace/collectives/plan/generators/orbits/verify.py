@@ -231,7 +231,7 @@ def _none(rows: np.ndarray, what: str, does: str) -> None:
         _fail(f"{what}: row {int(rows[0])} {does}, which it must not")
 
 
-def _inverses(generators: np.ndarray, wanted: list[int]) -> Iterator[tuple[int, np.ndarray]]:
+def _inverses(generators: np.ndarray, sought: list[int]) -> Iterator[tuple[int, np.ndarray]]:
     """Yield every wanted rank x, with the inverse of the one element that takes rank 0 to x."""
     ranks = generators.shape[1]
     parent, by = np.full(ranks, -1), np.full(ranks, -1)
@@ -246,14 +246,14 @@ def _inverses(generators: np.ndarray, wanted: list[int]) -> Iterator[tuple[int, 
         _fail(f"no generator leads from rank 0 to rank {int(np.argmax(parent < 0))}")
     _acts_freely(generators, parent, by, queue)
     needed = {0}
-    for rank in wanted:
+    for rank in sought:
         at = rank
         while at not in needed:
             needed.add(at)
             at = int(parent[at])
     if len(needed) * ranks > _MAX_ELEMENTS:
         _fail(
-            f"rank 0 sends to {len(wanted)} ranks by {len(needed)} elements of the group on "
+            f"rank 0 sends to {len(sought)} ranks by {len(needed)} elements of the group on "
             f"{ranks} ranks, needs at most {_MAX_ELEMENTS // ranks}"
         )
     elements = {0: np.arange(ranks, dtype=np.int32)}
@@ -261,7 +261,7 @@ def _inverses(generators: np.ndarray, wanted: list[int]) -> Iterator[tuple[int, 
         if rank in needed:
             elements[rank] = generators[by[rank]][elements[int(parent[rank])]]
     inverse = np.empty(ranks, dtype=np.int64)
-    for rank in wanted:
+    for rank in sought:
         inverse[elements[rank]] = np.arange(ranks)
         yield rank, inverse
 

@@ -220,15 +220,17 @@ class _Search:
 
     def run_trials(self) -> None:
         """Connections, then chunk counts, then symmetries and policies."""
-        topology, given = self.request.topology, self._given()
-        first = given[:1] if self.request.method.chunks else given[1:2]
+        topology, chunk_counts = self.request.topology, self._given()
+        first = chunk_counts[:1] if self.request.method.chunks else chunk_counts[1:2]
         ways = connections(topology)
-        self._try_each((self._sized(way, chunks) for way in ways for chunks in first), _SHARES[0])
+        self._try_each(
+            (self._sized(sketch, chunks) for sketch in ways for chunks in first), _SHARES[0]
+        )
         if not any(self._promising(row, _FAR) for row in self._ranking()):
             return
         for row in self._ranking()[:2]:
-            bare = next(way for way in ways if way.internode == row.sketch.internode)
-            self._try_each((self._sized(bare, chunks) for chunks in given), _SHARES[1])
+            bare = next(sketch for sketch in ways if sketch.internode == row.sketch.internode)
+            self._try_each((self._sized(bare, chunks) for chunks in chunk_counts), _SHARES[1])
         if self.request.collective in _SYMMETRIC:
             for row in self._ranking()[:2]:
                 self._try_each(symmetries(row.sketch, topology), _SHARES[2])
@@ -346,7 +348,7 @@ class _Search:
         demand, effort = self._demand(row.sketch), self.plan.effort
         if demand.collective in _RELAYING:  # congestion shows late in time, early in prices
             effort = replace(effort, greedy=True)
-        made = synthesize_demand(
+        synthesis = synthesize_demand(
             row.logical,
             demand,
             self.total_bytes,
@@ -355,9 +357,9 @@ class _Search:
             engine=self.engine,
             progress=self._reporter(row.sketch.name),
         )
-        if self.best is None or made.physical_us < self.best[0].physical_us:
-            self.best = (made, row.sketch)
-        return made
+        if self.best is None or synthesis.physical_us < self.best[0].physical_us:
+            self.best = (synthesis, row.sketch)
+        return synthesis
 
     def _reporter(self, name: str) -> Callable[[str, float, SolverProgress | None], None]:
         def report(stage: str, best_us: float, progress: SolverProgress | None) -> None:
@@ -372,19 +374,19 @@ class _Search:
         return any(row.trial_us < float("inf") for row in self.rows)
 
     def _ranking(self) -> list[_Row]:
-        known = [row for row in self.rows if row.trial_us < float("inf")]
-        return sorted(known, key=lambda row: (row.trial_us, row.number))
+        timed = [row for row in self.rows if row.trial_us < float("inf")]
+        return sorted(timed, key=lambda row: (row.trial_us, row.number))
 
     def _demand(self, sketch: Sketch) -> Demand:
-        whole = self.request.collective is Collective.ALLREDUCE
-        return self.request.demand(sketch.chunkup * (self.request.ranks if whole else 1))
+        is_allreduce = self.request.collective is Collective.ALLREDUCE
+        return self.request.demand(sketch.chunkup * (self.request.ranks if is_allreduce else 1))
 
     def _given(self) -> tuple[int, ...]:
         """Chunk counts to try, of what a rank owns."""
         chunks = self.request.method.chunks
         if chunks is None:
-            whole = self.request.collective in (Collective.BROADCAST, Collective.REDUCE)
-            return tuple(k * _FINER_WHOLE if whole else k for k in self.plan.chunkups)
+            is_rooted = self.request.collective in (Collective.BROADCAST, Collective.REDUCE)
+            return tuple(k * _FINER_WHOLE if is_rooted else k for k in self.plan.chunkups)
         ranks = self.request.ranks if self.request.collective is Collective.ALLREDUCE else 1
         if chunks % ranks:
             raise ProgramError(
@@ -418,8 +420,10 @@ def sketch_schedules(request: Request) -> Iterator[Schedule]:
     """Sketches derived from the topology: `autosketch`."""
     check_size(request)
     for aim in request.aims:
-        found = autosketch(request, max(aim, 1))
-        request.report(f"{found.synthesis.physical_us:.4g} us with sketch '{found.sketch.name}'")
-        yield found.synthesis.schedule
-        if found.interrupted:
+        searched = autosketch(request, max(aim, 1))
+        request.report(
+            f"{searched.synthesis.physical_us:.4g} us with sketch '{searched.sketch.name}'"
+        )
+        yield searched.synthesis.schedule
+        if searched.interrupted:
             raise KeyboardInterrupt

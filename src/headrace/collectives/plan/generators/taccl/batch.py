@@ -28,19 +28,19 @@ def best_batches(
     count = len(release)
     high = _makespan(_single(count), release, tail, alpha, beta)
     best = _single(count)
-    whole = [(0, count)]
-    if _makespan(whole, release, tail, alpha, beta) < high:
-        best, high = whole, _makespan(whole, release, tail, alpha, beta)
+    one_batch = [(0, count)]
+    if _makespan(one_batch, release, tail, alpha, beta) < high:
+        best, high = one_batch, _makespan(one_batch, release, tail, alpha, beta)
     low = float((release + tail).max(initial=0.0)) + alpha + beta
     for _ in range(_STEPS):
         if high - low <= 1e-6 * max(high, 1.0):
             break
         middle = (low + high) / 2
-        found = _within(release, tail, alpha, beta, middle)
-        if found is None:
+        batches = _within(release, tail, alpha, beta, middle)
+        if batches is None:
             low = middle
         else:
-            best, high = found, min(middle, _makespan(found, release, tail, alpha, beta))
+            best, high = batches, min(middle, _makespan(batches, release, tail, alpha, beta))
     return best
 
 
@@ -82,12 +82,12 @@ def _within(
         done[end], last[end] = arrive[at], first[at]
     if not np.isfinite(done[count]):
         return None
-    made: list[tuple[int, int]] = []
+    batches: list[tuple[int, int]] = []
     end = count
     while end:
-        made.append((int(last[end]), end))
+        batches.append((int(last[end]), end))
         end = int(last[end])
-    return made[::-1]
+    return batches[::-1]
 
 
 def propose(timeline: WorkTimeline, crossing: np.ndarray) -> Iterator[tuple[str, list[list[int]]]]:

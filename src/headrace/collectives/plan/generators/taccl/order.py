@@ -26,7 +26,7 @@ def order_messages(
     work: Work,
     *,
     start: Sequence[float] | None = None,
-    wanted: Sequence[str] = HEURISTICS,
+    rules: Sequence[str] = HEURISTICS,
     enough_us: float = 0.0,
     interrupt: Callable[[], bool] | None = None,
 ) -> tuple[WorkTimeline, dict[str, float]]:
@@ -38,39 +38,39 @@ def order_messages(
     enough_us : lower bound; a timeline that attains it ends the search.
     interrupt : polled between heuristics, once there is a result.
     """
-    found: dict[str, float] = {}
+    total_us_of: dict[str, float] = {}
     best: WorkTimeline | None = None
-    for name, timeline in _all(work, start, wanted):
-        found[name] = timeline.total_us
+    for name, timeline in _all(work, start, rules):
+        total_us_of[name] = timeline.total_us
         if best is None or timeline.total_us < best.total_us - 1e-9:
             best = timeline
         if best.total_us <= enough_us * (1 + 1e-9) or (interrupt is not None and interrupt()):
             break
     assert best is not None
-    return best, found
+    return best, total_us_of
 
 
 def _all(
-    work: Work, start: Sequence[float] | None, wanted: Sequence[str]
+    work: Work, start: Sequence[float] | None, rules: Sequence[str]
 ) -> Iterator[tuple[str, WorkTimeline]]:
     if start is not None:
         yield "given", list_schedule(work, start)
     until, onward = work.paths
-    for name in wanted:
-        rule, way, lead = name.split("-")
-        if way == "forward":
+    for name in rules:
+        rule, direction, lead = name.split("-")
+        if direction == "forward":
             key = _ranks(onward, until) if rule == "longest" else _ranks(until, onward, True)
-            made = list_schedule(work, key, by_time=lead == "time")
+            timeline = list_schedule(work, key, by_time=lead == "time")
             if lead == "rule":  # the same order, but no link stands idle for it
-                made = list_schedule(work, made.start_us)
+                timeline = list_schedule(work, timeline.start_us)
         else:
             # Backwards in time the path from now is the path until now.
-            rest = [whole - lat for whole, lat in zip(onward, work.lats, strict=True)]
-            key = _ranks(until, rest) if rule == "longest" else _ranks(rest, until, True)
-            made = list_schedule(work.reversed(), key, by_time=lead == "time")
-            ends = (s + lat for s, lat in zip(made.start_us, work.lats, strict=True))
-            made = list_schedule(work, [-end for end in ends])
-        yield name, made
+            after_us = [onward_us - lat for onward_us, lat in zip(onward, work.lats, strict=True)]
+            key = _ranks(until, after_us) if rule == "longest" else _ranks(after_us, until, True)
+            timeline = list_schedule(work.reversed(), key, by_time=lead == "time")
+            ends = (s + lat for s, lat in zip(timeline.start_us, work.lats, strict=True))
+            timeline = list_schedule(work, [-end for end in ends])
+        yield name, timeline
 
 
 def _ranks(first: Sequence[float], second: Sequence[float], short: bool = False) -> list[float]:

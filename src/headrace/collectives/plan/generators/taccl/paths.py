@@ -54,19 +54,19 @@ class RouteCandidate:
         """Return when the sends start, in the order of `work.spreading`; `reverse`: backwards."""
         if self.used is None:
             return None
-        made = self.used[self.trees >= 0]
-        return (-made if reverse else made).tolist()
+        order = self.used[self.trees >= 0]
+        return (-order if reverse else order).tolist()
 
 
 def _policy(problem: RouteProblem) -> tuple[float, np.ndarray]:
     """Return 1 if few links of the switches are wanted, -1 if many, 0 if any; and those links."""
     signs = {Policy.MIN: 1.0, Policy.MAX: -1.0}
     edges = problem.logical.hyperedges
-    chosen = [signs.get(edge.chosen(problem.chunk_mb * 1e6), 0.0) for edge in edges]
+    preferences = [signs.get(edge.chosen(problem.chunk_mb * 1e6), 0.0) for edge in edges]
     links = np.zeros(len(problem.costs.src), bool)
     for edge in edges:
         links[list(edge.links)] = True
-    return (chosen[0] if chosen else 0.0), links
+    return (preferences[0] if preferences else 0.0), links
 
 
 def _candidate(
@@ -106,7 +106,7 @@ def route_candidates(
     effort = watch.effort
     greedy = effort.greedy or watch.engine is None
     trees = priced_trees(problem, rounds=effort.rounds, interrupt=watch.stopped) if greedy else []
-    priced = [_candidate(problem, f"priced {number}", each) for number, each in enumerate(trees)]
+    priced = [_candidate(problem, f"priced {number}", tree) for number, tree in enumerate(trees)]
     matched = _matched(problem, watch) if greedy else []
     searched = _searched(problem, watch)
     results: dict[str, Result] = {}
@@ -115,8 +115,8 @@ def route_candidates(
     done = min((row.total_us for row in (*matched, *searched)), default=float("inf"))
     # A schedule that attains the lower bound of all routes needs no proof.
     enough = max(watch.good_us, least_time(problem)) * (1 + 1e-9)
-    wanted = effort.route_work and binaries <= effort.route_binaries and done > enough
-    if wanted and not watch.stopped():
+    needs_exact = effort.route_work and binaries <= effort.route_binaries and done > enough
+    if needs_exact and not watch.stopped():
         starts = sorted((*priced, *matched), key=_by_lower)
         # Time per unit of work grows steeply with the model; small models are solved to a proof.
         share = (1000 / max(1, binaries)) ** 4.2 if binaries < _SMALL else min(1.0, 1000 / binaries)
@@ -128,10 +128,10 @@ def route_candidates(
             modelled.append(_candidate(problem, "model", trees))
     # Candidates with schedules are compared by them; the best of every other kind is added.
     timed = sorted((*matched, *searched), key=_by_total)
-    rest = [*modelled, *sorted(priced, key=_by_lower)]
-    kept = timed[: max(1, effort.ordered - len(rest[:2]))] + rest
+    untimed = [*modelled, *sorted(priced, key=_by_lower)]
+    ordered = timed[: max(1, effort.ordered - len(untimed[:2]))] + untimed
     distinct: dict[bytes, RouteCandidate] = {}
-    for row in kept:
+    for row in ordered:
         distinct.setdefault(row.trees.tobytes(), row)
     return list(distinct.values())[: max(1, effort.ordered)], results
 
@@ -146,7 +146,7 @@ def _matched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
     restarts = max(1, min(effort.restarts, effort.choices // max(1, choices)))
     enough_us = max(least_time(problem), watch.good_us)
     sign, _ = _policy(problem)
-    made: list[RouteCandidate] = []
+    candidates: list[RouteCandidate] = []
     for number in range(restarts):
         weights = replace(_WEIGHTS[number % len(_WEIGHTS)], fresh=-0.1 * sign)
         trees, used, total = matched_trees(
@@ -154,25 +154,25 @@ def _matched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
         )
         if not (trees >= 0)[problem.deliveries.targets].all():
             continue
-        made.append(_candidate(problem, f"matched {number}", trees, used, total))
-        attained = made and min(row.total_us for row in made) <= enough_us * (1 + 1e-9)
+        candidates.append(_candidate(problem, f"matched {number}", trees, used, total))
+        attained = candidates and min(row.total_us for row in candidates) <= enough_us * (1 + 1e-9)
         # A policy chooses among several that are equally fast.
         if watch.stopped() or (attained and number + 1 >= (_FOR_POLICY if sign > 0 else 1)):
             break
-    return sorted(made, key=_by_total)[: max(1, effort.ordered)]
+    return sorted(candidates, key=_by_total)[: max(1, effort.ordered)]
 
 
 def _searched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
     if watch.engine is None or watch.stopped():
         return []
     settings = SearchSettings(seed=watch.seed, restarts=watch.effort.restarts)
-    found = problem.search(watch.engine, settings)
+    searched = problem.search(watch.engine, settings)
     index = problem.logical.topology.link_index
-    sends = found.sends
+    sends = searched.sends
     pairs = zip(sends.src.tolist(), sends.dst.tolist(), strict=True)
     links = [index[pair] for pair in pairs]
     trees = np.full(problem.deliveries.targets.shape, -1, np.int32)
     used = np.full(trees.shape, np.inf)
     trees[sends.chunk, sends.dst] = links
     used[sends.chunk, sends.dst] = sends.start_us
-    return [_candidate(problem, "engine", trees, used, found.total_us)]
+    return [_candidate(problem, "engine", trees, used, searched.total_us)]

@@ -51,30 +51,30 @@ class RouteModel:
 
     def values(self, trees: np.ndarray) -> np.ndarray | None:
         """Return the variables' values for `trees`; None if they break a symmetry."""
-        problem, made = self.problem, np.zeros(self.model.variables)
+        problem, solution = self.problem, np.zeros(self.model.variables)
         rows, ranks = np.nonzero(trees >= 0)
         sent = np.zeros((problem.deliveries.chunks, len(problem.costs.src)))
         sent[rows, trees[rows, ranks]] = 1.0
         there = self.sent >= 0
-        made[self.sent[there]] = sent[there]
-        if not np.array_equal(made[self.sent[there]], sent[there]):
+        solution[self.sent[there]] = sent[there]
+        if not np.array_equal(solution[self.sent[there]], sent[there]):
             return None
         time = arrivals(problem, trees)
-        known = (self.start >= 0) & np.isfinite(time)
-        np.maximum.at(made, self.start[known], time[known])
+        reachable = (self.start >= 0) & np.isfinite(time)
+        np.maximum.at(solution, self.start[reachable], time[reachable])
         idle = (self.start >= 0) & ~np.isfinite(time)
         lower, _ = self.model.bounds()
-        np.maximum.at(made, self.start[idle], lower[self.start[idle]])
-        made[self.time] = lower_time(problem, trees)
+        np.maximum.at(solution, self.start[idle], lower[self.start[idle]])
+        solution[self.time] = lower_time(problem, trees)
         loaded = np.asarray(sent.any(axis=0))
-        chosen = self.used >= 0
-        np.maximum.at(made, self.used[chosen], loaded[chosen].astype(float))
+        modelled = self.used >= 0
+        np.maximum.at(solution, self.used[modelled], loaded[modelled].astype(float))
         if self.extreme >= 0:
             link, column, us = self.loads
-            load = np.bincount(link, weights=us * made[column])[np.unique(link)]
+            load = np.bincount(link, weights=us * solution[column])[np.unique(link)]
             most = problem.logical.strategy is Strategy.MINMAX
-            made[self.extreme] = load.max() if most else load.min()
-        return made
+            solution[self.extreme] = load.max() if most else load.min()
+        return solution
 
     def trees(self, values: np.ndarray) -> np.ndarray:
         """Return the trees of a solution, without branches that reach no target."""
@@ -84,14 +84,14 @@ class RouteModel:
         taken = values[self.sent[chunk, link]] > 0.5
         chunk, link = chunk[taken], link[taken]
         made[chunk, problem.costs.dst[link]] = link
-        wanted = problem.deliveries.targets.copy()
+        unserved = problem.deliveries.targets.copy()
         for _ in range(made.shape[1]):
-            rows, ranks = np.nonzero((made >= 0) & wanted)
+            rows, ranks = np.nonzero((made >= 0) & unserved)
             parents = problem.costs.src[made[rows, ranks]]
-            if wanted[rows, parents].all():
+            if unserved[rows, parents].all():
                 break
-            wanted[rows, parents] = True
-        made[~wanted] = -1
+            unserved[rows, parents] = True
+        made[~unserved] = -1
         return made
 
 
@@ -113,8 +113,8 @@ def encode_routes(problem: RouteProblem, horizon: float) -> RouteModel:
     s = model.add_variables(len(earliest), lower=earliest, upper=latest)
     start = np.where(start >= 0, s[np.maximum(start, 0)], -1)
     time = int(model.add_variables(1, upper=horizon, cost=1.0)[0])  # 5.1
-    wanted = np.unique(start[problem.deliveries.targets])
-    model.add_differences(time, wanted)  # 5.2
+    target_starts = np.unique(start[problem.deliveries.targets])
+    model.add_differences(time, target_starts)  # 5.2
     _causality(model, problem, sent, start)
     _delivery(model, problem, sent)
     loads = _loads(model, problem, sent, time)
@@ -137,12 +137,14 @@ def solve_routes(
 ) -> tuple[RouteModel, np.ndarray | None, Result]:
     """Solve the model from the best of `starts`; return it, its trees (or None) and the result."""
     horizon = min(lower_time(problem, trees) for trees in starts) * (1 + 1e-6) + 1e-6
-    made = encode_routes(problem, horizon)
-    given = [made.values(trees) for trees in starts if lower_time(problem, trees) <= horizon]
-    first = next((values for values in given if values is not None), None)
-    result = solve(made.model, replace(parameters, start=first))
-    trees = made.trees(result.values) if result.values is not None else None
-    return made, trees, result
+    encoded = encode_routes(problem, horizon)
+    start_values = [
+        encoded.values(trees) for trees in starts if lower_time(problem, trees) <= horizon
+    ]
+    first = next((values for values in start_values if values is not None), None)
+    result = solve(encoded.model, replace(parameters, start=first))
+    trees = encoded.trees(result.values) if result.values is not None else None
+    return encoded, trees, result
 
 
 def _classes(size: int, pairs: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
@@ -224,8 +226,8 @@ def _delivery(model: LinearModel, problem: RouteProblem, sent: np.ndarray) -> No
     dst = costs.dst[link]
     n = deliveries.ranks
     place, columns = chunk * n + dst, sent[chunk, link]
-    wanted = deliveries.targets.ravel()
-    _unique_rows(model, place, columns, np.ones(len(place)), np.where(wanted, 1.0, 0.0), 1.0)
+    is_target = deliveries.targets.ravel()
+    _unique_rows(model, place, columns, np.ones(len(place)), np.where(is_target, 1.0, 0.0), 1.0)
     # Sends from a rank that does not want the chunk must not exceed its receives.
     src = costs.src[link]
     relays = ~deliveries.targets[chunk, src] & (src != deliveries.origin[chunk])
@@ -285,17 +287,22 @@ def _unique_rows(
     table.sum_duplicates()
     table.sort_indices()
     seen: set[tuple[bytes, bytes, float]] = set()
-    kept: list[int] = []
+    distinct_rows: list[int] = []
     first = table.indptr
     for row in np.flatnonzero(np.diff(first)).tolist():
         part = slice(first[row], first[row + 1])
         key = (table.indices[part].tobytes(), table.data[part].tobytes(), float(lower[row]))
         if key not in seen:
             seen.add(key)
-            kept.append(row)
-    chosen = sparse.coo_array(table[kept])
+            distinct_rows.append(row)
+    distinct = sparse.coo_array(table[distinct_rows])
     model.add_rows(
-        chosen.row, chosen.col, chosen.data, lower=lower[kept], upper=upper, count=len(kept)
+        distinct.row,
+        distinct.col,
+        distinct.data,
+        lower=lower[distinct_rows],
+        upper=upper,
+        count=len(distinct_rows),
     )
 
 
@@ -310,7 +317,7 @@ def _loads(model: LinearModel, problem: RouteProblem, sent: np.ndarray, time: in
     # Every (chunk, link) loads each resource of the link; columns are in the order of links.
     first = np.searchsorted(of_link, np.arange(len(problem.costs.src) + 1))
     entry = np.concatenate([np.arange(first[at], first[at + 1]) for at in link])
-    rows, held = resource[entry], us[entry]
+    rows, hold_us = resource[entry], us[entry]
     taken = np.repeat(columns, first[link + 1] - first[link])
     lower = np.zeros(problem.costs.resources)
     busy = np.unique(rows)
@@ -318,7 +325,7 @@ def _loads(model: LinearModel, problem: RouteProblem, sent: np.ndarray, time: in
         model,
         np.concatenate((rows, busy)),
         np.concatenate((taken, np.full(len(busy), time))),
-        np.concatenate((-held, np.ones(len(busy)))),
+        np.concatenate((-hold_us, np.ones(len(busy)))),
         lower,
         np.inf,
     )

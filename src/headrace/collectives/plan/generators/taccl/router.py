@@ -46,12 +46,12 @@ def least_time(problem: RouteProblem) -> float:
     least = float(earliest_arrivals(problem)[deliveries.targets].max(initial=0.0))
     for rank in range(deliveries.ranks):
         mine = np.unique(slowest[(costs.dst == rank) & usable])
-        wanted = int(deliveries.targets[:, rank].sum())
-        if not wanted or not len(mine) or hold[mine].min() <= 0.0:
+        chunks_due = int(deliveries.targets[:, rank].sum())
+        if not chunks_due or not len(mine) or hold[mine].min() <= 0.0:
             continue
-        times = np.unique(np.round(np.outer(hold[mine], np.arange(1, wanted + 1)).ravel(), 9))
+        times = np.unique(np.round(np.outer(hold[mine], np.arange(1, chunks_due + 1)).ravel(), 9))
         taken = np.floor(times[:, None] / hold[mine][None, :] + 1e-9).sum(axis=1)
-        least = max(least, float(times[int(np.argmax(taken >= wanted))]))
+        least = max(least, float(times[int(np.argmax(taken >= chunks_due))]))
     return least
 
 
@@ -63,11 +63,11 @@ def earliest_arrivals(problem: RouteProblem) -> np.ndarray:
     rows, links = np.nonzero(problem.allowed)
     for _ in range(deliveries.ranks):
         reach = time[rows, costs.src[links]] + costs.lat[links]
-        made = time.copy()
-        np.minimum.at(made, (rows, costs.dst[links]), reach)
-        if np.array_equal(made, time):
+        arrivals = time.copy()
+        np.minimum.at(arrivals, (rows, costs.dst[links]), reach)
+        if np.array_equal(arrivals, time):
             break
-        time = made
+        time = arrivals
     return time
 
 
@@ -94,13 +94,13 @@ def priced_trees(
     interrupt: Callable[[], bool] | None = None,
 ) -> list[np.ndarray]:
     """Return trees by price, best by `lower_time` first, one for each way to grow them."""
-    made: list[tuple[float, int, np.ndarray]] = []
+    priced: list[tuple[float, int, np.ndarray]] = []
     for number, reach in enumerate(_REACH if problem.broadcasting else _REACH[:1]):
         trees, value = _Pricing(problem, reach).route(rounds, interrupt)
-        made.append((value, number, trees))
+        priced.append((value, number, trees))
         if interrupt is not None and interrupt():
             break
-    return [trees for _, _, trees in sorted(made, key=lambda row: row[:2])]
+    return [trees for _, _, trees in sorted(priced, key=lambda row: row[:2])]
 
 
 class _Pricing:
@@ -126,7 +126,7 @@ class _Pricing:
 
     def _reroute(self, chunk: int) -> None:
         problem = self._problem
-        orbit = [other for other, _ in problem.orbits[chunk]]
+        orbit = [image for image, _ in problem.orbits[chunk]]
         old = self._trees[orbit]
         self._counts -= np.bincount(old[old >= 0], minlength=len(self._counts))
         tree = self._grow(chunk, self._prices())
@@ -137,8 +137,8 @@ class _Pricing:
     def _prices(self) -> list[float]:
         """Return each link's price: its own time, and that of its resources weighted by load."""
         costs = self._problem.costs
-        held = self._us * self._counts[self._link]
-        load = np.bincount(self._resource, weights=held, minlength=costs.resources)
+        link_load_us = self._us * self._counts[self._link]
+        load = np.bincount(self._resource, weights=link_load_us, minlength=costs.resources)
         price = np.exp(_STEEPNESS * load / max(float(load.max(initial=0.0)), 1e-12)) - 1.0
         paid = np.bincount(
             self._link, weights=self._us * price[self._resource], minlength=len(costs.src)
@@ -152,10 +152,10 @@ class _Pricing:
         """
         problem, lat = self._problem, self._problem.costs.lat
         adjacent = self._links_of(problem.allowed[chunk])
-        wanted = problem.deliveries.targets[chunk].tolist()
-        missing = sum(wanted)
-        n = len(wanted)
-        way = [-1] * n
+        is_target = problem.deliveries.targets[chunk].tolist()
+        missing = sum(is_target)
+        n = len(is_target)
+        arriving_link = [-1] * n
         src = problem.costs.src
         tree = np.full(n, -1, np.int32)
         joined = [False] * n
@@ -166,17 +166,17 @@ class _Pricing:
             cost, rank, by, depth = heappop(heap)
             if settled[rank]:
                 continue
-            settled[rank], way[rank] = True, by
-            if wanted[rank]:
+            settled[rank], arriving_link[rank] = True, by
+            if is_target[rank]:
                 at = rank
-                while way[at] >= 0 and not joined[at]:
-                    joined[at], tree[at] = True, way[at]
-                    at = int(src[way[at]])
+                while arriving_link[at] >= 0 and not joined[at]:
+                    joined[at], tree[at] = True, arriving_link[at]
+                    at = int(src[arriving_link[at]])
                 missing -= 1
                 cost = self._reach * depth
-            for link, other in adjacent[rank]:
-                if not settled[other]:
-                    heappush(heap, (cost + price[link], other, link, depth + float(lat[link])))
+            for link, neighbour in adjacent[rank]:
+                if not settled[neighbour]:
+                    heappush(heap, (cost + price[link], neighbour, link, depth + float(lat[link])))
         return tree
 
     def _links_of(self, allowed: np.ndarray) -> list[list[tuple[int, int]]]:
@@ -296,10 +296,10 @@ class _Matching:
         costs, links = self._problem.costs, self._problem.group.links
         chunk, link = int(self._chunk[at]), int(self._link[at])
         last = 0.0
-        for other, element in self._problem.orbits[chunk]:
+        for chunk_image, element in self._problem.orbits[chunk]:
             image = int(links[element, link])
             src, dst = int(costs.src[image]), int(costs.dst[image])
-            begin = float(self._there[other, src])
+            begin = float(self._there[chunk_image, src])
             for resource, _ in costs.route[image]:
                 begin = max(begin, self._free[resource])
             alpha = float(costs.alpha[image])
@@ -308,10 +308,10 @@ class _Matching:
                 for sharing in self._sharing[resource]:
                     self._link_free[sharing] = max(self._link_free[sharing], self._free[resource])
             end = begin + alpha + float(costs.beta[image])
-            self._trees[other, dst], self._used[other, dst] = image, begin
-            self._there[other, dst] = end
-            self._covered[other] |= self._inside[other][dst]
-            self._holders[other] += 1
+            self._trees[chunk_image, dst], self._used[chunk_image, dst] = image, begin
+            self._there[chunk_image, dst] = end
+            self._covered[chunk_image] |= self._inside[chunk_image][dst]
+            self._holders[chunk_image] += 1
             self._missing[dst] -= 1
             self._busy[image] = True
             last = max(last, end)

@@ -50,9 +50,9 @@ class ChunkCosts:
     def of(cls, topology: Topology, chunk_mb: float) -> "ChunkCosts":
         """Return the costs of chunks of `chunk_mb` MB."""
         links = topology.links
-        made, count = resource_routes(topology, range(len(links)))
+        routes, count = resource_routes(topology, range(len(links)))
         route = tuple(
-            tuple((resource, beta * chunk_mb) for resource, beta in made[index])
+            tuple((resource, beta * chunk_mb) for resource, beta in routes[index])
             for index in range(len(links))
         )
         return cls(
@@ -145,17 +145,17 @@ class RouteProblem:
         costs, n = self.costs, self.deliveries.ranks
         host = np.array(self.logical.topology.rank_host)
         local = self.allowed & (host[costs.src] == host[costs.dst])
-        known: dict[bytes, np.ndarray] = {}
+        reach_of: dict[bytes, np.ndarray] = {}
         for row in local:
-            if (key := row.tobytes()) not in known:
+            if (key := row.tobytes()) not in reach_of:
                 graph = csr_array((np.ones(row.sum()), (costs.src[row], costs.dst[row])), (n, n))
-                known[key] = np.isfinite(shortest_path(graph, unweighted=True))
-        return [known[row.tobytes()] for row in local]
+                reach_of[key] = np.isfinite(shortest_path(graph, unweighted=True))
+        return [reach_of[row.tobytes()] for row in local]
 
     @cached_property
     def images(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """For every symmetry: images of ranks, links and chunks; links that must follow it."""
-        made: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+        mapped: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
         for symmetry in self.logical.symmetries:
             links = mapped_links(self.logical.topology, symmetry)
             chunks = mapped_chunks(self.deliveries, symmetry)
@@ -169,8 +169,8 @@ class RouteProblem:
                     f"{self.costs.dst[link]}, its image may not use the link's image: make the "
                     "relay map symmetric"
                 )
-            made.append((symmetry.image.astype(np.int64), links, chunks, bound))
-        return made
+            mapped.append((symmetry.image.astype(np.int64), links, chunks, bound))
+        return mapped
 
     @cached_property
     def group(self) -> AutomorphismGroup:
@@ -181,12 +181,12 @@ class RouteProblem:
             for ranks, moved, items, _ in self.images
         ]
         elements = [np.arange(n + links + self.deliveries.chunks)]
-        known, at = {elements[0].tobytes()}, 0
+        seen, at = {elements[0].tobytes()}, 0
         while at < len(elements) and len(elements) < _MAX_GROUP:
             for generator in generators:
                 image = generator[elements[at]]
-                if image.tobytes() not in known:
-                    known.add(image.tobytes())
+                if image.tobytes() not in seen:
+                    seen.add(image.tobytes())
                     elements.append(image)
             at += 1
         table = np.stack(elements)
@@ -199,21 +199,23 @@ class RouteProblem:
     @cached_property
     def orbits(self) -> dict[int, list[tuple[int, int]]]:
         """By the first chunk of each orbit: its chunks, and elements that map the first there."""
-        made: dict[int, list[tuple[int, int]]] = {}
+        orbit_of: dict[int, list[tuple[int, int]]] = {}
         seen: set[int] = set()
         for chunk in range(self.deliveries.chunks):
             if chunk not in seen:
                 images = self.group.chunks[:, chunk].tolist()
-                made[chunk] = [(image, images.index(image)) for image in sorted(set(images))]
+                orbit_of[chunk] = [(image, images.index(image)) for image in sorted(set(images))]
                 seen.update(images)
-        return made
+        return orbit_of
 
     def spread(self, chunk: int, tree: np.ndarray, trees: np.ndarray) -> None:
         """Copy the tree of an orbit's first chunk to the whole orbit, moved by the symmetry."""
         used = np.flatnonzero(tree >= 0)
-        for other, element in self.orbits[chunk]:
-            trees[other] = -1
-            trees[other, self.group.ranks[element][used]] = self.group.links[element][tree[used]]
+        for chunk_image, element in self.orbits[chunk]:
+            trees[chunk_image] = -1
+            trees[chunk_image, self.group.ranks[element][used]] = self.group.links[element][
+                tree[used]
+            ]
 
     def search(self, engine: SearchEngine, settings: SearchSettings) -> SearchResult:
         """Return the best schedule that an engine finds over the links allowed."""
@@ -243,15 +245,15 @@ def _allowed(logical: LogicalTopology, deliveries: Deliveries, costs: ChunkCosts
             on_path = np.zeros(n, bool)
             targets = np.flatnonzero(deliveries.targets[chunk])
             for distance in measures[key]:
-                whole = distance[origin, targets]
-                if not np.isfinite(whole).all():
-                    lost = int(targets[~np.isfinite(whole)][0])
+                target_distance = distance[origin, targets]
+                if not np.isfinite(target_distance).all():
+                    lost = int(targets[~np.isfinite(target_distance)][0])
                     raise SketchError(
                         f"chunk {chunk} of rank {origin} cannot reach rank {lost} over the links "
                         "that the sketch leaves it; check internode_conn and the relay map"
                     )
                 through = distance[origin][:, None] + distance[:, targets]
-                on_path |= (through <= whole * (1 + 1e-9) + 1e-9).any(axis=1)
+                on_path |= (through <= target_distance * (1 + 1e-9) + 1e-9).any(axis=1)
             row = usable & on_path[costs.src] & on_path[costs.dst] & (costs.dst != origin)
             allowed[chunk] = row
     return allowed

@@ -34,7 +34,7 @@ def batched(
     interrupt: Callable[[], bool] | None = None,
 ) -> tuple[WorkTimeline, dict[str, float]]:
     """Try to batch the messages of `base`; return the best timeline and each way's time (us)."""
-    best, found = base, {}
+    best, total_us_of = base, {}
     source = base
     for number in range(rounds):
         improved = False
@@ -43,16 +43,16 @@ def batched(
             if not work.is_acyclic:
                 continue
             key = _carried(source, batches)
-            made, _ = order_messages(work, start=key, wanted=_QUICK, interrupt=interrupt)
-            found[f"{name}, round {number + 1}"] = made.total_us
-            if made.total_us < best.total_us - 1e-9:
-                best, improved = made, True
+            timeline, _ = order_messages(work, start=key, rules=_QUICK, interrupt=interrupt)
+            total_us_of[f"{name}, round {number + 1}"] = timeline.total_us
+            if timeline.total_us < best.total_us - 1e-9:
+                best, improved = timeline, True
             if interrupt is not None and interrupt():
-                return best, found
+                return best, total_us_of
         if not improved:
             break
         source = list_schedule(base.work, _spread(base.work, best))
-    return best, found
+    return best, total_us_of
 
 
 def _carried(source: WorkTimeline, batches: Sequence[Sequence[int]]) -> list[float]:
@@ -100,7 +100,7 @@ class ScheduleModel:
 
     def values(self, batches: Sequence[Sequence[int]], timeline: WorkTimeline) -> np.ndarray:
         """Return the variables' values for a timeline of the merged work (see `merged`)."""
-        work, made = self.work, np.zeros(self.model.variables)
+        work, solution = self.work, np.zeros(self.model.variables)
         starts, counts = np.array(_spread(work, timeline)), np.ones(work.size)
         place = np.ones(work.size)
         together = {(a, b) for batch in batches for a, b in pairwise(batch)}
@@ -109,30 +109,30 @@ class ScheduleModel:
             place[list(batch)] = np.arange(1, len(batch) + 1)
         links = np.array(work.link)
         alpha, beta = work.costs.alpha[links], work.costs.beta[links]
-        made[self.send] = starts
-        made[self.arrive] = starts + alpha + beta * counts
+        solution[self.send] = starts
+        solution[self.arrive] = starts + alpha + beta * counts
         for (at, resource), variable in self.held.items():
             us = dict(work.costs.route[work.link[at]]).get(resource, beta[at])
-            made[variable] = starts[at] + alpha[at] + us * place[at]
+            solution[variable] = starts[at] + alpha[at] + us * place[at]
         for (a, b), variable in zip(self.pairs.tolist(), self.joined.tolist(), strict=True):
-            made[variable] = float((a, b) in together)
-        made[self.time] = float(made[self.arrive].max(initial=0.0))
-        return made
+            solution[variable] = float((a, b) in together)
+        solution[self.time] = float(solution[self.arrive].max(initial=0.0))
+        return solution
 
     def batches(self, values: np.ndarray) -> list[list[int]]:
         """Return the batches of a solution."""
         runs: dict[int, list[int]] = {}
-        made: list[list[int]] = []
+        batches: list[list[int]] = []
         for (a, b), on in zip(self.pairs.tolist(), values[self.joined] > 0.5, strict=True):
             if not on:
                 continue
             run = runs.pop(a, None)
             if run is None:
                 run = [a]
-                made.append(run)
+                batches.append(run)
             run.append(b)
             runs[b] = run
-        return made
+        return batches
 
 
 _ARRIVAL = -1  # stands for the slowest resource in the keys of running counts
@@ -157,7 +157,7 @@ def encode_schedule(order: WorkTimeline, crossing: np.ndarray, horizon: float) -
     arrive = model.add_variables(work.size, lower=until + lat, upper=latest + lat)
     time = int(model.add_variables(1, upper=horizon, cost=1.0)[0])  # 5.1
     model.add_differences(time, arrive)  # 5.2
-    waits = [(at, other) for at in range(work.size) for other in work.before[at]]
+    waits = [(at, predecessor) for at in range(work.size) for predecessor in work.before[at]]
     table = np.array(waits, np.int64).reshape(-1, 2)
     model.add_differences(send[table[:, 0]], arrive[table[:, 1]])  # 5.4
     model.add_differences(arrive, send, lat)  # 5.18
@@ -165,8 +165,8 @@ def encode_schedule(order: WorkTimeline, crossing: np.ndarray, horizon: float) -
     pairs = _pairs(order, crossing, queues)
     joined = model.add_binaries(len(pairs))
     at_pair = {(int(a), int(b)): int(j) for (a, b), j in zip(pairs, joined, strict=True)}
-    held: dict[tuple[int, int], int] = {}
-    made = ScheduleModel(
+    held_pairs: dict[tuple[int, int], int] = {}
+    encoded = ScheduleModel(
         work=work,
         model=model,
         send=send,
@@ -174,12 +174,12 @@ def encode_schedule(order: WorkTimeline, crossing: np.ndarray, horizon: float) -
         pairs=pairs,
         joined=joined,
         time=time,
-        held=held,
+        held=held_pairs,
     )
-    _together(made, until, horizon)
+    _together(encoded, until, horizon)
     for resource, queue in enumerate(queues):
-        _queue(made, resource, queue, at_pair)
-    return made
+        _queue(encoded, resource, queue, at_pair)
+    return encoded
 
 
 def schedule_exactly(
@@ -209,19 +209,19 @@ def schedule_exactly(
         order=[at for row in members for at in row],
         total_us=best.total_us,
     )
-    made = encode_schedule(order, crossing, best.total_us * (1 + 1e-9) + 1e-6)
+    encoded = encode_schedule(order, crossing, best.total_us * (1 + 1e-9) + 1e-6)
     # Without pairs the order is the only choice, and the solver only confirms it.
-    start = made.values([row for row in members if len(row) > 1], order)
-    result = solve(made.model, replace(parameters, start=start))
+    start = encoded.values([row for row in members if len(row) > 1], order)
+    result = solve(encoded.model, replace(parameters, start=start))
     if result.values is None:
         return best, result
-    batches = made.batches(result.values)
+    batches = encoded.batches(result.values)
     joined = merged(work, batches)
     if not joined.is_acyclic:
         return best, result
-    planned = replace(order, start_us=result.values[made.send].tolist())
-    found, _ = order_messages(joined, start=_carried(planned, batches), wanted=())
-    return (found if found.total_us < best.total_us - 1e-9 else best), result
+    planned = replace(order, start_us=result.values[encoded.send].tolist())
+    reordered, _ = order_messages(joined, start=_carried(planned, batches), rules=())
+    return (reordered if reordered.total_us < best.total_us - 1e-9 else best), result
 
 
 def _queues(order: WorkTimeline) -> list[list[int]]:
@@ -254,37 +254,37 @@ def _pairs(order: WorkTimeline, crossing: np.ndarray, queues: list[list[int]]) -
     ).reshape(-1, 2)
 
 
-def _together(made: ScheduleModel, until: np.ndarray, horizon: float) -> None:
+def _together(encoded: ScheduleModel, until: np.ndarray, horizon: float) -> None:
     """5.16 to 5.18 along the batches."""
-    if not len(made.pairs):
+    if not len(encoded.pairs):
         return
-    model, work, costs = made.model, made.work, made.work.costs
-    a, b, j = made.pairs[:, 0], made.pairs[:, 1], made.joined
+    model, work, costs = encoded.model, encoded.work, encoded.work.costs
+    a, b, j = encoded.pairs[:, 0], encoded.pairs[:, 1], encoded.joined
     # 5.16: a batch starts at once.
-    model.add_differences(made.send[a], made.send[b], binaries=j)
-    model.add_differences(made.send[b], made.send[a])
+    model.add_differences(encoded.send[a], encoded.send[b], binaries=j)
+    model.add_differences(encoded.send[b], encoded.send[a])
     # 5.17: the running count of a batch is kept as the time that its chunks so far take.
     links = np.array(work.link)
-    involved = np.unique(made.pairs)
-    keys = [(int(at), r) for at in involved for r in _parts(made, int(at))]
+    involved = np.unique(encoded.pairs)
+    keys = [(int(at), r) for at in involved for r in _parts(encoded, int(at))]
     first = np.array([at for at, _ in keys])
-    us = np.array([_us(made, at, r) for at, r in keys])
+    us = np.array([_us(encoded, at, r) for at, r in keys])
     alpha = costs.alpha[links[first]]
     least = until[first] + alpha + us
     run = model.add_variables(len(keys), lower=least, upper=np.maximum(horizon, least))
-    made.held.update(zip(keys, run.tolist(), strict=True))
-    model.add_differences(run, made.send[first], alpha + us)
+    encoded.held.update(zip(keys, run.tolist(), strict=True))
+    model.add_differences(run, encoded.send[first], alpha + us)
     slow = [k for k, (_, r) in enumerate(keys) if r == _ARRIVAL]
-    model.add_differences(made.arrive[first[slow]], run[slow])
+    model.add_differences(encoded.arrive[first[slow]], run[slow])
     # Joined or not, the next of a pair ends a beta later, and an alpha more if it goes by itself:
     # run[b] >= run[a] + beta + alpha * (1 - joined). Without any big-M this is all of 5.17.
     steps = [
-        (made.held[int(y), r], made.held[int(x), r], variable, _us(made, int(y), r))
+        (encoded.held[int(y), r], encoded.held[int(x), r], variable, _us(encoded, int(y), r))
         for x, y, variable in zip(a, b, j, strict=True)
-        for r in _parts(made, int(y))
+        for r in _parts(encoded, int(y))
     ]
     table = np.array(steps, float)
-    extra = costs.alpha[links[np.repeat(b, [len(_parts(made, int(y))) for y in b])]]
+    extra = costs.alpha[links[np.repeat(b, [len(_parts(encoded, int(y))) for y in b])]]
     rows, ones = np.arange(len(steps)), np.ones(len(steps))
     model.add_rows(
         np.concatenate((rows, rows, rows)),
@@ -293,38 +293,41 @@ def _together(made: ScheduleModel, until: np.ndarray, horizon: float) -> None:
         lower=table[:, 3] + extra,
     )
     # All of a batch arrive at once.
-    model.add_differences(made.arrive[a], made.arrive[b], binaries=j)
+    model.add_differences(encoded.arrive[a], encoded.arrive[b], binaries=j)
 
 
-def _parts(made: ScheduleModel, at: int) -> list[int]:
-    return [_ARRIVAL, *(resource for resource, _ in made.work.costs.route[made.work.link[at]])]
+def _parts(encoded: ScheduleModel, at: int) -> list[int]:
+    return [
+        _ARRIVAL,
+        *(resource for resource, _ in encoded.work.costs.route[encoded.work.link[at]]),
+    ]
 
 
-def _us(made: ScheduleModel, at: int, part: int) -> float:
-    costs, link = made.work.costs, made.work.link[at]
+def _us(encoded: ScheduleModel, at: int, part: int) -> float:
+    costs, link = encoded.work.costs, encoded.work.link[at]
     return float(costs.beta[link]) if part == _ARRIVAL else dict(costs.route[link])[part]
 
 
 def _queue(
-    made: ScheduleModel, resource: int, queue: list[int], at_pair: dict[tuple[int, int], int]
+    encoded: ScheduleModel, resource: int, queue: list[int], at_pair: dict[tuple[int, int], int]
 ) -> None:
     """5.19 on a link, 5.20 and 5.21 on ports and whatever is shared: one message at a time."""
     if len(queue) < 2:
         return
-    work, costs, model = made.work, made.work.costs, made.model
+    work, costs, model = encoded.work, encoded.work.costs, encoded.model
     plain: list[tuple[int, int, float]] = []
     ends: list[tuple[int, int, float]] = []
     switched: list[tuple[int, int, int]] = []
     for c, o in pairwise(queue):
-        run = made.held.get((c, resource))
+        run = encoded.held.get((c, resource))
         if run is None:
             link = work.link[c]
             hold = float(costs.alpha[link]) + dict(costs.route[link])[resource]
-            plain.append((int(made.send[o]), int(made.send[c]), hold))
+            plain.append((int(encoded.send[o]), int(encoded.send[c]), hold))
         elif (c, o) in at_pair:
-            switched.append((at_pair[c, o], int(made.send[o]), run))
+            switched.append((at_pair[c, o], int(encoded.send[o]), run))
         else:
-            ends.append((int(made.send[o]), run, 0.0))
+            ends.append((int(encoded.send[o]), run, 0.0))
     late, early, by = np.array([*plain, *ends], float).reshape(-1, 3).T
     model.add_differences(late.astype(int), early.astype(int), by)
     if switched:

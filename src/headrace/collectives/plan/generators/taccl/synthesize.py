@@ -189,17 +189,17 @@ def _total_bytes(
     if total_bytes is not None and chunk_bytes is not None:
         raise InputError("total_bytes and chunk_bytes are both given, needs one")
     if total_bytes is not None:
-        found = total_bytes
+        nbytes = total_bytes
     elif chunk_bytes is not None:
-        found = round(chunk_bytes * demand.blocks * demand.chunks)
+        nbytes = round(chunk_bytes * demand.blocks * demand.chunks)
     elif sketch is not None and sketch.input_bytes is not None:
         ranks = demand.ranks if demand.collective in _PER_RANK else 1
-        found = sketch.input_bytes * ranks
+        nbytes = sketch.input_bytes * ranks
     else:
         raise InputError("total_bytes is missing, and the sketch has no input_size")
-    if found < 0:
-        raise InputError(f"total_bytes is {found}, needs at least 0")
-    return found
+    if nbytes < 0:
+        raise InputError(f"total_bytes is {nbytes}, needs at least 0")
+    return nbytes
 
 
 def synthesize_demand(
@@ -220,8 +220,10 @@ def synthesize_demand(
     ------
     SketchError : if a chunk cannot reach a rank, or a symmetry is none of the demand.
     """
-    chosen = EFFORTS[effort] if isinstance(effort, str) else effort
-    watch = Watch(effort=chosen, seed=seed, progress=progress, interrupt=interrupt, engine=engine)
+    effort_of_stages = EFFORTS[effort] if isinstance(effort, str) else effort
+    watch = Watch(
+        effort=effort_of_stages, seed=seed, progress=progress, interrupt=interrupt, engine=engine
+    )
     pipeline = _Pipeline(logical, demand, demand.chunk_bytes(total_bytes) / BYTES_PER_MB, watch)
     match demand.collective:
         case Collective.REDUCE | Collective.REDUCE_SCATTER:
@@ -277,7 +279,7 @@ class _Pipeline:
         first = self.combine("reduce_scatter: ")
         both = chained(first.work, second.work)
         shifted = [start + first.total_us for start in second.start_us]
-        best, found = order_messages(
+        best, total_us_of = order_messages(
             both,
             start=[*first.start_us, *shifted],
             enough_us=both.unavoidable_us(np.zeros(len(both.costs.src), bool)),
@@ -286,7 +288,7 @@ class _Pipeline:
         self._stage(
             "overlap",
             best.total_us,
-            {"one after the other": first.total_us + second.total_us, **found},
+            {"one after the other": first.total_us + second.total_us, **total_us_of},
         )
         return best
 
@@ -301,7 +303,7 @@ class _Pipeline:
         self.results.update({f"{prefix}{name}": result for name, result in results.items()})
         self._stage(f"{prefix}route", float("inf"), {c.name: c.lower_us for c in candidates})
         ordered: list[tuple[float, float, int, WorkTimeline]] = []
-        found: dict[str, float] = {}
+        total_us_of: dict[str, float] = {}
         nowhere = np.zeros(len(problem.costs.src), bool)
         enough = least_time(problem) * (1 + 1e-9)
         for number, candidate in enumerate(candidates):
@@ -309,27 +311,27 @@ class _Pipeline:
             if problem.logical.enforce_ordering:
                 work = own_first(work, self._deliveries.origin, problem.logical.crossing)
             start = candidate.starts(reverse=problem.logical is not self._logical)
-            best, each = order_messages(
+            best, rule_us = order_messages(
                 work,
                 start=start,
                 enough_us=work.unavoidable_us(nowhere),
                 interrupt=watch.stopped,
             )
-            found |= {f"{candidate.name}, {name}": us for name, us in each.items()}
+            total_us_of |= {f"{candidate.name}, {name}": us for name, us in rule_us.items()}
             ordered.append((round(best.total_us, 6), candidate.penalty, number, best))
             watch.report(f"{prefix}order", best.total_us, None)
             if best.total_us <= enough or watch.stopped():
                 break
         ordered.sort(key=lambda row: row[:3])
-        self._stage(f"{prefix}order", ordered[0][3].total_us, found)
-        chosen = [(candidates[at].name, row) for _, _, at, row in ordered[: effort.scheduled]]
-        if chosen[0][1].total_us <= enough:  # other routes cannot do better
-            chosen = chosen[:1]
-        best = self._schedule(chosen, self._logical.crossing, f"{prefix}schedule")
+        self._stage(f"{prefix}order", ordered[0][3].total_us, total_us_of)
+        shortlist = [(candidates[at].name, row) for _, _, at, row in ordered[: effort.scheduled]]
+        if shortlist[0][1].total_us <= enough:  # other routes cannot do better
+            shortlist = shortlist[:1]
+        best = self._schedule(shortlist, self._logical.crossing, f"{prefix}schedule")
         everywhere = np.ones(len(problem.costs.src), bool)
-        if effort.local_batches and not watch.stopped() and self._alpha_matters(chosen[0][1]):
-            other = self._schedule(chosen, everywhere, f"{prefix}local batches")
-            best = min(best, other, key=lambda timeline: timeline.total_us)
+        if effort.local_batches and not watch.stopped() and self._alpha_matters(shortlist[0][1]):
+            local = self._schedule(shortlist, everywhere, f"{prefix}local batches")
+            best = min(best, local, key=lambda timeline: timeline.total_us)
         return best
 
     def _alpha_matters(self, timeline: WorkTimeline) -> bool:
@@ -339,34 +341,36 @@ class _Pipeline:
         return work.unavoidable_us(np.ones_like(crossing)) < (1 - _ALPHA_SHARE) * alone
 
     def _schedule(
-        self, chosen: list[tuple[str, WorkTimeline]], where: np.ndarray, stage: str
+        self, shortlist: list[tuple[str, WorkTimeline]], where: np.ndarray, stage: str
     ) -> WorkTimeline:
-        """Batch chunks on the links `where`; return the best timeline of all `chosen`."""
+        """Batch chunks on the links `where`; return the best timeline of all `shortlist`."""
         watch, effort = self._watch, self._watch.effort
-        best, found = chosen[0][1], dict[str, float]()
-        for name, timeline in chosen:
+        best, total_us_of = shortlist[0][1], dict[str, float]()
+        for name, timeline in shortlist:
             if timeline.total_us <= timeline.work.unavoidable_us(where) * (1 + 1e-9):
                 continue  # optimal for its routes
-            made, each = batched(timeline, where, interrupt=watch.stopped)
-            found |= {f"{name}, {way}": us for way, us in each.items()}
+            batched_timeline, batched_us = batched(timeline, where, interrupt=watch.stopped)
+            total_us_of |= {f"{name}, {batching}": us for batching, us in batched_us.items()}
             if effort.exact_work and timeline.work.size <= effort.exact_messages:
-                known = min(best.total_us, made.total_us)
-                parameters = watch.parameters(stage, effort.exact_work, known)
-                made, result = schedule_exactly(timeline.work, where, made, parameters)
+                least_us = min(best.total_us, batched_timeline.total_us)
+                parameters = watch.parameters(stage, effort.exact_work, least_us)
+                batched_timeline, result = schedule_exactly(
+                    timeline.work, where, batched_timeline, parameters
+                )
                 self.results[f"{stage}, {name}"] = result
-                found[f"{name}, exact"] = made.total_us
-            if made.total_us < best.total_us - 1e-9:
-                best = made
+                total_us_of[f"{name}, exact"] = batched_timeline.total_us
+            if batched_timeline.total_us < best.total_us - 1e-9:
+                best = batched_timeline
             watch.report(stage, best.total_us, None)
             if watch.stopped():
                 break
-        self._stage(stage, best.total_us, found)
+        self._stage(stage, best.total_us, total_us_of)
         return best
 
-    def _stage(self, name: str, best_us: float, found: dict[str, float]) -> None:
+    def _stage(self, name: str, best_us: float, total_us_of: dict[str, float]) -> None:
         now = time.monotonic()
         self.stages.append(
-            StageResult(name=name, best_us=best_us, seconds=now - self._began, found=found)
+            StageResult(name=name, best_us=best_us, seconds=now - self._began, found=total_us_of)
         )
         self._began = now
 
@@ -406,7 +410,7 @@ def guided_schedules(request: Request, *, sketch: Sketch | None) -> Iterator[Sch
         make = partial(synthesize_demand, logical, demand)
     for aim in request.aims:
         with first_interrupt() as interrupted:
-            found = make(
+            synthesis = make(
                 total_bytes=aim,
                 seed=method.seed,
                 effort=method.effort,
@@ -414,6 +418,6 @@ def guided_schedules(request: Request, *, sketch: Sketch | None) -> Iterator[Sch
                 interrupt=interrupted,
                 engine=method.engine,
             )
-        yield found.schedule
+        yield synthesis.schedule
         if interrupted():
             raise KeyboardInterrupt

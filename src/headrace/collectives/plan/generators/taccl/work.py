@@ -52,35 +52,35 @@ class Work:
     def holds(self) -> list[list[tuple[int, float]]]:
         """Resources that every message holds, each with the time in us."""
         alpha, route = self.costs.alpha.tolist(), self.costs.route
-        known: dict[tuple[int, int], list[tuple[int, float]]] = {}
-        made: list[list[tuple[int, float]]] = []
+        holds_of: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        holds: list[list[tuple[int, float]]] = []
         for link, chunks in zip(self.link, self.chunks, strict=True):
             key = (link, len(chunks))
-            if key not in known:
-                known[key] = [(r, alpha[link] + us * len(chunks)) for r, us in route[link]]
-            made.append(known[key])
-        return made
+            if key not in holds_of:
+                holds_of[key] = [(r, alpha[link] + us * len(chunks)) for r, us in route[link]]
+            holds.append(holds_of[key])
+        return holds
 
     @cached_property
     def after(self) -> list[list[int]]:
         """The messages that wait for each."""
-        made: list[list[int]] = [[] for _ in self.before]
+        dependents: list[list[int]] = [[] for _ in self.before]
         for at, row in enumerate(self.before):
-            for other in row:
-                made[other].append(at)
-        return made
+            for predecessor in row:
+                dependents[predecessor].append(at)
+        return dependents
 
     @cached_property
     def order(self) -> list[int]:
         """The messages, each after those it waits for; those of a cycle are left out."""
         pending = [len(row) for row in self.before]
-        made = [at for at, count in enumerate(pending) if not count]
-        for at in made:
-            for other in self.after[at]:
-                pending[other] -= 1
-                if not pending[other]:
-                    made.append(other)
-        return made
+        order = [at for at, count in enumerate(pending) if not count]
+        for at in order:
+            for dependent in self.after[at]:
+                pending[dependent] -= 1
+                if not pending[dependent]:
+                    order.append(dependent)
+        return order
 
     @property
     def is_acyclic(self) -> bool:
@@ -99,11 +99,11 @@ class Work:
         until, onward = [0.0] * self.size, list(lats)
         for at in order:
             reach = until[at] + lats[at]
-            for other in self.after[at]:
-                until[other] = max(until[other], reach)
+            for dependent in self.after[at]:
+                until[dependent] = max(until[dependent], reach)
         for at in reversed(order):
-            rest = max((onward[other] for other in self.after[at]), default=0.0)
-            onward[at] = lats[at] + rest
+            longest_us = max((onward[dependent] for dependent in self.after[at]), default=0.0)
+            onward[at] = lats[at] + longest_us
         return until, onward
 
     def unavoidable_us(self, batched: np.ndarray) -> float:
@@ -183,11 +183,11 @@ def _by_rule(work: Work, key: Sequence[float]) -> WorkTimeline:
         placed.append(at)
         for resource, us in holds[at]:
             free[resource] = begin + us
-        for other in after[at]:
-            avail[other] = max(avail[other], begin + lats[at])
-            pending[other] -= 1
-            if not pending[other]:
-                heappush(heap, (key[other], other))
+        for dependent in after[at]:
+            avail[dependent] = max(avail[dependent], begin + lats[at])
+            pending[dependent] -= 1
+            if not pending[dependent]:
+                heappush(heap, (key[dependent], dependent))
     return _timeline(work, start, placed)
 
 
@@ -235,12 +235,12 @@ def _by_time(work: Work, key: Sequence[float]) -> WorkTimeline:
                     free[resource] = begin + us
                     heappush(events, (begin + us, resource))
                 end = begin + lats[at]
-                for other in after[at]:
-                    if avail[other] < end:
-                        avail[other] = end
-                    pending[other] -= 1
-                    if not pending[other]:
-                        heappush(events, (avail[other], resources + other))
+                for dependent in after[at]:
+                    if avail[dependent] < end:
+                        avail[dependent] = end
+                    pending[dependent] -= 1
+                    if not pending[dependent]:
+                        heappush(events, (avail[dependent], resources + dependent))
                 continue
             if source >= 0 and parked[source] and free[source] <= now:
                 heappush(waiting, (*heappop(parked[source]), source))
@@ -296,7 +296,7 @@ def chained(first: Work, second: Work) -> Work:
     for at in range(second.size):
         begins = [c for c in second.chunks[at] if (c, src[second.link[at]]) not in comes]
         waits = sorted({end for chunk in begins for end in ends.get(chunk, ())})
-        before.append([*waits, *(other + shift for other in second.before[at])])
+        before.append([*waits, *(predecessor + shift for predecessor in second.before[at])])
     return Work(
         costs=first.costs,
         link=first.link + second.link,
@@ -332,14 +332,16 @@ def merged(work: Work, batches: Sequence[Sequence[int]]) -> Work:
     for batch in batches:
         for at in batch:
             number[at] = batch[0]
-    kept = [at for at in range(work.size) if number[at] == at]
-    place = {at: index for index, at in enumerate(kept)}
-    members = {at: [at] for at in kept} | {batch[0]: list(batch) for batch in batches}
-    waits = [dict.fromkeys(o for at in members[k] for o in work.before[at]) for k in kept]
+    representatives = [at for at in range(work.size) if number[at] == at]
+    place = {at: index for index, at in enumerate(representatives)}
+    members = {at: [at] for at in representatives} | {batch[0]: list(batch) for batch in batches}
+    waits = [
+        dict.fromkeys(o for at in members[k] for o in work.before[at]) for k in representatives
+    ]
     return Work(
         costs=work.costs,
-        link=[work.link[at] for at in kept],
-        chunks=[tuple(c for at in members[k] for c in work.chunks[at]) for k in kept],
-        reduce=[work.reduce[at] for at in kept],
+        link=[work.link[at] for at in representatives],
+        chunks=[tuple(c for at in members[k] for c in work.chunks[at]) for k in representatives],
+        reduce=[work.reduce[at] for at in representatives],
         before=[list(dict.fromkeys(place[number[at]] for at in row)) for row in waits],
     )

@@ -28,15 +28,15 @@ def halving_doubling(demand: Demand, *, order: Sequence[int] | None = None) -> S
     """
     around = rank_order(demand, order)
     if demand.collective is Collective.ALLREDUCE:
-        whole = range(demand.slots)
+        slots = range(demand.slots)
         core, folded = _fold(around)
-        parts = cut(whole, len(core))
+        parts = cut(slots, len(core))
         doubling = _spread(core, [parts[_mirror(j, len(core))] for j in range(len(core))])
         transfers = [
-            *(t for out, into in folded for t in move(out, into, whole, reduce=True)),
+            *(t for out, into in folded for t in move(out, into, slots, reduce=True)),
             *backwards(doubling, reduce=True),
             *doubling,
-            *(t for out, into in folded for t in move(into, out, whole)),
+            *(t for out, into in folded for t in move(into, out, slots)),
         ]
     elif demand.collective in (Collective.ALLGATHER, Collective.REDUCE_SCATTER):
         if demand.ranks & (demand.ranks - 1):
@@ -109,14 +109,16 @@ def _spread(core: Sequence[int], owned: Sequence[range], *, merge: bool = True) 
 
     Position j starts with ``owned[j]``. With `merge`, adjacent ranges travel as one message.
     """
-    held = [[part] for part in owned]
+    owned_parts = [[part] for part in owned]
     transfers: list[Transfer] = []
     distance = len(core) // 2
     while distance:
         for j, src in enumerate(core):
-            for part in held[j]:
+            for part in owned_parts[j]:
                 transfers += move(src, core[j ^ distance], part)
-        held = [_joined(held[j] + held[j ^ distance], merge) for j in range(len(core))]
+        owned_parts = [
+            _joined(owned_parts[j] + owned_parts[j ^ distance], merge) for j in range(len(core))
+        ]
         distance //= 2
     return transfers
 

@@ -57,8 +57,8 @@ def _double_binary_tree(request: Request) -> Iterator[Schedule]:
 
 
 def _direct(request: Request) -> Iterator[Schedule]:
-    whole = request.collective is Collective.ALLREDUCE
-    return _tried(request, templates.direct, (request.ranks if whole else 1,))
+    is_allreduce = request.collective is Collective.ALLREDUCE
+    return _tried(request, templates.direct, (request.ranks if is_allreduce else 1,))
 
 
 def _full_exchange(request: Request) -> Iterator[Schedule]:

@@ -23,8 +23,8 @@ def load_commented(text: str, source: str) -> Any:
         raise SketchError(f"{source}: is {len(text)} characters long, needs at most {_MAX_BYTES}")
 
     def blank(token: re.Match[str]) -> str:
-        found = token.group()
-        return found if found.startswith('"') else re.sub(r"[^\n]", " ", found)
+        text = token.group()
+        return text if text.startswith('"') else re.sub(r"[^\n]", " ", text)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen = dict(pairs)

@@ -42,15 +42,15 @@ def connections(topology: Topology) -> list[Sketch]:
         intranode=_intranode(topology, locals_),
         internode=Internode() if nodes > 1 else None,
     )
-    made = [base]
+    sketches = [base]
     if nodes > 1 and min(map(len, locals_)) > 1:
         seen: list[object] = [base.internode]
         for name, conn in _ways(topology, locals_):
             internode = Internode(connections=conn)
             if internode not in seen:
                 seen.append(internode)
-                made.append(replace(base, name=name, internode=internode))
-    return made
+                sketches.append(replace(base, name=name, internode=internode))
+    return sketches
 
 
 def policies(sketch: Sketch, chunk_bytes: float) -> list[Sketch]:
@@ -75,20 +75,20 @@ def symmetries(sketch: Sketch, topology: Topology) -> list[Sketch]:
     fit the topology.
     """
     logical = apply_sketch(sketch, topology).topology
-    found = offset_symmetries(logical)
+    offsets = offset_symmetries(logical)
     size = topology.ranks // sketch.nodes
-    within = [row for row in found if row[1] == size] if size > 1 else []
-    across = [row for row in found if row[1] == topology.ranks and row[0] % size == 0]
-    whole = across[:1] if sketch.nodes > 1 else []
-    chosen = [whole] if whole else []
-    chosen += [[row, *whole] for row in within[:_FINER]]
+    within = [row for row in offsets if row[1] == size] if size > 1 else []
+    across = [row for row in offsets if row[1] == topology.ranks and row[0] % size == 0]
+    between_nodes = across[:1] if sketch.nodes > 1 else []
+    choices = [between_nodes] if between_nodes else []
+    choices += [[row, *between_nodes] for row in within[:_FINER]]
     return [
         replace(
             sketch,
             name=f"{sketch.name}, " + " ".join(f"[{o},{g}]" for o, g in rows),
             symmetries=tuple(Symmetry(offset=o, group=g) for o, g in rows),
         )
-        for rows in chosen
+        for rows in choices
     ]
 
 
@@ -101,7 +101,7 @@ def _locals(topology: Topology) -> list[list[int]]:
 
 def _intranode(topology: Topology, nodes: list[list[int]]) -> Intranode:
     """The switches of every node, if equal in all."""
-    found: list[list[tuple[int, ...]]] = []
+    cliques: list[list[tuple[int, ...]]] = []
     for node in nodes:
         ranks = {rank: local for local, rank in enumerate(node)}
         rows: list[tuple[int, ...]] = []
@@ -113,10 +113,10 @@ def _intranode(topology: Topology, nodes: list[list[int]]) -> Intranode:
             }
             if len(ends) > 2 and ends <= set(ranks):
                 rows.append(tuple(sorted(ranks[end] for end in ends)))
-        found.append(sorted(rows))
-    if not found[0] or any(rows != found[0] for rows in found):
+        cliques.append(sorted(rows))
+    if not cliques[0] or any(rows != cliques[0] for rows in cliques):
         return Intranode()
-    switches = tuple(found[0])
+    switches = tuple(cliques[0])
     return Intranode(
         strategy=Strategy.SWITCH, switches=switches, policies=(Policy.AUTO,) * len(switches)
     )

@@ -71,15 +71,15 @@ class LogicalTopology:
     def usable(self, origin: int) -> np.ndarray:
         """(links,) bool: links for chunks of `origin`, which leave its node by its sender only."""
         sender = self.sender[origin]
-        kept = np.ones(len(self.topology.links), bool)
+        usable_links = np.ones(len(self.topology.links), bool)
         if sender < 0:
-            return kept
+            return usable_links
         host, local = self.topology.rank_host, _local_index(self.topology)
         for index in np.flatnonzero(self.crossing).tolist():
             link = self.topology.links[index]
             if host[link.src] == host[origin]:
-                kept[index] = local[self.relay_end[index]] == local[sender]
-        return kept
+                usable_links[index] = local[self.relay_end[index]] == local[sender]
+        return usable_links
 
     def transposed(self) -> "LogicalTopology":
         """Return it with every link reversed, on which combining is planned (5.7)."""
@@ -107,8 +107,8 @@ def apply_sketch(sketch: Sketch, topology: Topology) -> LogicalTopology:
     """
     nodes = _nodes(sketch, topology)
     local = _local_index(topology)
-    kept = [_kept(sketch, topology.rank_host, local, link) for link in topology.links]
-    logical = _subgraph(sketch, topology, kept)
+    link_kept = [_kept(sketch, topology.rank_host, local, link) for link in topology.links]
+    logical = _subgraph(sketch, topology, link_kept)
     _check_reachable(sketch, topology, logical)
     hyperedges = _hyperedges(sketch, logical, nodes)
     logical = _with_ports(logical, hyperedges)
@@ -152,10 +152,10 @@ def _nodes(sketch: Sketch, topology: Topology) -> list[list[int]]:
         ends = [*senders, *(gpu for row in senders.values() for gpu in row)]
         fields.append(("internode_sketch.gpus_to_sender_rev_map", ends))
     smallest = min(map(len, nodes))
-    for name, found in fields:
-        if found and max(found) >= smallest:
+    for name, indices in fields:
+        if indices and max(indices) >= smallest:
             raise SketchError(
-                f"{sketch.name}: field '{name}' names GPU {max(found)}, nodes of topology "
+                f"{sketch.name}: field '{name}' names GPU {max(indices)}, nodes of topology "
                 f"'{topology.name}' have {smallest if smallest < size else size}"
             )
     return nodes
@@ -183,10 +183,12 @@ def _kept(sketch: Sketch, host: Sequence[int], local: Sequence[int], link: Link)
     return local[link.dst] in conn.get(local[link.src], ())
 
 
-def _subgraph(sketch: Sketch, topology: Topology, kept: Sequence[bool]) -> Topology:
+def _subgraph(sketch: Sketch, topology: Topology, link_kept: Sequence[bool]) -> Topology:
     host, local = topology.rank_host, _local_index(topology)
     split = sketch.internode.beta_split if sketch.internode else {}
-    logical = subgraph(topology, np.flatnonzero(kept).tolist(), f"{topology.name}/{sketch.name}")
+    logical = subgraph(
+        topology, np.flatnonzero(link_kept).tolist(), f"{topology.name}/{sketch.name}"
+    )
 
     def scaled(link: Link) -> Link:
         crosses = host[link.src] != host[link.dst]
@@ -208,7 +210,7 @@ def _subgraph(sketch: Sketch, topology: Topology, kept: Sequence[bool]) -> Topol
 
 
 def _hyperedges(sketch: Sketch, logical: Topology, nodes: list[list[int]]) -> tuple[Hyperedge, ...]:
-    made: list[Hyperedge] = []
+    hyperedges: list[Hyperedge] = []
     intranode = sketch.intranode
     for number, node in enumerate(nodes):
         rows = zip(intranode.switches, intranode.policies, strict=True)
@@ -220,22 +222,24 @@ def _hyperedges(sketch: Sketch, logical: Topology, nodes: list[list[int]]) -> tu
                 if link.src in ranks and link.dst in ranks
             )
             if links:
-                made.append(Hyperedge(name=f"switch-{number}-{index}", links=links, policy=policy))
-    return tuple(made)
+                hyperedges.append(
+                    Hyperedge(name=f"switch-{number}-{index}", links=links, policy=policy)
+                )
+    return tuple(hyperedges)
 
 
 def _with_ports(logical: Topology, hyperedges: tuple[Hyperedge, ...]) -> Topology:
     """Add switch ports that are not shared capacities of the topology yet (5.7, 5.8)."""
-    known = [frozenset(row.links) for row in logical.shared]
+    capacity_links = [frozenset(row.links) for row in logical.shared]
     ports: list[SharedCapacity] = []
     for edge in hyperedges:
-        for way in ("src", "dst"):
+        for end in ("src", "dst"):
             for rank in range(logical.ranks):
-                mine = [at for at in edge.links if getattr(logical.links[at], way) == rank]
-                if len(mine) < 2 or any(row.issuperset(mine) for row in known):
+                mine = [at for at in edge.links if getattr(logical.links[at], end) == rank]
+                if len(mine) < 2 or any(row.issuperset(mine) for row in capacity_links):
                     continue
                 beta = max(logical.links[at].beta_us_per_mb for at in mine)
-                name = f"{edge.name}-{'out' if way == 'src' else 'in'}-{rank}"
+                name = f"{edge.name}-{'out' if end == 'src' else 'in'}-{rank}"
                 ports.append(SharedCapacity(name=name, links=tuple(mine), beta_us_per_mb=beta))
     return replace(logical, shared=(*logical.shared, *ports)) if ports else logical
 
@@ -245,7 +249,7 @@ def _senders(
 ) -> tuple[int, ...]:
     local = _local_index(topology)
     of = {gpu: sender for sender, gpus in internode.senders.items() for gpu in gpus}
-    made: list[int] = []
+    senders: list[int] = []
     for rank, host in enumerate(topology.rank_host):
         gpu = internode.relay.sender(local[rank]) if internode.relay else of.get(local[rank], -1)
         node = next(node for node in nodes if topology.rank_host[node[0]] == host)
@@ -254,36 +258,36 @@ def _senders(
                 f"{sketch.name}: field 'internode_sketch.chunk_to_relay_map' sends chunks of GPU "
                 f"{local[rank]} through GPU {gpu}, nodes have {len(node)}"
             )
-        made.append(node[gpu] if gpu >= 0 else -1)
-    return tuple(made)
+        senders.append(node[gpu] if gpu >= 0 else -1)
+    return tuple(senders)
 
 
 def _check_reachable(sketch: Sketch, topology: Topology, logical: Topology) -> None:
     """Raise SketchError unless the graph is strongly connected; name a removed link as remedy."""
-    for way in ("src", "dst"):
-        reached, other = {0}, "dst" if way == "src" else "src"
+    for end in ("src", "dst"):
+        reached, opposite = {0}, "dst" if end == "src" else "src"
         grew = True
         while grew:
             before = len(reached)
             for link in logical.links:
-                if getattr(link, way) in reached:
-                    reached.add(getattr(link, other))
+                if getattr(link, end) in reached:
+                    reached.add(getattr(link, opposite))
             grew = len(reached) > before
         lost = sorted(set(range(logical.ranks)) - reached)
         if not lost:
             continue
-        kept = set(logical.link_index)
+        remaining = set(logical.link_index)
         removed = next(
             (
                 f"{link.src} -> {link.dst}"
                 for link in topology.links
-                if (link.src, link.dst) not in kept
-                and getattr(link, way) in reached
-                and getattr(link, other) in lost
+                if (link.src, link.dst) not in remaining
+                and getattr(link, end) in reached
+                and getattr(link, opposite) in lost
             ),
             None,
         )
-        what = "be reached from" if way == "src" else "reach"
+        what = "be reached from" if end == "src" else "reach"
         remedy = f"keep a link such as {removed}" if removed else "the topology has no link there"
         raise SketchError(
             f"{sketch.name}: field 'internode_sketch.internode_conn' cuts rank {lost[0]} off: it "

@@ -132,15 +132,15 @@ def _internode(table: Field) -> Internode:
 
 
 def _symmetries(top: Field) -> tuple[Symmetry, ...]:
-    made = _get(top, "symmetry_offsets", _few(_offset), ())
+    symmetries = _get(top, "symmetry_offsets", _few(_offset), ())
     if "automorphism" in top.found or "partition" in top.found:
-        made += (_general(top),)
+        symmetries += (_general(top),)
     rows = top.at("symmetries", default=())
     rows.read(_few(fields.table))
     for table in rows.items():
         table.allow("automorphism", "partition")
-        made += (_general(table),)
-    return made
+        symmetries += (_general(table),)
+    return symmetries
 
 
 def _general(table: Field) -> Symmetry:
@@ -192,14 +192,14 @@ def _relay(value: Any) -> RelayMap:
 
 def _per_gpu(read: Callable[[Any], _T]) -> Callable[[Any], dict[int, _T]]:
     def reader(value: Any) -> dict[int, _T]:
-        made: dict[int, _T] = {}
+        read_entries: dict[int, _T] = {}
         for key, entry in fields.table(value).items():
             if not re.fullmatch(r"[0-9]{1,6}", key):
                 raise ValueError(f"key {fields.shown(key)} is no GPU of a node")
-            if int(key) in made:
+            if int(key) in read_entries:
                 raise ValueError(f"key {fields.shown(key)} is given twice")
-            made[int(key)] = read(entry)
-        return made
+            read_entries[int(key)] = read(entry)
+        return read_entries
 
     return reader
 
@@ -227,31 +227,31 @@ def _one_of(table: Mapping[str, _T]) -> Callable[[Any], _T]:
 
 
 def _rank(value: Any) -> int:
-    found = fields.integer(value)
-    if not 0 <= found < _MAX:
-        raise ValueError(f"{found} is no GPU, needs 0 or more")
-    return found
+    gpu = fields.integer(value)
+    if not 0 <= gpu < _MAX:
+        raise ValueError(f"{gpu} is no GPU, needs 0 or more")
+    return gpu
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
-    found = tuple(map(_rank, fields.items(value)))
-    if len(set(found)) != len(found):
-        raise ValueError(f"{fields.shown(list(found))} repeats a GPU")
-    return found
+    gpus = tuple(map(_rank, fields.items(value)))
+    if len(set(gpus)) != len(gpus):
+        raise ValueError(f"{fields.shown(list(gpus))} repeats a GPU")
+    return gpus
 
 
 def _count(value: Any) -> int:
-    found = fields.integer(value)
-    if not 1 <= found < _MAX:
-        raise ValueError(f"{found} needs to be 1 to {_MAX - 1}")
-    return found
+    count = fields.integer(value)
+    if not 1 <= count < _MAX:
+        raise ValueError(f"{count} needs to be 1 to {_MAX - 1}")
+    return count
 
 
 def _split(value: Any) -> float:
-    found = fields.number(value)
-    if not _SPLIT[0] <= found <= _SPLIT[1]:
-        raise ValueError(f"{found} needs to be {_SPLIT[0]:g} to {_SPLIT[1]:g}")
-    return found
+    share = fields.number(value)
+    if not _SPLIT[0] <= share <= _SPLIT[1]:
+        raise ValueError(f"{share} needs to be {_SPLIT[0]:g} to {_SPLIT[1]:g}")
+    return share
 
 
 def _size(value: Any) -> int:
@@ -263,9 +263,9 @@ def _size(value: Any) -> int:
             raise ValueError(
                 f"{fields.shown(value)} needs a size like 1M (10^6 bytes), 64K or 4MiB"
             )
-        found = round(float(match[1]) * _UNITS[match[2]])
+        nbytes = round(float(match[1]) * _UNITS[match[2]])
     else:
-        found = fields.integer(value)
-    if not 1 <= found < 1 << 60:
+        nbytes = fields.integer(value)
+    if not 1 <= nbytes < 1 << 60:
         raise ValueError(f"{fields.shown(value)} needs to be at least 1 byte")
-    return found
+    return nbytes

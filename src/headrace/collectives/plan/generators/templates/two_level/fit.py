@@ -72,8 +72,10 @@ def _leaving(topology: Topology, side: np.ndarray) -> np.ndarray:
         rate = np.bincount(end[crosses], weights=rates[crosses], minlength=count)
         for shared in topology.shared:
             mine = np.array(shared.links, dtype=np.int64)
-            held = np.bincount(end[mine[crosses[mine]]], minlength=count)
-            rate[held == links] = np.minimum(rate[held == links], 1.0 / shared.beta_us_per_mb)
+            links_by_end = np.bincount(end[mine[crosses[mine]]], minlength=count)
+            rate[links_by_end == links] = np.minimum(
+                rate[links_by_end == links], 1.0 / shared.beta_us_per_mb
+            )
         least = np.minimum(least, np.where(links > 0, rate, np.inf))
     return least * BYTES_PER_MB * 1e6
 

@@ -68,10 +68,10 @@ class Masters:
     @property
     def group_of(self) -> np.ndarray:
         """Return (ranks,) int64, every rank's group."""
-        found = np.empty(self.ranks, dtype=np.int64)
+        group_index = np.empty(self.ranks, dtype=np.int64)
         for index, group in enumerate(self.groups):
-            found[list(group)] = index
-        return found
+            group_index[list(group)] = index
+        return group_index
 
     @property
     def local_counts(self) -> np.ndarray:
