@@ -98,7 +98,7 @@ class Source:
 
     def _start(self) -> None:
         folder = tempfile.mkdtemp(prefix="headrace-warm-")
-        atexit.register(shutil.rmtree, folder)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self._address = f"{folder}/socket"  # a file's name, which is the same in all namespaces
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore::FutureWarning", __file__, "--source", self._address],
@@ -187,6 +187,7 @@ def serve(address: str) -> dict[str, Any]:
                 if key.fileobj is sys.stdin:
                     for fork in forks:
                         _kill(fork)
+                    shutil.rmtree(Path(address).parent, ignore_errors=True)
                     os._exit(0)
                 elif key.fileobj is woken:
                     woken.recv(4096)
