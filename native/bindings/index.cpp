@@ -637,7 +637,7 @@ void bind_index(nb::module_& module) {
            "Return "
            "the number of new keys.")
       .def("update", &IndexMap::update, nb::arg("keys").noconvert(),
-           nb::arg("values").noconvert().none(), "Return the number of keys that are there.")
+           nb::arg("values").noconvert().none(), "Return the number of keys that exist.")
       .def("erase", &IndexMap::erase, nb::arg("keys").noconvert(),
            "Return the number of keys erased.")
       .def("find_one", &IndexMap::find_one, "key"_a, "missing"_a = nb::none(),

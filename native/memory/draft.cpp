@@ -65,7 +65,7 @@ bool follow(const Graph& graph, Trial& trial) {
     for (const auto storage : graph.reads[way]) {
       const auto found = trial.newest[storage];
       if (found < 0 || instances[found].overwritten >= 0) return false;
-      // an output's is there to the end already
+      // an output's lives to the end already
       instances[found].last = std::max(instances[found].last, step);
     }
     if (const auto over = graph.overwrites[way]; over >= 0) {

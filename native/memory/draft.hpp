@@ -34,7 +34,7 @@ struct Draft {
   void set_way(int stage, int op, int way);
 };
 
-// One lifetime of a storage: the step that creates it, and the last at which it is there.
+// One lifetime of a storage: the step that creates it, and the last at which it is live.
 struct Instance {
   std::int32_t storage, first, last;
   std::int32_t before;       // the storage's instance before this one, or -1

@@ -10,7 +10,7 @@
 namespace headrace::memory {
 
 // Implementations are numbered over all operators: those of operator i are first_way[i] to
-// first_way[i + 1] - 1. Storages that are there all the time are counted in `resident_bytes`.
+// first_way[i + 1] - 1. Storages that are always live are counted in `resident_bytes`.
 struct Graph {
   int forward_count = 0;
   std::int64_t resident_bytes = 0;

@@ -61,7 +61,7 @@ int step_of(const Trial& trial, int stage, int op) {
       std::lower_bound(ops + begin_of(trial, stage), ops + begin_of(trial, stage + 1), op) - ops);
 }
 
-// Whether an instance of a storage is there when a step is inserted before `step`.
+// Whether an instance of a storage is live when a step is inserted before `step`.
 bool is_there(const Trial& trial, int storage, int step) {
   for (auto at = trial.newest[storage]; at >= 0; at = trial.instances[at].before) {
     if (trial.instances[at].first < step && trial.instances[at].last >= step) return true;
@@ -199,7 +199,7 @@ void Search::other_ways(const Trial& trial, std::vector<Draft>& moves) const {
   }
 }
 
-// Returns storages that are there at the highest step only for later, the largest first.
+// Returns storages that are live at the highest step only for later, the largest first.
 std::vector<Search::Spanning> Search::spanning(const Trial& trial) const {
   std::vector<Spanning> found;
   std::vector<std::int32_t> reader(graph_.nbytes.size(), 0);  // 0: not wanted, -1: wanted

@@ -373,7 +373,7 @@ class IndexMap:
         """
 
     def update(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None) -> int:
-        """Return the number of keys that are there."""
+        """Return the number of keys that exist."""
 
     def erase(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)]) -> int:
         """Return the number of keys erased."""

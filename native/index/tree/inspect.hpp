@@ -93,7 +93,7 @@ class Inspector {
         fail(word, range, "code " + std::to_string(entries.codes[i]) + " is outside of its range");
       }
       if (i > 0 && entries.codes[i] == entries.codes[i - 1]) {
-        fail(word, range, "code " + std::to_string(entries.codes[i]) + " is there twice");
+        fail(word, range, "code " + std::to_string(entries.codes[i]) + " occurs twice");
       }
     }
   }

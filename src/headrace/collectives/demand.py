@@ -355,7 +355,7 @@ def _check_custom(demand: Demand) -> None:
             raise ProgramError(
                 f"after: rank {rank}, slot {slot} wants item {item} of rank "
                 f"{missing.bit_length() - 1}, which no row of before has; needs contributors that "
-                "are there"
+                "exist"
             )
 
 

@@ -314,7 +314,7 @@ class _Run:
         if abs(src - dst) < count:
             self._add(at, Direction.LOCAL, -1, Op.COPY, self.spare, src, count)
             if op is Op.COPY and src == dst:
-                return  # in place: it writes the value that is there already
+                return  # in place: it writes the value that it already holds
             src = self.spare
         self._add(at, Direction.LOCAL, -1, op, dst, src, count)
 

@@ -77,7 +77,7 @@ class TraceResult:
     totals_us: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` takes."""
+        """Return the JSON form, for `from_json`."""
         return {"trace": self.trace.to_json(), "totals_us": list(self.totals_us)}
 
     @classmethod

@@ -188,7 +188,7 @@ class HardwareProbes(ArtifactValue):
 
 
 def _named(source: str, make: Callable[[], _T]) -> _T:
-    """Return what `make` returns; its errors begin with the source."""
+    """Return the value of `make`; its errors begin with the source."""
     try:
         return make()
     except ArtifactError as error:

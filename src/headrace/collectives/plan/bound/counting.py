@@ -166,7 +166,7 @@ class _Cut:
         self._outer = list(range(len(spent)))
 
     def share(self, links: list[int], chunk_us: float) -> None:
-        """Add a capacity, unless it overlaps with one that is there: then it is left out."""
+        """Add a capacity, unless it overlaps with an earlier one: then it is left out."""
         parts = sorted({self._outer[link] for link in links})
         mine = frozenset(links)
         if frozenset().union(*(self._members[part] for part in parts)) != mine:

@@ -2,7 +2,7 @@
 
 For every chunk and rank the solver chooses the incoming link and the time; every chunk is a
 message of its own. Over link l, chunk c is an optional interval; the intervals of a resource (a
-link, or a capacity that links share) do not overlap; a send begins when its chunk is there:
+link, or a capacity that links share) do not overlap; a send begins when its chunk has come:
 
     x[c, l] -> start[c, l] >= there[c, src of l],   there[c, dst of l] >= start[c, l] + arrival of l
     sum of x[c, l] over links into r = 1 where r wants c, at most 1 elsewhere
@@ -133,7 +133,7 @@ class _Exact:
         self._model = import_cp_model().CpModel()
         self._x: dict[tuple[int, int], Any] = {}  # by chunk and link: whether it is sent,
         self._start: dict[tuple[int, int], Any] = {}  # and when
-        self._there: dict[tuple[int, int], Any] = {}  # by chunk and rank: when it is there
+        self._there: dict[tuple[int, int], Any] = {}  # by chunk and rank: when it arrives
         self._span = self._model.new_int_var(self._units(self._cut_us), self._horizon, "T")
         for chunk in np.flatnonzero(deliveries.targets.any(axis=1)).tolist():
             self._route(chunk)

@@ -2,7 +2,7 @@
 
 A message is the unit. It begins when all that its steps wait for has ended, the message before it
 in its lane has begun, and every resource of its route is free: the link, and every shared capacity
-that the link is part of. It holds each resource r for ``alpha + beta_r * MB`` and is there as a
+that the link is part of. It holds each resource r for ``alpha + beta_r * MB`` and arrives as a
 whole after ``alpha + max over r of beta_r * MB`` (TACCL 5.17, 5.18, with several resources).
 
 Combining is free, but has its turn. A message received ahead of its turn is kept beside the slot,

@@ -2,8 +2,8 @@
 
 A cost model defines the charges. Where messages are forwarded as a whole (`FULL`),
 `messages` simulates. The rest of this file is the streaming model, the executor's: a
-lane runs its steps in order, and byte k of a step may go as soon as byte k of what it depends on is
-there. Every step is cut into *pieces*, which stand in for the byte stream. A piece passes, in
+lane runs its steps in order, and byte k of a step may go as soon as byte k of its source has
+come. Every step is cut into *pieces*, which stand in for the byte stream. A piece passes, in
 order, every *resource* that limits it (the sender's NIC, uplinks, the link itself, the receiver's
 NIC): first come, first served, occupying each for its own ``bytes * beta`` only, so a slow uplink
 does not hold a fast NIC. The head of a piece moves on at once, its tail leaves with the slowest

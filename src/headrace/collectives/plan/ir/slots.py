@@ -137,7 +137,7 @@ class SlotAllocation:
 
 
 def _found(keys: np.ndarray, sought: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index of each of `sought` in the sorted `keys`, and whether it is there."""
+    """Index of each of `sought` in the sorted `keys`, and whether it has one."""
     if not len(keys):
         return np.zeros(len(sought), dtype=np.int64), np.zeros(len(sought), dtype=bool)
     place = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)

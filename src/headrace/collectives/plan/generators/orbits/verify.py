@@ -126,7 +126,7 @@ def _spreads(names: _Names, rows: np.ndarray, what: str) -> np.ndarray:
         row = int(rows[np.argmax(early)])
         _fail(
             f"{what}: {names.words(int(names.sent[row]))} is sent in message "
-            f"{names.message[row]}, but is there only after message {there[names.sent[row]]}"
+            f"{names.message[row]}, but arrives only after message {there[names.sent[row]]}"
         )
     return got
 

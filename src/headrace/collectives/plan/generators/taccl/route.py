@@ -2,7 +2,7 @@
 
 Symmetry is not a set of equations here: variables that a symmetry makes equal (5.12 to 5.14) are
 one variable, so the model shrinks with the group. ``send`` does not appear either: a send that
-starts when its chunk is there is as good as one that waits, so 5.4 and 5.5 come together in
+starts when its chunk arrives is as good as one that waits, so 5.4 and 5.5 come together in
 ``is_sent -> start[c, r] >= start[c, src] + lat``.
 
 The objective is a relaxation: loads count only in aggregate. Its value is no schedule's time and
