@@ -133,7 +133,7 @@ def test_sent_before_it_has_come() -> None:
     order = np.argsort(-plan.sends["message"], kind="stable")
     sends = {name: plan.sends[name][order] for name in plan.sends}
     sends["message"] = np.sort(plan.messages - 1 - plan.sends["message"]).astype(np.int32)
-    with pytest.raises(VerificationError, match="is there only after message"):
+    with pytest.raises(VerificationError, match="arrives only after message"):
         verify_orbits(replace(plan, sends=sends))
 
 
