@@ -32,6 +32,7 @@ LAYERS = {
     "headrace.errors": 0,
     "headrace.extras": 0,
     "headrace.facades": 0,
+    "headrace.roofline": 0,
     "headrace.settings": 0,
     "headrace.artifact": 0,
     "headrace.artifact_value": 0,

@@ -7,9 +7,9 @@ from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
 from headrace.memory.cli.measure import ProfileOptions, profile_of
 from headrace.memory.errors import BudgetError, CaptureError
-from headrace.memory.measure.roofline import Roofline
 from headrace.memory.plan.largest import largest_below, largest_that_fits
 from headrace.memory.profile import MemoryProfile
+from headrace.roofline import Roofline
 from headrace.units import size
 
 _DEVICE = Roofline(

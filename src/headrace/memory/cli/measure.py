@@ -14,7 +14,7 @@ from headrace.functions import folder_on_path, named_function
 from headrace.job.load import LoadWatch
 from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness, allowed_exactness
-from headrace.memory.measure.roofline import Roofline, load_roofline
+from headrace.roofline import Roofline, load_roofline
 from headrace.units import size
 
 if TYPE_CHECKING:

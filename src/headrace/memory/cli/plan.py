@@ -15,10 +15,10 @@ from headrace.errors import InputError
 from headrace.memory.cli import measure
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness, allowed_exactness
-from headrace.memory.measure.roofline import load_roofline
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
+from headrace.roofline import load_roofline
 from headrace.units import duration, size
 
 if TYPE_CHECKING:

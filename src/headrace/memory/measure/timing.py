@@ -19,10 +19,10 @@ from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.captured import Capture, Stored, TracedCall
-from headrace.memory.measure.roofline import Roofline
 from headrace.memory.measure.sizes import ROUNDING, rounded_bytes
 from headrace.memory.operators import attention, convolution, copies, loss, products, recurrent
 from headrace.memory.operators.variant import as_traced, source, target_name
+from headrace.roofline import Roofline
 
 MIN_RUNS = 3
 MAX_RUNS = 50

@@ -1,4 +1,4 @@
-"""A device that is not at hand, by figures of its data sheet; apart from torch, for commands."""
+"""A device by the figures of its data sheet, for plans on another; imports no torch."""
 
 from dataclasses import dataclass
 from pathlib import Path

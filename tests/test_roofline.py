@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import InputError
-from headrace.memory.measure.roofline import Roofline, load_roofline
+from headrace.roofline import Roofline, load_roofline
 
 P100: dict[str, Any] = {"name": "P100", "flops_per_s": 9.3e12, "bytes_per_s": 732e9, "launch_us": 5}
 
