@@ -52,7 +52,8 @@ def test_inner_modules_are_for_the_capability_and_for_what_joins_them(
     modules: dict[str, Path],
 ) -> None:
     assert imports_into_capabilities(modules) == [
-        ("headrace.cli", "headrace.collectives.plan.book")
+        ("headrace.cli", "headrace.collectives.plan.book"),
+        ("headrace.torch", "headrace.collectives.plan.book"),
     ]
 
 

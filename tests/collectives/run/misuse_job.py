@@ -82,7 +82,7 @@ def run(of: _native.Program, *segments: Any, **changes: Any) -> None:
 
 def pair() -> list[_native.Executor]:
     both, links = [executor(rank, 2) for rank in range(2)], ([], [])
-    for channel in range(-2, 3):
+    for channel in range(-2, _native.data_channels(1)):
         ends = socket.socketpair()
         for rank, end in enumerate(ends):
             end.setblocking(False)
