@@ -54,6 +54,14 @@ def test_torch_is_imported_before_the_fork_unless_a_variable_is_read_at_its_impo
     assert run(level, TORCH_DISTRIBUTED_DEBUG="DETAIL").stdout == "DETAIL\n"
 
 
+def test_what_libraries_set_for_themselves_is_not_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All ranks of a process in which a library had set a variable began without torch."""
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+    assert run("import sys; print('torch' in sys.modules)").stdout == "True\n"
+
+
 def test_neighbours_differ_in_the_order_of_sets() -> None:
     code = "print(hash('a'))"
     assert run(code, 0).stdout == run(code, 2).stdout != run(code, 1).stdout

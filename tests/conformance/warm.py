@@ -54,6 +54,7 @@ _READ_LATER = (
     "TORCH_NCCL_",
     "KMP_DUPLICATE_LIB_OK",  # sklearn sets these two when it is imported, for an OpenMP
     "KMP_INIT_AT_FORK",  # that is not torch's
+    "TORCHINDUCTOR_CACHE_DIR",
 )
 """Starts of names of those that are read later, that `become` follows, or that a source sets."""
 
@@ -66,8 +67,14 @@ _REFUSED = b"other variables"
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's environment with headrace and its tests on the path, and `changes`."""
-    return {**os.environ, **_added(os.environ), **changes}
+    """This process's environment with headrace and its tests on the path, and `changes`.
+
+    Variables that Python and torch read when they start are as this process had them at its start:
+    libraries set some for themselves, as inductor does for its cache and sklearn for OpenMP.
+    """
+    at_start = {n: value for n, value in _AT_IMPORT.items() if n.startswith(_READ_AT_START)}
+    later = {n: value for n, value in os.environ.items() if not n.startswith(_READ_AT_START)}
+    return {**later, **at_start, **_added(_AT_IMPORT), **changes}
 
 
 def _added(variables: Mapping[str, str]) -> dict[str, str]:
