@@ -60,13 +60,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def _environment_restored() -> Iterator[None]:
-    """Take back what a test or its imports set in the environment that processes inherit."""
-    before = dict(os.environ)
+def _process_restored() -> Iterator[None]:
+    """Take back what a test or its imports set in the process: variables, the action of SIGTERM.
+
+    A command that runs in the process lets SIGTERM raise SystemExit. A forked worker of a later
+    test would inherit that, and go on where the exception is ignored.
+    """
+    before, on_sigterm = dict(os.environ), signal.getsignal(signal.SIGTERM)
     yield
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
+    if on_sigterm is not None:  # None: not set by Python
+        signal.signal(signal.SIGTERM, on_sigterm)
 
 
 @pytest.fixture
