@@ -31,7 +31,10 @@ def test_some_hosts_go_from_measurements_to_a_proven_plan() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_hosts_take_less_than_two_minutes_of_a_processor() -> None:
+def test_the_racks_of_a_thousand_hosts_are_told_and_their_plan_is_proven() -> None:
+    """How long it takes is a bar of the benchmark (`plan-1024-hosts-s`)."""
     stages = plan_network()
     assert stages.hosts == 1024
-    assert stages.processor_s < 120, stages.seconds
+    assert stages.figures["paia_embedded"] >= 0.95
+    assert stages.figures["groups"] == 32
+    assert stages.figures["predicted_ms"] > 0

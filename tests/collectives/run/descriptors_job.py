@@ -3,11 +3,13 @@
 import os
 import resource
 import sys
-import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
+from tests.waiting import ENDLESS_S
 
 GROUPS = 400
 
@@ -18,22 +20,18 @@ def open_files() -> int:
 
 def main() -> None:
     short = dist_rank() in [int(rank) for rank in sys.argv[1].split(",")]
-    dist.init_process_group("headrace")
+    dist.init_process_group("headrace", timeout=timedelta(seconds=ENDLESS_S))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if short:
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 80, hard))
     before = open_files()
     groups: list[dist.ProcessGroup] = []
-    began = time.monotonic()
     try:
         for _ in range(GROUPS):
-            began = time.monotonic()
             groups.append(dist.new_group())
     except RuntimeError as error:
         assert "ulimit -n" in str(error), error
     assert 1 <= len(groups) < GROUPS, len(groups)
-    # far below the group's timeout of a minute: no rank waits for one that failed
-    assert time.monotonic() - began < 30
     for group in (None, *groups):  # those made before go on
         ones = torch.ones(3)
         dist.all_reduce(ones, group=group)

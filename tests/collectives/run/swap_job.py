@@ -41,10 +41,10 @@ from headrace.job.agreement import (
     rank_names,
 )
 from headrace.topology.presets import uniform
+from tests.waiting import ENDLESS_S, HANG_S
 
 SIZES = (1, 2, 7, 300, 5_000, 40_000)
 MAKERS = ("ring", "full_exchange", "double_binary_tree")
-LIMIT_S = 60.0
 
 
 def books(ranks: int) -> list[PlanBook]:
@@ -159,10 +159,10 @@ class Agent:
     def end(self) -> None:
         self.finished.set()
         if self.rank == 0:
-            self.threads[1].join(LIMIT_S)
+            self.threads[1].join(HANG_S)
         dist.barrier()  # no rank stops following during a round
         self.stop.set()
-        self.threads[0].join(LIMIT_S)
+        self.threads[0].join(HANG_S)
         assert not any(thread.is_alive() for thread in self.threads)
         dist.barrier()  # rank 0 runs the store, which no thread uses any more
 
@@ -211,7 +211,7 @@ def train(agent: Agent, calls: int, seed: int) -> list[tuple[int, int]]:
 
 
 def main(calls: int, seed: int, dying: int, last_word: str) -> None:
-    dist.init_process_group("headrace", timeout=timedelta(seconds=LIMIT_S))
+    dist.init_process_group("headrace", timeout=timedelta(seconds=ENDLESS_S))
     group = dist.distributed_c10d._get_default_group()
     assert isinstance(group, HeadraceGroup)
     half = dist.new_group([0, 1])
@@ -224,7 +224,6 @@ def main(calls: int, seed: int, dying: int, last_word: str) -> None:
             json.dumps(
                 {
                     "error": str(error),
-                    "after_s": time.monotonic() - started,
                     "changes": group.switch.epoch,
                 }
             ),

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
 def reports(*arguments: str, without: int = -1) -> list[dict[str, Any]]:
     """Reports of the ranks, except for one that is killed."""
     with ranks(RANKS, SCRIPT, *arguments) as processes:
-        texts = outputs(processes, DEADLINE_S)
+        texts = outputs(processes, DEADLINE_S)  # far below the timeout of the group
         found = []
         for rank, (process, text) in enumerate(zip(processes, texts, strict=True)):
             if rank == without:
@@ -64,4 +64,3 @@ def committed(report: dict[str, Any]) -> list[tuple[int, int]]:
 def test_a_rank_that_is_killed_amid_a_change_is_named(rank: int, word: str) -> None:
     for report in reports("1000000", "3", str(rank), word, without=rank):
         assert f"rank {rank} died" in report["error"]
-        assert report["after_s"] < 60

@@ -25,7 +25,7 @@ from tests.executor.connect.connecting import (
     no_pairs,
     together,
 )
-from tests.waiting import ENDLESS_S, STALL_S
+from tests.waiting import ENDLESS_S, HANG_S, with_longer_deadlines
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 
@@ -83,45 +83,57 @@ def test_inside_a_running_event_loop() -> None:
 
 
 def test_ranks_that_do_not_come_are_named() -> None:
-    group = [listener(r, 4) for r in range(2)]
-    addresses = [one.address for one in group] + ["127.0.0.1:1", "127.0.0.1:2"]
-    outcomes = together(group, deadline_s=STALL_S, addresses=addresses)
-    for rank, error in enumerate(outcomes):
-        assert isinstance(error, CommunicationError)
-        text = f"rank {rank} is not connected after {STALL_S:g} s: rank 2, rank 3 did not connect"
-        assert str(error) == text
+    def check_errors(deadline_s: float) -> None:
+        group = [listener(r, 4) for r in range(2)]
+        addresses = [one.address for one in group] + ["127.0.0.1:1", "127.0.0.1:2"]
+        outcomes = together(group, deadline_s=deadline_s, addresses=addresses)
+        for rank, error in enumerate(outcomes):
+            assert isinstance(error, CommunicationError)
+            assert str(error) == (
+                f"rank {rank} is not connected after {deadline_s:g} s: "
+                "rank 2, rank 3 did not connect"
+            )
+
+    with_longer_deadlines(check_errors)
 
 
 def test_ranks_that_cannot_be_reached_are_named_with_the_reason() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        last = listener(2, 3)
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        (error,) = together([last], 0.3, addresses=["127.0.0.1:1", address, last.address])
-    assert str(error) == (
-        "rank 2 is not connected after 0.3 s: rank 0 at 127.0.0.1:1 could not be reached: "
-        f"Connection refused; rank 1 at {address} did not answer"
-    )
+    def check_error(deadline_s: float) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            last = listener(2, 3)
+            address = f"127.0.0.1:{silent.getsockname()[1]}"
+            addresses = ["127.0.0.1:1", address, last.address]
+            (error,) = together([last], deadline_s, addresses=addresses)
+        assert str(error) == (
+            f"rank 2 is not connected after {deadline_s:g} s: rank 0 at 127.0.0.1:1 could not be "
+            f"reached: Connection refused; rank 1 at {address} did not answer"
+        )
+
+    with_longer_deadlines(check_error)
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_rank_with_another_secret_stays_out_and_is_named(shared: bool) -> None:
-    group = [
-        listener(r, 4, shared_memory=shared, secret=b"another" if r == 2 else SECRET)
-        for r in range(4)
-    ]
-    outcomes = together(group, deadline_s=STALL_S)
-    messages = [str(error) for error in outcomes if isinstance(error, CommunicationError)]
-    assert len(messages) == 4
-    for text in messages[:2]:
-        assert "s: rank 2 did not connect (connections rejected:" in text
-        assert "does not know this job's secret" in text
-    at = [one.address for one in group]
-    assert (
-        f"rank 0 at {at[0]}, rank 1 at {at[1]} failed the handshake: it closed the connection"
-        in messages[2]
-    )
-    assert "; rank 3 did not connect" in messages[2]
-    assert f"s: rank 2 at {at[2]} failed the handshake: it closed the connection" in messages[3]
+    def check_errors(deadline_s: float) -> None:
+        group = [
+            listener(r, 4, shared_memory=shared, secret=b"another" if r == 2 else SECRET)
+            for r in range(4)
+        ]
+        outcomes = together(group, deadline_s=deadline_s)
+        messages = [str(error) for error in outcomes if isinstance(error, CommunicationError)]
+        assert len(messages) == 4
+        for text in messages[:2]:
+            assert "s: rank 2 did not connect (connections rejected:" in text
+            assert "does not know this job's secret" in text
+        at = [one.address for one in group]
+        assert (
+            f"rank 0 at {at[0]}, rank 1 at {at[1]} failed the handshake: it closed the connection"
+            in messages[2]
+        )
+        assert "; rank 3 did not connect" in messages[2]
+        assert f"s: rank 2 at {at[2]} failed the handshake: it closed the connection" in messages[3]
+
+    with_longer_deadlines(check_errors)
 
 
 def test_interrupts_end_it_and_close_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,16 +155,27 @@ def test_interrupts_end_it_and_close_everything(monkeypatch: pytest.MonkeyPatch)
     group[1].close()
 
 
-def test_control_c_ends_it() -> None:
+def test_control_c_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     me = threading.current_thread()
     if me is not threading.main_thread() or me.ident is None:
         pytest.skip("signals come to the main thread")
     lonely = listener(0, 2)
-    timer = threading.Timer(0.2, signal.pthread_kill, (me.ident, signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        lonely.connect([lonely.address] * 2, 10)
-    timer.join()
+    turn, waits = Loop.turn, threading.Event()
+
+    def noted(loop: Loop, longest_s: float) -> None:
+        waits.set()
+        turn(loop, longest_s)
+
+    def interrupt(thread: int) -> None:
+        waits.wait(HANG_S)
+        signal.pthread_kill(thread, signal.SIGINT)
+
+    monkeypatch.setattr(Loop, "turn", noted)
+    with ThreadPoolExecutor(1) as pool:
+        interrupting = pool.submit(interrupt, me.ident)
+        with pytest.raises(KeyboardInterrupt):
+            lonely.connect([lonely.address] * 2, ENDLESS_S)
+        interrupting.result()
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_windows_run_finds_then_inserts_then_erases_then_scans() -> None:
 def test_a_trial_is_a_replay_in_figures() -> None:
     trace = make_trace()
     found = trial(Configuration(), trace)
-    assert found.operations_per_s > 1000
+    assert found.operations_per_s > 0
     assert found.bytes > 1000
     assert found.seconds > 0
     assert sum(found.leaves) > 0

@@ -75,8 +75,7 @@ def test_measuring_over_loopback_gives_a_profile() -> None:
     assert topology.hosts == ("a", "b", "c")
     assert topology.rank_host == (0, 0, 1, 2)
     assert len(topology.links) == 12
-    assert all(0 < link.alpha_us < 50_000 for link in topology.links)
-    assert all(link.beta_us_per_mb < 1e6 for link in topology.links)
+    assert all(link.alpha_us > 0 and link.beta_us_per_mb > 0 for link in topology.links)
     off = ~np.eye(3, dtype=bool)
     for column in ("median_rtt_us", "min_rtt_us", "kernel_rtt_us"):
         assert (profile.matrix(column)[off] > 0).all(), column
