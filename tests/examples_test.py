@@ -130,15 +130,11 @@ def test_accelerate_without_a_gpu_trains_every_rank_by_itself(
 
 def test_06_fit(tmp_path: Path) -> None:
     said = run(*warm.command(str(EXAMPLES / "06-fit.py")), cwd=tmp_path)
-    found = re.search(r"budget 12MiB: predicted peak (\S+) MiB, (\d\.\d\d) of the time", said)
-    assert found is not None
-    assert float(found[1]) <= 12
-    plain = re.search(r"plain step: predicted peak (\S+) MiB, measured (\S+) MiB", said)
-    assert plain is not None
-    predicted, measured = map(float, plain.groups())
-    assert predicted > float(found[1])
-    # the momentum that is predicted is not there in the step that is measured: 0.1 MiB
-    assert measured == pytest.approx(predicted, abs=0.5)
+    planned = re.search(r"budget 12MiB: predicted peak (\S+) MiB, \S+ ms", said)
+    eager = re.search(r"eager's step: measured peak (\S+) MiB, \S+ ms", said)
+    assert planned is not None
+    assert eager is not None
+    assert float(planned[1]) <= 12 < float(eager[1])
     losses = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("step ")]
     assert losses[-1] < losses[0]
 

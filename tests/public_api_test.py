@@ -203,6 +203,7 @@ PUBLIC = {
         "BudgetError",
         "Capture",
         "CaptureError",
+        "EagerStep",
         "Exactness",
         "FittedBlocks",
         "FittedModule",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.memory.graph import Graph, Implementation, Operator
-from headrace.memory.profile import TABLES, MemoryProfile, ModelInput
+from headrace.memory.profile import TABLES, EagerStep, MemoryProfile, ModelInput
 from headrace.memory.report.tables import step_tables
 from tests.memory.graphs import chain, random_graph
 
@@ -42,6 +42,23 @@ def test_a_profile_is_saved_and_loaded(tmp_path: Path) -> None:
     assert found == profile
     assert found.digest == profile.digest
     assert len(list(step_tables(found, everything=False))) == 2
+    assert "eager" not in profile.to_artifact().head  # as in files from before it was measured
+
+
+def test_eagers_step_is_saved_and_loaded(tmp_path: Path) -> None:
+    eager = EagerStep(peak_bytes=1 << 20, time_us=12.5)
+    profile = replace(profile_of(chain(4)), eager=eager)
+    profile.save(tmp_path / "profile")
+    assert MemoryProfile.load(tmp_path / "profile") == profile
+    for wrong, message in (
+        ({"peak_bytes": -1, "time_us": 1.0}, "'eager.peak_bytes' is -1, needs 0 to"),
+        ({"peak_bytes": 1, "time_us": 0.0}, "'eager.time_us' is 0.0, needs more than 0"),
+        ({"peak_bytes": 1}, "'eager.time_us' is missing"),
+        ({"peak_bytes": 1, "time_us": 1.0, "n": 1}, "'eager.n' is unknown"),
+    ):
+        document = {**profile.to_document(), "eager": wrong}
+        with pytest.raises(ArtifactError, match=message):
+            MemoryProfile.from_document(document, profile.provenance, "a file")
 
 
 @given(st.randoms(use_true_random=False))

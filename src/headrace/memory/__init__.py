@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.memory.plan.plan import MemoryPlan
     from headrace.memory.plan.solution import SolveProgress
     from headrace.memory.plan.verify import VerifiedFigures
-    from headrace.memory.profile import MemoryProfile, ModelInput
+    from headrace.memory.profile import EagerStep, MemoryProfile, ModelInput
     from headrace.memory.run.fitted import FittedModule
     from headrace.memory.run.prepared import PreparedStep, PreparedSteps
     from headrace.memory.run.step import ScheduledStep
@@ -41,6 +41,7 @@ __all__ = [
     "BudgetError",
     "Capture",
     "CaptureError",
+    "EagerStep",
     "Exactness",
     "FittedBlocks",
     "FittedModule",
@@ -73,6 +74,7 @@ _MODULES = {
     "AttributeChange": "measure.attributes",
     "BlockPlan": "plan.blocks",
     "Capture": "measure.captured",
+    "EagerStep": "profile",
     "Exactness": "exactness",
     "FittedBlocks": "adapt.blocks",
     "FittedModule": "run.fitted",

@@ -4,12 +4,14 @@ In an artifact the names are in the head and the numbers in columns. The same as
 (docs/memory.md), is read too: graphs of others need no headrace.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from headrace import fields
 from headrace.artifact import Artifact, Table, columns_of
 from headrace.artifact_value import PlainArtifactValue
 from headrace.errors import ArtifactError
@@ -21,7 +23,8 @@ from headrace.memory.graph_json import GRAPH_FIELDS, graph_document, read_graph
 MEASURED, ROOFLINE = "measured", "roofline"
 
 _MOST_ELEMENTS = 1 << 42
-_OWN_FIELDS = ("model", "model_digest", "device", "torch", "inputs")
+_MOST_BYTES = 1 << 50
+_OWN_FIELDS = ("model", "model_digest", "device", "torch", "inputs", "eager")
 
 TABLES: dict[str, dict[str, type]] = {
     "storages": {"nbytes": np.int64},
@@ -51,6 +54,20 @@ class ModelInput:
 
 
 @offered_by("headrace.memory")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerStep:
+    """A step of the model as it is, forward and backward pass, measured.
+
+    Attributes
+    ----------
+    peak_bytes : most that was allocated, with what is resident throughout the step.
+    """
+
+    peak_bytes: int
+    time_us: float
+
+
+@offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MemoryProfile(PlainArtifactValue):
     """A training step on one kind of device.
@@ -63,7 +80,9 @@ class MemoryProfile(PlainArtifactValue):
     torch : version that the operators are of.
     inputs : shapes that the graph is for.
     provenance : "kind" is "measured" or "roofline" (a model of the device, not a measurement),
-        "source" says where and how; others are free.
+        "source" says where and how; "eager", where its step was not measured, why; others are free.
+    eager : eager's own step on the device; None if it was not measured: it does not fit into
+        memory, or the device is a model of one.
 
     Raises
     ------
@@ -82,9 +101,15 @@ class MemoryProfile(PlainArtifactValue):
     torch: str
     inputs: tuple[ModelInput, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    eager: EagerStep | None = None
 
     def __post_init__(self) -> None:
         self._set(self.to_document(), self.provenance, "memory profile")
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Set the fields of a pickle; one from before eager's step was measured lacks the last."""
+        for declared, content in zip(dataclasses.fields(self), (*state, None), strict=False):
+            object.__setattr__(self, declared.name, content)
 
     @property
     def description(self) -> str:
@@ -101,12 +126,14 @@ class MemoryProfile(PlainArtifactValue):
         return {**self._own(), **graph_document(self.graph)}
 
     def _own(self) -> dict[str, Any]:
+        eager = self.eager
         return {
             "model": self.model,
             "model_digest": self.model_digest,
             "device": self.device,
             "torch": self.torch,
             "inputs": [[tensor.name, list(tensor.shape), tensor.dtype] for tensor in self.inputs],
+            **({} if eager is None else {"eager": asdict(eager)}),
         }
 
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
@@ -147,7 +174,19 @@ def _profile_parts(document: Any, provenance: Any, source: str) -> dict[str, Any
         **{name: head.at(name).text() for name in ("model", "model_digest", "device", "torch")},
         "inputs": tuple(_input(row) for row in head.at("inputs", default=[]).items()),
         "provenance": provenance,
+        "eager": _eager(head.at("eager", default=None)),
     }
+
+
+def _eager(measured: Field) -> EagerStep | None:
+    if measured.found is None:
+        return None
+    measured.allow("peak_bytes", "time_us")
+    time = measured.at("time_us")
+    time_us = time.read(fields.number)
+    if not 0 < time_us < float("inf"):
+        raise time.wrong("more than 0 microseconds")
+    return EagerStep(peak_bytes=measured.at("peak_bytes").integer(0, _MOST_BYTES), time_us=time_us)
 
 
 def _input(row: Field) -> ModelInput:

@@ -82,10 +82,13 @@ def test_a_model_is_measured_planned_shown_and_verified(
     assert profile.model == "planned_here:build"
     assert profile.provenance["kind"] == "measured"
     assert profile.graph.resident["optimizer"] == 0
+    assert profile.eager is not None
     for source in ("profile", "planned_here:build"):
         arguments = ("--budget", "720KiB", "-o", "plan", "--effort", "quick")
         assert run(monkeypatch, "memory", "plan", source, *arguments) == 0
-        assert re.search(r"peak \S+ \w+ of 720 KiB; within", capsys.readouterr().out)
+        printed = " ".join(capsys.readouterr().out.split())
+        assert re.search(r"peak \S+ \w+ of 720 KiB; within", printed)
+        assert re.search(r"Plain step: \S+ KiB in \S+ \w+, eager's step as measured\.", printed)
         plan = MemoryPlan.load(folder / "plan")
         assert plan.verify().peak_bytes <= 720 << 10
     assert run(monkeypatch, "show", "plan") == 0
@@ -156,7 +159,7 @@ def test_a_plan_of_least_energy(
     plan = ("memory", "plan", "planned_here:build", "--effort", "quick", "--budget", "720KiB")
     assert run(monkeypatch, *plan, "--energy", "watts.json", "-o", "plan") == 0
     printed = capsys.readouterr()
-    assert re.search(r"energy \S+ J, \S+% over a plain step's; peak", printed.out)
+    assert re.search(r"energy \S+ J, \S+% over a plain step's as predicted; peak", printed.out)
     assert "no operator of kind konvolution" in " ".join(printed.err.split())
     assert run(monkeypatch, "show", "plan") == 0
     assert re.search(r"energy +\S+ J, ", capsys.readouterr().out)
@@ -264,6 +267,7 @@ def test_times_by_a_modelled_device(
     assert run(monkeypatch, "memory", "measure", "planned_here:build", *device, "-o", "step") == 0
     profile = MemoryProfile.load(folder / "step")
     assert (profile.device, profile.provenance["kind"]) == ("a P100", "roofline")
+    assert profile.eager is None
     times = {way.time_us for each in profile.graph.operators for way in each.implementations}
     assert 5 < min(times - {0}) < max(times) < 10  # the loss between the passes takes none
     plan = ("memory", "plan", "--effort", "quick", "--budget", "300KiB", "-o", "plan", *device)

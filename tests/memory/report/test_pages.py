@@ -9,15 +9,18 @@ from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.make import make_plan
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.simulate import simulate_step
-from headrace.memory.plan.tradeoff import tradeoff
-from headrace.memory.profile import MemoryProfile
+from headrace.memory.plan.tradeoff import PREDICTED, tradeoff
+from headrace.memory.profile import EagerStep, MemoryProfile
+from headrace.memory.report.charts import MEASURED
 from headrace.memory.report.pages import (
     implementation_rows,
     memory_plan_page,
     memory_profile_page,
     recomputed_rows,
 )
+from headrace.memory.report.tables import plan_summary, step_summary
 from headrace.memory.schedule import Step, plain_schedule
+from headrace.units import duration
 from tests.memory.graphs import chain
 
 MIB = 1 << 20
@@ -53,18 +56,43 @@ def test_the_page_of_a_plan(figures: list[dict[str, Any]]) -> None:
     plan = planned(graph)
     html = memory_plan_page(plan, "a.plan").html()
     over_steps, against = map(traces, figures)
-    assert set(over_steps) >= {"plain", "planned", "resident", "budget"}
+    assert set(over_steps) >= {PREDICTED, "planned", "resident", "budget"}
+    assert MEASURED not in {*over_steps, *against}
     assert max(over_steps["planned"]["y"]) * MIB == plan.peak_bytes
     assert len(over_steps["planned"]["y"]) == len(plan.schedule.steps)
     assert over_steps["budget"]["y"] == [plan.budget_bytes / MIB] * 2
     assert over_steps["resident"]["y"] == [3, 3]
-    assert set(against) >= {"plain", "sqrt(n)", "planned"}
-    assert against["plain"]["y"] == [0]
+    assert set(against) >= {PREDICTED, "sqrt(n)", "planned"}
+    assert against[PREDICTED]["y"] == [0]
     rows = recomputed_rows(plan)
     again = len(plan.schedule.steps) - len(graph.operators)
     assert again == sum(int(str(row[2])) for row in rows) > 0
     assert "Recomputed" in html
     assert "forward" in html
+
+
+def test_plain_is_eagers_step_where_that_was_measured(figures: list[dict[str, Any]]) -> None:
+    """It was a simulation of traced operators, which eager execution may not run."""
+    plan = planned(chain(8, nbytes=MIB, resident=3 * MIB))
+    rows = dict(plan_summary(plan))
+    assert rows["plain"].endswith(", predicted")
+    eager = EagerStep(peak_bytes=32 * MIB, time_us=plan.time_us / 1.25)
+    plan = replace(plan, profile=replace(plan.profile, eager=eager))
+    rows = dict(plan_summary(plan))
+    assert rows["plain"] == f"32 MiB in {duration(eager.time_us)}, eager's step as measured"
+    assert rows["time"] == f"{duration(plan.time_us)}, predicted, +25.0% of plain"
+    assert dict(step_summary(plan.profile))["plain"] == rows["plain"]
+    html = memory_plan_page(plan, "a.plan").html()
+    assert f"Plain: {rows['plain']}." in html.replace("&#x27;", "'")
+    over_steps, against = map(traces, figures)
+    assert over_steps[MEASURED]["y"] == [32, 32]
+    assert (against[MEASURED]["x"], against[MEASURED]["y"]) == ([32], [0])
+    (overhead,) = against["planned"]["y"]
+    assert abs(overhead - 25) < 1e-6
+    unmeasured = {**plan.profile.provenance, "eager": "it needs more"}
+    profile_without = replace(plan.profile, eager=None, provenance=unmeasured)
+    text = dict(step_summary(profile_without))["plain"]
+    assert text.endswith(", predicted: eager's step was not measured, it needs more")
 
 
 def test_the_page_of_a_plan_that_changes_nothing(figures: list[dict[str, Any]]) -> None:

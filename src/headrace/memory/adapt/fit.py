@@ -104,8 +104,9 @@ def fit_model(
         raise BudgetError(f"{len(budgets)} budgets and {len(paths)} plans: needs a plan for each")
     device, conditions = device_of(model), options.conditions
     conditions.check(device)
+    step_planner = StepPlanner(model, options)
     planner = BudgetPlanner(
-        StepPlanner(model, options),
+        step_planner,
         [parse_budget(limit, memory_bytes(device)) for limit in budgets],
         [MemoryPlan.load(path) for path in paths],
     )
@@ -118,7 +119,10 @@ def fit_model(
         captures=options.captures,
     )
     args, kwargs = sample_of(sample)
-    with preserved(conditions.called(model), conditions.optimizer):
+    with (
+        preserved(conditions.called(model), conditions.optimizer),
+        step_planner.measuring_eager((args, kwargs)),
+    ):
         fitted.prepare(*args, **kwargs)
     return fitted
 

@@ -1,6 +1,7 @@
 """Plans of a captured training step: read from the cache, or measured and planned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from torch import nn
@@ -11,6 +12,7 @@ from headrace.memory.adapt.cache import PlanKey, StepCache, cached_costs, condit
 from headrace.memory.adapt.options import StepOptions
 from headrace.memory.errors import BudgetError
 from headrace.memory.measure.captured import Capture
+from headrace.memory.measure.eager import StepArguments
 from headrace.memory.measure.step import device_of, profile_step, unmeasured_profile
 from headrace.memory.measure.timing import Cost
 from headrace.memory.plan.energy import read_watts
@@ -34,6 +36,16 @@ class StepPlanner:
         self._cache = StepCache.of_user() if options.cache else StepCache(None)
         self._watts = None if options.watts is None else read_watts(Field(options.watts, "watts"))
         self._costs: dict[str, Cost] = {}
+        self._sample: StepArguments | None = None
+
+    @contextmanager
+    def measuring_eager(self, sample: StepArguments) -> Generator[None]:
+        """Measure eager's own step for the profiles of plans that are made within the block."""
+        self._sample = sample
+        try:
+            yield
+        finally:
+            self._sample = None  # which is a batch of the user's
 
     def step_of(self, captured: Capture) -> MemoryProfile:
         """Return the profile of a captured step, with all costs 0."""
@@ -81,7 +93,11 @@ class StepPlanner:
         measured_under = conditions(device_of(self._model))
         with cached_costs(self._cache, measured_under, self._costs):
             profile = profile_step(
-                self._model, captured, self._options.conditions, costs=self._costs
+                self._model,
+                captured,
+                self._options.conditions,
+                costs=self._costs,
+                sample=self._sample,
             )
         with Console(stderr=True).status("planning") as status:  # on terminals alone
 

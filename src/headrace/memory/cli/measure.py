@@ -85,7 +85,8 @@ def measure_step_command(
 ) -> None:
     """Capture a training step, and measure the time and workspace of its operators.
 
-    On the device that the model's parameters are on, with all implementations of each operator.
+    On the device that the model's parameters are on, with all implementations of each operator, and
+    a step of the model as it is, if that fits into memory.
     Costs in the cache folder are not used.
     """
     check_output(output, [device])
@@ -136,7 +137,13 @@ def profile_of(model_and_sample: object, name: str, options: ProfileOptions) -> 
 
     from headrace.memory.adapt.cache import StepCache, cached_costs, conditions
     from headrace.memory.measure.preserve import preserved
-    from headrace.memory.measure.step import StepConditions, capture_step, device_of, profile_step
+    from headrace.memory.measure.step import (
+        StepConditions,
+        capture_step,
+        device_of,
+        profile_step,
+        sample_of,
+    )
     from headrace.memory.measure.timing import Cost
 
     module, sample, loss, optimizer = (*parts, None, None)[:4]
@@ -155,5 +162,11 @@ def profile_of(model_and_sample: object, name: str, options: ProfileOptions) -> 
         store = StepCache.of_user() if options.cache else StepCache(None)
         with cached_costs(store, conditions(device_of(module)), costs):
             return profile_step(
-                module, captured, job, name=name, device=options.device, costs=costs
+                module,
+                captured,
+                job,
+                name=name,
+                device=options.device,
+                costs=costs,
+                sample=sample_of(sample),
             )

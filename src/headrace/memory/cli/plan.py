@@ -212,15 +212,20 @@ def interrupts() -> Generator[Callable[[], bool]]:
 
 
 def _print(plan: "MemoryPlan", output: Path) -> None:
-    slower = plan.time_us / plan.plain_us - 1 if plan.plain_us else 0.0
+    from headrace.memory.plan.plain import plain_step
+
+    plain = plain_step(plan.profile)
+    slower = plan.time_us / plain.time_us - 1 if plain.time_us else 0.0
     console = terminal()
-    energy, plain = plan.energy_uj, plan.plain_uj
+    energy, plain_uj = plan.energy_uj, plan.plain_uj
     text = f"Predicted step {duration(plan.time_us)}, {slower:z.1%} over a plain one; "
-    if energy and plain:
-        text += f"energy {energy / 1e6:.4g} J, {energy / plain - 1:z.1%} over a plain step's; "
+    if energy and plain_uj:
+        over = f"{energy / plain_uj - 1:z.1%} over a plain step's as predicted"
+        text += f"energy {energy / 1e6:.4g} J, {over}; "
     console.print(
         f"{text}peak {size(plan.peak_bytes, plan.budget_bytes)} of {size(plan.budget_bytes)}; "
         f"within {plan.gap:z.1%} of the bound.",
         soft_wrap=True,
     )
+    console.print(f"Plain step: {text_of(str(plain))}.", soft_wrap=True)
     console.print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)

@@ -20,11 +20,14 @@ from headrace.memory.measure.allocations import library_bytes
 from headrace.memory.measure.arguments import WithLoss
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.captured import Capture
+from headrace.memory.measure.eager import StepArguments, eager_cost
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.sizes import ROUNDING
 from headrace.memory.measure.timing import Cost, Roofline, device_name, measured_graph, modelled
-from headrace.memory.profile import MemoryProfile, ModelInput
+from headrace.memory.plan.simulate import simulate_step
+from headrace.memory.profile import EagerStep, MemoryProfile, ModelInput
+from headrace.memory.schedule import plain_schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,7 @@ def profile_step(
     device: Roofline | None = None,
     costs: MutableMapping[str, Cost] | None = None,
     single_runs: bool = False,
+    sample: StepArguments | None = None,
 ) -> MemoryProfile:
     """Return the profile of a captured step.
 
@@ -129,6 +133,7 @@ def profile_step(
     device : a model of a device that is not at hand; else the model's own is measured.
     costs : of operators that were measured before; what is measured is added.
     single_runs : whether operators are timed in one run each; see `measured_graph`.
+    sample : arguments for a step of the model as it is, which is measured if it fits into memory.
 
     Raises
     ------
@@ -136,14 +141,48 @@ def profile_step(
     """
     step = unmeasured_profile(model, captured, job, name=name)
     if device is None:
+        costs = {} if costs is None else costs
         graph = measured_graph(captured, device_of(model), costs, single_runs=single_runs)
-        return replace(step, graph=replace(graph, resident=step.graph.resident))
+        measured = replace(step, graph=replace(graph, resident=step.graph.resident))
+        return (
+            measured
+            if sample is None
+            else _with_eager(measured, model, captured, job, sample, costs)
+        )
     return replace(
         step,
         graph=replace(modelled(captured, device), resident=step.graph.resident),
         device=device.name,
         provenance={"kind": "roofline", "source": "data sheet"},
     )
+
+
+def _with_eager(
+    profile: MemoryProfile,
+    model: nn.Module,
+    captured: Capture,
+    job: StepConditions,
+    sample: StepArguments,
+    costs: MutableMapping[str, Cost],
+) -> MemoryProfile:
+    """Return a measured profile with eager's step, or with the reason why there is none."""
+    resident = dict(profile.graph.resident)
+    predicted_bytes = simulate_step(profile.graph, plain_schedule(profile.graph)).peak_bytes
+    measured = eager_cost(
+        job.called(model),
+        sample,
+        captured,
+        device_of(model),
+        digest=profile.model_digest,
+        predicted_bytes=predicted_bytes - sum(resident.values()),
+        accumulates=job.accumulates,
+        costs=costs,
+    )
+    if isinstance(measured, str):
+        return replace(profile, provenance={**profile.provenance, "eager": measured})
+    resident.pop("generators", None)  # states are copied for operators that run again
+    peak_bytes = sum(resident.values()) + measured.workspace_bytes
+    return replace(profile, eager=EagerStep(peak_bytes=peak_bytes, time_us=measured.time_us))
 
 
 def unmeasured_profile(

@@ -210,7 +210,7 @@ def _measure(
             kept_bytes = graph_bytes + sum(map(rounded_bytes, traced))
         step = ROUNDING.get(device.type, 1)
         workspace = max(allocations.peak_bytes - kept_bytes, 0)
-        time_us = 1e6 * _stopwatch(device)(prepare()) if single_runs else _time_us(prepare, device)
+        time_us = 1e6 * stopwatch(device)(prepare()) if single_runs else _time_us(prepare, device)
         return Cost(time_us, -(-workspace // step) * step)
 
 
@@ -272,7 +272,7 @@ def _time_us(prepare: Callable[[], Callable[[], object]], device: torch.device) 
     ----------
     prepare : returns the run, ready to be timed.
     """
-    seconds = _stopwatch(device)
+    seconds = stopwatch(device)
     others = torch.empty(_cache_bytes(device), dtype=torch.uint8, device=device)
     times: list[float] = []
     begin = time.perf_counter()
@@ -285,7 +285,7 @@ def _time_us(prepare: Callable[[], Callable[[], object]], device: torch.device) 
     return sorted(times)[len(times) // 2] * 1e6
 
 
-def _stopwatch(device: torch.device) -> Callable[[Callable[[], object]], float]:
+def stopwatch(device: torch.device) -> Callable[[Callable[[], object]], float]:
     """Return a function that runs another one and returns its seconds.
 
     On an accelerator these are between two events of its stream, on which other work goes before:

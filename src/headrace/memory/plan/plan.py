@@ -95,7 +95,7 @@ class MemoryPlan(ArtifactValue):
 
     @property
     def plain_uj(self) -> float | None:
-        """Energy of a run without recomputation, as `energy_uj`."""
+        """Predicted energy of a run without recomputation, as `energy_uj`."""
         return self._energy_uj(plain_schedule(self.profile.graph))
 
     def _energy_uj(self, schedule: Schedule) -> float | None:
@@ -105,7 +105,7 @@ class MemoryPlan(ArtifactValue):
 
     @property
     def plain_us(self) -> float:
-        """Time of a run without recomputation, by first implementations."""
+        """Predicted time of a run without recomputation, by first implementations."""
         return sum(operator.implementations[0].time_us for operator in self.profile.graph.operators)
 
     def of_schedule(self, schedule: Schedule, budget_bytes: int | None = None) -> "MemoryPlan":

@@ -14,6 +14,8 @@ from headrace.memory.schedule import Schedule, plain_schedule
 
 SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
 """Of the memory that a plain run needs above what is resident."""
+PREDICTED = "plain, predicted"
+"""Name of a plain run's simulation, beside eager's step as measured."""
 LIMITS = SolveLimits(seconds=4.0, bound_seconds=2.0, interval_work=1.0, gap=0.02)
 """Of each budget: a curve for a page, not plans to train by."""
 
@@ -35,7 +37,7 @@ class Point:
 
 def baseline_points(graph: Graph) -> list[Point]:
     """Return the points of a plain run, and of checkpoints at every sqrt(n)-th operator."""
-    schedules = (("plain", plain_schedule(graph)), ("sqrt(n)", sqrt_schedule(graph)))
+    schedules = ((PREDICTED, plain_schedule(graph)), ("sqrt(n)", sqrt_schedule(graph)))
     return [point_of(name, graph, schedule) for name, schedule in schedules]
 
 

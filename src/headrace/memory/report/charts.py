@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.memory.graph import Graph
+from headrace.memory.plan.plain import PlainStep
 from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.tradeoff import Point
+from headrace.memory.profile import EagerStep
 from headrace.memory.schedule import Schedule
 from headrace.report.page import empty_figure
 
@@ -14,14 +16,21 @@ if TYPE_CHECKING:
 
 _COLOURS = ("#7a8794", "#2f6fb0", "#1a7f4b")
 _MIB = 1 << 20
+MEASURED = "plain, measured"
+"""Name of eager's step as measured."""
 
 
 def memory_timeline(
-    graph: Graph, schedules: Mapping[str, Schedule], budget_bytes: int | None = None
+    graph: Graph,
+    schedules: Mapping[str, Schedule],
+    budget_bytes: int | None = None,
+    *,
+    eager: EagerStep | None = None,
 ) -> "go.Figure":
-    """Return memory over the steps of schedules (Figure 4.3), what is resident, and the budget.
+    """Return predicted memory over the steps of schedules (Figure 4.3), beside some levels.
 
-    Each schedule has a mark where its backward pass begins.
+    Each schedule has a mark where its backward pass begins. The levels are what is resident, the
+    budget, and the peak of eager's step as measured.
     """
     figure = empty_figure()
     longest = 0
@@ -47,8 +56,12 @@ def memory_timeline(
                 mode="markers",
                 marker={"color": colour, "symbol": "triangle-left", "size": 11},
             )
-    levels = {"resident": graph.resident_bytes, "budget": budget_bytes}
-    for (name, count), dash in zip(levels.items(), ("dot", "dash"), strict=True):
+    levels = {
+        "resident": graph.resident_bytes,
+        "budget": budget_bytes,
+        MEASURED: None if eager is None else eager.peak_bytes,
+    }
+    for (name, count), dash in zip(levels.items(), ("dot", "dash", "longdash"), strict=True):
         if count is not None:
             figure.add_scatter(
                 x=[0, max(longest - 1, 1)],
@@ -64,19 +77,20 @@ def memory_timeline(
 
 
 def tradeoff_chart(
-    points: Sequence[Point], others: Sequence[Point], plain_us: float
+    points: Sequence[Point], others: Sequence[Point], plain: PlainStep
 ) -> "go.Figure":
-    """Return times over memory (Figure 4.4), each as its overhead over a plain run's time.
+    """Return predicted times over memory (Figure 4.4), each as its overhead over plain's time.
 
     Parameters
     ----------
     points : joined by a line, with their bounds.
     others : by themselves, such as baselines.
+    plain : has a mark if it is measured; its prediction is one of the others.
     """
     figure = empty_figure()
 
     def overhead(time_us: float) -> float:
-        return 100 * (time_us / plain_us - 1) if plain_us else 0.0
+        return 100 * (time_us / plain.time_us - 1) if plain.time_us else 0.0
 
     ordered = sorted(points, key=lambda point: point.peak_bytes)
     lines = {"planned": [(point, point.time_us) for point in ordered]}
@@ -98,7 +112,16 @@ def tradeoff_chart(
             mode="markers",
             marker={"color": _COLOURS[0], "symbol": symbol, "size": 11},
         )
+    if plain.measured:
+        figure.add_scatter(
+            x=[plain.peak_bytes / _MIB],
+            y=[0],
+            name=MEASURED,
+            mode="markers",
+            marker={"color": _COLOURS[2], "symbol": "cross", "size": 11},
+        )
     figure.update_layout(showlegend=True)
     figure.update_xaxes(title="peak memory, MiB")
-    figure.update_yaxes(title="time over a plain run's, %")
+    basis = "eager's as measured" if plain.measured else "a plain run's as predicted"
+    figure.update_yaxes(title=f"predicted time over {basis}, %")
     return figure

@@ -4,8 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from headrace._native import ScheduleSearch
+from headrace.memory.plan.plain import PlainStep, plain_step
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.tradeoff import Point, baseline_points, tradeoff
+from headrace.memory.plan.tradeoff import PREDICTED, Point, baseline_points, tradeoff
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.report.charts import memory_timeline, tradeoff_chart
 from headrace.memory.report.tables import plan_summary, step_summary
@@ -21,13 +22,14 @@ def memory_profile_page(profile: MemoryProfile, source: str) -> Page:
     graph, origin = profile.graph, profile.provenance
     page = Page(f"Training step of {profile.model}", f"{source}: {origin['kind']}")
     page.facts(step_summary(profile))
+    plain = plain_step(profile)
     page.heading("Memory over a plain run")
-    page.figure(memory_timeline(graph, {"plain": plain_schedule(graph)}))
+    page.figure(memory_timeline(graph, {PREDICTED: plain_schedule(graph)}, eager=profile.eager))
     page.heading("Time against memory (as Figure 4.4)")
     others, points = baseline_points(graph), tradeoff(graph, ScheduleSearch)
-    page.figure(tradeoff_chart(points, others, others[0].time_us))
+    page.figure(tradeoff_chart(points, others, plain))
     page.note("A search of seconds for each budget; headrace memory plan finds faster schedules.")
-    _points(page, [*others, *points], others[0])
+    _points(page, [*others, *points], plain)
     page.heading("Largest storages")
     largest = sorted(graph.storages, key=lambda storage: storage.nbytes, reverse=True)[:20]
     page.table(("storage", "size"), [(storage.name, size(storage.nbytes)) for storage in largest])
@@ -43,15 +45,16 @@ def memory_plan_page(plan: MemoryPlan, source: str) -> Page:
     )
     page.facts(plan_summary(plan))
     page.heading("Memory over the steps (as Figure 4.3)")
-    schedules = {"plain": plain_schedule(graph), "planned": plan.schedule}
-    page.figure(memory_timeline(graph, schedules, plan.budget_bytes))
+    eager, plain = plan.profile.eager, plain_step(plan.profile)
+    schedules = {PREDICTED: plain_schedule(graph), "planned": plan.schedule}
+    page.figure(memory_timeline(graph, schedules, plan.budget_bytes, eager=eager))
     page.heading("Time against memory (as Figure 4.4)")
     others = baseline_points(graph)
     own = Point(
         name="planned", peak_bytes=plan.peak_bytes, time_us=plan.time_us, bound_us=plan.bound_us
     )
-    page.figure(tradeoff_chart([own], others, others[0].time_us))
-    _points(page, [*others, own], others[0])
+    page.figure(tradeoff_chart([own], others, plain))
+    _points(page, [*others, own], plain)
     page.heading("Recomputed")
     again = recomputed_rows(plan)
     if again:
@@ -67,9 +70,10 @@ def memory_plan_page(plan: MemoryPlan, source: str) -> Page:
     return page
 
 
-def _points(page: Page, points: Sequence[Point], plain: Point) -> None:
+def _points(page: Page, points: Sequence[Point], plain: PlainStep) -> None:
+    """Add a table of predicted points, in which plain is measured or predicted as stated."""
     page.table(
-        ("schedule", "peak", "of plain, %", "time, ms", "over plain, %"),
+        ("schedule", "predicted peak", "of plain, %", "predicted time, ms", "over plain, %"),
         [
             (
                 point.name,
@@ -81,6 +85,7 @@ def _points(page: Page, points: Sequence[Point], plain: Point) -> None:
             for point in points
         ],
     )
+    page.note(f"Plain: {plain}.")
 
 
 def recomputed_rows(plan: MemoryPlan) -> list[_Row]:

@@ -8,10 +8,10 @@ from headrace.artifact import Artifact
 from headrace.cli.tables import facts, rows
 from headrace.job.load import LOAD, load_text
 from headrace.memory.plan.baselines import sqrt_schedule
+from headrace.memory.plan.plain import plain_step
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.profile import MemoryProfile
-from headrace.memory.schedule import plain_schedule
 from headrace.units import duration, size
 
 
@@ -41,9 +41,7 @@ def step_tables(profile: MemoryProfile, everything: bool) -> Iterable[Renderable
 def step_summary(profile: MemoryProfile) -> list[tuple[str, str]]:
     """Return (label, value) rows of a profile."""
     graph, origin = profile.graph, profile.provenance
-    plain, checkpointed = (
-        simulate_step(graph, schedule) for schedule in (plain_schedule(graph), sqrt_schedule(graph))
-    )
+    checkpointed = simulate_step(graph, sqrt_schedule(graph))
     inputs = ", ".join(
         f"{tensor.name} {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
         for tensor in profile.inputs
@@ -54,8 +52,11 @@ def step_summary(profile: MemoryProfile) -> list[tuple[str, str]]:
         ("inputs", inputs or "none"),
         ("operators", f"{graph.forward_count} forward, {_backward(profile)} backward"),
         ("resident", f"{size(graph.resident_bytes)} ({resident or 'nothing'})"),
-        ("plain", f"{size(plain.peak_bytes)} in {duration(plain.time_us)}"),
-        ("sqrt(n)", f"{size(checkpointed.peak_bytes)} in {duration(checkpointed.time_us)}"),
+        ("plain", str(plain_step(profile))),
+        (
+            "sqrt(n)",
+            f"{size(checkpointed.peak_bytes)} in {duration(checkpointed.time_us)}, predicted",
+        ),
         *([("machine", load_text(origin))] if LOAD in origin else []),
         (str(origin["kind"]), str(origin["source"])),
     ]
@@ -94,20 +95,21 @@ def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
 def plan_summary(plan: MemoryPlan) -> list[tuple[str, str]]:
     """Return (label, value) rows of a plan."""
     graph = plan.profile.graph
-    plain = plan.plain_us
-    over = f", {plan.time_us / plain - 1:+z.1%} of a plain run's" if plain else ""
+    plain = plain_step(plan.profile)
+    over = f", {plan.time_us / plain.time_us - 1:+z.1%} of plain" if plain.time_us else ""
     bound, energy = duration(plan.bound_us), plan.energy_uj
     energies: list[tuple[str, str]] = []
     if energy and plan.plain_uj:
         bound = f"{plan.bound / 1e6:.4g} J"
-        text = f"{energy / 1e6:.4g} J, {energy / plan.plain_uj - 1:+z.1%} of a plain run's"
+        text = f"{energy / 1e6:.4g} J, {energy / plan.plain_uj - 1:+z.1%} of plain as predicted"
         energies = [("energy", text)]
     again = len(plan.schedule.steps) - len(graph.operators)
     return [
         ("model", f"{plan.profile.model} on {plan.profile.device}"),
         ("budget", size(plan.budget_bytes)),
-        ("peak", size(plan.peak_bytes, plan.budget_bytes)),
-        ("time", f"{duration(plan.time_us)}{over}"),
+        ("peak", f"{size(plan.peak_bytes, plan.budget_bytes)}, predicted"),
+        ("time", f"{duration(plan.time_us)}, predicted{over}"),
+        ("plain", str(plain)),
         *energies,
         ("bound", f"{bound}, gap {plan.gap:z.1%}"),
         ("steps", f"{len(plan.schedule.steps)}, {again} of them again"),
