@@ -47,16 +47,15 @@ test: native native-tests $(VENV)/.test ## the tests: native, then Python; of lo
 	$(call run_tests,fast,-LE slow,$(if $(PYTEST_ARGS),,build/test-minutes.txt))
 
 test-slow: native native-tests $(VENV)/.test $(VENV)/.test-slow ## the long tail: what make test leaves out or samples (an hour)
-	$(call run_tests,slow,-L slow,,--timeout 900)
+	$(call run_tests,slow,-L slow)
 
-# $(call run_tests,tier,ctest's choice of labels,file for the minutes of all,more options of pytest):
-# the slow tier runs whole what the fast one samples, and so has a longer deadline
+# $(call run_tests,tier,ctest's choice of labels,file for the minutes of all)
 define run_tests
 	@date +'{"began": %s}' > build/test-$(1).jsonl
 	$(call say,native tests)
 	@$(BIN)/ctest --test-dir $(RELEASE) --output-on-failure --no-tests=error -j $(NATIVE_JOBS) $(2)
 	$(call say,Python tests: first those that compare times and by themselves; then the others on $(TEST_JOBS) processes)
-	@pytest="$(BIN)/python -m pytest -p tests.minutes --minutes build/test-$(1).jsonl --tier $(1) $(4)"; \
+	@pytest="$(BIN)/python -m pytest -p tests.minutes --minutes build/test-$(1).jsonl --tier $(1)"; \
 	$$pytest -n 0 --timing only $(or $(PYTEST_ARGS),$(TIMING_FILES)); alone=$$?; \
 	[ $$alone = 0 ] || [ $$alone = 5 ] || exit $$alone; \
 	$$pytest -n $(TEST_JOBS) --dist worksteal --timing without $(PYTEST_ARGS) \

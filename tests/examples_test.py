@@ -14,13 +14,10 @@ import torch
 
 from headrace.testbed import network
 from tests.conformance import warm
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, JOB_S
 
-DEADLINE_S = 200
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
-pytestmark = pytest.mark.timeout(240)
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -40,11 +37,11 @@ def run(*command: str | Path, cwd: Path) -> str:
         start_new_session=True,  # so that all it started can be ended together
     ) as process:
         try:
-            said, _ = process.communicate(timeout=DEADLINE_S)
+            said, _ = process.communicate(timeout=JOB_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGTERM)
             said, _ = process.communicate(timeout=HANG_S)
-            pytest.fail(f"not done after {DEADLINE_S} s; it said:\n{said}")
+            pytest.fail(f"not done after {JOB_S} s; it said:\n{said}")
     assert process.returncode == 0, said
     return said
 

@@ -16,6 +16,7 @@ from headrace.cli.app import app
 from headrace.errors import ArtifactError
 from headrace.report.curves import curves
 from headrace.report.page import Page
+from tests.waiting import JOB_S
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(headrace.__file__).parent
@@ -28,7 +29,7 @@ def test_subpackages_are_attributes_without_an_import_of_torch() -> None:
         "assert headrace.topology.Link; assert headrace.compression.CodecSpec; "
         "assert not hasattr(headrace, 'nothing')"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=JOB_S)
 
 
 def test_a_missing_native_module_names_its_remedy() -> None:
@@ -36,7 +37,7 @@ def test_a_missing_native_module_names_its_remedy() -> None:
         [sys.executable, str(PACKAGE / "_native.py")],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=JOB_S,
         check=False,
     )
     assert run.returncode == 1
@@ -50,7 +51,7 @@ def test_errors_print_text_that_looks_like_an_emoji_or_mark_up_as_it_is() -> Non
         [sys.executable, "-m", "headrace", "show", "no:x:[b]file"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=JOB_S,
         check=False,
     )
     assert run.returncode == 2

@@ -15,6 +15,7 @@ from headrace.cli.app import app
 from headrace.collectives.measure.pcie.probes import HardwareProbes
 from headrace.collectives.plan.book import PlanBook
 from headrace.kinds import artifact_kinds
+from tests.waiting import JOB_S
 
 WRITTEN = Path(__file__).parent / "golden" / "written"
 ROOT = Path(__file__).parent.parent
@@ -121,7 +122,7 @@ def test_a_book_serves_a_job() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=JOB_S,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr

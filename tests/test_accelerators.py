@@ -16,6 +16,7 @@ import torch
 
 from headrace.accelerators import has_gpu
 from tests.conformance.launch import all_succeed, free_port
+from tests.waiting import JOB_S
 
 built = pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="torch has no CUDA")
 
@@ -73,7 +74,7 @@ def test_registering_does_not_initialise_cuda() -> None:
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IMPORTING, str(has_gpu())],
         env=dict(os.environ),
-        timeout=120,
+        timeout=JOB_S,
         check=True,
     )
 

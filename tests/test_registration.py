@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.conformance.launch import environment
+from tests.waiting import JOB_S
 
 ORDERS = (
     "import headrace.torch",
@@ -34,7 +35,7 @@ def test_any_order_of_imports_registers_the_backend(order: str, autoload: str) -
         env=environment(TORCH_DEVICE_BACKEND_AUTOLOAD=autoload),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=JOB_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import pytest
 from headrace.errors import InputError
 from headrace.torch import init_from_torchrun
 from tests.conformance.launch import environment, free_port
+from tests.waiting import JOB_S
 
 SCRIPT = """
 from datetime import timedelta
@@ -38,7 +39,7 @@ def test_a_second_call_keeps_the_group_and_a_group_of_another_backend_is_refused
         env=environment(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", **address),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=JOB_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,11 @@ from contextlib import contextmanager, suppress
 HANG_S = 60.0
 """Seconds after which a wait counts as a hang."""
 
-ENDLESS_S = 600.0
+JOB_S = 600.0
+"""Seconds after which a process of a test counts as hung: many times what the longest takes, and
+less than pytest gives a test (pyproject.toml)."""
+
+ENDLESS_S = 3600.0
 """Seconds that a hang would take: a deadline which no test may reach."""
 
 STALL_S = 3.0

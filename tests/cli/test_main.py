@@ -13,6 +13,7 @@ import headrace
 from headrace.cli import app as commands
 from headrace.cli.main import main
 from headrace.errors import CommunicationError, HeadraceError, InputError, TopologyError
+from tests.waiting import JOB_S
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -20,7 +21,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "headrace.cli.main", *arguments],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=JOB_S,
     )
 
 
@@ -107,7 +108,7 @@ def test_an_interrupt_while_the_commands_are_loaded_is_quiet_too(
         preexec_fn=_hear_interrupts,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=JOB_S,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 

@@ -13,6 +13,7 @@ from typing import Any
 from headrace.launch.roles import LINES, Role, Roles
 from tests.conformance import warm
 from tests.conformance.warm import environment
+from tests.waiting import JOB_S
 
 
 def free_port() -> int:
@@ -43,7 +44,7 @@ class Job:
         self._roles = roles
         self.ranks = [Rank(self) for _ in range(count)]
 
-    def read_until(self, holds: Callable[[], bool], deadline_s: float) -> bool:
+    def read_until(self, holds: Callable[[], bool], deadline_s: float = JOB_S) -> bool:
         """Read output until `holds`; False at the deadline."""
         end = time.monotonic() + deadline_s
         while not holds():
@@ -59,7 +60,7 @@ class Job:
 
 
 def all_succeed(
-    code: str, count: int, *arguments: str, deadline_s: float = 90, **settings: str
+    code: str, count: int, *arguments: str, deadline_s: float = JOB_S, **settings: str
 ) -> None:
     """Run `count` processes of `code`, each of which has to end with exit code 0."""
     variables = [environment(RANK=str(rank), **settings) for rank in range(count)]
@@ -109,7 +110,7 @@ def ranks(count: int, script: Path, *arguments: str, **settings: str) -> Iterato
         yield Job(started, count).ranks
 
 
-def outputs(processes: Sequence[Rank], deadline_s: float) -> list[str]:
+def outputs(processes: Sequence[Rank], deadline_s: float = JOB_S) -> list[str]:
     """Wait for all; what each printed. Fails the test at the deadline, with what there is."""
     processes[0].job.read_until(lambda: all(rank.has_ended() for rank in processes), deadline_s)
     texts = ["".join(f"{line}\n" for line in rank.lines) for rank in processes]

@@ -11,9 +11,9 @@ import torch
 
 from tests.conformance import device_sample, warm
 from tests.conformance.launch import environment, free_port, outputs, ranks
+from tests.waiting import JOB_S
 
 SCRIPT = Path(device_sample.__file__)
-DEADLINE_S = 120
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -32,7 +32,7 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 )
 def test_staged_tensors(count: int, device: str, backend: str) -> None:
     with ranks(count, SCRIPT, device, backend) as processes:
-        for process, text in zip(processes, outputs(processes, DEADLINE_S), strict=True):
+        for process, text in zip(processes, outputs(processes), strict=True):
             assert process.returncode == 0, text
 
 
@@ -66,7 +66,7 @@ def said(*backends: str) -> list[str]:
         env=alone,
         text=True,
         capture_output=True,
-        timeout=DEADLINE_S,
+        timeout=JOB_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

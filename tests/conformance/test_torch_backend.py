@@ -12,8 +12,6 @@ from tests.conformance import torch_sample
 from tests.conformance.launch import outputs, ranks, results
 
 SCRIPT = Path(torch_sample.__file__)
-DEADLINE_S = 240
-pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
 
 # What torch builds on the collectives is checked with 4 ranks, the collectives with others, too;
 # with a double of a GPU both.
@@ -44,7 +42,7 @@ def expected(name: str) -> list[str]:
 def test_torch(name: str) -> None:
     count, options, settings = JOBS[name]
     with ranks(count, SCRIPT, *options, **settings) as processes:
-        texts = outputs(processes, DEADLINE_S)
+        texts = outputs(processes)
         for rank, process in enumerate(processes):
             assert process.returncode == 0, f"rank {rank} said:\n{texts[rank]}"
     for rank, text in enumerate(texts):

@@ -25,8 +25,6 @@ PAIR = TestbedSpec.from_table(
     }
 )
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.slow
 @pytest.mark.root

@@ -153,5 +153,5 @@ def test_memory_of_a_pending_call_is_not_given_to_others(tmp_path: Path) -> None
     script = tmp_path / "job.py"
     script.write_text(JOB)
     with ranks(2, script) as processes:
-        texts = outputs(processes, 90)
+        texts = outputs(processes)
         assert [process.returncode for process in processes] == [0, 0], texts

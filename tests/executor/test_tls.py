@@ -149,5 +149,5 @@ def test_a_job_over_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_TLS", "on")
     monkeypatch.setenv("HEADRACE_SHARED_MEMORY", "off")
     with ranks(2, JOB) as processes:
-        texts = outputs(processes, 80)
+        texts = outputs(processes)
     assert [text.splitlines()[-1] for text in texts] == ["done", "done"], texts

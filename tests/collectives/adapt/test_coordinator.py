@@ -1,5 +1,6 @@
 """Whole stories of adaptation on simulated networks: what is done, and whether it helps."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from headrace.collectives.demand import Collective
 from headrace.errors import InputError
 from headrace.topology import Topology
 from tests.collectives.adapt.clusters import SimulatedJob, book_for, network
+from tests.conftest import GOLDEN
 
 SIZE = 4 << 20
 LIMITS = Limits(look_every_s=1.0)
@@ -282,6 +284,20 @@ def test_what_fails_is_recorded_and_adaptation_goes_on(
     story.job.slow({"host0-out": 0.1, "host0-in": 0.1})
     story.run(20)
     assert story.why
+
+
+def test_events_keep_the_fields_that_earlier_versions_wrote(uniform: Topology) -> None:
+    lines = (GOLDEN / "written" / "adaptation.jsonl").read_text().splitlines()
+    earlier = {event["event"]: set(event) for event in map(json.loads, lines)}
+    story = Story(uniform)
+    story.run(40)
+    story.job.slow({"host0-out": 0.4, "host0-in": 0.4})
+    story.run(60)
+    always = ("change", "look", "plan", "in_force", "settled")  # whose fields are always all there
+    assert {*always, "swap"} <= {event["event"] for event in story.coordinator.records.events}
+    for event in story.coordinator.records.events:
+        if event["event"] in always:
+            assert set(event) == earlier[event["event"]]
 
 
 def test_a_refused_swap_leaves_the_plan(uniform: Topology) -> None:

@@ -4,7 +4,6 @@ On loopback, where the kernel holds every connection to a pace that the job chan
 """
 
 import json
-import statistics
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,13 +15,15 @@ import pytest
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
 from headrace.testbed import Testbed, TestbedSpec, rank_environment, run_ranks
+from tests.collectives.adapt.ddp_job import relieves
 from tests.conformance import warm
-from tests.conftest import GOLDEN
+from tests.waiting import JOB_S
 
 JOB = Path(__file__).with_name("ddp_job.py")
 RANKS = 4
 WIDTH = 256
-DEADLINE_S = 150
+PACED_AT, PACE = 20, 1_500_000
+MOST_STEPS = 5_000
 
 
 @dataclass
@@ -79,7 +80,7 @@ def run(testbed: Testbed, folder: Path, *argv: object, **env: str) -> Said:
         range(RANKS),
         env={**variables, **env},
         on_line=said.line,
-        timeout_s=DEADLINE_S,
+        timeout_s=JOB_S,
     )
     return said
 
@@ -92,8 +93,8 @@ def story(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> tuple[S
         folder,
         "headrace",
         WIDTH,
-        60,
-        "pace:20:3000000",
+        MOST_STEPS,
+        f"pace:{PACED_AT}:{PACE}",
         HEADRACE_ADAPT_LOG=str(folder / "log"),
         HEADRACE_METRICS=str(folder / "{rank}.prom"),
     )
@@ -105,31 +106,13 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
 
 
-@pytest.mark.timing
-def test_a_slow_host_is_noticed_and_relieved(story: tuple[Said, Path]) -> None:
+def test_a_slow_host_is_noticed_and_plans_are_changed_for_it(story: tuple[Said, Path]) -> None:
+    """How much that helps, and how soon, are bars of the benchmark `network` (`autotune-...`)."""
     said, folder = story
     done = events(folder)
-    [first, *_] = [event for event in done if event["event"] == "change"]
-    assert first["after_s"] > first["before_s"]
-    swaps = [event for event in done if event["event"] == "swap"]
-    assert swaps, done
-    assert any(name.startswith("host0-") for name in swaps[0]["network"])
-    times = [step["s"] for step in said.steps]
-    slow = statistics.median(times[22:25])
-    best = min(statistics.median(times[k : k + 5]) for k in range(25, 55))
-    assert best < 0.85 * slow, times
-
-
-@pytest.mark.slow
-def test_events_keep_the_fields_that_earlier_versions_wrote(story: tuple[Said, Path]) -> None:
-    _, folder = story
-    lines = (GOLDEN / "written" / "adaptation.jsonl").read_text().splitlines()
-    earlier = {event["event"]: set(event) for event in map(json.loads, lines)}
-    done = events(folder)
-    assert {"change", "look", "plan"} <= {event["event"] for event in done}
-    for event in done:
-        if event["event"] in ("change", "plan", "in_force"):  # whose fields are always all there
-            assert set(event) == earlier[event["event"]]
+    assert relieves(done), done
+    assert PACED_AT < len(said.steps) < MOST_STEPS
+    assert [step["step"] for step in said.steps] == list(range(len(said.steps)))
 
 
 def test_ranks_agree_and_learn_what_gloo_learns(
@@ -137,7 +120,7 @@ def test_ranks_agree_and_learn_what_gloo_learns(
 ) -> None:
     said, _ = story
     assert len({end["digest"] for end in said.ends.values()}) == 1
-    gloo = run(testbed, tmp_path, "gloo", WIDTH, 60)
+    gloo = run(testbed, tmp_path, "gloo", WIDTH, len(said.steps))
     assert gloo.codes == [0] * RANKS, gloo.other
     losses = [step["loss"] for step in said.steps]
     assert losses == pytest.approx([step["loss"] for step in gloo.steps], rel=1e-4)
@@ -173,7 +156,7 @@ def test_a_rank_that_is_killed_is_a_clear_error(testbed: Testbed, tmp_path: Path
         for rank, host in enumerate(testbed.hosts)
     ]
     try:
-        said = [process.communicate(timeout=DEADLINE_S)[1] for process in ranks]
+        said = [process.communicate(timeout=JOB_S)[1] for process in ranks]
     finally:
         for process in ranks:
             process.kill()
@@ -186,7 +169,7 @@ def test_a_rank_that_is_killed_is_a_clear_error(testbed: Testbed, tmp_path: Path
 
 @pytest.mark.slow
 def test_a_job_that_just_ends_is_not_held_up(testbed: Testbed, tmp_path: Path) -> None:
-    said = run(testbed, tmp_path, "headrace", WIDTH, 400, "leave:8:0")  # within DEADLINE_S
+    said = run(testbed, tmp_path, "headrace", WIDTH, 400, "leave:8:0")  # within JOB_S
     assert said.codes == [0] * RANKS, said.other
     assert len(said.steps) == 8
     assert not [line for line in said.other if "Error" in line]

@@ -21,6 +21,7 @@ from headrace.testbed import Testbed
 from headrace.units import size
 from tests.collectives.measure.imports.iperf_json import result, write
 from tests.collectives.measure.network import Network, shuffled_racks
+from tests.waiting import JOB_S
 
 TOPOLOGY, _ = shuffled_racks((2, 2), 3)
 TESTBED = """
@@ -203,7 +204,7 @@ def test_measure_under_torchrun(tmp_path: Path) -> None:
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
         *("-m", "headrace", "collectives", "measure", "-o", str(tmp_path / "p")),
     )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_S)
     assert done.returncode == 0, done.stderr
     assert Profile.load(tmp_path / "p").topology.rank_host == (0, 0)
     assert "2 on 1 hosts" in done.stdout

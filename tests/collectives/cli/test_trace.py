@@ -100,7 +100,7 @@ def test_the_ranks_of_a_launcher(tmp_path: Path) -> None:
     command = ("collectives", "trace", "--size", "64K", "--repeats", "2", "-o")
     (tmp_path / "main.py").write_text("from headrace.cli.main import main\n\nmain()\n")
     with ranks(2, tmp_path / "main.py", *command, str(tmp_path / "t.json")) as processes:
-        printed = outputs(processes, 60.0)
+        printed = outputs(processes)
     assert [process.returncode for process in processes] == [0, 0], printed
     assert "every result was right" in printed[0]
     assert printed[1] == ""

@@ -123,7 +123,6 @@ def test_correct_programs_are_accepted_and_behave() -> None:
         assert misbehaves(program, seed=1, runs=20) == "", name
 
 
-@pytest.mark.timeout(300)
 def test_mutants_that_misbehave_are_rejected(
     sample: Sample, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ from headrace.errors import CommunicationError, InputError
 from headrace.executor import Executor
 from headrace.testbed import Testbed, TestbedSpec, rank_environment
 from tests.conformance import warm
+from tests.waiting import JOB_S
 
 HOSTS = [HostId(f"10.0.0.{rank}", f"boot-{rank}") for rank in range(3)]
 QUICK = replace(automatic.EFFORT, budget_s=3.0, tournament_us=1000, quiet_us=1500, sharing_us=1000)
@@ -184,7 +185,7 @@ def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: st
         )
         for rank, host in enumerate(order)
     ]
-    said = "".join(rank.communicate(timeout=120)[0] for rank in ranks)
+    said = "".join(rank.communicate(timeout=JOB_S)[0] for rank in ranks)
     assert [rank.returncode for rank in ranks] == [0] * len(order), said
     return said
 

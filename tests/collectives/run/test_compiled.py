@@ -12,16 +12,14 @@ import pytest
 
 from tests.collectives.run import compiled_job
 from tests.conformance.launch import environment, outputs, ranks, results
-
-DEADLINE_S = 180
-pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
+from tests.waiting import JOB_S
 
 
 @pytest.mark.slow
 def test_compiled_calls_return_what_eager_ones_do() -> None:
     script = Path(compiled_job.__file__)
     with ranks(compiled_job.RANKS, script, "headrace") as processes:
-        texts = outputs(processes, DEADLINE_S)
+        texts = outputs(processes)
     for rank, found in enumerate(results(texts)):
         wrong = {k: v for k, v in found.items() if v}
         assert not wrong, f"rank {rank}:\n" + "\n".join(f"{k}: {v}" for k, v in wrong.items())
@@ -40,7 +38,7 @@ def test_a_group_loads_no_dynamo() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=JOB_S,
         check=True,
     )
     assert done.stdout.strip() == "[]"

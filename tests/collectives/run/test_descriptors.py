@@ -16,7 +16,7 @@ JOB = Path(__file__).with_name("descriptors_job.py")
 @pytest.mark.parametrize("short", ["0", "1", "0,1"])
 def test_the_limit_of_open_files_is_an_error_at_every_rank(short: str) -> None:
     with ranks(2, JOB, short) as processes:
-        texts = outputs(processes, 120)
+        texts = outputs(processes)
         assert [process.returncode for process in processes] == [0, 0], texts
 
 
@@ -26,5 +26,5 @@ def test_a_shortage_in_a_callbacks_first_call_is_an_error_at_every_rank() -> Non
     The rank without descriptors for them raised, and the others waited until their deadline.
     """
     with ranks(2, JOB.with_name("callback_descriptors_job.py")) as processes:
-        texts = outputs(processes, 120)
+        texts = outputs(processes)
         assert [process.returncode for process in processes] == [0, 0], texts

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.testbed import Testbed, TestbedSpec
 from tests.conformance import warm
+from tests.waiting import JOB_S
 
 SPEC = TestbedSpec.from_table(
     {
@@ -18,7 +19,6 @@ SPEC = TestbedSpec.from_table(
     }
 )
 JOB = Path(__file__).with_name("elastic_job.py")
-DEADLINE_S = 150.0
 
 
 def agent(testbed: Testbed, index: int, folder: Path) -> "subprocess.Popen[str]":
@@ -68,7 +68,7 @@ def test_survivors_of_a_lost_host_go_on_with_plans_of_their_own(tmp_path: Path) 
     with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:
         agents = [agent(testbed, index, tmp_path) for index in range(3)]
         try:
-            end = time.monotonic() + DEADLINE_S
+            end = time.monotonic() + JOB_S
             lost = tmp_path / f"{testbed.hosts[2].name}.pid"
             # A host that starts late joins a job that two began: it is lost once it takes part.
             while steps(tmp_path) < 10 or number(tmp_path / "ranks") < 3:
@@ -77,7 +77,7 @@ def test_survivors_of_a_lost_host_go_on_with_plans_of_their_own(tmp_path: Path) 
                 time.sleep(0.02)
             agents[2].kill()
             os.kill(int(lost.read_text()), signal.SIGKILL)
-            said = [each.communicate(timeout=DEADLINE_S)[0] for each in agents[:2]]
+            said = [each.communicate(timeout=JOB_S)[0] for each in agents[:2]]
         finally:
             for each in agents:
                 each.kill()

@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.launch import Rank, outputs, ranks
+from tests.waiting import JOB_S
 
 JOB = Path(__file__).with_name("fault_job.py")
 RANKS = 3
 VICTIM = 1
-START_S = 80
-VERDICT_S = 60
 
 
 def wait_until_ready(processes: list[Rank]) -> list[int]:
     """Return the ids of the processes."""
     job = processes[0].job
     ready = job.read_until(
-        lambda: all(rank.has_printed("ready ") or rank.has_ended() for rank in processes), START_S
+        lambda: all(rank.has_printed("ready ") or rank.has_ended() for rank in processes), JOB_S
     )
     assert ready, [rank.lines for rank in processes]
     for rank in processes:
@@ -37,7 +36,7 @@ def survivors_of(how: str) -> list[str]:
         time.sleep(0.3)
         os.kill(pids[VICTIM], signal.SIGKILL)
         survivors = [process for rank, process in enumerate(processes) if rank != VICTIM]
-        texts = outputs(survivors, VERDICT_S)
+        texts = outputs(survivors)
         assert [process.returncode for process in survivors] == [0] * (RANKS - 1), texts
     return texts
 
@@ -61,7 +60,7 @@ def test_a_killed_rank_is_named_by_every_survivor_however_it_waits() -> None:
 
 def test_extensions_under_way_fail_on_all_ranks() -> None:
     with ranks(RANKS, JOB, "extended") as processes:
-        texts = outputs(processes, START_S)
+        texts = outputs(processes)
         assert processes[VICTIM].returncode == -signal.SIGKILL, texts
     for rank, text in enumerate(texts):
         if rank == VICTIM:
@@ -84,7 +83,7 @@ def test_a_rank_killed_in_training_is_named_by_every_survivor() -> None:
 
 def test_ranks_that_lag_or_differ_are_named() -> None:
     with ranks(RANKS, JOB, "disagreeing") as processes:
-        texts = outputs(processes, START_S)
+        texts = outputs(processes)
         assert [process.returncode for process in processes] == [0] * RANKS, texts
     for rank, text in enumerate(texts):
         if rank != VICTIM:
@@ -97,7 +96,7 @@ def test_ranks_that_lag_or_differ_are_named() -> None:
 def test_a_rank_that_comes_late_gets_the_error_of_those_that_gave_up() -> None:
     # It used to succeed: what it needed had been sent before the others gave up.
     with ranks(RANKS, JOB, "late") as processes:
-        texts = outputs(processes, START_S)
+        texts = outputs(processes)
         assert [process.returncode for process in processes] == [0] * RANKS, texts
     found = {
         re.findall(r"^(?:reducing|a later call) failed: (.*)$", text, re.M)[0] for text in texts
@@ -116,7 +115,7 @@ def test_a_rank_that_comes_late_gets_the_error_of_those_that_gave_up() -> None:
 
 def test_an_interpreter_ends_without_destroy_process_group() -> None:
     with ranks(2, JOB, "abandoned") as processes:
-        texts = outputs(processes, START_S)
+        texts = outputs(processes)
         assert [process.returncode for process in processes] == [0, 0], texts
     for text in texts:
         assert "leaked" not in text, text

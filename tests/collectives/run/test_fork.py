@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.launch import environment, outputs, ranks
+from tests.waiting import JOB_S
 
 CHILD = """
 import gc, os, sys, threading, time
@@ -48,7 +49,7 @@ def test_a_child_lets_go_of_its_parents_executors(threads: str) -> None:
         env=dict(os.environ),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=JOB_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -124,7 +125,7 @@ def test_a_child_cannot_use_calls_that_are_pending_in_its_parent() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=JOB_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from tests.conformance.launch import environment
+from tests.waiting import JOB_S
 
 JOB = Path(__file__).with_name("misuse_job.py")
 
@@ -16,7 +17,7 @@ def test_every_misuse_raises() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=240,
+        timeout=JOB_S,
         check=False,
     )
     lines = ended.stdout.splitlines()

@@ -13,16 +13,13 @@ import pytest
 from tests.collectives.run import observed_job
 from tests.conformance.launch import outputs, ranks, results
 
-DEADLINE_S = 120
-pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
-
 
 @cache
 def job() -> list[dict[str, str]]:
     """By rank: check -> what went wrong ("" for nothing)."""
     script = Path(observed_job.__file__)
     with ranks(observed_job.RANKS, script, GLOO_SOCKET_IFNAME="lo") as processes:
-        return results(outputs(processes, DEADLINE_S))
+        return results(outputs(processes))
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in observed_job.CHECKS])

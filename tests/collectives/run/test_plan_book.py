@@ -12,9 +12,9 @@ from headrace.collectives.plan.book import build_book
 from headrace.topology.presets import uniform
 from tests.conformance import warm
 from tests.conformance.launch import environment, free_port
+from tests.waiting import JOB_S
 
 JOB = Path(__file__).with_name("book_job.py")
-DEADLINE_S = 90
 
 
 def book(path: Path, ranks: int, bytes_per_s: float) -> str:
@@ -42,7 +42,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=JOB_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,17 +11,14 @@ from tests.collectives.run import swap_job
 from tests.conformance.launch import outputs, ranks
 
 SCRIPT = Path(swap_job.__file__)
-DEADLINE_S = 150
 RANKS = 3
 CALLS = 3000
-
-pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
 
 
 def reports(*arguments: str, without: int = -1) -> list[dict[str, Any]]:
     """Reports of the ranks, except for one that is killed."""
     with ranks(RANKS, SCRIPT, *arguments) as processes:
-        texts = outputs(processes, DEADLINE_S)  # far below the timeout of the group
+        texts = outputs(processes)  # far below the timeout of the group
         found = []
         for rank, (process, text) in enumerate(zip(processes, texts, strict=True)):
             if rank == without:

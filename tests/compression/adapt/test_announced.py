@@ -12,9 +12,9 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
 from headrace.testbed import Testbed, TestbedSpec, run_ranks
 from tests.conformance import warm
+from tests.waiting import JOB_S
 
 JOB = Path(__file__).with_name("announced_job.py")
-DEADLINE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def run(testbed: Testbed, folder: Path, how: str) -> list[str]:
         range(2),
         env=warm.environment(HEADRACE_PLAN_BOOK=str(book), HEADRACE_ADAPT_LOG=str(log)),
         on_line=line,
-        timeout_s=DEADLINE_S,
+        timeout_s=JOB_S,
     )
     assert codes == [0, 0], other
     assert ends[0]["levels"] == ends[1]["levels"]

@@ -8,16 +8,13 @@ import pytest
 from tests.compression.adapt import scheduled_job
 from tests.conformance.launch import outputs, ranks, results
 
-DEADLINE_S = 120
-pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
-
 
 @cache
 def job() -> list[dict[str, str]]:
     """By rank: check -> what went wrong ("" for nothing)."""
     script = Path(scheduled_job.__file__)
     with ranks(scheduled_job.RANKS, script, GLOO_SOCKET_IFNAME="lo") as processes:
-        return results(outputs(processes, DEADLINE_S))
+        return results(outputs(processes))
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in scheduled_job.CHECKS])

@@ -11,16 +11,13 @@ from headrace.compression.run.shards import ShardedParameter
 from tests.compression.run import fsdp_job
 from tests.conformance.launch import outputs, ranks, results
 
-DEADLINE_S = 120
-pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
-
 
 @cache
 def job(backend: str, how: str, count: int) -> list[dict[str, str]]:
     """By rank: check -> what went wrong ("" for nothing)."""
     script = Path(fsdp_job.__file__)
     with ranks(count, script, backend, how, GLOO_SOCKET_IFNAME="lo") as processes:
-        return results(outputs(processes, DEADLINE_S))
+        return results(outputs(processes))
 
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

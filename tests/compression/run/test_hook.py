@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.conformance.launch import outputs, ranks, results
+from tests.waiting import JOB_S
 
 JOB = Path(__file__).with_name("hook_job.py")
-DEADLINE_S = 150
 
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -29,7 +29,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"
 )
 def test_training_on_two_ranks(what: str, backend: str) -> None:
     with ranks(2, JOB, what, backend) as processes:
-        texts = outputs(processes, DEADLINE_S)
+        texts = outputs(processes)
     assert [process.returncode for process in processes] == [0, 0], texts
     assert all("all done" in text for text in texts)
 
@@ -39,7 +39,7 @@ def test_saved_killed_and_resumed_with_other_buckets_equals_uninterrupted(tmp_pa
         job = processes[0].job
         arrived = job.read_until(
             lambda: all(rank.has_printed("ready ") or rank.has_ended() for rank in processes),
-            DEADLINE_S,
+            JOB_S,
         )
         lines = ["\n".join(rank.lines) for rank in processes]
         assert arrived, lines
@@ -49,7 +49,7 @@ def test_saved_killed_and_resumed_with_other_buckets_equals_uninterrupted(tmp_pa
             os.kill(int(found[1]), signal.SIGKILL)
         whole = results(lines)
     with ranks(2, JOB, "resumable", "headrace", str(tmp_path), "rest") as processes:
-        texts = outputs(processes, DEADLINE_S)
+        texts = outputs(processes)
         assert [process.returncode for process in processes] == [0, 0], texts
     assert results(texts) == whole
     assert whole[0] == whole[1]
@@ -69,7 +69,7 @@ def test_a_rank_killed_between_phases_is_named_and_residuals_are_as_before(
     backend: str, codec: str, when: str
 ) -> None:
     with ranks(3, JOB, "dies", backend, codec, when) as processes:
-        texts = outputs(processes, DEADLINE_S)  # far below the timeout of the group
+        texts = outputs(processes)  # far below the timeout of the group
     assert processes[2].returncode == -signal.SIGKILL
     for text in texts[:2]:
         assert re.search(r"^failed: ExchangeError .*\brank 2\b.*checkpoint", text, re.M), text

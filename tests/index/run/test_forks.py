@@ -24,9 +24,7 @@ from headrace.index import IndexAdaptation, TraceRecorder
 from headrace.index.adapt.propose import Proposal
 from headrace.job.records import Records
 from tests.tiers import Sample
-
-DEADLINE_S = 60.0
-"""Longest wait for a child, which takes some milliseconds on a machine that is not busy."""
+from tests.waiting import HANG_S
 
 BATCH = 20_000
 FORKS = 200
@@ -49,12 +47,12 @@ def batches(index: headrace.Index) -> Iterator[None]:
 
     thread = threading.Thread(target=insert)
     thread.start()
-    assert begun.wait(DEADLINE_S)
+    assert begun.wait(HANG_S)
     try:
         yield
     finally:
         ended.set()
-        thread.join(DEADLINE_S)
+        thread.join(HANG_S)
         assert not thread.is_alive()
 
 
@@ -72,7 +70,7 @@ def status_of_child(action: Callable[[], None]) -> int:
         finally:
             os._exit(status)
     os.close(write)
-    if not select.select([read], [], [], DEADLINE_S)[0]:  # readable at its end
+    if not select.select([read], [], [], HANG_S)[0]:  # readable at its end
         os.kill(child, signal.SIGKILL)
     os.close(read)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -109,7 +107,7 @@ def test_a_pool_of_forked_processes(sample: Sample) -> None:
     keys = np.arange(10, dtype=np.uint64)
     for _ in sample.of(range(FORKS), 5):
         with batches(headrace.Index(keys, 0)), pool_of(2) as pool:
-            assert pool.map_async(found_by, [keys] * 4).get(DEADLINE_S) == [10] * 4
+            assert pool.map_async(found_by, [keys] * 4).get(HANG_S) == [10] * 4
 
 
 @contextmanager
@@ -147,7 +145,7 @@ def test_a_data_loader_with_forked_workers(sample: Sample) -> None:
                 batch_size=2,
                 num_workers=2,
                 multiprocessing_context="fork",
-                timeout=DEADLINE_S,
+                timeout=HANG_S,
             )
             assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert 2**62 not in index

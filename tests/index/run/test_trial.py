@@ -12,6 +12,7 @@ from headrace.index.run.trial import replay, trial
 from headrace.index.tables import LEAVES
 from headrace.index.trace import ERASE, FIND, INSERT, SCAN, SCAN_LENGTH, Trace
 from tests.tiers import case
+from tests.waiting import JOB_S
 
 
 def make_trace(count: int = 3000, seed: int = 0) -> Trace:
@@ -116,5 +117,5 @@ print(faults() - before)
 
 def test_memory_that_is_kept_is_taken_without_page_faults() -> None:
     script = [sys.executable, "-c", KEEPING]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(script, capture_output=True, text=True, timeout=JOB_S, check=True)
     assert int(done.stdout) < 100  # hundreds without it

@@ -177,7 +177,7 @@ def test_options_of_fit_are_those_of_blocks(chain: Chain) -> None:
 
 def test_gradients_under_fsdp(cache_folder: Path) -> None:
     with ranks(2, JOB, "gloo", str(FSDP_BUDGET), HEADRACE_CACHE=str(cache_folder)) as processes:
-        texts = outputs(processes, 120)
+        texts = outputs(processes)
     for process, text in zip(processes, texts, strict=True):
         assert process.returncode == 0, text
         assert "equal after 3 steps" in text, text
@@ -185,6 +185,6 @@ def test_gradients_under_fsdp(cache_folder: Path) -> None:
 
 def test_the_budget_holds_under_fsdp(cache_folder: Path) -> None:
     with ranks(1, JOB, "fake", str(FSDP_BUDGET), HEADRACE_CACHE=str(cache_folder)) as (process,):
-        (text,) = outputs([process], 120)
+        (text,) = outputs([process])
     assert process.returncode == 0, text
     assert f"within {FSDP_BUDGET}" in text, text

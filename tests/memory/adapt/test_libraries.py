@@ -9,7 +9,7 @@ import torch
 from headrace.memory import fit
 from headrace.memory.errors import CaptureError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 WORDS = 64
 
 

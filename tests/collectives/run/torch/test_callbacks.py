@@ -12,16 +12,13 @@ import pytest
 from tests.collectives.run.torch import callbacks_job
 from tests.conformance.launch import outputs, ranks, results
 
-DEADLINE_S = 180
-pytestmark = pytest.mark.timeout(DEADLINE_S + 30)
-
 
 @cache
 def job() -> list[dict[str, str]]:
     """By rank: check -> what went wrong ("" for nothing)."""
     script = Path(callbacks_job.__file__)
     with ranks(callbacks_job.RANKS, script, GLOO_SOCKET_IFNAME="lo") as processes:
-        return results(outputs(processes, DEADLINE_S))
+        return results(outputs(processes))
 
 
 @pytest.mark.parametrize("check", [check.__name__ for check in callbacks_job.CHECKS] + ["threads"])

@@ -13,14 +13,13 @@ import pytest
 from headrace.collectives.run.torch.compared import mismatch
 from tests.collectives.run.torch import compared_job
 from tests.conformance.launch import outputs, ranks, results
-from tests.waiting import HANG_S
 
 
 @pytest.mark.parametrize("asking", ["012", "1"])
 def test_every_rank_raises(asking: str) -> None:
     script = Path(compared_job.__file__)
     with ranks(compared_job.RANKS, script, *asking) as processes:
-        texts = outputs(processes, HANG_S)
+        texts = outputs(processes)
     by_rank = results(texts)
     for name in compared_job.MISMATCHES:
         errors = [outcomes[name] for outcomes in by_rank]

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.waiting import JOB_S
+
 PROGRAM = """
 import logging, sys
 if sys.argv[1] == "configured":
@@ -32,7 +34,7 @@ def test_which_setting_decides_the_level(application: str, level: str, lines: li
         [sys.executable, "-c", PROGRAM, application, level],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=JOB_S,
         check=True,
     )
     assert done.stderr.splitlines() == lines

@@ -164,7 +164,7 @@ def test_incarnations_never_mix() -> None:
 @pytest.mark.parametrize("init", ["store", "file"])
 def test_new_group_after_destroy_and_init(init: str, tmp_path: Path) -> None:
     with ranks(2, JOB, init, str(tmp_path / "store")) as processes:
-        texts = outputs(processes, 90)
+        texts = outputs(processes)
         assert [process.returncode for process in processes] == [0, 0], texts
 
 

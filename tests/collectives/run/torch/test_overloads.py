@@ -16,7 +16,6 @@ from headrace.collectives.run.torch.overloads import METHODS
 from tests.collectives.run.torch import overloads_job
 from tests.collectives.run.torch.overloads_job import COLLECTIVES, signatures
 from tests.conformance.launch import outputs, ranks, results
-from tests.waiting import HANG_S
 
 DECLARED = [
     (holder.__name__, signature)
@@ -39,7 +38,7 @@ def test_the_table_has_what_torch_declares(holder: str, signature: overloads_job
 
 def test_two_ranks_call_each_as_with_gloo() -> None:
     with ranks(2, Path(overloads_job.__file__)) as processes:
-        texts = outputs(processes, HANG_S)
+        texts = outputs(processes)
     for text, outcomes in zip(texts, results(texts), strict=True):
         assert len(outcomes) == 2 * len(DECLARED), text
         assert not {label: wrong for label, wrong in outcomes.items() if wrong}
