@@ -190,19 +190,15 @@ def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: st
     return said
 
 
-@pytest.mark.timing  # a processor that others keep busy looks like a rack
-def test_a_job_on_a_testbed_finds_its_racks_and_remembers_them(tmp_path: Path) -> None:
+def test_a_job_on_a_testbed_measures_it_once_and_plans_by_that(tmp_path: Path) -> None:
+    """Whether its racks are told is a bar of the benchmark `network`: a busy machine has others."""
     with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:
         first = start(testbed, [2, 0, 3, 1], tmp_path)
-        found = re.search(
-            r"measured in .*: 2 racks of 2 hosts, uplinks (\S+ to )?([\d.]+):1", first
-        )
-        assert found is not None, first
-        # of the slower uplink: a moment's stall of this machine may take from the other
-        assert 7 <= float(found[2]) < 9, first
+        [summary] = re.findall(r"network measured in [\d.]+ s: (.*); the job uses", first)
         assert len(set(re.findall(r"uses (\w+) by plan book", first))) == 1, first
         assert first.count("by plan book") == 4
         second = start(testbed, [0, 1, 2, 3], tmp_path)
-        assert "network known from an earlier job: 2 racks of 2 hosts" in second
+        [known] = re.findall(r"network known from an earlier job: (.*); the job uses", second)
+        assert sorted(known.split(", ")) == sorted(summary.split(", "))
         pinned = start(testbed, [0, 1], tmp_path, HEADRACE_MEASURE="off")
         assert pinned.count("by template") == 2

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.collectives.measure import Manner
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.launch import agents, measure_testbed
 from headrace.errors import CommunicationError, TestbedError
 from headrace.testbed import Testbed, TestbedSpec
-from headrace.topology import Topology
+from headrace.topology import BYTES_PER_MB
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
@@ -23,6 +24,7 @@ needs_root = pytest.mark.skipif(
 QUICK = ProbeEffort(
     budget_s=6, tournament_us=5000, crowd_us=5000, quiet_us=5000, sharing_us=5000, most_bytes=1e6
 )
+BURST_BYTES = 65_536  # a shaped link may send at once after a pause
 SPEC = TestbedSpec.from_table(
     {
         "defaults": {"host_rate": "400mbit", "uplink_rate": "100mbit"},
@@ -37,36 +39,29 @@ def hosts_in(order: list[int]) -> list[str]:
 
 @needs_root
 @pytest.mark.root
-@pytest.mark.timing
-def test_the_racks_of_a_shuffled_testbed_are_found_with_their_rates() -> None:
+def test_no_transfer_on_a_shuffled_testbed_is_faster_than_its_links() -> None:
+    """A busy machine moves data more slowly than its networks would, but never faster.
+
+    That racks and rates are found is tested on simulated networks (`test_survey.py`), and on
+    testbeds a bar of the benchmark `network` (`racks-found-...`).
+    """
     seed = 2
     order = SPEC.order("random", seed=seed)
     with Testbed.up(SPEC, fallback=False) as testbed:
         profile = measure_testbed(testbed, hosts_in(order))
     truth = SPEC.topology("random", seed=seed)
-    racks = {
-        frozenset(rank for rank, host in enumerate(order) if SPEC.hosts[host].rack == rack)
-        for rack in (0, 1)
-    }
-    assert {frozenset(group) for group in profile.groups} == racks
+    assert sorted(rank for group in profile.groups for rank in group) == [0, 1, 2, 3]
     assert profile.topology.hosts == tuple(hosts_in(order))
     for link, actual in zip(profile.topology.links, truth.links, strict=True):
         assert (link.src, link.dst) == (actual.src, actual.dst)
-        assert_close(link.beta_us_per_mb, actual.beta_us_per_mb)
-    found, expected = uplinks(profile.topology), uplinks(truth)
-    assert found.keys() == expected.keys()
-    for links, beta in found.items():
-        assert_close(beta, expected[links])
-    assert profile.took_s < 15
-
-
-def assert_close(beta: float, actual: float) -> None:
-    # where its timers fire late, a busy kernel's token bucket stays below its rate, never above
-    assert 0.9 * actual < beta < 1.25 * actual
-
-
-def uplinks(topology: Topology) -> dict[tuple[int, ...], float]:
-    return {s.links: s.beta_us_per_mb for s in topology.shared if "uplink" in s.name}
+    sizes = profile.samples["chunks"] * profile.samples["chunk_bytes"]
+    large = (profile.samples["manner"] == Manner.AT_ONCE) & (sizes > 2 * BURST_BYTES)
+    assert large.any()
+    ends = [profile.samples[name][large].tolist() for name in ("src", "dst")]
+    links = [truth.links[truth.link_index[pair]] for pair in zip(*ends, strict=True)]
+    betas = np.array([link.beta_us_per_mb for link in links])
+    least_us = (sizes[large] - BURST_BYTES) * betas / BYTES_PER_MB
+    assert (profile.samples["us"][large] > 0.95 * least_us).all()
 
 
 @pytest.fixture
@@ -75,10 +70,13 @@ def loopback():
         yield testbed
 
 
-@pytest.mark.timing  # a transport that others keep waiting looks slower than its rate
-def test_without_namespaces_the_transport_keeps_the_rates(loopback: Testbed) -> None:
+def test_without_namespaces_all_pairs_are_measured(loopback: Testbed) -> None:
+    """That the transport keeps to the rates there is tested with the demo."""
     profile = measure_testbed(loopback, hosts_in([0, 2, 1, 3]), effort=QUICK)
-    assert profile.groups == ((0, 2), (1, 3))
+    assert profile.topology.hosts == tuple(hosts_in([0, 2, 1, 3]))
+    assert sorted(rank for group in profile.groups for rank in group) == [0, 1, 2, 3]
+    pairs = set(zip(profile.samples["src"].tolist(), profile.samples["dst"].tolist(), strict=True))
+    assert pairs == {(src, dst) for src in range(4) for dst in range(4) if src != dst}
 
 
 def test_several_ranks_may_share_a_host(loopback: Testbed) -> None:
