@@ -18,7 +18,6 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-
 RIVALS := $(patsubst requirements/%.txt,$(VENV)/.%,$(wildcard requirements/bench-$(CLAIM).txt))
 CMAKE_CONFIGURE = $(BIN)/cmake -S . -G Ninja -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 	-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DHEADRACE_TESTS=ON
-TIMING_FILES = $(shell grep -rl --include='*.py' 'mark\.timing' tests)
 # processes of the native tests: these wait for deadlines most of the time
 NATIVE_JOBS = $(shell echo $$((3 * $(JOBS))))
 # gcc's ThreadSanitizer needs a predictable address space where the kernel randomizes many bits
@@ -54,12 +53,9 @@ define run_tests
 	@date +'{"began": %s}' > build/test-$(1).jsonl
 	$(call say,native tests)
 	@$(BIN)/ctest --test-dir $(RELEASE) --output-on-failure --no-tests=error -j $(NATIVE_JOBS) $(2)
-	$(call say,Python tests: first those that compare times and by themselves; then the others on $(TEST_JOBS) processes)
-	@pytest="$(BIN)/python -m pytest -p tests.minutes --minutes build/test-$(1).jsonl --tier $(1)"; \
-	$$pytest -n 0 --timing only $(or $(PYTEST_ARGS),$(TIMING_FILES)); alone=$$?; \
-	[ $$alone = 0 ] || [ $$alone = 5 ] || exit $$alone; \
-	$$pytest -n $(TEST_JOBS) --dist worksteal --timing without $(PYTEST_ARGS) \
-		|| { rest=$$?; [ $$rest$$alone = 50 ] || exit $$rest; } # 5: no test in one of the two is fine
+	$(call say,Python tests on $(TEST_JOBS) processes)
+	@$(BIN)/python -m pytest -p tests.minutes --minutes build/test-$(1).jsonl --tier $(1) \
+		-n $(TEST_JOBS) --dist worksteal $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.minutes $(1) build/test-$(1).jsonl $(3)
 endef
 
@@ -160,7 +156,11 @@ $(VENV)/.package: pyproject.toml | $(VENV)/.runtime
 	@$(PIP) --quiet --no-build-isolation --no-deps -C wheel.cmake=false --editable .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.test-slow $(VENV)/.check $(VENV)/.bench-executor $(VENV)/.bench-memory: $(VENV)/.%: requirements/%.txt | $(VENV)/.runtime
+ADDED := $(patsubst requirements/%.txt,$(VENV)/.%,$(filter-out %/runtime.txt %/build.txt,$(wildcard requirements/*.txt)))
+
+$(filter-out %.check,$(ADDED)): | $(VENV)/.runtime
+$(VENV)/.check: | $(VENV)/.created # its tools need nothing of headrace's: make format takes seconds
+$(ADDED): $(VENV)/.%: requirements/%.txt
 	$(call say,installing what make $(firstword $(subst -, ,$*)) needs)
 	@$(PIP) --quiet -r $<
 	@touch $@

@@ -29,8 +29,6 @@ pytest_plugins = ("tests.tiers",)
 
 GOLDEN = Path(__file__).parent / "golden"
 
-_RERUNS = 2
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -38,25 +36,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the files in tests/golden instead of comparing with them",
     )
-    parser.addoption(
-        "--timing",
-        choices=("with", "without", "only"),
-        default="with",
-        help="what to do with tests marked `timing`, whatever -m says",
-    )
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    timing = [item for item in items if item.get_closest_marker("timing") is not None]
-    for item in timing:
-        # a shared machine stands still at times: what fails each time is the code's fault
-        item.add_marker(pytest.mark.flaky(reruns=_RERUNS))
-    choice = config.getoption("--timing")
-    if choice == "with":
-        return
-    others = [item for item in items if item.get_closest_marker("timing") is None]
-    items[:], left_out = (timing, others) if choice == "only" else (others, timing)
-    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,6 @@
-"""One rank of a job whose plans and codecs both adapt; see test_announced.py.
-
-Argument: "announced", or "silent" to leave out the announcements of other codecs.
-"""
+"""One rank of a job whose codecs change: what it calls in every step; see test_announced.py."""
 
 import json
-import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -13,11 +8,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import headrace.torch
+from headrace.collectives.run.torch.group import HeadraceGroup
 from headrace.compression import Accordion, ddp_hook
-from headrace.compression.run import hook
 
 WIDTH, STEPS, DECAY_AT = 256, 31, 24
-COMPUTE_S = 0.2  # what other work on the machine adds is little beside it
 SCHEDULE = Accordion(low="none", high="powersgd:1", eta=1e6, window=7, unit="steps")
 
 
@@ -36,7 +30,6 @@ def train() -> list[str]:
         images = torch.randn(16, WIDTH, generator=source)
         labels = torch.randint(0, 10, (16,), generator=source)
         optimizer.zero_grad()
-        time.sleep(COMPUTE_S)
         nn.functional.cross_entropy(ddp(images), labels).backward()
         optimizer.step()
         headrace.torch.step()
@@ -44,15 +37,17 @@ def train() -> list[str]:
     return levels
 
 
-def main(how: str) -> None:
+def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("headrace")
-    if how == "silent":
-        hook.mark_step = lambda **_: None
+    group = dist.distributed_c10d._get_default_group()
+    assert isinstance(group, HeadraceGroup)
+    group.switch.record()
     levels = train()
-    print(json.dumps({"rank": dist.get_rank(), "levels": levels}), flush=True)
+    keys = [key for key, _ in group.switch.recorded()]
+    print("RESULTS", json.dumps({"levels": levels, "keys": keys}), flush=True)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()
