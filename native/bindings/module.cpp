@@ -2,6 +2,7 @@
 
 namespace nb = nanobind;
 
+void bind_attention(nb::module_& module);
 void bind_codec(nb::module_& module);
 void bind_executor(nb::module_& module);
 void bind_index(nb::module_& module);
@@ -15,6 +16,7 @@ NB_MODULE(_native, module) {
       "The native core of headrace: transport, executor, reductions, codecs, synthesis, index, "
       "search for schedules.";
   bind_executor(module);
+  bind_attention(module);
   bind_codec(module);
   bind_synthesis(module);
   bind_index(module);

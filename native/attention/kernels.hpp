@@ -1,0 +1,70 @@
+// The kernel tables, one per instruction set; `attention.cpp` picks one at run time.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "attention/attention.hpp"
+
+namespace headrace::attention {
+
+// A call of `attend`, and the part of it that one thread computes at a time: the tokens
+// [begin, end) of one request.
+struct Part {
+  const Shape* shape;
+  const Queries* queries;
+  const Membership* membership;
+  const Segment* segments;
+  std::size_t segment_count;
+  std::size_t tokens;  // of all segments
+  std::size_t request;
+  std::size_t begin;
+  std::size_t end;
+};
+
+// Sums over a part's tokens. A representative's probabilities are exp(score - maximum) / total.
+struct Sums {
+  float* maximum;  // [scores, queries]
+  float* total;    // [scores, queries]
+  float* values;   // [heads, queries, dim]: sums of values, not divided by the total
+  float* scratch;  // `scratch_floats`
+};
+
+// Tokens whose probabilities are kept at a time.
+inline constexpr std::size_t kTile = 256;
+// Rows that are read once for so many queries.
+inline constexpr std::size_t kBatch = 4;
+
+inline std::size_t scratch_floats(const Shape& shape) {
+  auto rows = shape.scores * shape.queries;
+  return rows * (shape.dim + kTile + 1) + kBatch * (shape.dim + kTile);
+}
+
+struct AttentionTable {
+  const char* name;  // of the instruction set
+  void (*attend)(const Part&, const Sums&);
+  // Rows of one head.
+  void (*store)(Format from, const void* source, std::ptrdiff_t token_stride, Format to, void* data,
+                void* scales, std::size_t tokens, std::size_t dim);
+  void (*load)(Format from, const void* data, const void* scales, std::size_t tokens,
+               std::size_t dim, Format to, void* out);
+};
+
+namespace portable {
+const AttentionTable& attention_kernels();
+}
+namespace avx2 {
+const AttentionTable& attention_kernels();
+}
+namespace avx512 {
+const AttentionTable& attention_kernels();
+}
+
+// The tables supported by this processor, the fastest last.
+std::vector<const AttentionTable*> attention_tables();
+
+void attend(const AttentionTable& kernels, const Shape& shape, const Queries& queries,
+            const Membership& membership, std::span<const Segment> segments, std::size_t threads,
+            void* out);
+
+}  // namespace headrace::attention

@@ -1,0 +1,354 @@
+// The kernels themselves, compiled once per instruction set (see CMakeLists.txt): each inclusion
+// defines HEADRACE_ISA as the namespace it fills. Everything has internal linkage, and no inline
+// function of a library is called: of copies for several instruction sets the linker would keep any
+// one.
+//
+// Tokens are taken kTile at a time. Keys of a head are read once for all queries that they are
+// scored with, values once for all probabilities that weight them; what stays in the cache between
+// is a tile of scores, and the sums.
+#include "attention/kernels.hpp"
+#include "attention/lanes.inc.hpp"
+#include "attention/rows.inc.hpp"
+
+namespace headrace::attention::HEADRACE_ISA {
+namespace {
+
+inline constexpr float kInfinity = __builtin_inff();
+
+inline std::size_t least(std::size_t a, std::size_t b) { return a < b ? a : b; }
+
+// Products of `kQueries` rows of queries with rows of keys; `scores` has rows of kTile, of which
+// up to kLanes - 1 numbers beyond `tokens` are overwritten. kDim is the dimension, 0 for any.
+template <std::size_t kQueries, std::size_t kDim, class KeyRows>
+inline void products(const KeyRows& keys, std::size_t tokens, const float* queries, std::size_t dim,
+                     float* scores) {
+  const auto size = kDim > 0 ? kDim : dim;
+  for (std::size_t first = 0; first < tokens; first += kLanes) {
+    Floats sums[kQueries][kLanes]{};
+    auto count = least(kLanes, tokens - first);
+    for (std::size_t lane = 0; lane < count; ++lane) {
+      Floats row_sums[kQueries]{};
+      for (std::size_t d = 0; d < size; d += kLanes) {
+        auto key = keys.at(first + lane, d);
+        for (std::size_t q = 0; q < kQueries; ++q) {
+          row_sums[q] += key * read<Floats>(queries + q * size + d);
+        }
+      }
+      for (std::size_t q = 0; q < kQueries; ++q) sums[q][lane] = row_sums[q];
+    }
+    for (std::size_t q = 0; q < kQueries; ++q) write(scores + q * kTile + first, sums_of(sums[q]));
+  }
+}
+
+template <std::size_t kQueries, class KeyRows>
+inline void products_of(const KeyRows& keys, std::size_t tokens, const float* queries,
+                        std::size_t dim, float* scores) {
+  if (dim == 128) return products<kQueries, 128>(keys, tokens, queries, dim, scores);
+  if (dim == 64) return products<kQueries, 64>(keys, tokens, queries, dim, scores);
+  products<kQueries, 0>(keys, tokens, queries, dim, scores);
+}
+
+// Scores of up to kBatch rows of queries.
+template <std::size_t kQueries>
+void score(Format format, Head keys, std::size_t tokens, const float* queries, std::size_t dim,
+           float* scratch, float* scores) {
+  if (format != Format::kInt4Groups) {
+    with_rows(format, keys.data, dim, [&](auto rows) {
+      products_of<kQueries>(rows, tokens, queries, dim, scores);
+    });
+    if (format != Format::kInt8) return;
+    for (std::size_t q = 0; q < kQueries; ++q) {
+      for (std::size_t t = 0; t < tokens; ++t) scores[q * kTile + t] *= row_unit(keys.scales, t);
+    }
+    return;
+  }
+  // Units and numbers of code 0 are the same for all tokens of a group: they go to the queries.
+  for (std::size_t first = 0; first < tokens; first += kGroup) {
+    auto* units = keys.scales + first / kGroup * (4 * dim);
+    float offsets[kQueries];
+    for (std::size_t q = 0; q < kQueries; ++q) {
+      float offset = 0;
+      for (std::size_t d = 0; d < dim; ++d) {
+        auto range = range_at(units, units + 2 * dim, d);
+        offset += queries[q * dim + d] * range.zero;
+        scratch[q * dim + d] = queries[q * dim + d] * range.unit;
+      }
+      offsets[q] = offset;
+    }
+    auto count = least(kGroup, tokens - first);
+    auto* codes = reinterpret_cast<const std::uint8_t*>(keys.data) + first * (dim / 2);
+    products_of<kQueries>(Int4Rows{codes, dim}, count, scratch, dim, scores + first);
+    for (std::size_t q = 0; q < kQueries; ++q) {
+      for (std::size_t t = first; t < first + count; ++t) scores[q * kTile + t] += offsets[q];
+    }
+  }
+}
+
+// Scores to exponentials of their differences to the maximum so far. Returns the factor for sums
+// of earlier tiles. Without any token allowed the maximum stays at -inf and exponentials are 0,
+// but for those of NaN.
+inline float exponentials(float* scores, std::size_t tokens, float& maximum, float& total) {
+  for (auto t = tokens; t % kLanes != 0; ++t) scores[t] = -kInfinity;
+  auto largest = all(maximum);
+  for (std::size_t t = 0; t < tokens; t += kLanes) {
+    auto part = read<Floats>(scores + t);
+    largest = part > largest ? part : largest;
+  }
+  auto next = maximum_of(largest);
+  auto base = all(next == -kInfinity ? 0.0f : next);
+  Floats sum{};
+  for (std::size_t t = 0; t < tokens; t += kLanes) {
+    auto part = exponential(read<Floats>(scores + t) - base);
+    write(scores + t, part);
+    sum += part;
+  }
+  auto factor = maximum == -kInfinity ? 1.0f : exponential(all(maximum) - base)[0];
+  maximum = next;
+  total = total * factor + sum_of(sum);
+  return factor;
+}
+
+// One row of probabilities of a tile, and the sums of values that they weight.
+struct Weighted {
+  const float* weights;
+  float* sums;
+  float factor;  // for the sums of earlier tiles
+  float offset;  // added to every dimension
+};
+
+template <std::size_t kPairs, std::size_t kVectors, class ValueRows>
+inline void add_tile(const ValueRows& values, std::size_t tokens, std::size_t d,
+                     const Weighted* pairs) {
+  Floats sums[kPairs][kVectors];
+  for (std::size_t p = 0; p < kPairs; ++p) {
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      auto before = read<Floats>(pairs[p].sums + d + v * kLanes);
+      sums[p][v] = before * pairs[p].factor + pairs[p].offset;
+    }
+  }
+  for (std::size_t t = 0; t < tokens; ++t) {
+    Floats value[kVectors];
+    for (std::size_t v = 0; v < kVectors; ++v) value[v] = values.at(t, d + v * kLanes);
+    for (std::size_t p = 0; p < kPairs; ++p) {
+      auto weight = all(pairs[p].weights[t]);
+      for (std::size_t v = 0; v < kVectors; ++v) sums[p][v] += weight * value[v];
+    }
+  }
+  for (std::size_t p = 0; p < kPairs; ++p) {
+    for (std::size_t v = 0; v < kVectors; ++v) write(pairs[p].sums + d + v * kLanes, sums[p][v]);
+  }
+}
+
+// As many vectors at a time as half of the registers hold.
+template <std::size_t kPairs, std::size_t kVectors, class ValueRows>
+inline void add_from(const ValueRows& values, std::size_t tokens, std::size_t dim, std::size_t d,
+                     const Weighted* pairs) {
+  for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
+    add_tile<kPairs, kVectors>(values, tokens, d, pairs);
+  }
+  if constexpr (kVectors > 1) add_from<kPairs, kVectors / 2>(values, tokens, dim, d, pairs);
+}
+
+template <std::size_t kPairs>
+void add_values(Format format, Head values, std::size_t tokens, std::size_t dim, float* scratch,
+                Weighted* pairs) {
+  if (format == Format::kInt8 || format == Format::kInt4) {
+    for (std::size_t p = 0; p < kPairs; ++p) {
+      auto* scaled = scratch + p * kTile;
+      float offset = 0;
+      for (std::size_t t = 0; t < tokens; ++t) {
+        auto range = format == Format::kInt8 ? Range{row_unit(values.scales, t), 0}
+                                             : row_range(values.scales, t);
+        scaled[t] = pairs[p].weights[t] * range.unit;
+        offset += pairs[p].weights[t] * range.zero;
+      }
+      pairs[p].weights = scaled;
+      pairs[p].offset = offset;
+    }
+  }
+  constexpr std::size_t kMost = kRegisters / 2 / kPairs;
+  constexpr std::size_t kVectors = kMost >= 8 ? 8 : kMost >= 4 ? 4 : kMost >= 2 ? 2 : 1;
+  with_rows(format, values.data, dim, [&](auto rows) {
+    add_from<kPairs, kVectors>(rows, tokens, dim, 0, pairs);
+  });
+}
+
+template <template <std::size_t> class Function, class... Arguments>
+inline void with_count(std::size_t count, Arguments... arguments) {
+  switch (count) {
+    case 1:
+      return Function<1>::call(arguments...);
+    case 2:
+      return Function<2>::call(arguments...);
+    case 3:
+      return Function<3>::call(arguments...);
+    default:
+      return Function<4>::call(arguments...);
+  }
+}
+template <std::size_t kCount>
+struct Score {
+  static void call(Format format, Head keys, std::size_t tokens, const float* queries,
+                   std::size_t dim, float* scratch, float* scores) {
+    score<kCount>(format, keys, tokens, queries, dim, scratch, scores);
+  }
+};
+template <std::size_t kCount>
+struct AddValues {
+  static void call(Format format, Head values, std::size_t tokens, std::size_t dim, float* scratch,
+                   Weighted* pairs) {
+    add_values<kCount>(format, values, tokens, dim, scratch, pairs);
+  }
+};
+
+// The state of one part.
+class Tiles {
+ public:
+  Tiles(const Part& part, const Sums& sums)
+      : part_(part), shape_(*part.shape), sums_(sums), rows_(shape_.scores * shape_.queries) {
+    queries_ = sums.scratch;
+    scores_ = queries_ + rows_ * shape_.dim;
+    factors_ = scores_ + rows_ * kTile;
+    spare_ = factors_ + rows_;
+    key_ = part.membership->key + part.request * shape_.scores;
+    score_ = part.membership->score + part.request * shape_.heads;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      sums.maximum[row] = -kInfinity;
+      sums.total[row] = 0;
+    }
+    for (std::size_t i = 0; i < shape_.heads * shape_.queries * shape_.dim; ++i) sums.values[i] = 0;
+    read_queries();
+  }
+
+  void run() {
+    std::size_t first = 0;  // token of the segment
+    for (std::size_t i = 0; i < part_.segment_count; ++i) {
+      const auto& segment = part_.segments[i];
+      auto last = first + static_cast<std::size_t>(segment.tokens);
+      auto begin = first > part_.begin ? first : part_.begin;
+      auto end = least(last, part_.end);
+      for (auto t = begin; t < end; t += kTile) tile(segment, t - first, t, least(kTile, end - t));
+      first = last;
+    }
+    copy_shared();
+  }
+
+ private:
+  void read_queries() {
+    auto* query = part_.membership->query + part_.request * shape_.scores;
+    auto bytes = row_bytes(part_.queries->format, shape_.dim);
+    auto* out = queries_;
+    for (std::size_t s = 0; s < shape_.scores; ++s) {
+      auto head = part_.request * shape_.query_heads + static_cast<std::size_t>(query[s]);
+      auto* from = static_cast<const char*>(part_.queries->data) + head * shape_.queries * bytes;
+      for (std::size_t i = 0; i < shape_.queries; ++i, out += shape_.dim) {
+        read_row(part_.queries->format, from + i * bytes, shape_.dim, out);
+        for (std::size_t d = 0; d < shape_.dim; ++d) out[d] *= part_.queries->scale;
+      }
+    }
+  }
+
+  void tile(const Segment& segment, std::size_t row, std::size_t token, std::size_t tokens) {
+    score_tile(segment, row, tokens);
+    for (std::size_t i = 0; i < rows_; ++i) {
+      auto* scores = scores_ + i * kTile;
+      mask(scores, i % shape_.queries, token, tokens);
+      factors_[i] = exponentials(scores, tokens, sums_.maximum[i], sums_.total[i]);
+    }
+    add_tile_values(segment, row, tokens);
+  }
+
+  void score_tile(const Segment& segment, std::size_t row, std::size_t tokens) {
+    for (std::size_t s = 0; s < shape_.scores;) {
+      auto next = s + 1;
+      while (next < shape_.scores && key_[next] == key_[s]) ++next;
+      auto head = part_.request * shape_.key_heads + static_cast<std::size_t>(key_[s]);
+      auto keys = head_of(segment.keys, head, row, shape_.dim);
+      for (auto i = s * shape_.queries; i < next * shape_.queries; i += kBatch) {
+        with_count<Score>(least(kBatch, next * shape_.queries - i), segment.keys.format, keys,
+                          tokens, queries_ + i * shape_.dim, shape_.dim, spare_,
+                          scores_ + i * kTile);
+      }
+      s = next;
+    }
+  }
+
+  void mask(float* scores, std::size_t query, std::size_t token, std::size_t tokens) const {
+    if (auto* allowed = part_.queries->allowed) {
+      allowed += (part_.request * shape_.queries + query) * part_.tokens + token;
+      for (std::size_t t = 0; t < tokens; ++t) scores[t] = allowed[t] ? scores[t] : -kInfinity;
+    } else {
+      auto seen = part_.tokens - shape_.queries + query + 1;
+      for (auto t = seen > token ? seen - token : 0; t < tokens; ++t) scores[t] = -kInfinity;
+    }
+  }
+
+  // Heads that share values and the representative with an earlier head have the same output.
+  bool is_shared(std::size_t head) const { return first_alike(head) != head; }
+  std::size_t first_alike(std::size_t head) const {
+    auto group = shape_.heads / shape_.value_heads;
+    for (auto h = head / group * group; h < head; ++h) {
+      if (score_[h] == score_[head]) return h;
+    }
+    return head;
+  }
+
+  void add_tile_values(const Segment& segment, std::size_t row, std::size_t tokens) {
+    auto group = shape_.heads / shape_.value_heads;
+    for (std::size_t v = 0; v < shape_.value_heads; ++v) {
+      auto values = head_of(segment.values, part_.request * shape_.value_heads + v, row, shape_.dim);
+      Weighted pairs[kBatch];
+      std::size_t count = 0;
+      auto add = [&] {
+        with_count<AddValues>(count, segment.values.format, values, tokens, shape_.dim, spare_,
+                              pairs);
+        count = 0;
+      };
+      for (auto h = v * group; h < (v + 1) * group; ++h) {
+        if (is_shared(h)) continue;
+        for (std::size_t i = 0; i < shape_.queries; ++i) {
+          auto score = static_cast<std::size_t>(score_[h]) * shape_.queries + i;
+          auto* sums = sums_.values + (h * shape_.queries + i) * shape_.dim;
+          pairs[count] = {scores_ + score * kTile, sums, factors_[score], 0};
+          if (++count == kBatch) add();
+        }
+      }
+      if (count > 0) add();
+    }
+  }
+
+  void copy_shared() const {
+    auto size = shape_.queries * shape_.dim;
+    for (std::size_t h = 0; h < shape_.heads; ++h) {
+      auto alike = first_alike(h);
+      if (alike == h) continue;
+      std::memcpy(sums_.values + h * size, sums_.values + alike * size, sizeof(float) * size);
+    }
+  }
+
+  const Part& part_;
+  const Shape& shape_;
+  Sums sums_;
+  std::size_t rows_;
+  float* queries_;
+  float* scores_;
+  float* factors_;
+  float* spare_;  // kBatch rows of dim and kTile
+  const std::int32_t* key_;
+  const std::int32_t* score_;
+};
+
+void attend_part(const Part& part, const Sums& sums) { Tiles(part, sums).run(); }
+
+#define HEADRACE_NAME_OF(name) #name
+#define HEADRACE_NAME(name) HEADRACE_NAME_OF(name)
+
+}  // namespace
+
+const AttentionTable& attention_kernels() {
+  static const AttentionTable table = {HEADRACE_NAME(HEADRACE_ISA), attend_part, store_rows,
+                                       load_rows};
+  return table;
+}
+
+}  // namespace headrace::attention::HEADRACE_ISA

@@ -1,0 +1,2 @@
+#define HEADRACE_ISA avx2
+#include "attention/kernels.inc.hpp"

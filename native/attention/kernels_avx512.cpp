@@ -1,0 +1,2 @@
+#define HEADRACE_ISA avx512
+#include "attention/kernels.inc.hpp"

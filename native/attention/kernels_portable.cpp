@@ -1,0 +1,2 @@
+#define HEADRACE_ISA portable
+#include "attention/kernels.inc.hpp"

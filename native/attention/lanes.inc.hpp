@@ -1,0 +1,135 @@
+// Vectors of floats as wide as the instruction set's, conversions of stored numbers to them, sums
+// over them, and the exponential function. Compiled once per instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+namespace headrace::attention::HEADRACE_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+inline constexpr std::size_t kLanes = 16;
+inline constexpr std::size_t kRegisters = 32;
+#elif defined(__AVX2__)
+inline constexpr std::size_t kLanes = 8;
+inline constexpr std::size_t kRegisters = 16;
+#else
+inline constexpr std::size_t kLanes = 4;
+inline constexpr std::size_t kRegisters = 16;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * kLanes)));
+typedef std::int32_t Ints __attribute__((vector_size(4 * kLanes)));
+typedef std::uint32_t Words __attribute__((vector_size(4 * kLanes)));
+typedef std::uint16_t Shorts __attribute__((vector_size(2 * kLanes)));
+typedef std::int8_t SignedBytes __attribute__((vector_size(kLanes)));
+typedef std::uint8_t Bytes __attribute__((vector_size(kLanes)));
+
+template <class Vector>
+inline Vector read(const void* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+inline void write(float* to, Floats vector) { std::memcpy(to, &vector, sizeof vector); }
+inline Floats all(float value) { return Floats{} + value; }
+
+inline Floats widen_bfloat16(const void* from) {
+  return reinterpret_cast<Floats>(__builtin_convertvector(read<Shorts>(from), Words) << 16);
+}
+// gcc 12 makes a dozen instructions of these two conversions, which processors have as one; it
+// warns of its own header's forms without a mask (PR 105593).
+inline Ints widen_signed(const void* from) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Ints>(_mm512_maskz_cvtepi8_epi32(0xffff, read<__m128i>(from)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Ints>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from))));
+#else
+  return __builtin_convertvector(read<SignedBytes>(from), Ints);
+#endif
+}
+inline Ints widen_unsigned(const void* from) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Ints>(_mm512_maskz_cvtepu8_epi32(0xffff, read<__m128i>(from)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from))));
+#else
+  return __builtin_convertvector(read<Bytes>(from), Ints);
+#endif
+}
+inline Floats widen_int8(const void* from) {
+  return __builtin_convertvector(widen_signed(from), Floats);
+}
+// The low or the high halves of bytes.
+template <bool kHigh>
+inline Floats widen_int4(const void* from) {
+  auto bytes = widen_unsigned(from);
+  return __builtin_convertvector(kHigh ? bytes >> 4 : bytes & 15, Floats);
+}
+
+inline float maximum_of(Floats vector) {
+  float result = vector[0];
+  for (std::size_t i = 1; i < kLanes; ++i) result = vector[i] > result ? vector[i] : result;
+  return result;
+}
+inline float sum_of(Floats vector) {
+  float result = 0;
+  for (std::size_t i = 0; i < kLanes; ++i) result += vector[i];
+  return result;
+}
+
+// Lane i of the two vectors' pairwise sums: of each 2 * kWidth lanes, the lower half is a's, the
+// upper half b's, and each lane is added to the one kWidth away.
+template <std::size_t kWidth>
+inline Floats fold(Floats a, Floats b) {
+  Ints low{};
+  Ints high{};
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    auto within = i & (kWidth - 1);
+    auto base = i & ~(2 * kWidth - 1);
+    auto lane = base + within + (i & kWidth ? kLanes : 0);
+    low[i] = static_cast<std::int32_t>(lane);
+    high[i] = static_cast<std::int32_t>(lane + kWidth);
+  }
+  return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
+}
+// Lane i is the sum over vectors[i], which are overwritten.
+template <std::size_t kWidth = kLanes / 2>
+inline Floats sums_of(Floats* vectors) {
+  for (std::size_t i = 0; i < kWidth; ++i) {
+    vectors[i] = fold<kWidth>(vectors[i], vectors[i + kWidth]);
+  }
+  if constexpr (kWidth > 1) {
+    return sums_of<kWidth / 2>(vectors);
+  } else {
+    return vectors[0];
+  }
+}
+
+// e^x for x <= 0, to two units in the last place: 2^n times a polynomial of degree 7, that of
+// Cephes' expf; 0 below the logarithm of the smallest normal number; NaN for NaN.
+inline Floats exponential(Floats x) {
+  constexpr float kLeast = -87.33654f;
+  constexpr float kWhole = 12582912.0f;  // 1.5 * 2^23: adding it rounds to whole numbers
+  auto biased = x * 1.44269504f + kWhole;
+  auto n = biased - kWhole;
+  auto r = x - n * 0.693359375f + n * 2.12194440e-4f;
+  auto p = all(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  auto power = reinterpret_cast<Floats>((reinterpret_cast<Ints>(biased) + 127) << 23);
+  return x < kLeast ? Floats{} : p * power;
+}
+
+}  // namespace
+}  // namespace headrace::attention::HEADRACE_ISA

@@ -1,0 +1,271 @@
+// Rows of stored numbers, read as vectors of floats, and written. Compiled once per instruction set.
+#pragma once
+
+#include "attention/attention.hpp"
+#include "attention/lanes.inc.hpp"
+#include "simd/formats.inc.hpp"
+
+namespace headrace::attention::HEADRACE_ISA {
+namespace {
+
+using headrace::HEADRACE_ISA::BFloat16;
+using headrace::HEADRACE_ISA::bits_of;
+using headrace::HEADRACE_ISA::narrow;
+using headrace::HEADRACE_ISA::widen;
+
+inline constexpr std::size_t kMostDimensions = 512;
+
+// kDimension of row(i) at d, a multiple of kDimensions: `read` gives kLanes of them from `lane` on.
+struct Float32Rows {
+  const float* data;
+  std::size_t dim;
+  Floats at(std::size_t row, std::size_t d) const { return read<Floats>(data + row * dim + d); }
+};
+struct BFloat16Rows {
+  const std::uint16_t* data;
+  std::size_t dim;
+  Floats at(std::size_t row, std::size_t d) const { return widen_bfloat16(data + row * dim + d); }
+};
+struct Int8Rows {
+  const std::int8_t* data;
+  std::size_t dim;
+  Floats at(std::size_t row, std::size_t d) const { return widen_int8(data + row * dim + d); }
+};
+struct Int4Rows {
+  const std::uint8_t* data;
+  std::size_t dim;
+  Floats at(std::size_t row, std::size_t d) const {
+    auto* bytes = data + row * (dim / 2) + d / 32 * 16 + d % 16;
+    return d & 16 ? widen_int4<true>(bytes) : widen_int4<false>(bytes);
+  }
+};
+
+template <class Function>
+inline void with_rows(Format format, const void* data, std::size_t dim, Function function) {
+  switch (format) {
+    case Format::kFloat32:
+      return function(Float32Rows{static_cast<const float*>(data), dim});
+    case Format::kBFloat16:
+      return function(BFloat16Rows{static_cast<const std::uint16_t*>(data), dim});
+    case Format::kInt8:
+      return function(Int8Rows{static_cast<const std::int8_t*>(data), dim});
+    case Format::kInt4:
+    case Format::kInt4Groups:
+      return function(Int4Rows{static_cast<const std::uint8_t*>(data), dim});
+  }
+}
+
+// Bytes of the codes of a row; of its scales, or of those of a group.
+inline std::size_t row_bytes(Format format, std::size_t dim) {
+  switch (format) {
+    case Format::kFloat32:
+      return 4 * dim;
+    case Format::kBFloat16:
+      return 2 * dim;
+    case Format::kInt8:
+      return dim;
+    default:
+      return dim / 2;
+  }
+}
+
+// Where rows of one head begin.
+struct Head {
+  const char* data;
+  const char* scales;
+};
+inline Head head_of(const Rows& rows, std::size_t head, std::size_t row, std::size_t dim) {
+  auto capacity = static_cast<std::size_t>(rows.capacity);
+  auto at = static_cast<std::size_t>(rows.first) + row;
+  auto* scales = static_cast<const char*>(rows.scales);
+  if (rows.format == Format::kInt4Groups) {
+    scales += (head * (capacity / kGroup) + at / kGroup) * (4 * dim);
+  } else if (rows.format == Format::kInt8 || rows.format == Format::kInt4) {
+    scales += (head * capacity + at) * 4;
+  }
+  return {static_cast<const char*>(rows.data) + (head * capacity + at) * row_bytes(rows.format, dim),
+          scales};
+}
+
+// Unit and number of code 0, of bfloat16.
+struct Range {
+  float unit;
+  float zero;
+};
+inline Range range_at(const void* units, const void* zeros, std::size_t i) {
+  BFloat16 unit;
+  BFloat16 zero;
+  std::memcpy(&unit, static_cast<const char*>(units) + 2 * i, sizeof unit);
+  std::memcpy(&zero, static_cast<const char*>(zeros) + 2 * i, sizeof zero);
+  return {widen(unit), widen(zero)};
+}
+// Of a row of kInt4.
+inline Range row_range(const void* scales, std::size_t row) {
+  auto* range = static_cast<const char*>(scales) + 4 * row;
+  return range_at(range, range + 2, 0);
+}
+inline float row_unit(const void* scales, std::size_t row) {
+  float unit;
+  std::memcpy(&unit, static_cast<const char*>(scales) + 4 * row, sizeof unit);
+  return unit;
+}
+
+// Adding it rounds to whole numbers, ties to even.
+inline constexpr float kWhole = 12582912.0f;
+inline constexpr float kNan = __builtin_nanf("");
+
+inline void read_row(Format format, const void* row, std::size_t dim, float* out) {
+  if (format == Format::kFloat32) {
+    std::memcpy(out, row, 4 * dim);
+  } else {
+    for (std::size_t i = 0; i < dim; ++i) {
+      BFloat16 number;
+      std::memcpy(&number, static_cast<const char*>(row) + 2 * i, sizeof number);
+      out[i] = widen(number);
+    }
+  }
+}
+inline void write_row(const float* row, std::size_t dim, Format format, void* out) {
+  if (format == Format::kFloat32) {
+    std::memcpy(out, row, 4 * dim);
+  } else {
+    for (std::size_t i = 0; i < dim; ++i) {
+      auto number = narrow<BFloat16>(row[i]);
+      std::memcpy(static_cast<char*>(out) + 2 * i, &number, sizeof number);
+    }
+  }
+}
+
+// A unit of NaN keeps a NaN in sight: all of its row is read as NaN.
+inline void store_int8(const float* row, std::size_t dim, std::int8_t* codes, float* unit_out) {
+  float largest = 0;
+  bool nan = false;
+  for (std::size_t i = 0; i < dim; ++i) {
+    auto magnitude = row[i] < 0 ? -row[i] : row[i];
+    largest = magnitude > largest ? magnitude : largest;
+    nan |= row[i] != row[i];
+  }
+  auto unit = nan ? kNan : largest / 127;
+  auto inverse = unit > 0 ? 1 / unit : 0.0f;
+  for (std::size_t i = 0; i < dim; ++i) {
+    auto code = bits_of(row[i] * inverse + kWhole) - bits_of(kWhole);
+    codes[i] = static_cast<std::int8_t>(code);
+  }
+  std::memcpy(unit_out, &unit, sizeof unit);
+}
+
+// Of numbers `stride` apart.
+inline Range range_of(const float* numbers, std::size_t count, std::size_t stride) {
+  float low = numbers[0];
+  float high = numbers[0];
+  bool nan = false;
+  for (std::size_t i = 0; i < count; ++i) {
+    auto number = numbers[i * stride];
+    low = number < low ? number : low;
+    high = number > high ? number : high;
+    nan |= number != number;
+  }
+  if (nan) return {kNan, kNan};
+  auto zero = widen(narrow<BFloat16>(low));
+  // Of the range from the rounded number of code 0 on, so that its rounding costs no code.
+  return {widen(narrow<BFloat16>((high - zero) / 15)), zero};
+}
+inline std::uint8_t int4_code(float number, Range range) {
+  auto scaled = range.unit > 0 ? (number - range.zero) / range.unit : 0.0f;
+  scaled = scaled > 0 ? scaled : 0;  // NaN, too
+  scaled = scaled < 15 ? scaled : 15;
+  return static_cast<std::uint8_t>(bits_of(scaled + kWhole) - bits_of(kWhole));
+}
+inline void write_range(Range range, void* units, void* zeros, std::size_t i) {
+  auto unit = narrow<BFloat16>(range.unit);
+  auto zero = narrow<BFloat16>(range.zero);
+  std::memcpy(static_cast<char*>(units) + 2 * i, &unit, sizeof unit);
+  std::memcpy(static_cast<char*>(zeros) + 2 * i, &zero, sizeof zero);
+}
+template <class RangeOf>
+inline void store_int4(const float* row, std::size_t dim, std::uint8_t* codes, RangeOf range_of) {
+  for (std::size_t d = 0; d < dim; d += 32) {
+    for (std::size_t i = d; i < d + 16; ++i) {
+      auto high = int4_code(row[i + 16], range_of(i + 16));
+      codes[d / 2 + i - d] = static_cast<std::uint8_t>(int4_code(row[i], range_of(i)) | high << 4);
+    }
+  }
+}
+
+void store_group(Format from, const void* source, std::ptrdiff_t token_stride, std::uint8_t* codes,
+                 char* scales, std::size_t dim) {
+  float rows[kGroup][kMostDimensions];
+  auto bytes = static_cast<std::ptrdiff_t>(row_bytes(from, 1)) * token_stride;
+  for (std::size_t t = 0; t < kGroup; ++t) {
+    auto* row = static_cast<const char*>(source) + bytes * static_cast<std::ptrdiff_t>(t);
+    read_row(from, row, dim, rows[t]);
+  }
+  Range ranges[kMostDimensions];
+  for (std::size_t i = 0; i < dim; ++i) {
+    ranges[i] = range_of(&rows[0][i], kGroup, kMostDimensions);
+    write_range(ranges[i], scales, scales + 2 * dim, i);
+  }
+  for (std::size_t t = 0; t < kGroup; ++t) {
+    store_int4(rows[t], dim, codes + t * (dim / 2), [&](std::size_t i) { return ranges[i]; });
+  }
+}
+
+void store_rows(Format from, const void* source, std::ptrdiff_t token_stride, Format to, void* data,
+                void* scales, std::size_t tokens, std::size_t dim) {
+  auto bytes = static_cast<std::ptrdiff_t>(row_bytes(from, 1)) * token_stride;
+  auto* in = static_cast<const char*>(source);
+  auto* out = static_cast<char*>(data);
+  auto* scale = static_cast<char*>(scales);
+  if (to == Format::kInt4Groups) {
+    for (std::size_t t = 0; t < tokens; t += kGroup) {
+      store_group(from, in + bytes * static_cast<std::ptrdiff_t>(t), token_stride,
+                  reinterpret_cast<std::uint8_t*>(out) + t * (dim / 2),
+                  scale + t / kGroup * (4 * dim), dim);
+    }
+    return;
+  }
+  float row[kMostDimensions];
+  for (std::size_t t = 0; t < tokens; ++t) {
+    auto* codes = out + t * row_bytes(to, dim);
+    read_row(from, in + bytes * static_cast<std::ptrdiff_t>(t), dim, row);
+    if (to == Format::kInt8) {
+      store_int8(row, dim, reinterpret_cast<std::int8_t*>(codes),
+                 reinterpret_cast<float*>(scale + 4 * t));
+    } else if (to == Format::kInt4) {
+      auto range = range_of(row, dim, 1);
+      write_range(range, scale + 4 * t, scale + 4 * t + 2, 0);
+      store_int4(row, dim, reinterpret_cast<std::uint8_t*>(codes),
+                 [&](std::size_t) { return range; });
+    } else {
+      write_row(row, dim, to, codes);
+    }
+  }
+}
+
+void load_rows(Format from, const void* data, const void* scales, std::size_t tokens,
+               std::size_t dim, Format to, void* out) {
+  with_rows(from, data, dim, [&](auto rows) {
+    float row[kMostDimensions];
+    for (std::size_t t = 0; t < tokens; ++t) {
+      for (std::size_t d = 0; d < dim; d += kLanes) write(row + d, rows.at(t, d));
+      auto* ranges = static_cast<const char*>(scales);
+      if (from == Format::kInt8) {
+        auto unit = row_unit(scales, t);
+        for (std::size_t i = 0; i < dim; ++i) row[i] *= unit;
+      } else if (from == Format::kInt4) {
+        auto range = row_range(scales, t);
+        for (std::size_t i = 0; i < dim; ++i) row[i] = row[i] * range.unit + range.zero;
+      } else if (from == Format::kInt4Groups) {
+        ranges += t / kGroup * (4 * dim);
+        for (std::size_t i = 0; i < dim; ++i) {
+          auto range = range_at(ranges, ranges + 2 * dim, i);
+          row[i] = row[i] * range.unit + range.zero;
+        }
+      }
+      write_row(row, dim, to, static_cast<char*>(out) + t * row_bytes(to, dim));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace headrace::attention::HEADRACE_ISA
