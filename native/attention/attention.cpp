@@ -35,23 +35,34 @@ void check_dim(std::size_t dim, Format format) {
   }
 }
 
+bool is_plain(Format format) { return format == Format::kFloat32 || format == Format::kBFloat16; }
+
 void check_rows(const char* name, const Rows& rows, std::size_t tokens, std::size_t dim) {
+  if (rows.format < Format::kFloat32 || rows.format > Format::kInt4Groups) {
+    refuse(std::string(name) + " have format " +
+           std::to_string(static_cast<std::int64_t>(rows.format)) + ", needs 0 to 4");
+  }
   check_dim(dim, rows.format);
   auto capacity = static_cast<std::size_t>(rows.capacity);
   auto first = static_cast<std::size_t>(rows.first);
   if (rows.first < 0 || rows.capacity < 0 || first + tokens > capacity) {
-    refuse(std::string(name) + " has a capacity of " + std::to_string(rows.capacity) +
+    refuse(std::string(name) + " have a capacity of " + std::to_string(rows.capacity) +
            " tokens, needs " + std::to_string(first + tokens));
   }
   if (rows.format == Format::kInt4Groups && (first % kGroup != 0 || capacity % kGroup != 0)) {
-    refuse(std::string(name) + " begins within a group of " + std::to_string(kGroup) + " tokens");
+    refuse(std::string(name) + " begin or end within a group of " + std::to_string(kGroup) +
+           " tokens");
+  }
+  if (tokens > 0 && rows.data == nullptr) refuse(std::string(name) + " have no data");
+  if (tokens > 0 && !is_plain(rows.format) && rows.scales == nullptr) {
+    refuse(std::string(name) + " have codes without scales");
   }
 }
 
 std::size_t count_tokens(const Shape& shape, std::span<const Segment> segments) {
   std::size_t tokens = 0;
   for (const auto& segment : segments) {
-    if (segment.tokens < 0) refuse("a segment has less than no tokens");
+    if (segment.tokens < 0) refuse("a segment has " + std::to_string(segment.tokens) + " tokens");
     auto count = static_cast<std::size_t>(segment.tokens);
     check_rows("keys", segment.keys, count, shape.dim);
     check_rows("values", segment.values, count, shape.dim);
@@ -70,7 +81,7 @@ void check_indices(const char* name, const std::int32_t* indices, std::size_t co
   for (std::size_t i = 0; i < count; ++i) {
     if (indices[i] < 0 || static_cast<std::size_t>(indices[i]) >= limit) {
       refuse(std::string(name) + " has " + std::to_string(indices[i]) + ", needs 0 to " +
-             std::to_string(limit - 1));
+             std::to_string(static_cast<std::int64_t>(limit) - 1));
     }
   }
 }
@@ -80,7 +91,10 @@ void check(const Shape& shape, const Membership& membership, std::size_t tokens)
     refuse("heads are " + std::to_string(shape.heads) + ", needs a multiple of the values' " +
            std::to_string(shape.value_heads));
   }
-  if (tokens < shape.queries) refuse("there are fewer tokens than queries");
+  if (tokens < shape.queries) {
+    refuse("there are " + std::to_string(tokens) + " tokens, fewer than queries (" +
+           std::to_string(shape.queries) + ")");
+  }
   check_indices("query", membership.query, shape.batch * shape.scores, shape.query_heads);
   check_indices("key", membership.key, shape.batch * shape.scores, shape.key_heads);
   check_indices("score", membership.score, shape.batch * shape.heads, shape.scores);
@@ -95,8 +109,7 @@ void merge(const Shape& shape, const std::int32_t* score, std::span<const Sums> 
     float total = 0;
     for (const auto& part : parts) {
       // The maximum's place holds the factor from here on.
-      auto factor =
-          part.maximum[row] == maximum ? 1.0f : std::exp(part.maximum[row] - maximum);
+      auto factor = part.maximum[row] == maximum ? 1.0f : std::exp(part.maximum[row] - maximum);
       total += part.total[row] * factor;
       part.maximum[row] = factor;
     }
@@ -158,6 +171,7 @@ void attend(const AttentionTable& kernels, const Shape& shape, const Queries& qu
             void* out) {
   auto tokens = count_tokens(shape, segments);
   check(shape, membership, tokens);
+  if (threads == 0) refuse("threads are 0, needs 1 or more");
   if (shape.batch == 0 || shape.queries == 0) return;
   // As many parts that all threads have equally many, where requests alone are not.
   auto parts = std::min(threads / std::gcd(threads, shape.batch),
@@ -179,8 +193,9 @@ void attend(const AttentionTable& kernels, const Shape& shape, const Queries& qu
     if (scratch.size() < scratch_floats(shape)) scratch.resize(scratch_floats(shape));
     auto request = unit / parts;
     auto begin = unit % parts * size;
-    Part part{&shape,  &queries, &membership, segments.data(), segments.size(),
-              tokens, request,  begin,       std::min(tokens, begin + size)};
+    Part part{&shape,          &queries,        &membership,
+              segments.data(), segments.size(), tokens,
+              request,         begin,           std::min(tokens, begin + size)};
     auto unit_sums = sums_of(unit);
     unit_sums.scratch = scratch.data();
     kernels.attend(part, unit_sums);
@@ -221,16 +236,13 @@ struct Head {
 Head head_of(const Rows& rows, std::size_t head, std::size_t dim) {
   auto capacity = static_cast<std::size_t>(rows.capacity);
   auto first = static_cast<std::size_t>(rows.first);
-  auto scale = rows.format == Format::kInt4Groups
-                   ? (head * capacity + first) / kGroup * (4 * dim)
-                   : (head * capacity + first) * 4;
+  auto scale = rows.format == Format::kInt4Groups ? (head * capacity + first) / kGroup * (4 * dim)
+                                                  : (head * capacity + first) * 4;
   return {static_cast<char*>(const_cast<void*>(rows.data)) +
               (head * capacity + first) * row_bytes(rows.format, dim),
           rows.scales == nullptr ? nullptr
                                  : static_cast<char*>(const_cast<void*>(rows.scales)) + scale};
 }
-
-bool is_plain(Format format) { return format == Format::kFloat32 || format == Format::kBFloat16; }
 
 }  // namespace
 

@@ -1,6 +1,7 @@
-// Attention over a cache of keys and values in which query heads share probabilities (clustered-head
-// attention), and in which keys and values have 8 or 4 bits. Scores are computed for
-// representatives alone; each head weights its own values by its representative's probabilities.
+// Attention over a cache of keys and values in which query heads share probabilities
+// (clustered-head attention), and in which keys and values have 8 or 4 bits. Scores are computed
+// for representatives alone; each head weights its own values by its representative's
+// probabilities.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,8 @@ inline constexpr std::size_t kDimensions = 16;
 struct Rows {
   Format format;
   const void* data;
-  const void* scales;  // float: [batch, heads, capacity]; of bfloat16: [.., capacity or groups, 2, ..]
+  const void*
+      scales;  // float: [batch, heads, capacity]; of bfloat16: [.., capacity or groups, 2, ..]
   std::int64_t capacity;
   std::int64_t first;  // of kInt4Groups a multiple of kGroup
 };
@@ -57,9 +59,9 @@ struct Membership {
 };
 
 struct Queries {
-  Format format;      // kFloat32 or kBFloat16; the output has the same
-  const void* data;   // [batch, query_heads, queries, dim]
-  float scale;        // of scores
+  Format format;                // kFloat32 or kBFloat16; the output has the same
+  const void* data;             // [batch, query_heads, queries, dim]
+  float scale;                  // of scores
   const std::uint8_t* allowed;  // [batch, queries, tokens] of 0 and 1; null: causal
 };
 

@@ -53,9 +53,8 @@ template <std::size_t kQueries>
 void score(Format format, Head keys, std::size_t tokens, const float* queries, std::size_t dim,
            float* scratch, float* scores) {
   if (format != Format::kInt4Groups) {
-    with_rows(format, keys.data, dim, [&](auto rows) {
-      products_of<kQueries>(rows, tokens, queries, dim, scores);
-    });
+    with_rows(format, keys.data, dim,
+              [&](auto rows) { products_of<kQueries>(rows, tokens, queries, dim, scores); });
     if (format != Format::kInt8) return;
     for (std::size_t q = 0; q < kQueries; ++q) {
       for (std::size_t t = 0; t < tokens; ++t) scores[q * kTile + t] *= row_unit(keys.scales, t);
@@ -168,9 +167,8 @@ void add_values(Format format, Head values, std::size_t tokens, std::size_t dim,
   }
   constexpr std::size_t kMost = kRegisters / 2 / kPairs;
   constexpr std::size_t kVectors = kMost >= 8 ? 8 : kMost >= 4 ? 4 : kMost >= 2 ? 2 : 1;
-  with_rows(format, values.data, dim, [&](auto rows) {
-    add_from<kPairs, kVectors>(rows, tokens, dim, 0, pairs);
-  });
+  with_rows(format, values.data, dim,
+            [&](auto rows) { add_from<kPairs, kVectors>(rows, tokens, dim, 0, pairs); });
 }
 
 template <template <std::size_t> class Function, class... Arguments>
@@ -296,7 +294,8 @@ class Tiles {
   void add_tile_values(const Segment& segment, std::size_t row, std::size_t tokens) {
     auto group = shape_.heads / shape_.value_heads;
     for (std::size_t v = 0; v < shape_.value_heads; ++v) {
-      auto values = head_of(segment.values, part_.request * shape_.value_heads + v, row, shape_.dim);
+      auto values =
+          head_of(segment.values, part_.request * shape_.value_heads + v, row, shape_.dim);
       Weighted pairs[kBatch];
       std::size_t count = 0;
       auto add = [&] {

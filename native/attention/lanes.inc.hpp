@@ -49,7 +49,8 @@ inline Ints widen_signed(const void* from) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Ints>(_mm512_maskz_cvtepi8_epi32(0xffff, read<__m128i>(from)));
 #elif defined(__AVX2__)
-  return reinterpret_cast<Ints>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from))));
+  return reinterpret_cast<Ints>(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from))));
 #else
   return __builtin_convertvector(read<SignedBytes>(from), Ints);
 #endif
@@ -58,7 +59,8 @@ inline Ints widen_unsigned(const void* from) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Ints>(_mm512_maskz_cvtepu8_epi32(0xffff, read<__m128i>(from)));
 #elif defined(__AVX2__)
-  return reinterpret_cast<Ints>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from))));
+  return reinterpret_cast<Ints>(
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(from))));
 #else
   return __builtin_convertvector(read<Bytes>(from), Ints);
 #endif

@@ -1,4 +1,5 @@
-// Rows of stored numbers, read as vectors of floats, and written. Compiled once per instruction set.
+// Rows of stored numbers, read as vectors of floats, and written. Compiled once per instruction
+// set.
 #pragma once
 
 #include "attention/attention.hpp"
@@ -83,8 +84,9 @@ inline Head head_of(const Rows& rows, std::size_t head, std::size_t row, std::si
   } else if (rows.format == Format::kInt8 || rows.format == Format::kInt4) {
     scales += (head * capacity + at) * 4;
   }
-  return {static_cast<const char*>(rows.data) + (head * capacity + at) * row_bytes(rows.format, dim),
-          scales};
+  return {
+      static_cast<const char*>(rows.data) + (head * capacity + at) * row_bytes(rows.format, dim),
+      scales};
 }
 
 // Unit and number of code 0, of bfloat16.
@@ -154,7 +156,17 @@ inline void store_int8(const float* row, std::size_t dim, std::int8_t* codes, fl
   std::memcpy(unit_out, &unit, sizeof unit);
 }
 
-// Of numbers `stride` apart.
+// The largest bfloat16 that is not above a number.
+inline float floor_bfloat16(float number) {
+  auto bits = bits_of(number);
+  if (bits >> 31 != 0) bits += 0xffff;
+  bits &= 0xffff0000;
+  std::memcpy(&number, &bits, sizeof number);
+  return number;
+}
+
+// Of numbers `stride` apart. The number of code 0 is rounded downwards, and the unit is of the
+// range from there on: all numbers lie in it. Ranges beyond bfloat16's are read as NaN.
 inline Range range_of(const float* numbers, std::size_t count, std::size_t stride) {
   float low = numbers[0];
   float high = numbers[0];
@@ -166,9 +178,8 @@ inline Range range_of(const float* numbers, std::size_t count, std::size_t strid
     nan |= number != number;
   }
   if (nan) return {kNan, kNan};
-  auto zero = widen(narrow<BFloat16>(low));
-  // Of the range from the rounded number of code 0 on, so that its rounding costs no code.
-  return {widen(narrow<BFloat16>((high - zero) / 15)), zero};
+  auto zero = floor_bfloat16(low);
+  return {widen(narrow<BFloat16>(high / 15 - zero / 15)), zero};
 }
 inline std::uint8_t int4_code(float number, Range range) {
   auto scaled = range.unit > 0 ? (number - range.zero) / range.unit : 0.0f;

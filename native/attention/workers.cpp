@@ -1,18 +1,22 @@
 #include "attention/workers.hpp"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "process.hpp"
 
 namespace headrace::attention {
 namespace {
 
 class Workers {
  public:
+  // The threads are another process's.
+  bool forked() const { return mark_.forked(); }
+
   void run(std::size_t count, std::size_t threads, const std::function<void(std::size_t)>& work) {
     std::unique_lock calls(calls_, std::try_to_lock);
     if (!calls.owns_lock() || threads < 2 || count < 2) {
@@ -54,6 +58,7 @@ class Workers {
     }
   }
 
+  ForkMark mark_;
   std::mutex calls_;  // of one caller
   std::mutex mutex_;
   std::condition_variable begin_;
@@ -67,21 +72,14 @@ class Workers {
 };
 
 // Those of this process: a forked child has none of its parent's threads, and begins anew. Never
-// deleted: threads wait in it until the process ends.
+// deleted once used: threads wait in it until the process ends.
 Workers& workers() {
-  static std::mutex mutex;
-  static std::atomic<Workers*> current = nullptr;
-  static std::atomic<pid_t> owner = 0;
+  static constinit std::atomic<Workers*> current = nullptr;
   auto* existing = current.load(std::memory_order_acquire);
-  if (existing != nullptr && owner.load(std::memory_order_relaxed) == getpid()) return *existing;
-  std::unique_lock lock(mutex, std::try_to_lock);
-  existing = current.load(std::memory_order_acquire);
-  if (existing != nullptr && owner.load(std::memory_order_relaxed) == getpid()) return *existing;
-  auto* created = new Workers;
-  if (!lock.owns_lock()) return *created;  // the fork came while another thread was here
-  owner.store(getpid(), std::memory_order_relaxed);
-  current.store(created, std::memory_order_release);
-  return *created;
+  if (existing != nullptr && !existing->forked()) return *existing;
+  auto created = std::make_unique<Workers>();
+  if (current.compare_exchange_strong(existing, created.get())) return *created.release();
+  return *existing;  // another thread's, of now
 }
 
 }  // namespace

@@ -83,14 +83,14 @@ void attend(Tensor queries, Indices query, Indices key, Indices score, Segments 
     check("allowed's queries", allowed->shape(1), shape.queries);
     check("allowed's tokens", allowed->shape(2), tokens);
   }
-  attention::Queries call{format, queries.data(), scale,
-                          allowed ? reinterpret_cast<const std::uint8_t*>(allowed->data())
-                                  : nullptr};
+  attention::Queries call{
+      format, queries.data(), scale,
+      allowed ? reinterpret_cast<const std::uint8_t*>(allowed->data()) : nullptr};
   nb::gil_scoped_release release;
-  attention::attend(shape, call, {query.data(), key.data(), score.data()},
-                    {reinterpret_cast<const attention::Segment*>(segments.data()),
-                     segments.shape(0)},
-                    threads, out.data());
+  attention::attend(
+      shape, call, {query.data(), key.data(), score.data()},
+      {reinterpret_cast<const attention::Segment*>(segments.data()), segments.shape(0)}, threads,
+      out.data());
 }
 
 void store(Tensor source, Rows rows) {
@@ -118,19 +118,28 @@ void load(Rows rows, Tensor out) {
 
 void bind_attention(nb::module_& module) {
   nb::enum_<attention::Format>(module, "AttentionFormat", nb::is_arithmetic(),
-                               "How a cache stores rows of keys or values.")
+                               "How a block of a cache stores rows of keys or values.")
       .value("FLOAT32", attention::Format::kFloat32)
       .value("BFLOAT16", attention::Format::kBFloat16)
-      .value("INT8", attention::Format::kInt8)
-      .value("INT4", attention::Format::kInt4)
-      .value("INT4_GROUPS", attention::Format::kInt4Groups);
+      .value("INT8", attention::Format::kInt8, "8 bits; a float32 unit for each row")
+      .value("INT4", attention::Format::kInt4,
+             "4 bits; unit and number of code 0 for each row, in bfloat16")
+      .value("INT4_GROUPS", attention::Format::kInt4Groups,
+             "4 bits; unit and number of code 0 for each dimension of ATTENTION_GROUP rows");
   module.attr("ATTENTION_GROUP") = attention::kGroup;
   module.def("attention_attend", &attend, "queries"_a, "query"_a, "key"_a, "score"_a, "segments"_a,
              "key_heads"_a, "value_heads"_a, "scale"_a, "allowed"_a.none(), "threads"_a, "out"_a,
-             "Write softmax(scale q k) v of shared probabilities to out, [batch, queries, heads, "
-             "dim].");
+             "Write softmax(scale q k) v to out, [batch, queries, heads, dim].\n\n"
+             "queries is [batch, query heads, queries, dim]. query and key, [batch, "
+             "representatives], are heads of queries and of keys; score, [batch, heads], is the "
+             "representative whose probabilities weight a head's values. Each row of segments is "
+             "a number of tokens, then keys and values as rows of a block. allowed, [batch, "
+             "queries, tokens], is causal where it is None.\n\n"
+             "Raises ValueError naming the argument, what it is, and what is needed.");
   module.def("attention_store", &store, "source"_a, "rows"_a,
-             "Store [batch, heads, tokens, dim] as rows of a block.");
+             "Store [batch, heads, tokens, dim] as rows of a block.\n\n"
+             "rows is an AttentionFormat, the addresses of the data and of the scales or 0, "
+             "capacity, and the first token.");
   module.def("attention_load", &load, "rows"_a, "out"_a,
-             "Write rows of a block to [batch, heads, tokens, dim].");
+             "Write rows of a block to out, [batch, heads, tokens, dim] of float32 or bfloat16.");
 }

@@ -13,8 +13,8 @@ NB_MODULE(_native, module) {
   // The traceback of an exception that ends the program keeps objects beyond the check for leaks.
   nb::set_leak_warnings(false);
   module.doc() =
-      "The native core of headrace: transport, executor, reductions, codecs, synthesis, index, "
-      "search for schedules.";
+      "The native core of headrace: transport, executor, reductions, codecs, attention, synthesis, "
+      "index, search for schedules.";
   bind_executor(module);
   bind_attention(module);
   bind_codec(module);

@@ -1,5 +1,5 @@
 """
-The native core of headrace: transport, executor, reductions, codecs, synthesis, index, search for schedules.
+The native core of headrace: transport, executor, reductions, codecs, attention, synthesis, index, search for schedules.
 """
 
 from collections.abc import Callable, Sequence
@@ -194,6 +194,47 @@ class Executor:
     def abandon(self) -> None: ...
 
     def close(self) -> None: ...
+
+class AttentionFormat(enum.IntEnum):
+    """How a block of a cache stores rows of keys or values."""
+
+    FLOAT32 = 0
+
+    BFLOAT16 = 1
+
+    INT8 = 2
+    """8 bits; a float32 unit for each row"""
+
+    INT4 = 3
+    """4 bits; unit and number of code 0 for each row, in bfloat16"""
+
+    INT4_GROUPS = 4
+    """
+    4 bits; unit and number of code 0 for each dimension of ATTENTION_GROUP rows
+    """
+
+ATTENTION_GROUP: int = 64
+
+def attention_attend(queries: Annotated[NDArray, dict(shape=(None, None, None, None), device='cpu')], query: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], key: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], score: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], segments: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)], key_heads: int, value_heads: int, scale: float, allowed: Annotated[NDArray[numpy.bool_], dict(shape=(None, None, None), order='C', device='cpu', writable=False)] | None, threads: int, out: Annotated[NDArray, dict(shape=(None, None, None, None), device='cpu')]) -> None:
+    """
+    Write softmax(scale q k) v to out, [batch, queries, heads, dim].
+
+    queries is [batch, query heads, queries, dim]. query and key, [batch, representatives], are heads of queries and of keys; score, [batch, heads], is the representative whose probabilities weight a head's values. Each row of segments is a number of tokens, then keys and values as rows of a block. allowed, [batch, queries, tokens], is causal where it is None.
+
+    Raises ValueError naming the argument, what it is, and what is needed.
+    """
+
+def attention_store(source: Annotated[NDArray, dict(shape=(None, None, None, None), device='cpu')], rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    """
+    Store [batch, heads, tokens, dim] as rows of a block.
+
+    rows is an AttentionFormat, the addresses of the data and of the scales or 0, capacity, and the first token.
+    """
+
+def attention_load(rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray, dict(shape=(None, None, None, None), device='cpu')]) -> None:
+    """
+    Write rows of a block to out, [batch, heads, tokens, dim] of float32 or bfloat16.
+    """
 
 def pack_signs(vector: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
 
