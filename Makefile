@@ -26,6 +26,8 @@ NO_ASLR := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
 
 export PIP_ROOT_USER_ACTION := ignore
+# hundreds of Python processes start in the tests: each would compile all that it imports
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow check format stubs sanitize bench claim index-bench native \
