@@ -242,6 +242,7 @@ def test_every_kind_is_built_here() -> None:
     assert set(BUILDERS) == set(artifact_kinds())
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("name", [name for name in NUMBERS if name != "float"])
 @pytest.mark.parametrize("kind", BUILDERS)
 def test_what_is_built_from_any_numbers_has_the_digest_of_floats_and_is_read(

@@ -59,6 +59,7 @@ PARAMETERS = {
 PUBLISHED = {**WORKLOADS, "squeezenet1_1": SQUEEZENET}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_networks_have_the_published_numbers_of_parameters(name: str) -> None:
     workload = PUBLISHED[name]
@@ -69,6 +70,7 @@ def test_networks_have_the_published_numbers_of_parameters(name: str) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["vgg16", "unet"])
 def test_plain_steps_need_about_what_the_paper_measured(name: str) -> None:
     steps = Steps.of(WORKLOADS[name])
@@ -260,6 +262,7 @@ TINY = Workload(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "rival", [*CHECKPOINTS, SPLIT_LOSS, *stock((1.0,))], ids=lambda rival: rival.name
 )

@@ -39,6 +39,7 @@ def run_step(
     return [dict(own) for own in given]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_means_are_equal_on_all_ranks_and_what_is_not_sent_is_kept(spec: str, ranks: int) -> None:
@@ -142,6 +143,7 @@ def test_saved_and_loaded_equals_uninterrupted(spec: str) -> None:
 RANK_COUNTS = (1, 2, 3, 4, 8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("spec", ["topk:5%", "minmax:2", "powersgd:2", "dgc:5%"])
 def test_another_number_of_ranks_keeps_the_pending_mean(spec: str) -> None:
     """Jobs that resumed on half as many ranks got their pending update twice.

@@ -54,6 +54,7 @@ def inputs(shape: tuple[int, int]) -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("spec", SPECS)
 def test_errors_are_within_the_stated_bound(spec: str) -> None:
     codec = CodecSpec.parse(spec)
@@ -143,6 +144,7 @@ def test_the_error_names_the_bits_that_contract() -> None:
         Averager(Policy(codec="qsgd:4", feedback=True), {"w": (64, 64)}, rank=0, ranks=1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spec", ["qsgd:6", "qsgd:8", "minmax:2", "fp8", "sign", "topk:1%"])
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_residuals_over_codecs_that_contract_stay_bounded(spec: str, ranks: int) -> None:

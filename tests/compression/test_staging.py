@@ -69,6 +69,7 @@ def groups(spec: str, ranks: int) -> list[Averager]:
     return [Averager(policy, SHAPES, rank=rank, ranks=ranks, seed=3) for rank in range(ranks)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("spec", "ranks"),
     [*((spec, 2) for spec in SPECS), *(("topk:1%", n) for n in (1, 3, 5)), ("minmax:4", 3)],
@@ -102,6 +103,7 @@ def test_a_device_gives_what_the_cpu_gives_without_waiting(
         assert CodecSpec.parse(spec).traits.feedback == bool(kept)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("spec", ["powersgd:2", "dgc:5%", "minmax:4"])
 def test_states_that_were_loaded_elsewhere_follow_the_gradient(spec: str, double: Double) -> None:
     whole = groups(spec, 2)

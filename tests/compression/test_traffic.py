@@ -67,6 +67,7 @@ def requests(spec: CodecSpec, shapes: list[tuple[int, ...]], ranks: int) -> list
     return seen
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("family", sorted(TRANSFERS.keys() & CODECS.keys()))
 def test_codecs_ask_for_the_predicted_bytes(family: str) -> None:
     for spec, shapes, ranks in product(specs(family), SHAPES, (1, 2, 3, 5, 8)):

@@ -145,6 +145,7 @@ def run_collective(
     each(executors, one)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("collective", list(STANDARD))
 def test_every_template_delivers(executors: list[Executor], collective: Collective) -> None:
     ranks = len(executors)
@@ -181,6 +182,7 @@ def test_every_collective_has_a_template(collective: Collective, ranks: int) -> 
     assert "direct" in serving
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("dtype", list(DataType.__members__))
 def test_types_and_operators(executors: list[Executor], dtype: str) -> None:
     found = made("ring", Collective.ALLREDUCE, len(executors), 0)
@@ -208,6 +210,7 @@ def combines(
         np.testing.assert_array_equal(buffer, expected(inputs, dtype, operator))
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("collective", sorted(REDUCING))
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_random_floats_within_rounding(

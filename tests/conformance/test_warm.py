@@ -29,6 +29,7 @@ def test_streams_arguments_and_variables_are_the_programs_own() -> None:
     assert "ZeroDivisionError" in run("1 / 0").stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("ending", "code"),
     [

@@ -69,6 +69,7 @@ def live(shared_memory: bool) -> None:
     assert all("rank 0 ended the group: a member left" in error for error in errors), errors
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shared_memory", [True, False])
 def test_a_hundred_aborted_groups_leave_nothing_behind(
     shared_memory: bool, caplog: pytest.LogCaptureFixture

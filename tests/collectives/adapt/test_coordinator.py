@@ -97,6 +97,7 @@ def narrow(tmp_path: Path) -> Topology:
     return network(tmp_path, uplink="400mbit")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.05])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_noise_and_stragglers_alone_move_nothing(
@@ -224,6 +225,7 @@ def test_slower_computing_is_not_blamed_on_the_network(uniform: Topology) -> Non
     assert story.job.probes == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("factor", [0.2, 8.0])
 def test_an_announced_change_of_steps_moves_nothing(uniform: Topology, factor: float) -> None:
     """Another codec: other rates of connections, another time of steps, the same calls."""

@@ -120,6 +120,7 @@ def test_tuned_masters_are_within_ten_percent_of_the_best_static_plan(case: Case
         assert imbalance(sent) < 1.05
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES[:2], ids=lambda case: case.name)
 def test_finetune_finds_most_of_it_by_itself(case: Case) -> None:
     """From the masters before the change, without Quicktune."""

@@ -147,6 +147,7 @@ def test_an_interrupted_sketch_leaves_the_best_so_far(monkeypatch: pytest.Monkey
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("runtime", ["strictest", "msccl"])
 def test_a_plan_for_a_runtime_has_a_power_of_two_of_chunks_and_is_exported(runtime: str) -> None:
     """Plans were chosen whose chunks divide few element counts, or that no runtime takes."""

@@ -70,6 +70,7 @@ def test_templates_to_json_and_back(ranks: int) -> None:
             check_json(what, program, target)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("instances", [4, 8])
 def test_many_instances(instances: int) -> None:
     for k, (what, program) in enumerate(template_programs(4)):
@@ -150,6 +151,7 @@ def rounds(text: str) -> int:
     return max(done.values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_buffered_exports_are_proven_for_connections_that_hold_two_chunks(ranks: int) -> None:
     made = 0

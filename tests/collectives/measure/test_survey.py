@@ -20,6 +20,7 @@ def measured(network: Network, **effort: float):
     return survey(network, hosts, effort=replace(PLENTY, **effort), clock=network.clock)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", [(2, 2), (3, 3), (4, 4), (2, 2, 2), (3, 2, 1)])
 def test_a_rack_network_comes_back_as_it_is(sizes: tuple[int, ...]) -> None:
     topology, truth = shuffled_racks(sizes, 5)
@@ -218,6 +219,7 @@ def test_a_uniform_network_shows_no_racks_under_permutation_traffic_either() -> 
     assert len(profile.groups) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("budget_s", [4.0, 2.0])
 def test_a_short_budget_is_kept_and_what_was_cut_is_said(budget_s: float) -> None:
     topology, truth = shuffled_racks((8, 8), 0)
@@ -290,6 +292,7 @@ def refuse(error: CommunicationError) -> None:
     raise error
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sizes", [(2, 2), (2, 2, 2, 2), (5, 2, 1)])
 def test_small_racks_behind_uplinks_as_fast_as_a_host_are_found(
     sizes: tuple[int, ...],

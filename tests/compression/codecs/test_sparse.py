@@ -181,6 +181,7 @@ def test_residuals_and_mean_are_what_was_given(family: str) -> None:
             assert sum(float(own.norm()) for own in residuals) > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_output_converges_to_a_constant_gradient(family: str) -> None:
     ranks, n, steps = 3, 300, 200

@@ -129,6 +129,7 @@ def test_one_trial_is_no_evidence_against_many() -> None:
         assert other.trials <= best.trials or not near
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(20))
 def test_the_chosen_has_as_many_trials_as_those_within_its_noise(seed: int) -> None:
     noise = np.random.default_rng(seed)

@@ -138,6 +138,7 @@ def test_without_the_cache_nothing_is_read_or_kept(
     assert work["planned"] == 3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text", "altered", "other"])
 def test_a_damaged_or_altered_file_is_made_again(
     damage: str, work: dict[str, int], cache_folder: Path, caplog: pytest.LogCaptureFixture

@@ -17,6 +17,7 @@ def by_time(matrix: np.ndarray, **options: Any) -> tuple[RankedGrouping, ...]:
     return candidate_groups(matrix, lambda groups: aggregation_time(groups, matrix), **options)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sizes", [(4, 4), (2, 2, 2, 2), (3, 3, 3), (5, 2, 1)])
 def test_by_cost_the_racks_are_chosen_where_the_square_root_misses_them(sizes, seed: int) -> None:

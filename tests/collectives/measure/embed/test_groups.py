@@ -21,6 +21,7 @@ def hidden(profile: Profile) -> Profile:
     return replace(profile, groups=(tuple(range(profile.topology.ranks)),))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sizes", [(4, 4), (5, 2, 1)])
 def test_racks_that_show_are_the_groups(sizes: tuple[int, ...]) -> None:
     profile = measured(sizes)
@@ -28,6 +29,7 @@ def test_racks_that_show_are_the_groups(sizes: tuple[int, ...]) -> None:
     assert aggregation_groups(profile) == profile.groups
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sizes", [(4, 4), (3, 3, 3)])
 def test_racks_that_do_not_show_are_found_by_what_they_cost(sizes: tuple[int, ...]) -> None:
     profile = measured(sizes, noise=0.05)

@@ -57,11 +57,13 @@ def outcomes(box: SimulatedBox, seeds: int, **knobs: float) -> Counter[str]:
     return count
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BOXES)
 def test_every_seed_is_right_at_low_noise(name: str) -> None:
     assert outcomes(BOXES[name], 25, noise=0.03) == {"right": 25}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", BOXES)
 def test_noise_outliers_and_holes_cost_answers_but_not_truth(name: str) -> None:
     count = outcomes(BOXES[name], 30, noise=0.1, outliers=0.05, missing=0.02)
@@ -69,6 +71,7 @@ def test_noise_outliers_and_holes_cost_answers_but_not_truth(name: str) -> None:
     assert count["right"] >= 15
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [0.2, 0.4, 0.8])
 def test_too_much_noise_is_refused_rather_than_guessed(noise: float) -> None:
     for box in BOXES.values():

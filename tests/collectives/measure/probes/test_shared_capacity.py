@@ -42,6 +42,7 @@ def test_a_limit_that_was_not_reached_is_a_lower_bound(
     assert found.at_least is at_least
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 def test_three_uneven_racks_are_found_with_limits_that_were_reached(noise: float) -> None:
     actual = TestbedSpec.from_table(THREE_UNEVEN_RACKS).topology("random", seed=3)

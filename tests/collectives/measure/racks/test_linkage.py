@@ -31,6 +31,7 @@ def met(sizes: tuple[int, ...], seed: int, noise: float, uplink: float):
     return matrix, truth
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("sizes", SHAPES)
 @pytest.mark.parametrize("seen", [alone, met])

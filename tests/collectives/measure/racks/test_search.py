@@ -70,6 +70,7 @@ def partitions(members: tuple[int, ...]) -> Iterator[Grouping]:
             yield tuple(sorted(grown))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("truth", [((0, 3), (1, 2, 4)), ((0, 4), (1,), (2, 3))])
 def test_of_all_partitions_the_true_one_scores_best(truth: Grouping) -> None:
     rounds, bandwidth = made(truth)
@@ -118,6 +119,7 @@ def test_a_slow_host_is_no_rack() -> None:
     assert search_racks(rounds, [bandwidth]) == (tuple(range(8)),)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("hosts", [8, 12])
 def test_what_everyone_shares_is_no_rack(hosts: int) -> None:
     everyone = (tuple(range(hosts)),)

@@ -20,6 +20,7 @@ def _by_program(topology: Topology, pairs: list[tuple[int, int]]) -> np.ndarray:
     return flows._flow_prices(tuple(pairs), np.ones(len(pairs)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", ["into", "out of"])
 def test_where_it_limits_the_linear_program_says_the_same(way: str) -> None:
     rng = random.Random(3)

@@ -194,6 +194,7 @@ def best_us(topology: Topology, demand: Demand, most_sends: int) -> float:
 COSTS = [(10.0, 100.0), (0.0, 40.0), (150.0, 20.0)]
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("there", COSTS)
 @pytest.mark.parametrize("back", COSTS)
 @pytest.mark.parametrize("shared_beta", [None, 60.0])

@@ -87,6 +87,7 @@ class TestEnumeration:
             assert {len(row) for row in rows.values()} == {count}
             assert sorted(rows) == list(range(8))
 
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize("topology", [ndv2(nodes=2), dgx1(nodes=2), dgx2(nodes=3)])
     def test_every_proposal_fits_its_topology_and_survives_a_file(self, topology: Topology) -> None:
         ways = connections(topology)

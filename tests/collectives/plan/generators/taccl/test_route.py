@@ -74,6 +74,7 @@ def test_known_algorithms_satisfy_every_constraint(topology: Topology, shape: st
     assert values[made.time] == value
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", list(NAMED))
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.ALL_TO_ALL])
 def test_greedy_routes_satisfy_every_constraint_of_a_sketch(

@@ -42,6 +42,7 @@ def proven(made: Synthesis) -> Synthesis:
     return made
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("collective", STANDARD)
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_every_collective_on_an_irregular_network(collective: Collective, hosts: int) -> None:
@@ -189,6 +190,7 @@ def test_a_directional_sketch_combines_over_its_own_links() -> None:
     assert made.sends.reduce.all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.REDUCE_SCATTER])
 def test_a_senders_own_chunks_leave_first_where_the_sketch_says_so(collective: Collective) -> None:
     sketch = NAMED["dgx2-sk-1"](2)
