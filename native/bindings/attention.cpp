@@ -2,6 +2,7 @@
 // Tensors are torch's, of the exact type and contiguous; segments hold the addresses of blocks that
 // the caller keeps alive.
 #include "attention/attention.hpp"
+#include "attention/clusters.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -114,6 +115,16 @@ void load(Rows rows, Tensor out) {
                   format, out.data());
 }
 
+void clusters(nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu> points,
+              std::size_t clusters,
+              nb::ndarray<std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu> out) {
+  check("out's batch", out.shape(0), points.shape(0));
+  check("out's heads", out.shape(1), points.shape(1));
+  attention::HeadPoints from{points.data(), points.shape(0), points.shape(1), points.shape(2)};
+  nb::gil_scoped_release release;
+  attention::cluster(from, clusters, out.data());
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& module) {
@@ -142,4 +153,9 @@ void bind_attention(nb::module_& module) {
              "capacity, and the first token.");
   module.def("attention_load", &load, "rows"_a, "out"_a,
              "Write rows of a block to out, [batch, heads, tokens, dim] of float32 or bfloat16.");
+  module.def("attention_clusters", &clusters, "points"_a, "clusters"_a, "out"_a,
+             "Write the head that represents each head to out, [batch, heads].\n\n"
+             "points is [batch, heads, features]; a request's heads are clustered by k-means, and "
+             "each cluster's medoid represents it. Raises ValueError for numbers that are not "
+             "finite.");
 }

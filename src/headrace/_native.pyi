@@ -236,6 +236,13 @@ def attention_load(rows: Annotated[NDArray[numpy.int64], dict(shape=(None,), ord
     Write rows of a block to out, [batch, heads, tokens, dim] of float32 or bfloat16.
     """
 
+def attention_clusters(points: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], clusters: int, out: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    Write the head that represents each head to out, [batch, heads].
+
+    points is [batch, heads, features]; a request's heads are clustered by k-means, and each cluster's medoid represents it. Raises ValueError for numbers that are not finite.
+    """
+
 def pack_signs(vector: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
 
 def unpack_signs(bits: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], scale: float, out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
