@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.conformance import warm
+
 # how long an example takes says more about the machine's other work than about the code
 settings.register_profile("headrace", deadline=None)
 settings.load_profile("headrace")
@@ -47,6 +49,17 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Start the processes that import torch for the ranks of all processes of xdist."""
+    node.workerinput["warm"] = warm.start()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if addresses := getattr(config, "workerinput", {}).get("warm"):
+        warm.share(addresses)
 
 
 def pytest_unconfigure() -> None:

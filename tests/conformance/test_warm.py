@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testbed import Testbed, TestbedSpec, network
+from tests.conformance import warm
 from tests.conformance.warm import command, environment, processor_s
 from tests.waiting import HANG_S, wait_until
 
@@ -73,6 +74,17 @@ def test_neighbours_differ_in_the_order_of_sets() -> None:
         for rank in ("0", "1")
     }
     assert by_variable == {"0": run(code, 0).stdout, "1": run(code, 1).stdout}
+
+
+def test_a_source_may_be_a_fork_of_another_one() -> None:
+    """As those of the processes that share the tests: torch is imported for all of them at once."""
+    shared = warm.start()
+    fork = warm.Source(1, parent=shared[0])
+    code = "import sys; print('torch' in sys.modules, hash('a'))"
+    argv = [sys.executable, "-I", "-S", warm.__file__, fork.address(), "-c", code]
+    found = subprocess.run(argv, env=environment(), stdout=subprocess.PIPE, timeout=HANG_S)
+    assert found.stdout.decode() == f"True {run('print(hash(chr(97)))', 0).stdout}"
+    assert 0 < fork.processor_s() < 2, "it imported torch itself"
 
 
 def test_a_module_of_the_folder_runs_with_its_arguments(tmp_path: Path) -> None:

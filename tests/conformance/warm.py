@@ -9,6 +9,8 @@ replaced by a Python of its own.
 
 Two sources differ in the seed of their hashes, as processes started one by one do: what depends on
 the order of a set differs between the ranks of even and odd number.
+
+Where several processes share the tests, their sources are forks of two that were started for all.
 """
 
 import atexit
@@ -26,6 +28,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -61,6 +64,7 @@ _READ_LATER = (
 _AT_IMPORT = dict(os.environ)
 
 _REQUEST_BYTES = 1 << 20
+_START_S = 120.0
 _STREAMS = 3
 _NAMESPACES = ("net", "mnt")
 _REFUSED = b"other variables"
@@ -83,40 +87,60 @@ def _added(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 class Source:
-    """A process that forks on request; started when its address is first asked for."""
+    """A process that forks on request; started when its address is first asked for.
 
-    def __init__(self, hash_seed: int) -> None:
+    Parameters
+    ----------
+    hash_seed : of its forks.
+    parent : the address of a source that forks it; otherwise it imports torch itself.
+    """
+
+    def __init__(self, hash_seed: int, parent: str | None = None) -> None:
         self._hash_seed = hash_seed
+        self._parent = parent
         self._process: subprocess.Popen[bytes] | None = None
         self._address = ""
+        self._pid = 0
 
     def address(self) -> str:
-        """Return the name of the socket at which it takes requests."""
-        if self._process is None:
-            self._start()
+        """Return the name of the socket at which it takes requests, once it takes them."""
+        self.start()
+        if not self._pid:
+            assert self._process is not None
+            assert self._process.stdout is not None
+            answer = self._process.stdout.readline().split()
+            assert answer[:1] == [b"ready"], "the source of ranks ended"
+            self._pid = int(answer[1])
         return self._address
 
     def processor_s(self) -> float:
         """Return the processor time of the source, and of its forks that have ended."""
-        if self._process is None:
+        if not self._pid:
             return 0.0
-        words = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        words = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 
-    def _start(self) -> None:
+    def start(self) -> str:
+        """Start it, unless it was; return its address, at which it takes requests some time on."""
+        if self._process is not None:
+            return self._address
         folder = tempfile.mkdtemp(prefix="headrace-warm-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self._address = f"{folder}/socket"  # a file's name, which is the same in all namespaces
+        program = [__file__, "--source", self._address]
+        if self._parent is None:
+            argv = [sys.executable, "-W", "ignore::FutureWarning", *program]
+        else:
+            argv = _forked(self._parent, program)
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore::FutureWarning", __file__, "--source", self._address],
+            argv,
             env={**_AT_IMPORT, **_added(_AT_IMPORT), "PYTHONHASHSEED": str(self._hash_seed)},
             stdin=subprocess.PIPE,  # its end is this process's end
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
         atexit.register(_end, self._process)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n", "the source of ranks ended"
+        return self._address
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -125,6 +149,22 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 _sources = (Source(1), Source(2))
+
+
+def start() -> list[str]:
+    """Start the sources of this process; return their addresses."""
+    return [source.start() for source in _sources]
+
+
+def share(addresses: Sequence[str]) -> None:
+    """Have the sources of this process, not started yet, forked by the sources at `addresses`."""
+    global _sources
+    first, second = addresses
+    _sources = (Source(1, first), Source(2, second))
+
+
+def _forked(addresses: str, program: Sequence[str]) -> list[str]:
+    return [sys.executable, "-I", "-S", __file__, addresses, *program]
 
 
 def command(*program: str, number: int | None = None) -> list[str]:
@@ -136,8 +176,7 @@ def command(*program: str, number: int | None = None) -> list[str]:
     number : of the process among several; by default the variable RANK of its environment.
     """
     sources = _sources if number is None else [_sources[number % len(_sources)]]
-    addresses = ",".join(source.address() for source in sources)
-    return [sys.executable, "-I", "-S", __file__, addresses, *program]
+    return _forked(",".join(source.address() for source in sources), program)
 
 
 def processor_s() -> float:
@@ -151,6 +190,11 @@ def processor_s() -> float:
 def main(addresses: Sequence[str], program: Sequence[str]) -> None:
     """Have `program` run by a fork of a source, and end as that does."""
     address = addresses[int(os.environ.get("RANK", "0")) % len(addresses)]
+    deadline = time.monotonic() + _START_S
+    while not Path(address).exists():
+        if time.monotonic() > deadline:
+            sys.exit(f"the source of ranks did not start within {_START_S:g} s")
+        time.sleep(0.05)
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         connection.connect(address)
@@ -180,15 +224,16 @@ def serve(address: str) -> dict[str, Any]:
         selectors.DefaultSelector() as selector,
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
     ):
-        listener.bind(address)
+        listener.bind(f"{address}-bound")
         listener.listen(64)
+        Path(f"{address}-bound").rename(address)  # from now on it can be connected to
         woken, waker = socket.socketpair()
         waker.setblocking(False)
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for file in (listener, woken, sys.stdin):
             selector.register(file, selectors.EVENT_READ)
-        print("ready", flush=True)
+        print("ready", os.getpid(), flush=True)
         while True:
             for key, _ in selector.select():
                 if key.fileobj is sys.stdin:
