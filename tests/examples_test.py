@@ -14,6 +14,7 @@ import torch
 
 from headrace.testbed import network
 from tests.conformance import warm
+from tests.conformance.launch import outputs, ranks
 from tests.waiting import HANG_S, JOB_S
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -79,9 +80,20 @@ def test_02_plan_on_a_laptop(tmp_path: Path) -> None:
     assert "programs proven" in proven
 
 
-@pytest.mark.parametrize("start", [(), pytest.param(TORCHRUN, marks=pytest.mark.slow)])
+def test_05_compress_on_forked_ranks(installed: None) -> None:
+    with ranks(2, EXAMPLES / "05-compress.py") as processes:
+        first, second = outputs(processes)
+    assert [process.returncode for process in processes] == [0, 0], first + second
+    check_05_compress(first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [(), TORCHRUN])
 def test_05_compress(installed: None, tmp_path: Path, start: tuple[str, ...]) -> None:
-    said = run(sys.executable, *start, EXAMPLES / "05-compress.py", cwd=tmp_path)
+    check_05_compress(run(sys.executable, *start, EXAMPLES / "05-compress.py", cwd=tmp_path))
+
+
+def check_05_compress(said: str) -> None:
     assert accuracy(said) > 85
     (share,) = [line for line in said.splitlines() if line.startswith("minmax:4: ")]
     assert float(share.split()[1].rstrip("%")) < 15  # 4 bits of 32, and what is left alone

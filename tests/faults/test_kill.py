@@ -90,7 +90,7 @@ def job(
         yield Job(started, {rank: told[rank]["pid"] for rank in range(RANKS)})
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("attempt", range(3))
 @TRANSPORTS
 def test_survivors_of_a_kill_name_the_dead(transport: str, attempt: int) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from functools import cache
 from xml.etree import ElementTree
 
 import pytest
@@ -25,6 +26,7 @@ def ring_allreduce(ranks: int = 4) -> Program:
     return lower(ring(Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks)))
 
 
+@cache
 def texts() -> list[tuple[str, int]]:
     """(XML, root) of many collectives, in place and out of place."""
     out: list[tuple[str, int]] = []
@@ -34,9 +36,6 @@ def texts() -> list[tuple[str, int]]:
         in_place = k % 2 == 0 and program.demand.collective is not Collective.ALL_TO_ALL
         out.append((export(program, Target(in_place=in_place)), program.demand.root))
     return out
-
-
-TEXTS = texts()
 
 
 def names_a_place(verdict: Verdict, text: str) -> bool:
@@ -52,12 +51,12 @@ def names_a_place(verdict: Verdict, text: str) -> bool:
     return bool(blocks) and (first.step < 0 or any(first.step < len(tb) for tb in blocks))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.__name__)
 def test_mutants_are_refuted_or_harmless(mutation: Mutation) -> None:
     rng = random.Random(mutation.__name__)
     seen: Counter[str] = Counter()
-    for text, root in TEXTS:
+    for text, root in texts():
         for _ in range(3):
             algo = ElementTree.fromstring(text)
             if not mutation(algo, rng):
@@ -80,7 +79,7 @@ def test_what_the_interpreter_sees_go_wrong_is_refuted() -> None:
     rng = random.Random(5)
     wrong = 0
     for _ in range(300):
-        text, root = rng.choice(TEXTS)
+        text, root = rng.choice(texts())
         algo = ElementTree.fromstring(text)
         for _ in range(rng.choice((1, 1, 2))):
             rng.choice(MUTATIONS)(algo, rng)
@@ -152,7 +151,7 @@ def test_a_flag_that_comes_later_is_a_warning() -> None:
     """The executor publishes progress, not steps: waiting for more is no error."""
     rng = random.Random(0)
     warned = 0
-    for text, _ in TEXTS:
+    for text, _ in texts():
         algo = ElementTree.fromstring(text)
         drop_flag(algo, rng)
         verdict = verify_text(ElementTree.tostring(algo, encoding="unicode"))

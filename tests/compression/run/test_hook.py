@@ -20,8 +20,8 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"
 @pytest.mark.parametrize(
     ("what", "backend"),
     [
-        ("checks", "headrace"),
-        ("checks", "gloo"),
+        pytest.param("checks", "headrace", marks=pytest.mark.sampled(1)),
+        pytest.param("checks", "gloo", marks=pytest.mark.sampled(1)),
         ("staged", "headrace"),
         pytest.param("gpu", "headrace", marks=gpu),
         pytest.param("gpu", "cpu:gloo,cuda:gloo", marks=gpu),
@@ -55,7 +55,7 @@ def test_saved_killed_and_resumed_with_other_buckets_equals_uninterrupted(tmp_pa
     assert whole[0] == whole[1]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("backend", "codec", "when"),
     [

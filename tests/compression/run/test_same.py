@@ -5,14 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from headrace.compression.errors import CompressionError, ExchangeError
 from headrace.compression.run.same import require_same
 from headrace.errors import CommunicationError
+from tests.conformance.launch import all_succeed
+
+RANKS = 3
+JOB = "import sys; from tests.compression.run.test_same import compare; compare(*sys.argv[1:])"
 
 
-def _compare(rank: int, ranks: int, store: str) -> None:
+def compare(store: str) -> None:
+    """Compare values on the rank that RANK names, and lose the last one."""
+    rank, ranks = int(os.environ["RANK"]), RANKS
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     require_same({"levels": "equal"}, "All need the same.")
     values = {"models": "equal", "rates": [0.1] * (100 + rank // 2)}
@@ -30,5 +35,4 @@ def _compare(rank: int, ranks: int, store: str) -> None:
 
 def test_a_rank_that_is_missing_from_a_comparison_is_named(tmp_path: Path) -> None:
     """The error was Gloo's own, with an address on one rank and none on the others."""
-    arguments = (3, str(tmp_path / "store"))
-    mp.spawn(_compare, arguments, nprocs=3)  # pyright: ignore[reportPrivateImportUsage]
+    all_succeed(JOB, RANKS, str(tmp_path / "store"))

@@ -1,7 +1,6 @@
 """Ranks that meet in torch's store go on without one that dies."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from torch.distributed import TCPStore
 
 from headrace.collectives.measure import Profile
 from headrace.testbed import Testbed, TestbedSpec
+from tests.conformance import warm
 
 JOB = Path(__file__).with_name("store_job.py")
 SPEC = TestbedSpec.from_table({"racks": [{"hosts": 4}], "defaults": {"host_rate": "400mbit"}})
@@ -21,8 +21,9 @@ def run(folder: Path, victim: int, point: str, store: TCPStore | None = None) ->
         ranks: list[subprocess.Popen[bytes]] = [
             testbed.popen(
                 host.name,
-                [sys.executable, str(JOB), str(folder), str(victim), point],
+                warm.command(str(JOB), str(folder), str(victim), point, number=rank),
                 env={
+                    **warm.environment(),
                     "RANK": str(rank),
                     "WORLD_SIZE": "4",
                     "MASTER_ADDR": "127.0.0.1",

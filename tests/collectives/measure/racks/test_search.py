@@ -80,7 +80,7 @@ def test_of_all_partitions_the_true_one_scores_best(truth: Grouping) -> None:
     assert search_racks(rounds, [bandwidth]) == truth
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fair", [False, True])
 @pytest.mark.parametrize("uplink", [0.5 * HOST, HOST])
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def programs(
     return [lower(schedule) for schedule in row.schedules(request)]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("collective", STANDARD)
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_every_generator_applies_or_gives_a_reason(row: Generator, collective: Collective) -> None:
