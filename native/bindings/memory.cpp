@@ -2,8 +2,13 @@
 #include "memory/search.hpp"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <tuple>
 
 #include "columns.hpp"
 
@@ -26,12 +31,11 @@ std::vector<std::vector<Block>> blocks_of(const BlockLists& lists) {
   return found;
 }
 
-// Simulates the draft of steps, each of which has three numbers: stage, operator, implementation.
-Trial trial_of(Search& search, const Integers& steps) {
+// Returns the draft of steps, each of which has three numbers: stage, operator, implementation.
+Draft draft_of(const Search& search, const Integers& steps) {
   const auto& graph = search.graph();
   const auto count = static_cast<std::size_t>(graph.forward_count);
-  Trial trial;
-  auto& draft = trial.draft;
+  Draft draft;
   draft.forward.assign(count, -1);
   draft.backward.assign(graph.again.size() - count, -1);
   if (steps.shape(0) % 3 != 0) throw GraphError("a step has three numbers");
@@ -48,8 +52,37 @@ Trial trial_of(Search& search, const Integers& steps) {
       if (way < 0) throw GraphError("an operator does not run");
     }
   }
-  if (!search.simulate(trial)) throw GraphError("a step reads what is not there");
+  return draft;
+}
+
+// Returns a draft that is simulated.
+Trial trial_of(Search& search, const Integers& steps) {
+  Trial trial{.draft = draft_of(search, steps)};
+  if (!search.simulate(trial)) throw GraphError("a step reads what is not live");
   return trial;
+}
+
+using Column32 = decltype(array_of(std::vector<std::int32_t>{}));
+using Column64 = decltype(array_of(std::vector<std::int64_t>{}));
+using Simulated = std::tuple<double, std::int64_t, Column64, Column32, Column32, Column32>;
+
+// Returns the time, the excess, the bytes by step, and columns of the instances; nothing for a
+// draft that is no schedule.
+std::optional<Simulated> simulated(Search& search, const Integers& steps) {
+  Trial trial{.draft = draft_of(search, steps)};
+  if (!search.simulate(trial)) return std::nullopt;
+  std::vector<std::int32_t> storage, first, last;
+  for (const auto& instance : trial.instances) {
+    storage.push_back(instance.storage);
+    first.push_back(instance.first);
+    last.push_back(instance.last);
+  }
+  return Simulated{trial.time_us,
+                   trial.excess,
+                   array_of(std::move(trial.bytes)),
+                   array_of(std::move(storage)),
+                   array_of(std::move(first)),
+                   array_of(std::move(last))};
 }
 
 auto steps_of(const Search& search, const Trial& trial) {
@@ -105,6 +138,9 @@ void bind_memory(nb::module_& module) {
           "reads_first"_a, "reads"_a, "creates_first"_a, "creates"_a, "overwrites"_a, "time_us"_a,
           "workspace_bytes"_a, "nbytes"_a, "creator"_a, "outputs"_a, "results"_a, "budget"_a,
           "seed"_a, "repeated"_a)
+      .def("simulate", &simulated, "steps"_a,
+           "Time, bytes above the budget, bytes by step, and each lifetime of a storage: storage, "
+           "first and last step. None if a step reads what is not live.")
       .def(
           "repair",
           [](Search& self, Integers steps, double noise, const nb::callable& stop) {

@@ -25,10 +25,10 @@ from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import StepConditions, profile_step
 from headrace.memory.measure.timing import Cost
-from headrace.memory.plan.simulate import Simulator
 from headrace.memory.plan.solution import SolveLimits
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.schedule import Schedule, plain_schedule
+from tests.memory.simulate import Simulator
 
 CPU = torch.device("cpu")
 LIMITS = SolveLimits(seconds=60.0, bound_seconds=0.0, interval_work=0.0, rounds=300, gap=0.05)

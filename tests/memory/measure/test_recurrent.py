@@ -17,10 +17,10 @@ from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import measured_graph
 from headrace.memory.operators.recurrent import recurrent, recurrent_backward
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
 from tests.memory.models import SquareLoss
+from tests.memory.simulate import simulate_step
 from tests.memory.training import state_of
 
 CPU = torch.device("cpu")

@@ -17,13 +17,13 @@ from headrace.memory.measure.arguments import WithLoss
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, measured_graph, modelled
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.solution import SolveLimits
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.verify import verify
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
 from tests.memory.models import CASES, SquareLoss
+from tests.memory.simulate import simulate_step
 from tests.memory.training import state_of
 from tests.waiting import ENDLESS_S
 

@@ -20,13 +20,13 @@ from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, measured_graph, modelled
 from headrace.memory.operators import copies
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.solution import SolveLimits
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.verify import verify
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
 from tests.memory.models import CASES, SquareLoss
+from tests.memory.simulate import simulate_step
 from tests.memory.training import assert_trains_alike, state_of
 from tests.waiting import ENDLESS_S
 

@@ -29,7 +29,7 @@ def test_intervals_find_the_optimum(random: Random, ways: bool) -> None:
     if best is None:
         return
     search = Search(stages, budget, ScheduleSearch)
-    start = search.evaluator.try_(Draft.plain(stages))
+    start = search.simulated(Draft.plain(stages))
     assert start is not None
     draft = improved(stages, budget, start, Parameters(limit_s=ENDLESS_S), spare=3)
     in_place = any(

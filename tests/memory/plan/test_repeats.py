@@ -7,13 +7,13 @@ from headrace.memory.graph import Graph
 from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.repeats import repeated_blocks
 from headrace.memory.plan.search import Search
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.solution import SolveLimits
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.stages import Stages
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import plain_schedule
 from tests.memory.graphs import chain
+from tests.memory.simulate import simulate_step
 from tests.waiting import ENDLESS_S
 
 EACH = 4
@@ -58,7 +58,7 @@ def test_what_one_block_computes_again_others_do_too() -> None:
 
     budget = simulate_step(graph, reruns((3, 3, 3, 0)).schedule()).peak_bytes
     search = Search(stages, budget, ScheduleSearch)
-    start = search.evaluator.try_(reruns((4, 4, 3, 4)))
+    start = search.simulated(reruns((4, 4, 3, 4)))
     assert start is not None
     made = search.spread(start)
     assert made.draft == reruns((3, 3, 3, 0))  # the last one's are needed at once

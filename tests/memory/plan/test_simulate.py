@@ -1,4 +1,4 @@
-"""Peaks and times of schedules: counted by hand, and as the verifier counts them."""
+"""Memory and times of schedules: by hand, natively, by the verifier, and by sorting."""
 
 from random import Random
 
@@ -6,12 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace._native import ScheduleSearch
 from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph, Storage
-from headrace.memory.plan.simulate import simulate_step
-from headrace.memory.plan.verify import verify
+from headrace.memory.plan.draft import Draft
+from headrace.memory.plan.search import Search
+from headrace.memory.plan.stages import Stages
+from headrace.memory.plan.verify import allocated_bytes, stored_bytes, verify
 from headrace.memory.schedule import Schedule, Step, plain_schedule
 from tests.memory.graphs import chain, implementation, operator, random_graph, random_schedule
+from tests.memory.simulate import simulate_step
 
 
 def test_a_chain_keeps_what_its_backward_pass_reads() -> None:
@@ -90,6 +94,53 @@ def test_reads_of_what_is_not_there_are_refused() -> None:
         simulate_step(graph, late)
 
 
+def random_draft(stages: Stages, random: Random) -> Draft:
+    """Return a draft with random implementations and reruns, which may be no schedule."""
+    graph = stages.graph
+    ways = [len(operator.implementations) for operator in graph.operators]
+    changed = random.random() < 0.5
+
+    def way(operator: int) -> int:
+        return random.randrange(ways[operator]) if changed else 0
+
+    again: list[dict[int, int]] = [{}]
+    for _ in range(stages.count):
+        runs = [
+            operator
+            for operator in stages.forward
+            if graph.operators[operator].again and random.random() < 0.3
+        ]
+        again.append({operator: way(operator) for operator in runs})
+    backward = range(graph.forward_count, len(graph.operators))
+    return Draft(
+        forward=list(map(way, stages.forward)), backward=list(map(way, backward)), again=again
+    )
+
+
+@given(st.randoms(use_true_random=False))
+def test_native_simulation_of_drafts_is_that_by_sorting(random: Random) -> None:
+    graph = random_graph(random)
+    stages, budget = Stages(graph), random.randrange(200)
+    draft = random_draft(stages, random)
+    native = Search(stages, budget, ScheduleSearch).simulated(draft)
+    try:
+        expected = simulate_step(graph, draft.schedule())
+    except ScheduleError:
+        assert native is None
+        with pytest.raises(ScheduleError):
+            verify(graph, draft.schedule())
+        return
+    assert native is not None
+    assert native.bytes.tolist() == expected.bytes.tolist()
+    assert native.bytes.tolist() == allocated_bytes(graph, draft.schedule())
+    assert (native.peak_bytes, native.peak_step) == (expected.peak_bytes, expected.peak_step)
+    assert native.time_us == pytest.approx(expected.time_us, rel=1e-12)
+    assert native.excess == sum(max(0, nbytes - budget) for nbytes in expected.bytes.tolist())
+    lifetimes = zip(expected.storage, expected.first, expected.last, strict=True)
+    assert sorted(zip(native.storage, native.first, native.last, strict=True)) == [*lifetimes]
+    assert native.storages_at(native.peak_step) == expected.storages_at(expected.peak_step)
+
+
 @given(st.randoms(use_true_random=False))
 def test_the_simulator_and_the_verifier_agree(random: Random) -> None:
     graph = random_graph(random)
@@ -97,6 +148,11 @@ def test_the_simulator_and_the_verifier_agree(random: Random) -> None:
     found, proof = simulate_step(graph, schedule), verify(graph, schedule)
     assert (found.peak_bytes, found.peak_step) == (proof.peak_bytes, proof.peak_step)
     assert found.time_us == proof.time_us
+    assert found.bytes.tolist() == allocated_bytes(graph, schedule)
+    turn, sizes = schedule.forward_steps, [storage.nbytes for storage in graph.storages]
+    lifetimes = zip(found.storage, found.first, found.last, strict=True)
+    stored = sum(sizes[storage] for storage, first, last in lifetimes if first < turn <= last)
+    assert stored_bytes(graph, schedule) == stored
     assert verify(graph, schedule, proof.peak_bytes) == proof
     with pytest.raises(ScheduleError, match=f"step {proof.peak_step} .* needs {proof.peak_bytes}"):
         verify(graph, schedule, proof.peak_bytes - 1)

@@ -18,7 +18,6 @@ from headrace.memory.plan.draft import Draft
 from headrace.memory.plan.infeasible import least_bytes
 from headrace.memory.plan.optimize import post_optimized
 from headrace.memory.plan.search import Search
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.solution import SolveLimits, SolveProgress
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.stages import Stages
@@ -29,6 +28,7 @@ from tests.memory.graphs import chain, random_graph
 from tests.memory.networks import resnet
 from tests.memory.plan.oracle import fastest
 from tests.memory.plan.test_programs import budget_of
+from tests.memory.simulate import simulate_step
 from tests.waiting import ENDLESS_S
 
 UNTIMED = SolveLimits(seconds=ENDLESS_S, bound_seconds=ENDLESS_S)
@@ -62,7 +62,7 @@ def test_the_search_alone_gives_schedules_that_verify(random: Random) -> None:
     graph = random_graph(random)
     budget, stages = budget_of(graph, random), Stages(graph)
     search = Search(stages, budget, ScheduleSearch, random.randrange(100))
-    start = search.evaluator.try_(Draft.plain(stages))
+    start = search.simulated(Draft.plain(stages))
     assert start is not None
     trial = search.polish(search.repair(start, noise=random.choice((0.0, 1.0))))
     proof = verify(graph, trial.draft.schedule())
@@ -195,7 +195,8 @@ def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
     except BudgetError:
         assert polled < polls + 20
         return
-    assert found.stop is Stop.INTERRUPT
+    # polls depend on time, and the optimum may be proven before the last
+    assert found.stop is (Stop.INTERRUPT if polled > polls else Stop.DONE)
     assert verify(graph, found.schedule, budget).time_us == found.time_us
     assert polled < polls + 100
 
@@ -274,7 +275,7 @@ def test_implementations_that_are_faster_together_are_found() -> None:
     stages = Stages(graph)
     peak = simulate_step(graph, plain_schedule(graph)).peak_bytes
     search = Search(stages, peak, ScheduleSearch)
-    start = search.evaluator.try_(Draft.plain(stages))
+    start = search.simulated(Draft.plain(stages))
     assert start is not None
     assert search.polish(start).time_us == start.time_us
     found = search.exchanged(start)

@@ -8,7 +8,6 @@ from headrace.memory.graph import Graph
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.plan.make import make_plan
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.tradeoff import PREDICTED, tradeoff
 from headrace.memory.profile import EagerStep, MemoryProfile
 from headrace.memory.report.charts import MEASURED
@@ -22,6 +21,7 @@ from headrace.memory.report.tables import plan_summary, step_summary
 from headrace.memory.schedule import Step, plain_schedule
 from headrace.units import duration
 from tests.memory.graphs import chain
+from tests.memory.simulate import simulate_step
 
 MIB = 1 << 20
 

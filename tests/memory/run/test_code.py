@@ -7,9 +7,9 @@ from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import StepConditions, profile_step
 from headrace.memory.operators.variant import as_traced
-from headrace.memory.plan.simulate import Simulator
 from headrace.memory.schedule import Schedule, plain_schedule
 from tests.memory.programs import gradients, step_peak
+from tests.memory.simulate import Simulator
 
 
 class SlicesWritten(nn.Module):

@@ -19,12 +19,12 @@ from headrace.memory.measure.capture import capture
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.timing import Roofline, measured_graph, modelled
 from headrace.memory.plan.baselines import keep_schedule
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.verify import verify
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, plain_schedule
 from tests.memory.graphs import random_schedule
 from tests.memory.models import CASES, SquareLoss, TiedTransformer
+from tests.memory.simulate import simulate_step
 from tests.memory.training import assert_trains_alike, state_of
 
 CPU = torch.device("cpu")

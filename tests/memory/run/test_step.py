@@ -17,13 +17,13 @@ from headrace.memory.measure.arguments import WithLoss
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.timing import measured_graph
 from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.verify import verify
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
 from tests.memory.graphs import random_schedule
 from tests.memory.models import CASES, Combined, SquareLoss
 from tests.memory.schedules import forgetful_schedule
+from tests.memory.simulate import simulate_step
 from tests.memory.training import assert_trains_alike, state_of
 
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from headrace.memory.plan.baselines import keep_schedule, sqrt_schedule
 from headrace.memory.plan.blocks import BlockPlan, HeldBytes, chain_peak, divide_budget
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.simulate import simulate_step
+from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.run.fitted import FittedModule
 from headrace.memory.schedule import Schedule, plain_schedule
@@ -111,7 +111,7 @@ class BlockPlanner:
 
 
 def _share_budgets(graph: Graph) -> list[int]:
-    plain_bytes = simulate_step(graph, plain_schedule(graph)).peak_bytes
+    plain_bytes = verify(graph, plain_schedule(graph)).peak_bytes
     return [
         graph.resident_bytes + int(share * (plain_bytes - graph.resident_bytes)) for share in SHARES
     ]

@@ -25,7 +25,7 @@ from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.sizes import ROUNDING
 from headrace.memory.measure.timing import Cost, Roofline, device_name, measured_graph, modelled
-from headrace.memory.plan.simulate import simulate_step
+from headrace.memory.plan.verify import verify
 from headrace.memory.profile import EagerStep, MemoryProfile, ModelInput
 from headrace.memory.schedule import plain_schedule
 
@@ -167,7 +167,7 @@ def _with_eager(
 ) -> MemoryProfile:
     """Return a measured profile with eager's step, or with the reason why there is none."""
     resident = dict(profile.graph.resident)
-    predicted_bytes = simulate_step(profile.graph, plain_schedule(profile.graph)).peak_bytes
+    predicted_bytes = verify(profile.graph, plain_schedule(profile.graph)).peak_bytes
     measured = eager_cost(
         job.called(model),
         sample,

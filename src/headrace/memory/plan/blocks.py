@@ -9,14 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from headrace.facades import offered_by
 from headrace.memory.errors import BudgetError
-from headrace.memory.graph import Graph
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.simulate import simulate_step
-from headrace.memory.schedule import Schedule
+from headrace.memory.plan.verify import stored_bytes
 from headrace.solver import import_cp_model, solve_cpsat
 from headrace.solver.parameters import Parameters
 from headrace.units import size
@@ -48,17 +44,8 @@ class BlockPlan:
         return cls(
             plan=plan,
             step_bytes=plan.peak_bytes - own,
-            stored_bytes=_stored_bytes(graph, plan.schedule),
+            stored_bytes=stored_bytes(graph, plan.schedule),
         )
-
-
-def _stored_bytes(graph: Graph, schedule: Schedule) -> int:
-    simulation = simulate_step(graph, schedule)
-    there = (simulation.first < schedule.forward_steps) & (
-        simulation.last >= schedule.forward_steps
-    )
-    sizes = np.array([storage.nbytes for storage in graph.storages])
-    return int(sizes[simulation.storage[there]].sum())
 
 
 @offered_by("headrace.memory")

@@ -1,11 +1,9 @@
 """Schedules that a search changes: implementations of the forward pass, and runs by stage."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.memory.errors import ScheduleError
-from headrace.memory.plan.simulate import SimulatedStep, Simulator
 from headrace.memory.plan.stages import Stages
 from headrace.memory.schedule import Schedule, Step
 
@@ -91,49 +89,37 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SimulatedDraft:
-    """A draft and its simulation.
+    """A draft and its simulation within a budget.
 
     Attributes
     ----------
-    stage, operator : (steps,) int64.
+    steps : (steps, 3) int32, stage, operator and implementation of each.
+    time_us : of all steps.
     excess : bytes above the budget, summed over the steps.
+    bytes : (steps,) int64, allocated while each step runs, with what is resident.
+    storage, first, last : (instances,) int32: a storage, the step that creates it, and the last
+        step at which it is live.
     """
 
     draft: Draft
-    stage: np.ndarray
-    operator: np.ndarray
-    simulation: SimulatedStep
+    steps: np.ndarray
+    time_us: float
     excess: int
+    bytes: np.ndarray
+    storage: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
 
     @property
-    def time_us(self) -> float:
-        """Time of all steps."""
-        return self.simulation.time_us
+    def peak_bytes(self) -> int:
+        """Most that is allocated at any step."""
+        return int(self.bytes.max(initial=0))
 
+    @property
+    def peak_step(self) -> int:
+        """First step with the most."""
+        return int(self.bytes.argmax())
 
-@dataclass(slots=True)
-class Evaluator:
-    """Simulates drafts of one graph."""
-
-    stages: Stages
-    budget: int
-    simulator: Simulator = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.simulator = Simulator(self.stages.graph)
-
-    def try_(self, draft: Draft) -> SimulatedDraft | None:
-        """Return a draft with its simulation; None if it reads what is not there."""
-        steps = np.array(draft.steps(), dtype=np.int64).reshape(-1, 3)
-        try:
-            simulation = self.simulator.run_arrays(steps[:, 1], steps[:, 2], len(draft.forward))
-        except ScheduleError:
-            return None
-        excess = int(np.maximum(simulation.bytes - self.budget, 0).sum())
-        return SimulatedDraft(
-            draft=draft,
-            stage=steps[:, 0],
-            operator=steps[:, 1],
-            simulation=simulation,
-            excess=excess,
-        )
+    def storages_at(self, step: int) -> list[int]:
+        """Return the storages that are live while a step runs, once for each instance."""
+        return sorted(self.storage[(self.first <= step) & (step <= self.last)].tolist())

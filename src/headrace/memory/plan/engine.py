@@ -5,13 +5,22 @@ from typing import Protocol
 
 import numpy as np
 
+Simulation = tuple[float, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Of a draft: its time in microseconds, the bytes above the budget, summed over the steps, the
+bytes that are allocated while each step runs, (steps,) int64, and lifetimes of storages,
+(instances,) int32: the storage, the step that creates it, and the last step at which it is live."""
+
 
 class ScheduleMoves(Protocol):
-    """Moves on the drafts of one graph and budget.
+    """Simulation of, and moves on, the drafts of one graph and budget.
 
     Drafts are (3 * steps,) int32: stage, operator and implementation of each step. `stop` is
     polled, and true ends a move with the best draft so far.
     """
+
+    def simulate(self, steps: np.ndarray) -> Simulation | None:
+        """Return a draft's simulation; None if it reads what is not live, or was overwritten."""
+        ...
 
     def repair(self, steps: np.ndarray, noise: float, stop: Callable[[], bool]) -> np.ndarray:
         """Return a draft that fits, or one with less excess."""

@@ -106,7 +106,7 @@ class Incumbent:
         ----------
         noise : see `Search.repair`.
         """
-        trial = self.search.evaluator.try_(draft)
+        trial = self.search.simulated(draft)
         if trial is not None:
             trial = self.search.repair(trial, noise)
             self.offer(trial)

@@ -57,14 +57,14 @@ def refuse_impossible(solve: Incumbent, starts: tuple[Schedule, ...]) -> None:
 
 def infeasible(solve: Incumbent, trial: SimulatedDraft, reason: str = "") -> BudgetError:
     """Return the error that names the least budget, that of a trial above the budget."""
-    least, step = trial.simulation.peak_bytes, trial.simulation.peak_step
-    operator = solve.graph.operators[int(trial.operator[step])]
+    least, step = trial.peak_bytes, trial.peak_step
+    operator = solve.graph.operators[int(trial.steps[step, 1])]
     place = f"at operator '{operator.name}'"
     if operator.module:
         place += f" of module '{operator.module}'"
     if not reason:
         reason = f"the least that one was found for is held up {place}"
-    live = [solve.graph.storages[storage] for storage in trial.simulation.storages_at(step)]
+    live = [solve.graph.storages[storage] for storage in trial.storages_at(step)]
     largest = sorted(live, key=lambda storage: storage.nbytes, reverse=True)[:_NAMED]
     parts = [f"{size(solve.graph.resident_bytes)} resident"]
     parts += [f"{size(storage.nbytes)} of '{storage.name}'" for storage in largest]
@@ -80,19 +80,19 @@ def infeasible(solve: Incumbent, trial: SimulatedDraft, reason: str = "") -> Bud
 def least_draft(solve: Incumbent, starts: tuple[Schedule, ...]) -> SimulatedDraft:
     """Return the draft with the least peak, by bisection from the starts down to the budget."""
     drafts = (Draft.plain(solve.stages), *(Draft.of(solve.stages, start) for start in starts))
-    trials = filter(None, map(solve.search.evaluator.try_, drafts))
-    best = min(trials, key=lambda trial: trial.simulation.peak_bytes)
+    trials = filter(None, map(solve.search.simulated, drafts))
+    best = min(trials, key=lambda trial: trial.peak_bytes)
     low = solve.budget
     solve.deadline = solve.seconds() + max(_LEAST_S, _LEAST_SHARE * solve.limits.seconds)
     for _ in range(_BISECTIONS):
-        if solve.stopped() or best.simulation.peak_bytes <= solve.budget:
+        if solve.stopped() or best.peak_bytes <= solve.budget:
             break
-        middle = (low + best.simulation.peak_bytes) // 2
+        middle = (low + best.peak_bytes) // 2
         search = solve.search_within(middle)
-        start = search.evaluator.try_(best.draft)
+        start = search.simulated(best.draft)
         assert start is not None
         trial = search.repair(start)
-        if trial.simulation.peak_bytes < best.simulation.peak_bytes:
+        if trial.peak_bytes < best.peak_bytes:
             best = trial
         if trial.excess:
             low = middle

@@ -88,11 +88,13 @@ class _Intervals:
         self.model = import_cp_model().CpModel()
         self.span = len(self.stages.forward) + 1
         self.unit = max(1, self.budget // _BYTE_LEVELS)
-        self.start, simulation = self.trial.draft, self.trial.simulation
-        slots = self.trial.stage * self.span + np.minimum(self.trial.operator, self.span - 1)
-        first, last = slots[simulation.first].tolist(), slots[simulation.last].tolist()
+        trial = self.trial
+        self.start = trial.draft
+        stage, operator = trial.steps[:, 0].astype(np.int64), trial.steps[:, 1]
+        slots = stage * self.span + np.minimum(operator, self.span - 1)
+        first, last = slots[trial.first].tolist(), slots[trial.last].tolist()
         self.last_slots = dict(
-            zip(zip(simulation.storage.tolist(), first, strict=True), last, strict=True)
+            zip(zip(trial.storage.tolist(), first, strict=True), last, strict=True)
         )
 
     def build(self) -> None:

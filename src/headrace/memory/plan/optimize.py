@@ -2,7 +2,7 @@
 
 from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph
-from headrace.memory.plan.simulate import Simulator
+from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import Schedule, Step
 
 
@@ -11,7 +11,7 @@ def post_optimized(graph: Graph, schedule: Schedule, budget_bytes: int) -> Sched
 
     One run after the other, those first that save the most time; what runs does not change.
     """
-    simulator, steps = Simulator(graph), list(schedule.steps)
+    steps = list(schedule.steps)
     ways = [operator.implementations for operator in graph.operators]
     savings = sorted(
         (ways[step.operator][number].time_us - ways[step.operator][0].time_us, index, number)
@@ -26,10 +26,9 @@ def post_optimized(graph: Graph, schedule: Schedule, budget_bytes: int) -> Sched
         tried[index] = Step(steps[index].operator, number)
         changed = Schedule(steps=tuple(tried), forward_steps=schedule.forward_steps)
         try:
-            fits = simulator.run(changed).peak_bytes <= budget_bytes
+            verify(graph, changed, budget_bytes)
         except ScheduleError:
             continue
-        if fits:
-            steps = tried
-            done.add(index)
+        steps = tried
+        done.add(index)
     return Schedule(steps=tuple(steps), forward_steps=schedule.forward_steps)

@@ -67,7 +67,7 @@ def _first_schedules(solve: Incumbent, share: float) -> None:  # noqa: ARG001
     Where plain memory is too much the latter come first: they are near a schedule at once.
     """
     plain = Draft.plain(solve.stages)
-    trial = solve.search.evaluator.try_(plain)
+    trial = solve.search.simulated(plain)
     if trial is not None and not trial.excess:
         solve.start(plain)
     for schedule in _checkpoints(solve):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.memory.plan.simulate import simulate_step
+from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import plain_schedule
 from headrace.units import duration, size
@@ -14,7 +14,7 @@ class PlainStep:
 
     Attributes
     ----------
-    measured : whether they are eager's; else a simulation's, of every operator once.
+    measured : whether they are eager's; else predicted, from every operator once.
     reason : why eager's step was not measured, if that is known.
     """
 
@@ -36,10 +36,10 @@ def plain_step(profile: MemoryProfile) -> PlainStep:
     if profile.eager is not None:
         eager = profile.eager
         return PlainStep(peak_bytes=eager.peak_bytes, time_us=eager.time_us, measured=True)
-    simulated = simulate_step(profile.graph, plain_schedule(profile.graph))
+    predicted = verify(profile.graph, plain_schedule(profile.graph))
     return PlainStep(
-        peak_bytes=simulated.peak_bytes,
-        time_us=simulated.time_us,
+        peak_bytes=predicted.peak_bytes,
+        time_us=predicted.time_us,
         measured=False,
         reason=str(profile.provenance.get("eager", "")),
     )

@@ -1,7 +1,6 @@
 """Local search for fast schedules within a budget, by an engine that is passed in.
 
-The native engine's moves are explained in native/memory/search.hpp. Each of its drafts is simulated
-here again.
+The native engine's moves are explained in native/memory/search.hpp, its simulation in draft.hpp.
 """
 
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.memory.plan.draft import Draft, Evaluator, SimulatedDraft
+from headrace.memory.plan.draft import Draft, SimulatedDraft
 from headrace.memory.plan.engine import ScheduleEngine, ScheduleMoves
 from headrace.memory.plan.repeats import Block, repeated_blocks
 from headrace.memory.plan.stages import Stages
@@ -34,12 +33,10 @@ class Search:
     engine: ScheduleEngine
     seed: int = 0
     stop: Callable[[], bool] = lambda: False
-    evaluator: Evaluator = field(init=False)
     repeated: list[list[Block]] = field(init=False)
     _moves: ScheduleMoves = field(init=False)
 
     def __post_init__(self) -> None:
-        self.evaluator = Evaluator(self.stages, self.budget)
         self.repeated = repeated_blocks(self.stages.graph)
         self._moves = self.engine(
             **_tables(self.stages),
@@ -50,6 +47,24 @@ class Search:
             ],
         )
 
+    def simulated(self, draft: Draft) -> SimulatedDraft | None:
+        """Return a draft with its simulation; None if it reads what is not live."""
+        steps = np.array(draft.steps(), dtype=np.int32).reshape(-1, 3)
+        simulation = self._moves.simulate(steps.reshape(-1))
+        if simulation is None:
+            return None
+        time_us, excess, nbytes, storage, first, last = simulation
+        return SimulatedDraft(
+            draft=draft,
+            steps=steps,
+            time_us=time_us,
+            excess=excess,
+            bytes=nbytes,
+            storage=storage,
+            first=first,
+            last=last,
+        )
+
     def repair(self, trial: SimulatedDraft, noise: float = 0.0) -> SimulatedDraft:
         """Return a draft that fits, or the one with the least excess that moves lead to.
 
@@ -57,19 +72,19 @@ class Search:
         ----------
         noise : standard deviation of the logarithm by which moves' merits are disturbed.
         """
-        return self._simulated(self._moves.repair(_steps(trial.draft), noise, self.stop))
+        return self._moved(self._moves.repair(trial.steps.reshape(-1), noise, self.stop))
 
     def polish(self, trial: SimulatedDraft) -> SimulatedDraft:
         """Return a draft that fits, too, without reruns and slow ways that it can do without."""
-        return self._simulated(self._moves.polish(_steps(trial.draft), self.stop))
+        return self._moved(self._moves.polish(trial.steps.reshape(-1), self.stop))
 
     def exchanged(self, trial: SimulatedDraft) -> SimulatedDraft:
         """Return the best draft with other implementations that are faster together."""
-        return self._simulated(self._moves.exchanged(_steps(trial.draft), self.stop))
+        return self._moved(self._moves.exchanged(trial.steps.reshape(-1), self.stop))
 
     def spread(self, trial: SimulatedDraft) -> SimulatedDraft:
         """Return the best draft in which equal blocks are like one of them."""
-        return self._simulated(self._moves.spread(_steps(trial.draft), self.stop))
+        return self._moved(self._moves.spread(trial.steps.reshape(-1), self.stop))
 
     def improve(
         self,
@@ -86,22 +101,18 @@ class Search:
         report : called with every faster draft.
         """
         steps = self._moves.improve(
-            _steps(trial.draft), rounds, stop, lambda steps: report(self._simulated(steps))
+            trial.steps.reshape(-1), rounds, stop, lambda steps: report(self._moved(steps))
         )
-        return self._simulated(steps)
+        return self._moved(steps)
 
-    def _simulated(self, steps: np.ndarray) -> SimulatedDraft:
+    def _moved(self, steps: np.ndarray) -> SimulatedDraft:
+        """Return the draft of the steps that a move returns."""
         draft = Draft.plain(self.stages)
         for stage, operator, number in steps.reshape(-1, 3).tolist():
             draft.set_way(stage, operator, number)
-        trial = self.evaluator.try_(draft)
-        assert trial is not None, "the native simulation accepts what this one does not"
+        trial = self.simulated(draft)
+        assert trial is not None, "a move returned a draft that reads what is not live"
         return trial
-
-
-def _steps(draft: Draft) -> np.ndarray:
-    """Return (3 * steps,) int32: stage, operator and implementation of each step."""
-    return np.array(draft.steps(), dtype=np.int32).reshape(-1)
 
 
 def _tables(stages: Stages) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def _solved(solve: Incumbent, starts: tuple[Schedule, ...], phases: tuple[Phase,
         if solve.interrupted():
             raise BudgetError("interrupted before a schedule within the budget was found")
         least = least_draft(solve, starts)
-        if least.simulation.peak_bytes > solve.budget:
+        if least.peak_bytes > solve.budget:
             raise infeasible(solve, least)
         solve.start(least.draft)
     return solve.solution()

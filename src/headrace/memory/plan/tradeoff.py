@@ -7,9 +7,9 @@ from headrace.memory.errors import BudgetError
 from headrace.memory.graph import Graph
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.engine import ScheduleEngine
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.solution import SolveLimits
 from headrace.memory.plan.solve import solve_schedule
+from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import Schedule, plain_schedule
 
 SHARES = (0.9, 0.75, 0.6, 0.45, 0.3)
@@ -43,8 +43,8 @@ def baseline_points(graph: Graph) -> list[Point]:
 
 def point_of(name: str, graph: Graph, schedule: Schedule) -> Point:
     """Return the point of a schedule."""
-    replayed = simulate_step(graph, schedule)
-    return Point(name=name, peak_bytes=replayed.peak_bytes, time_us=replayed.time_us)
+    figures = verify(graph, schedule)
+    return Point(name=name, peak_bytes=figures.peak_bytes, time_us=figures.time_us)
 
 
 def tradeoff(
@@ -59,7 +59,7 @@ def tradeoff(
     ----------
     engine : of the local search, such as `headrace._native.ScheduleSearch`.
     """
-    plain, resident = simulate_step(graph, plain_schedule(graph)).peak_bytes, graph.resident_bytes
+    plain, resident = verify(graph, plain_schedule(graph)).peak_bytes, graph.resident_bytes
     points: list[Point] = []
     starts: tuple[Schedule, ...] = ()
     for share in sorted(shares, reverse=True):

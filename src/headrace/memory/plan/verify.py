@@ -66,10 +66,10 @@ def verify(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) ->
     ------
     ScheduleError : naming the first step, operator and storage that break a rule.
     """
-    variants = _chosen(graph, schedule)
-    _check_order(graph, schedule)
-    replay = _replayed(graph, schedule, variants)
-    peak, where = _peak(graph, variants, replay)
+    variants, replay = _verified(graph, schedule)
+    memory = _allocated(graph, variants, replay)
+    peak = max(memory, default=0)
+    where = memory.index(peak) if memory else 0
     if budget_bytes is not None and peak > budget_bytes:
         raise ScheduleError(
             f"{_step(graph, schedule, where)} needs {peak} bytes, the budget is {budget_bytes}"
@@ -80,6 +80,39 @@ def verify(graph: Graph, schedule: Schedule, budget_bytes: int | None = None) ->
         time_us=sum(variant.time_us for variant in variants),
         reruns=len(schedule.steps) - len(graph.operators),
     )
+
+
+def allocated_bytes(graph: Graph, schedule: Schedule) -> list[int]:
+    """Return the bytes that are allocated while each step runs, with what is resident.
+
+    Raises
+    ------
+    ScheduleError : as `verify`.
+    """
+    return _allocated(graph, *_verified(graph, schedule))
+
+
+def stored_bytes(graph: Graph, schedule: Schedule) -> int:
+    """Return the bytes of storages that are live between the forward and the backward pass.
+
+    Raises
+    ------
+    ScheduleError : as `verify`.
+    """
+    _, replay = _verified(graph, schedule)
+    return sum(
+        graph.storages[instance.storage].nbytes
+        for instances in replay.created[: schedule.forward_steps]
+        for instance in instances
+        if instance.end >= schedule.forward_steps
+    )
+
+
+def _verified(graph: Graph, schedule: Schedule) -> tuple[list[Implementation], _Replay]:
+    """Return the implementation of each step and the replay, where they break no rule."""
+    variants = _chosen(graph, schedule)
+    _check_order(graph, schedule)
+    return variants, _replayed(graph, schedule, variants)
 
 
 def _step(graph: Graph, schedule: Schedule, step: int) -> str:
@@ -215,13 +248,13 @@ def _create(
     replay.overwritten.append(over)
 
 
-def _peak(graph: Graph, variants: list[Implementation], replay: _Replay) -> tuple[int, int]:
-    """Return the most bytes at a step, and the first step with them."""
+def _allocated(graph: Graph, variants: list[Implementation], replay: _Replay) -> list[int]:
+    """Return the bytes that are allocated while each step runs."""
     ending: list[list[int]] = [[] for _ in variants]
     for instances in replay.created:
         for instance in instances:
             ending[instance.end].append(graph.storages[instance.storage].nbytes)
-    live_bytes, peak, where = graph.resident_bytes, 0, 0
+    live_bytes, memory = graph.resident_bytes, list[int]()
     for index, implementation in enumerate(variants):
         for number, instance in enumerate(replay.created[index]):
             if number == 0 and replay.overwritten[index] is not None:
@@ -233,8 +266,6 @@ def _peak(graph: Graph, variants: list[Implementation], replay: _Replay) -> tupl
                 ending[index].remove(old)
             else:
                 live_bytes += graph.storages[instance.storage].nbytes
-        needed = live_bytes + implementation.workspace_bytes
-        if needed > peak:
-            peak, where = needed, index
+        memory.append(live_bytes + implementation.workspace_bytes)
         live_bytes -= sum(ending[index])
-    return peak, where
+    return memory

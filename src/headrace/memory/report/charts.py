@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from headrace.memory.graph import Graph
 from headrace.memory.plan.plain import PlainStep
-from headrace.memory.plan.simulate import simulate_step
 from headrace.memory.plan.tradeoff import Point
+from headrace.memory.plan.verify import allocated_bytes
 from headrace.memory.profile import EagerStep
 from headrace.memory.schedule import Schedule
 from headrace.report.page import empty_figure
@@ -35,7 +35,7 @@ def memory_timeline(
     figure = empty_figure()
     longest = 0
     for (name, schedule), colour in zip(schedules.items(), _COLOURS, strict=False):
-        replayed = [nbytes / _MIB for nbytes in simulate_step(graph, schedule).bytes.tolist()]
+        replayed = [nbytes / _MIB for nbytes in allocated_bytes(graph, schedule)]
         names = [graph.operators[step.operator].name for step in schedule.steps]
         longest = max(longest, len(replayed))
         figure.add_scatter(

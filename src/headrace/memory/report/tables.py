@@ -10,7 +10,7 @@ from headrace.job.load import LOAD, load_text
 from headrace.memory.plan.baselines import sqrt_schedule
 from headrace.memory.plan.plain import plain_step
 from headrace.memory.plan.plan import MemoryPlan
-from headrace.memory.plan.simulate import simulate_step
+from headrace.memory.plan.verify import allocated_bytes, verify
 from headrace.memory.profile import MemoryProfile
 from headrace.units import duration, size
 
@@ -41,7 +41,7 @@ def step_tables(profile: MemoryProfile, everything: bool) -> Iterable[Renderable
 def step_summary(profile: MemoryProfile) -> list[tuple[str, str]]:
     """Return (label, value) rows of a profile."""
     graph, origin = profile.graph, profile.provenance
-    checkpointed = simulate_step(graph, sqrt_schedule(graph))
+    checkpointed = verify(graph, sqrt_schedule(graph))
     inputs = ", ".join(
         f"{tensor.name} {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
         for tensor in profile.inputs
@@ -69,7 +69,7 @@ def _backward(profile: MemoryProfile) -> int:
 def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a plan: its figures, and its steps."""
     yield facts("memory plan", dict(plan_summary(plan)), everything=everything)
-    simulation = simulate_step(plan.profile.graph, plan.schedule)
+    memory = allocated_bytes(plan.profile.graph, plan.schedule)
     seen: set[int] = set()
     table: list[tuple[object, ...]] = []
     for index, step in enumerate(plan.schedule.steps):
@@ -80,7 +80,7 @@ def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
                 operator.name,
                 "again" if step.operator in seen else "",
                 operator.implementations[step.implementation].name,
-                size(int(simulation.bytes[index]), plan.budget_bytes),
+                size(memory[index], plan.budget_bytes),
             )
         )
         seen.add(step.operator)

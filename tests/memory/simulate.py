@@ -1,8 +1,7 @@
-"""Simulation: memory at every step of a schedule, and its time.
+"""Simulation by sorting: memory at every step of a schedule, and its time.
 
-The cost is a sort of all reads and creations, so that searches can simulate thousands of schedules
-of thousands of steps. It takes a schedule as correct as it can without more work;
-`headrace.memory.plan.verify` proves it.
+An oracle for the native simulation and for the verifier, which both go through the steps one by
+one. It takes a schedule as correct as it can without more work.
 """
 
 from dataclasses import dataclass
