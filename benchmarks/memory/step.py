@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.profiler import profile
 
 MIB = 2**20
+CPU_ALIGNMENT = 64
+"""Of torch's CPU allocator, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +65,16 @@ class Allocations:
     count: int
 
 
-def allocations(call: Callable[[], object]) -> Allocations:
+def allocations(call: Callable[[], object], alignment: int = 1) -> Allocations:
     """Count the bytes that torch's CPU allocator hands out during a call.
 
     The profiler records every allocation and release, in the operators' inside, too, so the result
     is exact and repeatable. Memory that was there before does not count, nor does its release; nor
     do buffers that oneDNN allocates by itself, which only `resident_growth` shows.
+
+    Parameters
+    ----------
+    alignment : each allocation counts as a multiple of it, as in a profile (`CPU_ALIGNMENT`).
     """
     profiled = profile(use_kineto=True, profile_memory=True)
     with profiled:
@@ -79,24 +85,27 @@ def allocations(call: Callable[[], object]) -> Allocations:
     current = peak = count = 0
     for event in recorded.events():
         if event.name() == "[memory]":
-            change: int = event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
+            nbytes: int = event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
+            size = -(-abs(nbytes) // alignment) * alignment
+            change = size if nbytes > 0 else -size
             current += change
             count += change > 0
             peak = max(peak, current)
     return Allocations(peak_bytes=peak, kept_bytes=current, count=count)
 
 
-def step_allocations(step: Step, *, accumulate: bool = False) -> Allocations:
+def step_allocations(step: Step, *, accumulate: bool = False, alignment: int = 1) -> Allocations:
     """Return the allocations of a step that ran before (what its first run compiles counts, too).
 
     Parameters
     ----------
     accumulate : with gradients that are there before and added to: they do not count. Otherwise
         the step makes them, and they do.
+    alignment : see `allocations`.
     """
     if accumulate:
         step.run()
-    found = allocations(step.run)
+    found = allocations(step.run, alignment)
     step.clear()
     return found
 

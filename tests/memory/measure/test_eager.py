@@ -48,7 +48,7 @@ def test_the_peak_is_that_of_the_users_step(accumulates: bool) -> None:
 
     if accumulates:
         step()
-    expected = allocations_of(step, CPU).peak_bytes
+    expected = allocations_of(step, CPU, aligned=True).peak_bytes
     conditions = StepConditions(loss=loss, accumulates=accumulates)
     profile = profile_of(model, (images, labels), conditions)
     assert profile.eager is not None
@@ -65,7 +65,7 @@ def test_a_recurrent_model_without_a_loss_and_a_sample_that_needs_gradients() ->
         tensors = (output, *states)
         torch.autograd.backward(tensors, [torch.ones_like(tensor) for tensor in tensors])
 
-    expected = allocations_of(step, CPU).peak_bytes
+    expected = allocations_of(step, CPU, aligned=True).peak_bytes
     x.grad = None
     profile = profile_of(model, x, StepConditions())
     assert profile.eager is not None

@@ -15,8 +15,10 @@ from headrace.memory.measure.arguments import WithLoss
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.implementations import with_implementations
+from headrace.memory.measure.step import StepConditions, capture_step, profile_step
 from headrace.memory.measure.timing import measured_graph
 from headrace.memory.operators.recurrent import recurrent, recurrent_backward
+from headrace.memory.plan.verify import verify
 from headrace.memory.run.step import scheduled_step
 from headrace.memory.schedule import Schedule, Step, plain_schedule
 from tests.memory.models import SquareLoss
@@ -129,6 +131,20 @@ def test_the_measured_peak_is_the_simulated_one(name: str) -> None:
         model.zero_grad()
         predicted = simulate_step(graph, schedule).peak_bytes - graph.resident_bytes
         assert 0.97 * predicted - 2048 <= peak_bytes <= predicted
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_the_memory_of_eagers_step_holds_a_plain_one(name: str) -> None:
+    """The last states of an LSTM were live until its backward pass, of which the autograd graph
+    stores copies: a plan within the memory of eager's step ran a forward pass again."""
+    model, x = Tagger({"gru": nn.GRU, "lstm": nn.LSTM}[name](6, 64, 2), 64), torch.randn(9, 8, 4)
+    job = StepConditions(loss=SquareLoss())
+    sample = x, torch.zeros(())
+    captured = capture_step(model, sample, job)
+    profile = profile_step(model, captured, job, single_runs=True, sample=(sample, {}))
+    assert profile.eager is not None
+    plain = verify(profile.graph, plain_schedule(profile.graph))
+    assert plain.peak_bytes <= profile.eager.peak_bytes
 
 
 def test_a_second_backward_pass_builds_the_graph_again() -> None:

@@ -102,6 +102,8 @@ def test_allocations_are_counted() -> None:
 
     found = allocations_of(run, CPU)
     assert (found.peak_bytes, found.kept_bytes) == (6000, 2000)
+    aligned = allocations_of(run, CPU, aligned=True)
+    assert (aligned.peak_bytes, aligned.kept_bytes) == (6080, 2048)
 
 
 def test_measured_positions_are_inside_of_the_input() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
+from headrace.memory.measure.sizes import ROUNDING
+
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
@@ -25,19 +27,27 @@ class Allocations:
     kept_bytes: int
 
 
-def allocations_of(run: Callable[[], object], device: torch.device) -> Allocations:
+def allocations_of(
+    run: Callable[[], object], device: torch.device, *, aligned: bool = False
+) -> Allocations:
     """Run a function and return what it allocates on a device.
 
     On the CPU every allocation is recorded by torch's profiler, in the calling thread; libraries
     that allocate past torch (oneDNN's scratchpads) are not seen. What `run` returns is kept until
     its end. On an accelerator the allocator's own statistics are read, and its peak is reset.
 
+    Parameters
+    ----------
+    aligned : whether each allocation on the CPU counts as aligned, as storages of a graph do.
+
     Raises
     ------
     RuntimeError
         If a profiler of torch is running, on the CPU.
     """
-    return _on_cpu(run) if device.type == "cpu" else _on_accelerator(run, device)
+    if device.type != "cpu":
+        return _on_accelerator(run, device)
+    return _on_cpu(run, ROUNDING["cpu"] if aligned else 1)
 
 
 def library_bytes(device: torch.device) -> int:
@@ -55,7 +65,7 @@ def library_bytes(device: torch.device) -> int:
     return torch.cuda.memory_allocated(device) - before
 
 
-def _on_cpu(run: Callable[[], object]) -> Allocations:
+def _on_cpu(run: Callable[[], object], alignment: int) -> Allocations:
     config = ProfilerConfig(
         ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig()
     )
@@ -69,7 +79,9 @@ def _on_cpu(run: Callable[[], object]) -> Allocations:
     records: Iterable[Any] = chain.from_iterable(threads)
     for record in records:
         if record.kind() == "memory_alloc":
-            now += record.cpu_memory_usage()
+            nbytes = record.cpu_memory_usage()  # negative for a release
+            count = -(-abs(nbytes) // alignment) * alignment
+            now += count if nbytes > 0 else -count
             peak = max(peak, now)
     return Allocations(peak, now)
 

@@ -128,7 +128,7 @@ def _measured(
         with preserved(called), torch.enable_grad():
             _copy_buffers(called)
             prepare()
-            peak_bytes = allocations_of(run, device).peak_bytes
+            peak_bytes = allocations_of(run, device, aligned=True).peak_bytes
             prepare()
             return Cost(1e6 * stopwatch(device)(run), peak_bytes)
     finally:

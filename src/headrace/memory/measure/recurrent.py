@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph as FxGraph
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from headrace.memory.generators import host_generators_preserved
@@ -109,7 +110,11 @@ class _Layers(torch.autograd.Function):
             observed.state_dtype,
             *_arguments(layers),
         )
-        referred = outputs if observed.refers_to_outputs else []
+        referred = [
+            output
+            for output, is_referred in zip(outputs, observed.referred, strict=True)
+            if is_referred
+        ]
         ctx.save_for_backward(graph, *referred, *tensors)
         ctx.set_materialize_grads(False)
         ctx.layers, ctx.states, ctx.referred = layers, states, len(referred)
@@ -228,12 +233,13 @@ class _Observation:
     Attributes
     ----------
     graph_bytes : of what the graph stores, beside operands and outputs.
-    refers_to_outputs : whether it stores outputs, too.
+    referred : for each output, whether the graph stores it, too. Of the last states it may store
+        copies.
     output_dtype, state_dtype : of the outputs of all steps, and of the last states.
     """
 
     graph_bytes: int
-    refers_to_outputs: bool
+    referred: tuple[bool, ...]
     output_dtype: torch.dtype
     state_dtype: torch.dtype
 
@@ -270,7 +276,10 @@ def _observed(
     (steps, *shape), dtype, device = x.shape, x.dtype, x.device
     if device.type == "meta":
         return _Observation(
-            graph_bytes=0, refers_to_outputs=True, output_dtype=dtype, state_dtype=dtype
+            graph_bytes=0,
+            referred=(True,) * (1 + len(states)),
+            output_dtype=dtype,
+            state_dtype=dtype,
         )
     few, more = _LIBRARY_STEPS if _uses_library(layers.kind, dtype, device) else _STEPS
     with (
@@ -304,21 +313,26 @@ def _run(
         [state.zeros() for state in states],
         [weight.zeros() for weight in weights],
     )
-    *outputs, _ = recurrent(*operands, layers)
+    *outputs, graph = recurrent(*operands, layers)
     created = {output.untyped_storage().data_ptr(): output for output in outputs}
     kept_bytes = allocations_of(lambda: recurrent(*operands, layers), x.device).kept_bytes
-    # hooks of saved tensors, which would show what the graph stores, are off in a trace
-    without_outputs = allocations_of(lambda: recurrent(*operands, layers)[-1], x.device)
     on_host = x.device.type == "cpu"  # where what is asked for is recorded, not what is allocated
     graph_bytes = kept_bytes - sum(
         output.untyped_storage().nbytes() if on_host else rounded_bytes(output)
         for output in created.values()
     )
+    dtypes = [output.dtype for output in outputs]
+    # hooks of saved tensors, which would show what the graph stores, are off in a trace
+    references = [StorageWeakRef(output.untyped_storage()) for output in outputs]
+    outputs.clear()
+    created.clear()
+    referred = tuple(not reference.expired() for reference in references)
+    del graph
     return _Observation(
         graph_bytes=max(graph_bytes, 0),
-        refers_to_outputs=without_outputs.kept_bytes > graph_bytes,
-        output_dtype=outputs[0].dtype,
-        state_dtype=outputs[1].dtype,
+        referred=referred,
+        output_dtype=dtypes[0],
+        state_dtype=dtypes[1],
     )
 
 
