@@ -28,6 +28,7 @@ from tests.waiting import HANG_S
 
 BATCH = 20_000
 FORKS = 200
+LOADERS = 4  # in one test: each starts two processes, beside a thread that takes a processor
 
 
 @contextmanager
@@ -121,7 +122,9 @@ def pool_of(processes: int) -> Iterator[Pool]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_data_loader_with_forked_workers(sample: Sample) -> None:
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("part", range(FORKS // LOADERS))
+def test_a_data_loader_with_forked_workers(part: int) -> None:
     from torch.utils.data import DataLoader, Dataset
 
     class Rows(Dataset[int]):
@@ -137,8 +140,8 @@ def test_a_data_loader_with_forked_workers(sample: Sample) -> None:
             self.index.insert(2**62 + row, row)
             return int(self.index.get(2**62 + row))
 
-    index = headrace.Index(np.arange(1000, dtype=np.uint64), 0)
-    for _ in sample.of(range(FORKS), 3):
+    index = headrace.Index(np.arange(1000, dtype=np.uint64), part)
+    for _ in range(LOADERS):
         with batches(index):
             loader = DataLoader(
                 Rows(index),
