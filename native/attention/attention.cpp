@@ -23,7 +23,7 @@ const AttentionTable& best_kernels() {
 }
 
 // Fewer tokens than these are not worth a thread of their own.
-constexpr std::size_t kLeastTokens = 2 * kTile;
+constexpr std::size_t kLeastTokens = 512;
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 

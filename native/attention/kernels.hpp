@@ -30,14 +30,20 @@ struct Sums {
   float* scratch;  // `scratch_floats`
 };
 
-// Tokens whose probabilities are kept at a time.
-inline constexpr std::size_t kTile = 256;
+// Tokens whose probabilities are kept at a time: long runs of a head's rows are read fastest, and
+// tiles of all rows of probabilities should stay in the second-level cache. Whole groups.
+inline std::size_t tile_tokens(const Shape& shape) {
+  constexpr std::size_t kLeast = 256, kMost = 1024, kFloats = 64 << 10;
+  auto tokens = kFloats / (shape.scores * shape.queries);
+  return tokens >= kMost ? kMost : tokens >= 512 ? 512 : kLeast;
+}
 // Rows that are read once for so many queries.
 inline constexpr std::size_t kBatch = 4;
 
 inline std::size_t scratch_floats(const Shape& shape) {
   auto rows = shape.scores * shape.queries;
-  return rows * (shape.dim + kTile + 1) + kBatch * (shape.dim + kTile);
+  auto tile = tile_tokens(shape);
+  return rows * (shape.dim + tile + 1) + kBatch * (shape.dim > tile ? shape.dim : tile);
 }
 
 struct AttentionTable {

@@ -3,7 +3,7 @@
 // function of a library is called: of copies for several instruction sets the linker would keep any
 // one.
 //
-// Tokens are taken kTile at a time. Keys of a head are read once for all queries that they are
+// Tokens are taken a tile at a time. Keys of a head are read once for all queries that they are
 // scored with, values once for all probabilities that weight them; what stays in the cache between
 // is a tile of scores, and the sums.
 #include "attention/kernels.hpp"
@@ -17,69 +17,105 @@ inline constexpr float kInfinity = __builtin_inff();
 
 inline std::size_t least(std::size_t a, std::size_t b) { return a < b ? a : b; }
 
-// Products of `kQueries` rows of queries with rows of keys; `scores` has rows of kTile, of which
-// up to kLanes - 1 numbers beyond `tokens` are overwritten. kDim is the dimension, 0 for any.
-template <std::size_t kQueries, std::size_t kDim, class KeyRows>
-inline void products(const KeyRows& keys, std::size_t tokens, const float* queries, std::size_t dim,
-                     float* scores) {
-  const auto size = kDim > 0 ? kDim : dim;
-  for (std::size_t first = 0; first < tokens; first += kLanes) {
-    Floats sums[kQueries][kLanes]{};
-    auto count = least(kLanes, tokens - first);
-    for (std::size_t lane = 0; lane < count; ++lane) {
-      Floats row_sums[kQueries]{};
-      for (std::size_t d = 0; d < size; d += kLanes) {
-        auto key = keys.at(first + lane, d);
+// Bytes that are fetched ahead of those that are read. Where one pair of rows needs most of the
+// time to arrive, the processor's own prefetching of a long run of rows is fastest (measured);
+// where several queries share a row, or numbers have codes, arithmetic hides misses from it.
+inline constexpr std::size_t kAhead = 4096;
+
+inline void fetch(const char* row, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + kAhead + i);
+}
+
+// Products of `kQueries` rows of queries with `kTokens` rows of keys, at once as many as a vector
+// has lanes: sums stay in registers until all are added up. Rows from `count` on are the last one.
+template <std::size_t kQueries, std::size_t kTokens, class KeyRows>
+inline void multiply(const KeyRows& keys, std::size_t first, std::size_t count,
+                     const float* queries, float* scores, std::size_t stride) {
+  constexpr bool kFetched = KeyRows::kCodes && kQueries > 1;
+  constexpr std::size_t kRows = !kFetched ? 1 : kTokens < 4 ? kTokens : 4;  // read side by side
+  Floats sums[kLanes]{};
+#pragma GCC unroll 16
+  for (std::size_t t = 0; t < kTokens; t += kRows) {
+    std::size_t rows[kRows];
+    for (std::size_t r = 0; r < kRows; ++r) {
+      rows[r] = first + (t + r < count ? t + r : count - 1);
+      if constexpr (kFetched) fetch(keys.address(rows[r]), keys.bytes());
+    }
+    Floats products[kQueries][kRows]{};
+    for (std::size_t d = 0; d < keys.dim; d += KeyRows::kStep) {
+#pragma GCC unroll 8
+      for (std::size_t v = d; v < d + KeyRows::kStep; v += kLanes) {
+        Floats key[kRows];
+        for (std::size_t r = 0; r < kRows; ++r) key[r] = keys.at(rows[r], v);
         for (std::size_t q = 0; q < kQueries; ++q) {
-          row_sums[q] += key * read<Floats>(queries + q * size + d);
+          auto query = read<Floats>(queries + q * keys.dim + v);
+          for (std::size_t r = 0; r < kRows; ++r) products[q][r] += key[r] * query;
         }
       }
-      for (std::size_t q = 0; q < kQueries; ++q) sums[q][lane] = row_sums[q];
     }
-    for (std::size_t q = 0; q < kQueries; ++q) write(scores + q * kTile + first, sums_of(sums[q]));
+    for (std::size_t q = 0; q < kQueries; ++q) {
+      for (std::size_t r = 0; r < kRows; ++r) sums[q * kTokens + t + r] = products[q][r];
+    }
+  }
+  float lanes[kLanes];
+  write(lanes, sums_of(sums));
+  for (std::size_t q = 0; q < kQueries; ++q) {
+    std::memcpy(scores + q * stride + first, lanes + q * kTokens, sizeof(float) * kTokens);
   }
 }
 
+// `scores` has rows of `stride`, of which up to kLanes - 1 numbers beyond `tokens` are overwritten.
 template <std::size_t kQueries, class KeyRows>
-inline void products_of(const KeyRows& keys, std::size_t tokens, const float* queries,
-                        std::size_t dim, float* scores) {
-  if (dim == 128) return products<kQueries, 128>(keys, tokens, queries, dim, scores);
-  if (dim == 64) return products<kQueries, 64>(keys, tokens, queries, dim, scores);
-  products<kQueries, 0>(keys, tokens, queries, dim, scores);
+inline void products(const KeyRows& keys, std::size_t tokens, const float* queries, float* scores,
+                     std::size_t stride) {
+  constexpr std::size_t kTokens = kLanes / (kQueries > 2 ? 4 : kQueries);
+  std::size_t first = 0;
+  for (; first + kTokens <= tokens; first += kTokens) {
+    multiply<kQueries, kTokens>(keys, first, kTokens, queries, scores, stride);
+  }
+  if (first < tokens) {
+    multiply<kQueries, kTokens>(keys, first, tokens - first, queries, scores, stride);
+  }
+}
+
+// Units and numbers of code 0 are the same for all tokens of a group: they go to the queries.
+template <std::size_t kQueries>
+void score_groups(Head keys, std::size_t tokens, const float* queries, std::size_t dim,
+                  float* scratch, float* scores, std::size_t stride) {
+  for (std::size_t first = 0; first < tokens; first += kGroup) {
+    auto* units = keys.scales + first / kGroup * (4 * dim);
+    Floats offsets[kQueries]{};
+    for (std::size_t d = 0; d < dim; d += kLanes) {
+      auto unit = widen_bfloat16(units + 2 * d);
+      auto zero = widen_bfloat16(units + 2 * (dim + d));
+      for (std::size_t q = 0; q < kQueries; ++q) {
+        auto query = read<Floats>(queries + q * dim + d);
+        offsets[q] += query * zero;
+        write(scratch + q * dim + d, query * unit);
+      }
+    }
+    auto count = least(kGroup, tokens - first);
+    auto* codes = reinterpret_cast<const std::uint8_t*>(keys.data) + first * (dim / 2);
+    products<kQueries>(Int4Rows{codes, dim}, count, scratch, scores + first, stride);
+    for (std::size_t q = 0; q < kQueries; ++q) {
+      auto offset = sum_of(offsets[q]);
+      for (std::size_t t = first; t < first + count; ++t) scores[q * stride + t] += offset;
+    }
+  }
 }
 
 // Scores of up to kBatch rows of queries.
 template <std::size_t kQueries>
 void score(Format format, Head keys, std::size_t tokens, const float* queries, std::size_t dim,
-           float* scratch, float* scores) {
-  if (format != Format::kInt4Groups) {
-    with_rows(format, keys.data, dim,
-              [&](auto rows) { products_of<kQueries>(rows, tokens, queries, dim, scores); });
-    if (format != Format::kInt8) return;
-    for (std::size_t q = 0; q < kQueries; ++q) {
-      for (std::size_t t = 0; t < tokens; ++t) scores[q * kTile + t] *= row_unit(keys.scales, t);
-    }
-    return;
+           float* scratch, float* scores, std::size_t stride) {
+  if (format == Format::kInt4Groups) {
+    return score_groups<kQueries>(keys, tokens, queries, dim, scratch, scores, stride);
   }
-  // Units and numbers of code 0 are the same for all tokens of a group: they go to the queries.
-  for (std::size_t first = 0; first < tokens; first += kGroup) {
-    auto* units = keys.scales + first / kGroup * (4 * dim);
-    float offsets[kQueries];
-    for (std::size_t q = 0; q < kQueries; ++q) {
-      float offset = 0;
-      for (std::size_t d = 0; d < dim; ++d) {
-        auto range = range_at(units, units + 2 * dim, d);
-        offset += queries[q * dim + d] * range.zero;
-        scratch[q * dim + d] = queries[q * dim + d] * range.unit;
-      }
-      offsets[q] = offset;
-    }
-    auto count = least(kGroup, tokens - first);
-    auto* codes = reinterpret_cast<const std::uint8_t*>(keys.data) + first * (dim / 2);
-    products_of<kQueries>(Int4Rows{codes, dim}, count, scratch, dim, scores + first);
-    for (std::size_t q = 0; q < kQueries; ++q) {
-      for (std::size_t t = first; t < first + count; ++t) scores[q * kTile + t] += offsets[q];
-    }
+  with_rows(format, keys.data, dim,
+            [&](auto rows) { products<kQueries>(rows, tokens, queries, scores, stride); });
+  if (format != Format::kInt8) return;
+  for (std::size_t q = 0; q < kQueries; ++q) {
+    for (std::size_t t = 0; t < tokens; ++t) scores[q * stride + t] *= row_unit(keys.scales, t);
   }
 }
 
@@ -112,20 +148,19 @@ struct Weighted {
   const float* weights;
   float* sums;
   float factor;  // for the sums of earlier tiles
-  float offset;  // added to every dimension
 };
 
 template <std::size_t kPairs, std::size_t kVectors, class ValueRows>
-inline void add_tile(const ValueRows& values, std::size_t tokens, std::size_t d,
+inline void add_rows(const ValueRows& values, std::size_t first, std::size_t last, std::size_t d,
                      const Weighted* pairs) {
   Floats sums[kPairs][kVectors];
   for (std::size_t p = 0; p < kPairs; ++p) {
     for (std::size_t v = 0; v < kVectors; ++v) {
-      auto before = read<Floats>(pairs[p].sums + d + v * kLanes);
-      sums[p][v] = before * pairs[p].factor + pairs[p].offset;
+      sums[p][v] = read<Floats>(pairs[p].sums + d + v * kLanes);
     }
   }
-  for (std::size_t t = 0; t < tokens; ++t) {
+  for (auto t = first; t < last; ++t) {
+    if (kPairs > 2 && d == 0) fetch(values.address(t), values.bytes());
     Floats value[kVectors];
     for (std::size_t v = 0; v < kVectors; ++v) value[v] = values.at(t, d + v * kLanes);
     for (std::size_t p = 0; p < kPairs; ++p) {
@@ -140,35 +175,61 @@ inline void add_tile(const ValueRows& values, std::size_t tokens, std::size_t d,
 
 // As many vectors at a time as half of the registers hold.
 template <std::size_t kPairs, std::size_t kVectors, class ValueRows>
-inline void add_from(const ValueRows& values, std::size_t tokens, std::size_t dim, std::size_t d,
+inline void add_from(const ValueRows& values, std::size_t first, std::size_t last, std::size_t d,
                      const Weighted* pairs) {
-  for (; d + kVectors * kLanes <= dim; d += kVectors * kLanes) {
-    add_tile<kPairs, kVectors>(values, tokens, d, pairs);
+  for (; d + kVectors * kLanes <= values.dim; d += kVectors * kLanes) {
+    add_rows<kPairs, kVectors>(values, first, last, d, pairs);
   }
-  if constexpr (kVectors > 1) add_from<kPairs, kVectors / 2>(values, tokens, dim, d, pairs);
+  if constexpr (kVectors > 1) add_from<kPairs, kVectors / 2>(values, first, last, d, pairs);
+}
+
+// Weights times the units of rows; returns the sum of weights times the numbers of code 0.
+inline float scale_weights(Format format, const char* scales, std::size_t tokens,
+                           const float* weights, float* scaled) {
+  if (format == Format::kInt8) {
+    for (std::size_t t = 0; t < tokens; ++t) scaled[t] = weights[t] * row_unit(scales, t);
+    return 0;
+  }
+  Floats offsets{};
+  std::size_t t = 0;
+  for (; t + kLanes <= tokens; t += kLanes) {
+    auto ranges = read<Words>(scales + 4 * t);  // the unit is the lower half
+    auto weight = read<Floats>(weights + t);
+    offsets += weight * reinterpret_cast<Floats>(ranges & 0xffff0000);
+    write(scaled + t, weight * reinterpret_cast<Floats>(ranges << 16));
+  }
+  auto offset = sum_of(offsets);
+  for (; t < tokens; ++t) {
+    auto range = row_range(scales, t);
+    scaled[t] = weights[t] * range.unit;
+    offset += weights[t] * range.zero;
+  }
+  return offset;
 }
 
 template <std::size_t kPairs>
 void add_values(Format format, Head values, std::size_t tokens, std::size_t dim, float* scratch,
-                Weighted* pairs) {
-  if (format == Format::kInt8 || format == Format::kInt4) {
-    for (std::size_t p = 0; p < kPairs; ++p) {
-      auto* scaled = scratch + p * kTile;
-      float offset = 0;
-      for (std::size_t t = 0; t < tokens; ++t) {
-        auto range = format == Format::kInt8 ? Range{row_unit(values.scales, t), 0}
-                                             : row_range(values.scales, t);
-        scaled[t] = pairs[p].weights[t] * range.unit;
-        offset += pairs[p].weights[t] * range.zero;
-      }
+                std::size_t stride, Weighted* pairs) {
+  for (std::size_t p = 0; p < kPairs; ++p) {
+    float offset = 0;
+    if (format == Format::kInt8 || format == Format::kInt4) {
+      auto* scaled = scratch + p * stride;
+      offset = scale_weights(format, values.scales, tokens, pairs[p].weights, scaled);
       pairs[p].weights = scaled;
-      pairs[p].offset = offset;
+    }
+    for (std::size_t d = 0; d < dim; d += kLanes) {
+      write(pairs[p].sums + d, read<Floats>(pairs[p].sums + d) * pairs[p].factor + offset);
     }
   }
   constexpr std::size_t kMost = kRegisters / 2 / kPairs;
   constexpr std::size_t kVectors = kMost >= 8 ? 8 : kMost >= 4 ? 4 : kMost >= 2 ? 2 : 1;
-  with_rows(format, values.data, dim,
-            [&](auto rows) { add_from<kPairs, kVectors>(rows, tokens, dim, 0, pairs); });
+  // Of 32 rows the second half of the dimensions is read from the nearest cache.
+  const auto run = kVectors * kLanes < dim ? 32 : tokens;
+  with_rows(format, values.data, dim, [&](auto rows) {
+    for (std::size_t t = 0; t < tokens; t += run) {
+      add_from<kPairs, kVectors>(rows, t, least(tokens, t + run), 0, pairs);
+    }
+  });
 }
 
 template <template <std::size_t> class Function, class... Arguments>
@@ -187,15 +248,15 @@ inline void with_count(std::size_t count, Arguments... arguments) {
 template <std::size_t kCount>
 struct Score {
   static void call(Format format, Head keys, std::size_t tokens, const float* queries,
-                   std::size_t dim, float* scratch, float* scores) {
-    score<kCount>(format, keys, tokens, queries, dim, scratch, scores);
+                   std::size_t dim, float* scratch, float* scores, std::size_t stride) {
+    score<kCount>(format, keys, tokens, queries, dim, scratch, scores, stride);
   }
 };
 template <std::size_t kCount>
 struct AddValues {
   static void call(Format format, Head values, std::size_t tokens, std::size_t dim, float* scratch,
-                   Weighted* pairs) {
-    add_values<kCount>(format, values, tokens, dim, scratch, pairs);
+                   std::size_t stride, Weighted* pairs) {
+    add_values<kCount>(format, values, tokens, dim, scratch, stride, pairs);
   }
 };
 
@@ -203,10 +264,14 @@ struct AddValues {
 class Tiles {
  public:
   Tiles(const Part& part, const Sums& sums)
-      : part_(part), shape_(*part.shape), sums_(sums), rows_(shape_.scores * shape_.queries) {
+      : part_(part),
+        shape_(*part.shape),
+        sums_(sums),
+        rows_(shape_.scores * shape_.queries),
+        stride_(tile_tokens(shape_)) {
     queries_ = sums.scratch;
     scores_ = queries_ + rows_ * shape_.dim;
-    factors_ = scores_ + rows_ * kTile;
+    factors_ = scores_ + rows_ * stride_;
     spare_ = factors_ + rows_;
     key_ = part.membership->key + part.request * shape_.scores;
     score_ = part.membership->score + part.request * shape_.heads;
@@ -225,7 +290,9 @@ class Tiles {
       auto last = first + static_cast<std::size_t>(segment.tokens);
       auto begin = first > part_.begin ? first : part_.begin;
       auto end = least(last, part_.end);
-      for (auto t = begin; t < end; t += kTile) tile(segment, t - first, t, least(kTile, end - t));
+      for (auto t = begin; t < end; t += stride_) {
+        tile(segment, t - first, t, least(stride_, end - t));
+      }
       first = last;
     }
     copy_shared();
@@ -249,7 +316,7 @@ class Tiles {
   void tile(const Segment& segment, std::size_t row, std::size_t token, std::size_t tokens) {
     score_tile(segment, row, tokens);
     for (std::size_t i = 0; i < rows_; ++i) {
-      auto* scores = scores_ + i * kTile;
+      auto* scores = scores_ + i * stride_;
       mask(scores, i % shape_.queries, token, tokens);
       factors_[i] = exponentials(scores, tokens, sums_.maximum[i], sums_.total[i]);
     }
@@ -265,7 +332,7 @@ class Tiles {
       for (auto i = s * shape_.queries; i < next * shape_.queries; i += kBatch) {
         with_count<Score>(least(kBatch, next * shape_.queries - i), segment.keys.format, keys,
                           tokens, queries_ + i * shape_.dim, shape_.dim, spare_,
-                          scores_ + i * kTile);
+                          scores_ + i * stride_, stride_);
       }
       s = next;
     }
@@ -300,7 +367,7 @@ class Tiles {
       std::size_t count = 0;
       auto add = [&] {
         with_count<AddValues>(count, segment.values.format, values, tokens, shape_.dim, spare_,
-                              pairs);
+                              stride_, pairs);
         count = 0;
       };
       for (auto h = v * group; h < (v + 1) * group; ++h) {
@@ -308,7 +375,7 @@ class Tiles {
         for (std::size_t i = 0; i < shape_.queries; ++i) {
           auto score = static_cast<std::size_t>(score_[h]) * shape_.queries + i;
           auto* sums = sums_.values + (h * shape_.queries + i) * shape_.dim;
-          pairs[count] = {scores_ + score * kTile, sums, factors_[score], 0};
+          pairs[count] = {scores_ + score * stride_, sums, factors_[score]};
           if (++count == kBatch) add();
         }
       }
@@ -329,10 +396,11 @@ class Tiles {
   const Shape& shape_;
   Sums sums_;
   std::size_t rows_;
+  std::size_t stride_;  // tokens of a tile
   float* queries_;
   float* scores_;
   float* factors_;
-  float* spare_;  // kBatch rows of dim and kTile
+  float* spare_;  // kBatch rows of dim or of a tile
   const std::int32_t* key_;
   const std::int32_t* score_;
 };

@@ -16,25 +16,50 @@ using headrace::HEADRACE_ISA::widen;
 
 inline constexpr std::size_t kMostDimensions = 512;
 
-// kDimension of row(i) at d, a multiple of kDimensions: `read` gives kLanes of them from `lane` on.
+// Rows of one head. `at` gives kLanes numbers of a row; they are read kStep dimensions at a time,
+// so that it is known while compiling which half of the bytes has a code of 4 bits.
 struct Float32Rows {
+  static constexpr bool kCodes = false;
+  static constexpr std::size_t kStep = kDimensions;
   const float* data;
   std::size_t dim;
+  std::size_t bytes() const { return 4 * dim; }
+  const char* address(std::size_t row) const {
+    return reinterpret_cast<const char*>(data) + row * bytes();
+  }
   Floats at(std::size_t row, std::size_t d) const { return read<Floats>(data + row * dim + d); }
 };
 struct BFloat16Rows {
+  static constexpr bool kCodes = false;
+  static constexpr std::size_t kStep = kDimensions;
   const std::uint16_t* data;
   std::size_t dim;
+  std::size_t bytes() const { return 2 * dim; }
+  const char* address(std::size_t row) const {
+    return reinterpret_cast<const char*>(data) + row * bytes();
+  }
   Floats at(std::size_t row, std::size_t d) const { return widen_bfloat16(data + row * dim + d); }
 };
 struct Int8Rows {
+  static constexpr bool kCodes = true;
+  static constexpr std::size_t kStep = kDimensions;
   const std::int8_t* data;
   std::size_t dim;
+  std::size_t bytes() const { return dim; }
+  const char* address(std::size_t row) const {
+    return reinterpret_cast<const char*>(data) + row * bytes();
+  }
   Floats at(std::size_t row, std::size_t d) const { return widen_int8(data + row * dim + d); }
 };
 struct Int4Rows {
+  static constexpr bool kCodes = true;
+  static constexpr std::size_t kStep = 2 * kDimensions;
   const std::uint8_t* data;
   std::size_t dim;
+  std::size_t bytes() const { return dim / 2; }
+  const char* address(std::size_t row) const {
+    return reinterpret_cast<const char*>(data) + row * bytes();
+  }
   Floats at(std::size_t row, std::size_t d) const {
     auto* bytes = data + row * (dim / 2) + d / 32 * 16 + d % 16;
     return d & 16 ? widen_int4<true>(bytes) : widen_int4<false>(bytes);
