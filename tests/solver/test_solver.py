@@ -98,6 +98,7 @@ def test_an_indicator_refuses_variables_without_bounds() -> None:
         model.add_indicators(switch, np.zeros(1, int), x, -1.0, lower=-5.0)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("limits", "stop"),
     [
@@ -114,6 +115,7 @@ def test_a_limit_is_a_result(limits: dict, stop: Stop) -> None:
     assert found.gap > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("limits", [{"nodes": 5}, {"work": 200}])
 def test_counted_limits_give_equal_results(limits: dict) -> None:
     first, second = (solve(knapsack(3), Parameters(seed=7, **limits)) for _ in range(2))

@@ -66,6 +66,7 @@ def _settings(draw: st.DrawFn, collective: Collective) -> Request:
     return Request(topology, collective, groups=groups, root=root, max_chunks=chunks)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("collective", STANDARD)
 def test_every_generator_makes_correct_programs(collective: Collective) -> None:
     served: set[str] = set()

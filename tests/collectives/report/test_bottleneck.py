@@ -22,6 +22,7 @@ TOPOLOGIES = [
 ]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("topology", TOPOLOGIES, ids=lambda topology: topology.name)
 @pytest.mark.parametrize("collective", STANDARD)
 def test_no_cut_is_slower_than_the_bound(topology: Topology, collective: Collective) -> None:

@@ -13,6 +13,7 @@ from tests.conformance.launch import outputs, ranks
 JOB = Path(__file__).with_name("descriptors_job.py")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("short", ["0", "1", "0,1"])
 def test_the_limit_of_open_files_is_an_error_at_every_rank(short: str) -> None:
     with ranks(2, JOB, short) as processes:

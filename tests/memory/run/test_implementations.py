@@ -69,6 +69,7 @@ def test_what_there_is() -> None:
     assert set(ways) == {"in place", "from input in place", "from signs in place"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_steps_equal_eager_ones(case: str) -> None:
     model, inputs, captured = captured_case(case)
@@ -82,6 +83,7 @@ def test_steps_equal_eager_ones(case: str) -> None:
         assert_trains_alike(run, model, partial(eager, *inputs), eager, steps=2)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", ["convolutional", "residual"])
 def test_the_measured_peak_is_the_simulated_one(case: str) -> None:
     model, inputs, _ = captured_case(case)
@@ -146,6 +148,7 @@ def language_case() -> tuple[Language, tuple[torch.Tensor, torch.Tensor]]:
     return Language(), torch.randint(400, (2, 4, 32)).unbind()  # pyright: ignore
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ways", [("in 4 chunks",) * 2, ("with gradients in 4 chunks",) * 2])
 def test_a_loss_in_chunks_needs_the_memory_of_a_chunk(ways: tuple[str, str]) -> None:
     """The second way overwrites an intermediate of the forward pass in the backward pass."""

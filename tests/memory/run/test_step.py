@@ -39,6 +39,7 @@ def schedules(graph: Graph) -> dict[str, Schedule]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_steps_equal_eager_ones(case: str) -> None:
     torch.manual_seed(7)
@@ -52,6 +53,7 @@ def test_steps_equal_eager_ones(case: str) -> None:
         assert_trains_alike(run, model, partial(eager, *inputs), eager)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_measured_peak_is_the_simulated_one(case: str) -> None:
     torch.manual_seed(7)

@@ -15,6 +15,7 @@ from tests.collectives.run.torch import compared_job
 from tests.conformance.launch import outputs, ranks, results
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("asking", ["012", "1"])
 def test_every_rank_raises(asking: str) -> None:
     script = Path(compared_job.__file__)
