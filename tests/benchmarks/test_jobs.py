@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.jobs import WHERE, emit, jobs_output
 from headrace.testbed import Testbed, TestbedSpec
+from tests.waiting import JOB_S
 
 SPEC = TestbedSpec.from_table(
     {"name": "jobs", "defaults": {"host_rate": "1gbit"}, "racks": [{"hosts": 2}]}
@@ -42,7 +43,7 @@ def run(folder: Path, code: int) -> tuple[list[dict], list[dict]]:
             (0, 1),
             env=WHERE,
             on_event=events.append,
-            timeout_s=30,
+            timeout_s=JOB_S,
         )
     return lines, events
 

@@ -7,6 +7,7 @@ from headrace.memory.plan.phases import PHASES
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import plain_schedule
 from tests.memory.graphs import chain
+from tests.waiting import ENDLESS_S
 
 
 def test_losses_are_relative_to_all_phases_and_lost_plans_are_counted() -> None:
@@ -35,7 +36,7 @@ def test_losses_are_relative_to_all_phases_and_lost_plans_are_counted() -> None:
 def test_the_least_budget_has_a_plan_and_one_below_it_has_none() -> None:
     graph = chain(9, resident=100)
     plain_bytes = verify(graph, plain_schedule(graph)).peak_bytes
-    least = least_budget(graph, plain_bytes, PHASES, seed=0, seconds=60.0)
-    assert planned(graph, least, PHASES, seed=0, seconds=60.0) is not None
+    least = least_budget(graph, plain_bytes, PHASES, seed=0, seconds=ENDLESS_S)
+    assert planned(graph, least, PHASES, seed=0, seconds=ENDLESS_S) is not None
     step = (plain_bytes - graph.resident_bytes) // 2**6 + 1
-    assert planned(graph, least - 2 * step, PHASES, seed=0, seconds=60.0, gap=1.0) is None
+    assert planned(graph, least - 2 * step, PHASES, seed=0, seconds=ENDLESS_S, gap=1.0) is None

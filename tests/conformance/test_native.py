@@ -26,6 +26,7 @@ from headrace.executor import Executor
 from tests.collectives.plan.template_cases import serves
 from tests.conformance.groups import each, group
 from tests.tiers import case
+from tests.waiting import HANG_S
 
 RANKS = (1, 2, 3, 5, 8)
 SIZES = (0, 1, 13, 30_011)
@@ -140,7 +141,7 @@ def run_collective(
         rows = [(buffer.ctypes.data + i * side, block, blocks, demand.chunks) for i in range(sides)]
         loaded = executor.load(program, proof)
         arithmetic = (DataType[dtype], combining(operator), operator == "avg")
-        executor.run(executor.prepare(loaded, rows, *arithmetic, deadline_s=30.0))
+        executor.run(executor.prepare(loaded, rows, *arithmetic, deadline_s=HANG_S))
 
     each(executors, one)
 

@@ -15,7 +15,7 @@ from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
 from tests.conformance import warm
 from tests.conformance.launch import environment
 from tests.testbed.conftest import assert_gone
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, JOB_S
 
 JOB = """
 import sys, torch, torch.distributed as dist, headrace.torch
@@ -113,7 +113,7 @@ def test_jobs_of_either_family(
             [0, 1, 2],
             env=kept,
             on_line=lambda rank, line: lines.append(line),
-            timeout_s=90,
+            timeout_s=JOB_S,
         )
     assert codes == [0, 0, 0], lines
     for name in ("tcp", "tcp6"):

@@ -25,6 +25,7 @@ from headrace.errors import TopologyError
 from headrace.topology import BYTES_PER_MB, Link, SharedCapacity, Topology, transposed
 from headrace.topology.presets import dgx1
 from headrace.topology.symmetry import translations
+from tests.waiting import ENDLESS_S
 
 ENGINE = NativeSearch()
 CARRYING = (
@@ -219,7 +220,7 @@ def test_an_interrupted_search_hands_over_the_best_so_far() -> None:
 @pytest.mark.usefixtures("interrupt_soon")
 @pytest.mark.parametrize("collective", [Collective.ALLGATHER, Collective.ALLREDUCE])
 def test_an_interrupted_match_is_a_match(collective: Collective) -> None:
-    found = match(dgx1(), collective, 1 << 20, ENGINE, effort="thorough", max_seconds=60)
+    found = match(dgx1(), collective, 1 << 20, ENGINE, effort="thorough", max_seconds=ENDLESS_S)
     assert found.interrupted
     assert not found.struck
     verify(lower(realize(found.demand, found.sends)))

@@ -14,6 +14,7 @@ from headrace.collectives.plan.verify import verify
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import InputError
 from headrace.topology import presets, without_local_alpha
+from tests.waiting import ENDLESS_S
 
 ENGINE = NativeSearch()
 MB = 1_000_000
@@ -74,7 +75,15 @@ def test_the_switch_is_filled() -> None:
 def test_equal_arguments_give_equal_results() -> None:
     topology = perturbed(presets.ndv2_taccl_1mb(1), 4)
     one, two = (
-        match(topology, Collective.ALLGATHER, MB, ENGINE, effort="quick", max_seconds=60, seed=9)
+        match(
+            topology,
+            Collective.ALLGATHER,
+            MB,
+            ENGINE,
+            effort="quick",
+            max_seconds=ENDLESS_S,
+            seed=9,
+        )
         for _ in range(2)
     )
     assert (one.demand, one.total_us) == (two.demand, two.total_us)

@@ -32,9 +32,10 @@ from headrace.solver import Parameters, Proved
 from headrace.topology import Topology, presets, transposed
 from tests.collectives.plan.tiny import problem_on, random_topology, trees_of
 from tests.solver.oracle import violation
+from tests.waiting import ENDLESS_S
 
 HANGING = Path(__file__).parents[5] / "benchmarks" / "synthesis" / "hang.topology"
-EXACT = Parameters(gap=0.0, limit_s=30.0)
+EXACT = Parameters(gap=0.0, limit_s=ENDLESS_S)
 
 
 def tree_array(problem: RouteProblem, parents: dict[tuple[int, int], int]) -> np.ndarray:

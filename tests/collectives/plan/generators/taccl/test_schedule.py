@@ -36,8 +36,9 @@ from headrace.topology import presets
 from tests.collectives.plan.generators.taccl.test_order import check
 from tests.collectives.plan.tiny import problem_on, random_topology
 from tests.solver.oracle import violation
+from tests.waiting import ENDLESS_S
 
-EXACT = Parameters(gap=0.0, limit_s=30.0)
+EXACT = Parameters(gap=0.0, limit_s=ENDLESS_S)
 
 
 def runs(count: int) -> list[list[tuple[int, int]]]:
