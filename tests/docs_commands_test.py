@@ -113,7 +113,8 @@ PAGES = {
     "export": Page(
         commands=(
             "topology preset ndv2_taccl_1mb --nodes 1 -o cluster.topology",
-            "collectives synthesize cluster.topology --collective allreduce --size 1050624 -o plan",
+            "collectives synthesize cluster.topology --collective allreduce --size 1050624 -o plan"
+            " --effort quick",
             "collectives plan cluster.topology --collective allgather -o book",
         ),
     ),

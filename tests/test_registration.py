@@ -21,7 +21,7 @@ ORDERS = (
 )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("autoload", ["1", "0"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_any_order_of_imports_registers_the_backend(order: str, autoload: str) -> None:

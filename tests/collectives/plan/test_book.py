@@ -153,6 +153,7 @@ def with_entry(book: PlanBook, index: int, **changes: Any) -> PlanBook:
     )
 
 
+@pytest.mark.sampled(6)
 # entries: 0 is the one of all_to_all, 1 the first of allgather, the last one of scatter from 3
 @pytest.mark.parametrize(
     ("index", "changes", "message"),

@@ -63,6 +63,7 @@ def started_us(program: Program, topology: Topology) -> tuple[float, np.ndarray]
     return found.total_us, found.start_us[sent][first]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("collective", COMBINING)
 def test_the_prediction_is_that_of_the_program(collective: Collective, whole: bool) -> None:
@@ -84,6 +85,7 @@ def test_the_prediction_is_that_of_the_program(collective: Collective, whole: bo
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("collective", COMBINING)
 def test_whatever_arrivals_are_claimed_the_program_is_proven(collective: Collective) -> None:
     """They order contributions only: cause and effect stay as they are."""

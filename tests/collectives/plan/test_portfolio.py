@@ -36,6 +36,7 @@ def two_racks(order: tuple[int, ...] | None = None) -> Topology:
     return racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6, rank_order=order)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (3, 1, 0, 2)])
 @pytest.mark.parametrize(("total_bytes", "least"), [(16 * MIB, 0.99), (4 * MIB, 0.98)])
 def test_allreduce_across_racks_is_near_the_bound_in_every_rank_order(
@@ -45,6 +46,7 @@ def test_allreduce_across_racks_is_near_the_bound_in_every_rank_order(
     assert plan.bound.total_us / plan.predicted_us > least
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("collective", STANDARD)
 def test_every_collective_is_planned_and_within_its_bound(collective: Collective) -> None:
     for topology in (two_racks(), uniform(3), uniform(1), racks_uneven()):

@@ -37,6 +37,7 @@ def test_a_shared_capacity_is_held_by_one_message_at_a_time() -> None:
     assert list(zip(start.tolist(), finish.tolist(), strict=True)) == [(0, 31), (31, 47), (47, 63)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("model", [FULL, EXECUTOR], ids=lambda model: model.name)
 @pytest.mark.parametrize("collective", STANDARD)
 def test_every_send_of_any_plan_is_told(collective: Collective, model: CostModel) -> None:

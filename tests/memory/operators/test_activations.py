@@ -35,6 +35,7 @@ def sample(
     return x.requires_grad_()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_relu_is_exact_from_input_signs_and_in_place(dtype: torch.dtype) -> None:
     for shape in SHAPES:
@@ -48,6 +49,7 @@ def test_relu_is_exact_from_input_signs_and_in_place(dtype: torch.dtype) -> None
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "activation",
     [nn.ReLU6(), nn.LeakyReLU(0.1), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Hardtanh(-2.0, 4.0)],
@@ -63,6 +65,7 @@ def test_other_activations_are_exact(activation: nn.Module) -> None:
             assert found["from output in place"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("kind", [nn.Softmax, nn.LogSoftmax])
 def test_gradients_of_softmax_are_in_place_along_rows(

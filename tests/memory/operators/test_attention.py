@@ -116,6 +116,7 @@ def fused(count: int) -> Any:
     return rewrite
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind", ["plain", "scaled first", "filled", "added", "heads", "transposed"]
 )

@@ -151,6 +151,7 @@ def test_changed_modules_are_captured_again() -> None:
         changed(lambda each: doubling(each[3]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "model",
     [

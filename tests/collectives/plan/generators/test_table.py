@@ -21,6 +21,7 @@ from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import HeadraceError
 from headrace.topology import Topology
 from headrace.topology.presets import fat_tree, ndv2, torus
+from tests.tiers import Sample
 
 MB = 1_000_000
 TOPOLOGIES = (ndv2(nodes=1), torus((2, 2)), fat_tree((2, 2)))
@@ -66,14 +67,14 @@ def _bound(topology: Topology, program: Program) -> float:
 SERVES_EVERYTHING = {"matching", "sketches"}
 
 
-def test_some_serve_everything_everywhere() -> None:
+def test_some_serve_everything_everywhere(sample: Sample) -> None:
     for row in SEARCH_GENERATORS:
         if row.name in SERVES_EVERYTHING:
-            for collective in STANDARD:
+            for collective in sample.of(STANDARD, 3):
                 assert programs(row, TOPOLOGIES[1], collective), (row.name, collective)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_equal_seeds_give_equal_programs(row: Generator) -> None:
     method = Method(model=FULL, engine=NativeSearch(), effort="quick", seed=11)
@@ -90,6 +91,7 @@ def test_equal_seeds_give_equal_programs(row: Generator) -> None:
         assert served
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("engine", [None, NativeSearch()], ids=["without", "engine"])
 @pytest.mark.parametrize("row", SEARCH_GENERATORS, ids=lambda row: row.name)
 def test_given_chunks_are_made_or_refused(row: Generator, engine: NativeSearch | None) -> None:
@@ -118,8 +120,10 @@ def planned(index: int, collective: Collective, everyone: bool, seed: int = 0) -
 @pytest.mark.parametrize(
     "collective", [Collective.ALLGATHER, Collective.ALLREDUCE, Collective.ALL_TO_ALL]
 )
-def test_searching_is_never_worse_than_the_best_template(collective: Collective) -> None:
-    for index in range(len(TOPOLOGIES)):
+def test_searching_is_never_worse_than_the_best_template(
+    collective: Collective, sample: Sample
+) -> None:
+    for index in sample.of(range(len(TOPOLOGIES)), 2):
         best = planned(index, collective, everyone=True)
         try:
             template = planned(index, collective, everyone=False)

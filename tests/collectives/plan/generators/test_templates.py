@@ -20,6 +20,7 @@ from tests.collectives.plan.template_cases import SERVES, serves, variants
 TWO_RACKS = ((0, 2), (1, 3))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("name", SERVES)
 def test_delivers(name: str, ranks: int) -> None:
