@@ -33,6 +33,10 @@ inline void multiply(const KeyRows& keys, std::size_t first, std::size_t count,
                      const float* queries, float* scores, std::size_t stride) {
   constexpr bool kFetched = KeyRows::kCodes && kQueries > 1;
   constexpr std::size_t kRows = !kFetched ? 1 : kTokens < 4 ? kTokens : 4;  // read side by side
+  // Sums of a row: with a single one, additions that wait for each other keep loads waiting, too.
+  constexpr std::size_t kChains = !kFetched && kQueries == 1 ? 2 : 1;
+  constexpr std::size_t kStepVectors = KeyRows::kStep / kLanes;
+  constexpr std::size_t kUnrolled = kChains > kStepVectors ? kChains : kStepVectors;
   Floats sums[kLanes]{};
 #pragma GCC unroll 16
   for (std::size_t t = 0; t < kTokens; t += kRows) {
@@ -41,20 +45,30 @@ inline void multiply(const KeyRows& keys, std::size_t first, std::size_t count,
       rows[r] = first + (t + r < count ? t + r : count - 1);
       if constexpr (kFetched) fetch(keys.address(rows[r]), keys.bytes());
     }
-    Floats products[kQueries][kRows]{};
-    for (std::size_t d = 0; d < keys.dim; d += KeyRows::kStep) {
-#pragma GCC unroll 8
-      for (std::size_t v = d; v < d + KeyRows::kStep; v += kLanes) {
-        Floats key[kRows];
-        for (std::size_t r = 0; r < kRows; ++r) key[r] = keys.at(rows[r], v);
-        for (std::size_t q = 0; q < kQueries; ++q) {
-          auto query = read<Floats>(queries + q * keys.dim + v);
-          for (std::size_t r = 0; r < kRows; ++r) products[q][r] += key[r] * query;
-        }
+    Floats products[kQueries][kRows][kChains]{};
+    auto add = [&](std::size_t d, std::size_t chain) {
+      Floats key[kRows];
+      for (std::size_t r = 0; r < kRows; ++r) key[r] = keys.at(rows[r], d);
+      for (std::size_t q = 0; q < kQueries; ++q) {
+        auto query = read<Floats>(queries + q * keys.dim + d);
+        for (std::size_t r = 0; r < kRows; ++r) products[q][r][chain] += key[r] * query;
       }
+    };
+    std::size_t d = 0;
+    for (; d + kUnrolled * kLanes <= keys.dim; d += kUnrolled * kLanes) {
+#pragma GCC unroll 8
+      for (std::size_t v = 0; v < kUnrolled; ++v) add(d + v * kLanes, v % kChains);
+    }
+    for (; d < keys.dim; d += KeyRows::kStep) {
+#pragma GCC unroll 8
+      for (std::size_t v = 0; v < KeyRows::kStep; v += kLanes) add(d + v, 0);
     }
     for (std::size_t q = 0; q < kQueries; ++q) {
-      for (std::size_t r = 0; r < kRows; ++r) sums[q * kTokens + t + r] = products[q][r];
+      for (std::size_t r = 0; r < kRows; ++r) {
+        auto& chains = products[q][r];
+        for (std::size_t c = 1; c < kChains; ++c) chains[0] += chains[c];
+        sums[q * kTokens + t + r] = chains[0];
+      }
     }
   }
   float lanes[kLanes];
