@@ -21,7 +21,8 @@ from headrace.memory.plan.solution import Solution, SolveLimits
 from headrace.memory.plan.solve import solve_schedule
 
 SECTION = "phases"
-COMPLETE = "all phases"
+COMPLETE, REPEATED = "all phases", "all phases, again"
+"""Rows with all phases. The second shows what two equal runs differ by: limits are in seconds."""
 _BISECTIONS = 6
 """Of the least budget, from a plain run's peak down to the resident bytes."""
 
@@ -61,7 +62,7 @@ def measure(report: Report, *, quick: bool) -> None:
             continue
         steps = Steps.of(workload)
         for seed in sizes.seeds:
-            for without in (COMPLETE, *(phase.name for phase in PHASES)):
+            for without in (COMPLETE, REPEATED, *(phase.name for phase in PHASES)):
                 key = f"{workload.name} {seed} {without}"
                 if key not in kept.rows:
                     kept.add(key, _row(steps, seed, without, sizes))
@@ -71,7 +72,8 @@ def measure(report: Report, *, quick: bool) -> None:
         "phases: without one of them, in equal seconds. time: mean of the plans' times over those "
         "with all phases, less 1. gap: mean of what their gaps to the proven bound grow by; the "
         "relaxations prove bounds. least: the same of the least budget with a plan, by bisection. "
-        "lost: cells that have a plan with all phases and none without this one"
+        "lost: cells that have a plan with all phases and none without this one. A phase has an "
+        f"effect where its figures exceed those of '{REPEATED}'"
     )
     kept.clear()
 
@@ -122,14 +124,15 @@ def least_budget(
 
 
 def worths(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each phase: relative losses without it, over all networks and seeds."""
+    """Return a row for each phase: relative losses without it, over all networks and seeds.
+
+    The first is that of all phases, again.
+    """
     complete = {(row["network"], row["seed"]): row for row in rows if row["phases"] == COMPLETE}
     losses: list[dict[str, Any]] = []
-    for phase in PHASES:
+    for name in (REPEATED, *(phase.name for phase in PHASES)):
         pairs = [
-            (row, complete[row["network"], row["seed"]])
-            for row in rows
-            if row["phases"] == phase.name
+            (row, complete[row["network"], row["seed"]]) for row in rows if row["phases"] == name
         ]
         cells = [
             cell
@@ -143,7 +146,7 @@ def worths(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         leasts = [row["least_bytes"] / reference["least_bytes"] for row, reference in pairs]
         losses.append(
             {
-                "phase": phase.name,
+                "phase": name,
                 "time": _mean([time_us / complete_us - 1 for time_us, complete_us, *_ in compared]),
                 "gap": _mean([gap - complete_gap for *_, gap, complete_gap in compared]),
                 "least": _mean([least - 1 for least in leasts]),

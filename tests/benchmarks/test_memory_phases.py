@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.memory.phases import COMPLETE, least_budget, planned, worths
+from benchmarks.memory.phases import COMPLETE, REPEATED, least_budget, planned, worths
 from headrace.memory.plan.phases import PHASES
 from headrace.memory.plan.verify import verify
 from headrace.memory.schedule import plain_schedule
@@ -22,7 +22,10 @@ def test_losses_are_relative_to_all_phases_and_lost_plans_are_counted() -> None:
         for row, row_gaps, least in zip(rows, gaps, leasts, strict=True)
     ]
     rows += [{**rows[0], "phases": phase.name} for phase in PHASES[1:]]
-    first, *others = worths(rows)
+    rows.append({**rows[0], "phases": REPEATED, "times_us": [10.0, 22.0, None]})
+    again, first, *others = worths(rows)
+    assert again["phase"] == REPEATED
+    assert again["time"] == pytest.approx(0.05)
     assert first == {
         "phase": name,
         "time": pytest.approx(0.1),
