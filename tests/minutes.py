@@ -32,14 +32,14 @@ CAPABILITIES = ("collectives", "compression", "index", "memory")
 SHARED = "shared"
 BUDGETS = {
     "fast": {
-        ("collectives", SHARED): 9.0,
-        ("compression",): 2.5,
-        ("index",): 3.0,
-        ("memory",): 4.0,
+        ("collectives", SHARED): 4.5,
+        ("compression",): 0.7,
+        ("index",): 0.5,
+        ("memory",): 1.3,
     },
     "slow": {(*CAPABILITIES, SHARED): 60.0},
 }
-"""Minutes of some capabilities together, by tier."""
+"""Minutes of some capabilities together, by tier; a new one of the fast tier has 1.5 at most."""
 
 PROCESSORS = 2
 """That budgets are meant for."""

@@ -77,14 +77,14 @@ def test_a_test_is_of_its_folders_capability(nodeid: str, name: str) -> None:
 
 
 def test_budgets_are_of_processor_time_of_capabilities_together() -> None:
-    minutes = {"shared": (20.0, 5.5), "collectives": (30.0, 8.0)}
+    minutes = {"shared": (20.0, 3.0), "collectives": (30.0, 3.7)}
     assert summary("fast", minutes, 16.0) == [
-        "minutes of tests: collectives 30.0 (8.0 of processors), shared 20.0 (5.5 of processors); "
+        "minutes of tests: collectives 30.0 (3.7 of processors), shared 20.0 (3.0 of processors); "
         "native and Python together 16.0"
     ]
-    assert summary("fast", minutes | {"shared": (20.0, 5.6)}, 16.0)[1:] == [
-        "minutes of tests: collectives and shared 13.6 of processors, "
-        "more than 1.5 times the budget of 9"
+    assert summary("fast", minutes | {"shared": (20.0, 3.1)}, 16.0)[1:] == [
+        "minutes of tests: collectives and shared 6.8 of processors, "
+        "more than 1.5 times the budget of 4.5"
     ]
     assert summary("fast", {}, 0.25) == ["minutes of tests: none; native and Python together 0.2"]
     assert len(summary("slow", {"shared": (90.0, 90.0)}, 90.0)) == 1
@@ -111,5 +111,5 @@ def test_runs_are_summed_and_the_total_is_left(
     lines.append({"shared": [60.0, 1800.0]})
     seconds.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(["fast", str(seconds)]) == 1
-    assert "times the budget of 9" in capsys.readouterr().out
+    assert "times the budget of 4.5" in capsys.readouterr().out
     assert main(["slow", str(seconds)]) == 0
