@@ -73,13 +73,14 @@ def cycles(modules: Modules) -> list[list[str]]:
 
 def imports_into_capabilities(modules: Modules) -> list[tuple[str, str]]:
     """Return (importing module, inner module) wherever one goes past a capability's facade."""
+    imported = {name: list(imports(path, modules)) for name, path in modules.items()}
     found: list[tuple[str, str]] = []
     for capability in capabilities():
         inside = f"headrace.{capability}."
-        for name, path in modules.items():
+        for name, names in imported.items():
             if f"{name}.".startswith((inside, *(f"{other}." for other in OUTSIDE))):
                 continue
-            found += [(name, other) for other in imports(path, modules) if other.startswith(inside)]
+            found += [(name, other) for other in names if other.startswith(inside)]
     return found
 
 

@@ -28,7 +28,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"
     [
         pytest.param("gloo", "cpu", marks=pytest.mark.sampled(1)),
         pytest.param("headrace", "cpu", marks=pytest.mark.sampled(1)),
-        ("gloo", "double"),
+        pytest.param("gloo", "double", marks=pytest.mark.sampled(1)),
         pytest.param("headrace", "cuda", marks=gpu),
     ],
 )
