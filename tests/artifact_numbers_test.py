@@ -15,6 +15,15 @@ import pytest
 
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
+from headrace.attention import (
+    AttentionPlan,
+    AttentionProfile,
+    Choice,
+    Format,
+    LayerHeads,
+    LayerPlan,
+    LayerProfile,
+)
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.measure.pcie.probes import HardwareProbes, ProbeKind
 from headrace.collectives.plan.book import PlanBook, build_book
@@ -215,7 +224,49 @@ def orbit_plan(number: Number) -> OrbitPlan:
     )
 
 
+def attention_profile(number: Number) -> AttentionProfile:
+    heads = LayerHeads(query_heads=2, key_value_heads=1, dim=32)
+    pair = np.array([[number(0), number(1)], [number(1), number(0)]])
+    layer = LayerProfile(
+        heads=heads,
+        correlation=1 - pair,
+        correlation_beyond_first=1 - pair,
+        sample_correlation=1 - pair,
+        distance=pair,
+        output_error=pair,
+        uniformity=np.array([number(0), number(1)]),
+        changes=np.array([number(1), number(0)]),
+    )
+    return AttentionProfile(
+        layers=(layer, layer), model="a" * 64, text="b" * 64, samples=3, tokens=64
+    )
+
+
+def attention_plan(number: Number) -> AttentionPlan:
+    heads = LayerHeads(query_heads=4, key_value_heads=2, dim=32)
+    layer = LayerPlan(
+        heads=heads,
+        clusters=2,
+        key_heads=1,
+        representatives=(0, 1, 0, 1),
+        keys=Format.INT4,
+        values=Format.INT8,
+    )
+    own = Choice(name="own", share=number(1), added_loss=number(0), standard_error=number(0))
+    return AttentionPlan(
+        layers=(layer, layer),
+        model="a" * 64,
+        text="b" * 64,
+        element_bytes=2,
+        first_tokens=5,
+        frontier=(own,),
+        chosen="by hand",
+    )
+
+
 BUILDERS: dict[str, Callable[[Number], Any]] = {
+    "attention-profile": attention_profile,
+    "attention-plan": attention_plan,
     "topology": topology,
     "profile": profile,
     "plan": lambda number: book(number).entries[0].plan,

@@ -26,12 +26,13 @@ import pytest
 
 from tests.conformance import warm
 
-CAPABILITIES = ("collectives", "compression", "index", "memory")
+CAPABILITIES = ("attention", "collectives", "compression", "index", "memory")
 """Folders of `tests`; all other tests are of what capabilities share."""
 
 SHARED = "shared"
 BUDGETS = {
     "fast": {
+        ("attention",): 1.0,
         ("collectives", SHARED): 4.5,
         ("compression",): 0.7,
         ("index",): 0.5,

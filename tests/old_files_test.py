@@ -20,6 +20,8 @@ from tests.waiting import JOB_S
 WRITTEN = Path(__file__).parent / "golden" / "written"
 ROOT = Path(__file__).parent.parent
 DIGESTS = {
+    "attention-plan": "5402b405c5d35f51fd8fa162af6b46f3370593057999fa3d3943944d893f816f",
+    "attention-profile": "ab901e6090680d3de33755dca2b41c3bdc4a6f37f33fa2a1de54be92ff668914",
     "compression-plan": "de678f51ad222160738a409e60f03fb85b18c5142f98cb0e9fea4a3512bb3006",
     "compression-profile": "286e84317906cf6a179379df7a62f52cf70f367d2f0b262f5a5202ba9d8b63b9",
     "hardware-probes": "b00a46100bc28c5dbf3d68467771e2d3c2635d43d80da0a0cc8401fa185d1e5a",

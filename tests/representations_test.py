@@ -44,6 +44,7 @@ def test_plans_name_what_they_are_for() -> None:
         "memory-plan": ("65 B of 100 B", "24 runs of 18 operators"),
         "compression-plan": ("powersgd:4 during", "4.42 ms"),
         "index-plan": ("perfect", "best of 38"),
+        "attention-plan": ("4 of 8 heads represent", "35% of the cache's bytes"),
     }.items():
         artifact = artifact_io.load(WRITTEN / f"{kind}.headrace")
         assert_one_line(artifact_kinds()[kind].load(artifact, kind), *words)

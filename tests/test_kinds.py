@@ -33,6 +33,7 @@ def test_every_kind_is_written_with_the_registered_schema_and_loads() -> None:
 def test_keywords_of_the_package_name_every_capability() -> None:
     keywords = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["keywords"]
     by_capability = {
+        "attention": "key-value cache",
         "collectives": "collectives",
         "compression": "gradient compression",
         "index": "learned index",

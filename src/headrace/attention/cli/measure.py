@@ -1,0 +1,33 @@
+"""``headrace attention measure``: how alike the heads of a model are."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_model
+from headrace.cli.console import terminal, text_of
+from headrace.cli.options import output_option
+from headrace.cli.progress import progress
+from headrace.units import size
+
+
+def measure_command(
+    folder: FolderArgument,
+    output: Annotated[Path, output_option("File for the attention profile.")],
+    text: TextOption = None,
+    samples: Annotated[int, typer.Option(help="Of the text, at most.", min=1)] = 128,
+    tokens: Annotated[int, typer.Option(help="Of each sample.", min=16)] = 256,
+    dtype: TypeOption = "float32",
+) -> None:
+    """Measure which heads of a model look at the same tokens, and what sharing them changes."""
+    model, tokenizer = load_model(folder, dtype)
+    from headrace.attention.measure.likeness import measure_likeness
+    from headrace.attention.measure.text import digest, read_text, token_samples
+
+    source = read_text(text or ())
+    chosen = token_samples(tokenizer, source, samples, tokens)
+    with progress(terminal(stderr=True), visible=True) as report:
+        profile = measure_likeness(model, chosen, text=digest(source), progress=report)
+    profile.save(output, {"model": str(folder), "text": [str(path) for path in text or ()]})
+    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)

@@ -1,0 +1,58 @@
+"""Models and tokenizers in folders, and options about the text that they read."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.attention.errors import AttentionError
+from headrace.extras import require
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+FolderArgument = Annotated[
+    Path, typer.Argument(help="Folder of a model and its tokenizer, as Transformers saves them.")
+]
+TextOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--text",
+        help="File of text, any number of times.",
+        show_default="the documentation of Python's standard library",
+    ),
+]
+TypeOption = Annotated[
+    str, typer.Option("--dtype", help="Type of the weights: float32 or bfloat16.")
+]
+
+
+def load_model(folder: Path, dtype: str) -> "tuple[Module, Any]":
+    """Return a folder's model and tokenizer; nothing is downloaded.
+
+    Raises
+    ------
+    AttentionError : the folder has none that Transformers loads.
+    """
+    require("transformers", "attention", "compressing attention")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    types = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if dtype not in types:
+        raise AttentionError(f"--dtype is {dtype}, needs {' or '.join(types)}")
+    if not folder.is_dir():
+        raise AttentionError(f"{folder} is no folder: save a model there with save_pretrained")
+    logging.disable_progress_bar()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=types[dtype], local_files_only=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        with contextlib.suppress(IndexError):
+            error = str(error).splitlines()[0]
+        raise AttentionError(f"{folder}: Transformers cannot load it: {error}") from None
+    return model.eval(), tokenizer

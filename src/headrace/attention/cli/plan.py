@@ -1,0 +1,75 @@
+"""``headrace attention plan``: bits and heads of keys, by the loss that they add."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_model
+from headrace.attention.cli.show import plan_tables
+from headrace.attention.errors import AttentionError
+from headrace.attention.plan.plan import AttentionPlan
+from headrace.attention.profile import AttentionProfile
+from headrace.cli.console import terminal, text_of
+from headrace.cli.options import output_option
+from headrace.cli.progress import progress
+from headrace.units import size
+
+
+def plan_command(
+    folder: FolderArgument,
+    profile: Annotated[Path, typer.Option(help="By headrace attention measure.")],
+    output: Annotated[Path, output_option("File for the attention plan.")],
+    loss: Annotated[
+        float, typer.Option(help="That may be added, relative to the model's own.", min=0.0)
+    ] = 0.01,
+    text: TextOption = None,
+    tokens: Annotated[
+        int, typer.Option(help="Held-out tokens to measure the loss on, at least.", min=1)
+    ] = 20_480,
+    sample_tokens: Annotated[int, typer.Option(help="Of each sample.", min=16)] = 1024,
+    dtype: TypeOption = "float32",
+) -> None:
+    """Choose what a model's cache keeps: measure the loss of ever fewer bytes on held-out text.
+
+    The text is read from where the profile's samples end.
+    """
+    measured = AttentionProfile.load(profile)
+    model, tokenizer = load_model(folder, dtype)
+    from headrace.attention.measure.text import digest, read_text, token_samples
+    from headrace.attention.models import model_digest
+    from headrace.attention.plan.choose import choose
+    from headrace.attention.run.loss import sample_losses
+
+    if measured.model != model_digest(model):
+        raise AttentionError(
+            f"{profile} is of another model, or of this one in another --dtype: measure this one"
+        )
+    source = read_text(text or ())
+    seen = measured.samples * measured.tokens if measured.text == digest(source) else 0
+    samples = token_samples(
+        tokenizer,
+        source,
+        -(-tokens // sample_tokens),
+        sample_tokens,
+        skip=-(-seen // sample_tokens),
+    )
+    with progress(terminal(stderr=True), visible=True) as report:
+
+        def measure(name: str, plan: AttentionPlan) -> list[float]:
+            return sample_losses(
+                model, plan, samples, lambda what, share: report(f"{name}: {what}", share)
+            )
+
+        plan = choose(measured, measure, allowed_loss=loss, element_bytes=_element_bytes(model))
+    plan.save(
+        output,
+        {"model": str(folder), "profile": measured.digest, "loss": loss, "tokens": samples.numel()},
+    )
+    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    for table in plan_tables(plan, everything=False):
+        terminal().print(table)
+
+
+def _element_bytes(model: object) -> int:
+    return next(model.parameters()).element_size()  # type: ignore[attr-defined]

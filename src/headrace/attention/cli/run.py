@@ -1,0 +1,92 @@
+"""``headrace attention run`` and ``evaluate``: generation and loss with a plan, beside without."""
+
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
+
+import typer
+
+from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_model
+from headrace.attention.plan.plan import AttentionPlan
+from headrace.cli.console import terminal
+from headrace.cli.progress import progress
+from headrace.cli.tables import rows
+from headrace.units import size
+
+PlanOption = Annotated[Path, typer.Option(help="By headrace attention plan.")]
+
+
+def run_command(
+    folder: FolderArgument,
+    plan: PlanOption,
+    prompt: Annotated[str, typer.Option(help="Text to continue.")],
+    tokens: Annotated[int, typer.Option(help="To generate.", min=1)] = 64,
+    dtype: TypeOption = "float32",
+) -> None:
+    """Continue a prompt with a plan's cache and with the model's own, and print both."""
+    chosen = AttentionPlan.load(plan)
+    model, tokenizer = load_model(folder, dtype)
+    from transformers import DynamicCache
+
+    import headrace.attention
+
+    inputs = tokenizer(prompt, return_tensors="pt")
+    table: list[tuple[str, ...]] = []
+    caches: dict[str, Any] = {
+        "model's own": DynamicCache(),
+        "plan's": headrace.attention.cache(model, chosen),
+    }
+    for name, cache in caches.items():
+        compressed = headrace.attention.compress(model, chosen)
+        began = time.perf_counter()
+        with compressed if name == "plan's" else nullcontext():
+            output = model.generate(  # type: ignore[operator]
+                **inputs, max_new_tokens=tokens, do_sample=False, cache=cache
+            )
+        seconds = time.perf_counter() - began
+        held = _cache_bytes(cache)
+        new = output[0, inputs["input_ids"].shape[1] :]
+        rate = f"{len(new) / seconds:.1f}"
+        table.append((name, size(held), rate, tokenizer.decode(new, skip_special_tokens=True)))
+    for part in rows("", ("cache", "bytes", "tokens/s", "text"), table, everything=True):
+        terminal().print(part)
+
+
+def _cache_bytes(cache: Any) -> int:
+    if hasattr(cache, "allocated_bytes"):
+        return cache.allocated_bytes
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+
+
+def evaluate_command(
+    folder: FolderArgument,
+    plan: PlanOption,
+    text: TextOption = None,
+    tokens: Annotated[int, typer.Option(help="To read, at most.", min=1)] = 20_480,
+    sample_tokens: Annotated[int, typer.Option(help="Of each sample.", min=16)] = 1024,
+    skip: Annotated[int, typer.Option(help="Samples at the beginning to leave out.", min=0)] = 0,
+    dtype: TypeOption = "float32",
+) -> None:
+    """Measure the loss of a model on text, with a plan and without."""
+    chosen = AttentionPlan.load(plan)
+    model, tokenizer = load_model(folder, dtype)
+    from headrace.attention.measure.text import read_text, token_samples
+    from headrace.attention.plan.choose import added_loss
+    from headrace.attention.run.loss import sample_losses
+
+    samples = token_samples(
+        tokenizer, read_text(text or ()), -(-tokens // sample_tokens), sample_tokens, skip=skip
+    )
+    with progress(terminal(stderr=True), visible=True) as report:
+        own = sample_losses(model, None, samples, report)
+        planned = sample_losses(model, chosen, samples, report)
+    added, error = added_loss(planned, own)
+    console = terminal()
+    before, after = fmean(own), fmean(planned)
+    console.print(f"loss {before:.4f}, with the plan {after:.4f}")
+    console.print(
+        f"added {added:+z.2%} (standard error {error:z.2%}) at {chosen.share:z.0%} of the cache's "
+        f"bytes, on {samples.numel():,} tokens"
+    )

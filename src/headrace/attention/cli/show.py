@@ -1,0 +1,132 @@
+"""Profiles and plans of attention as tables."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from rich.console import RenderableType
+
+from headrace.artifact import Artifact
+from headrace.attention.plan.clusters import clustering_errors, elbow
+from headrace.attention.plan.formats import Format
+from headrace.attention.plan.plan import AttentionPlan, LayerPlan
+from headrace.attention.profile import AttentionProfile, LayerProfile
+from headrace.cli.tables import facts, rows
+
+_SERVED_TOKENS = (2048, 8192, 32768)
+_SERVED_GIB = 16
+
+
+def profile_tables(profile: AttentionProfile, everything: bool) -> Iterable[RenderableType]:
+    """Return the tables of a profile: its text, and the likeness of every layer's heads."""
+    yield facts(
+        "attention profile",
+        {
+            "text": f"{profile.samples} samples of {profile.tokens} tokens",
+            "model's digest": profile.model[:12],
+        },
+        everything=everything,
+    )
+    yield from rows(
+        "layers",
+        ("layer", "heads", "correlation", "beyond the first token", "elbow", "uniform heads"),
+        [_layer_row(index, layer) for index, layer in enumerate(profile.layers)],
+        everything=everything,
+    )
+
+
+def _layer_row(index: int, layer: LayerProfile) -> tuple[str, ...]:
+    return (
+        str(index),
+        heads_text(layer.heads.query_heads, layer.heads.key_value_heads),
+        f"{pair_mean(layer.correlation):.2f}",
+        f"{pair_mean(layer.correlation_beyond_first):.2f}",
+        str(elbow(clustering_errors(layer.distance))),
+        str(int((layer.uniformity > UNIFORM).sum())),
+    )
+
+
+UNIFORM = 0.95
+"""Entropy over its largest value above which a head is said to look at all tokens alike."""
+
+
+def pair_mean(matrix: np.ndarray) -> float:
+    """Return the mean over pairs of different heads; 1 of a single head."""
+    count = len(matrix)
+    if count == 1:
+        return 1.0
+    return float((matrix.sum() - np.trace(matrix)) / (count * (count - 1)))
+
+
+def heads_text(heads: int, key_value_heads: int) -> str:
+    """Return numbers of heads: "9 on 3" where heads share keys and values."""
+    return str(heads) if heads == key_value_heads else f"{heads} on {key_value_heads}"
+
+
+def plan_tables(plan: AttentionPlan, everything: bool) -> Iterable[RenderableType]:
+    """Return the tables of a plan: the frontier, what fits, and the layers."""
+    yield facts(
+        "attention plan",
+        {
+            "chosen": plan.chosen or "by hand",
+            "bytes": f"{plan.share:z.0%} of the model's own cache",
+            "model's digest": plan.model[:12] or "any model of these heads",
+            "text's digest": plan.text[:12] or "none",
+        },
+        everything=everything,
+    )
+    if plan.frontier:
+        yield from rows(
+            "bytes against loss: nothing that was measured has fewer of both",
+            ("cache", "bytes", "added loss", "standard error"),
+            [
+                (
+                    choice.name,
+                    f"{choice.share:z.0%}",
+                    f"{choice.added_loss:+z.2%}",
+                    f"{choice.standard_error:z.2%}",
+                )
+                for choice in plan.frontier
+            ],
+            everything=everything,
+        )
+    yield from rows(
+        f"requests that fit into {_SERVED_GIB} GiB",
+        ("tokens", "model's own cache", "plan's"),
+        [
+            (
+                f"{tokens:,}",
+                f"{_requests(plan.uncompressed(), tokens):,}",
+                f"{_requests(plan, tokens):,}",
+            )
+            for tokens in _SERVED_TOKENS
+        ],
+        everything=everything,
+    )
+    yield from rows(
+        "layers",
+        ("layer", "heads", "represent", "heads of keys", "keys", "values"),
+        [_plan_row(index, layer) for index, layer in enumerate(plan.layers)],
+        everything=everything,
+    )
+
+
+def _requests(plan: AttentionPlan, tokens: int) -> int:
+    return (_SERVED_GIB << 30) // plan.cache_bytes(1, tokens)
+
+
+def _plan_row(index: int, layer: LayerPlan) -> tuple[str, ...]:
+    named = {Format.MODEL: "model's", Format.INT8: "8 bits", Format.INT4: "4 bits"}
+    return (
+        str(index),
+        heads_text(layer.heads.query_heads, layer.heads.key_value_heads),
+        str(layer.clusters),
+        str(layer.key_heads),
+        named[layer.keys],
+        named[layer.values],
+    )
+
+
+def verify_plan(artifact: Artifact, source: str) -> Iterator[str]:
+    """Check a plan: its fields agree, and its bytes are those of the choice that it names."""
+    plan = AttentionPlan.from_artifact(artifact, source)
+    yield f"ok {plan.digest[:12]} {plan.description}"

@@ -1,0 +1,175 @@
+"""Attention layers of a model of Transformers, and a digest of its weights."""
+
+import hashlib
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from headrace.attention.errors import AttentionError
+from headrace.attention.plan.formats import LayerHeads
+from headrace.attention.plan.plan import AttentionPlan
+from headrace.attention.transformers import AttentionInterface, AttentionMaskInterface
+
+_PROBE = "headrace_shapes"
+_SAMPLED_NUMBERS = 4096
+"""Of each tensor, evenly spaced, that a digest is made from: all of a large model take minutes."""
+
+_heads: WeakKeyDictionary[nn.Module, tuple[LayerHeads, ...]] = WeakKeyDictionary()
+
+
+@contextmanager
+def implementation(model: nn.Module, name: str) -> Generator[None]:
+    """Compute the model's attention by a registered implementation meanwhile.
+
+    Raises
+    ------
+    AttentionError : the model does not compute attention through Transformers' interface.
+    """
+    set_implementation: Any = getattr(model, "set_attn_implementation", None)
+    config: Any = getattr(model, "config", None)
+    if set_implementation is None or not hasattr(config, "_attn_implementation"):
+        raise AttentionError(
+            f"{type(model).__name__} is no model of Transformers: attention is compressed where a "
+            "model computes it through AttentionInterface"
+        )
+    configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+    before = [(config, config._attn_implementation_internal) for config in configs]
+    try:
+        set_implementation(name)
+        if config._attn_implementation != name:
+            raise AttentionError(
+                f"{type(model).__name__} does not compute attention through Transformers' "
+                "AttentionInterface: its keys and values cannot be compressed"
+            )
+        yield
+    finally:
+        for config, previous in before:
+            config._attn_implementation_internal = previous
+
+
+def layer_heads(model: nn.Module) -> tuple[LayerHeads, ...]:
+    """Return the heads of every layer of attention, by a pass of one token.
+
+    Raises
+    ------
+    AttentionError : attention is not computed through the interface, is cross attention, or slides
+        over a window.
+    """
+    if model not in _heads:
+        _heads[model] = _probed(model)
+    return _heads[model]
+
+
+def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
+    config: Any = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        raise AttentionError(
+            f"{type(model).__name__} has cross attention: only decoders are compressed"
+        )
+    sliding = [kind for kind in getattr(config, "layer_types", None) or () if "full" not in kind]
+    if sliding:
+        raise AttentionError(
+            f"{type(model).__name__} has layers of {sliding[0]}: only full attention is compressed"
+        )
+    shapes: dict[int, LayerHeads] = {}
+
+    def record(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+    ) -> tuple[Tensor, None]:
+        del mask
+        check_options(module, options)
+        index = getattr(module, "layer_idx", None)
+        if index is None or index in shapes or getattr(module, "is_cross_attention", False):
+            raise AttentionError(
+                f"{type(module).__name__} of {type(model).__name__} is no layer of a decoder's own "
+                "attention"
+            )
+        shapes[index] = LayerHeads(
+            query_heads=query.shape[1], key_value_heads=key.shape[1], dim=query.shape[3]
+        )
+        if value.shape[3] != query.shape[3]:
+            raise AttentionError(
+                f"{type(model).__name__} has values of {value.shape[3]} dimensions and queries of "
+                f"{query.shape[3]}"
+            )
+        return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], query.shape[3]), None
+
+    AttentionInterface.register(_PROBE, record)
+    AttentionMaskInterface.register(_PROBE, AttentionMaskInterface()["sdpa"])
+    training = model.training
+    try:
+        with implementation(model, _PROBE), torch.no_grad():
+            model.eval()
+            device = next(model.parameters()).device
+            model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
+    finally:
+        model.train(training)
+    if sorted(shapes) != list(range(len(shapes))) or not shapes:
+        raise AttentionError(
+            f"{type(model).__name__} computes attention in layers {sorted(shapes)}, needs 0, 1, .."
+        )
+    return tuple(shapes[index] for index in range(len(shapes)))
+
+
+def check_options(module: nn.Module, options: Mapping[str, Any]) -> None:
+    """Refuse attention that is more than a softmax of products.
+
+    Raises
+    ------
+    AttentionError : naming the option that the module passes to Transformers' interface.
+    """
+    for name in ("softcap", "position_bias", "sliding_window", "s_aux"):
+        if options.get(name) is not None:
+            raise AttentionError(
+                f"{type(module).__name__} has {name}: only plain scores are shared"
+            )
+
+
+def model_digest(model: nn.Module) -> str:
+    """Return a digest of the model's weights: of each tensor's name, shape and some numbers.
+
+    Weights are read as float32, so that it does not depend on their type by more than rounding
+    does: a model in another precision is another model, as its losses are others.
+    """
+    state = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().reshape(-1)
+        step = max(1, flat.numel() // _SAMPLED_NUMBERS)
+        state.update(f"{name}{tuple(tensor.shape)}".encode())
+        state.update(flat[::step].float().cpu().numpy().tobytes())
+    return state.hexdigest()
+
+
+def check_plan(model: nn.Module, plan: AttentionPlan) -> None:
+    """Refuse a plan for another model.
+
+    Raises
+    ------
+    AttentionError : shapes or weights differ.
+    """
+    shapes = layer_heads(model)
+    planned = tuple(layer.heads for layer in plan.layers)
+    if len(shapes) != len(planned):
+        raise AttentionError(
+            f"the plan has {len(planned)} layers, {type(model).__name__} {len(shapes)}: it is for "
+            "another model"
+        )
+    for index, (heads, needed) in enumerate(zip(shapes, planned, strict=True)):
+        if heads != needed:
+            raise AttentionError(
+                f"layer {index} of {type(model).__name__} has {_text(heads)}, the plan's "
+                f"{_text(needed)}: it is for another model"
+            )
+    if plan.model and plan.model != model_digest(model):
+        raise AttentionError(
+            "the plan is for other weights of this architecture: make one for these by headrace "
+            "attention plan"
+        )
+
+
+def _text(heads: LayerHeads) -> str:
+    return f"{heads.query_heads} heads on {heads.key_value_heads} of {heads.dim} numbers"

@@ -1,0 +1,1 @@
+"""From an attention profile to a plan: clusters and bits of every layer."""

@@ -1,0 +1,276 @@
+"""The attention plan: representatives and bits of every layer, and what they were chosen by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from headrace import fields
+from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
+from headrace.attention.errors import AttentionError
+from headrace.attention.plan.formats import (
+    BLOCK_TOKENS,
+    TAIL_TOKENS,
+    Format,
+    LayerHeads,
+    key_bytes,
+    value_bytes,
+)
+from headrace.errors import ArtifactError
+from headrace.facades import offered_by
+from headrace.fields import Field, number
+
+FIRST_TOKENS = 5
+"""Tokens by whose probabilities a request's heads are clustered (section 6.2.3)."""
+
+
+@offered_by("headrace.attention")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerPlan:
+    """Contents of one layer's cache.
+
+    Attributes
+    ----------
+    clusters : representatives: heads whose scores are computed.
+    key_heads : heads of keys that are kept: without shared ones, as many as representatives.
+    representatives : of each head, the head whose probabilities it uses; None: found for every
+        request from its first tokens.
+    keys, values : how they are stored.
+    """
+
+    heads: LayerHeads
+    clusters: int
+    key_heads: int
+    representatives: tuple[int, ...] | None = None
+    keys: Format = Format.MODEL
+    values: Format = Format.MODEL
+
+    def __post_init__(self) -> None:
+        fields.conform(self, AttentionError)
+        heads = self.heads
+        if not 1 <= self.clusters <= heads.query_heads:
+            raise AttentionError(f"clusters are {self.clusters}, needs 1 to {heads.query_heads}")
+        if not 1 <= self.key_heads <= heads.key_value_heads:
+            raise AttentionError(
+                f"key_heads are {self.key_heads}, needs 1 to {heads.key_value_heads}"
+            )
+        if self.representatives is not None:
+            self._check_representatives(self.representatives)
+
+    def _check_representatives(self, representatives: tuple[int, ...]) -> None:
+        count = self.heads.query_heads
+        if len(representatives) != count or not all(0 <= head < count for head in representatives):
+            raise AttentionError(f"representatives need {count} heads, each of 0 to {count - 1}")
+        distinct = set(representatives)
+        group = count // self.heads.key_value_heads
+        for head in sorted(distinct):
+            if representatives[head] != head:
+                raise AttentionError(
+                    f"head {head} represents others, and has head {representatives[head]} as its "
+                    "representative, needs itself"
+                )
+        if len(distinct) != self.clusters:
+            raise AttentionError(f"representatives are {len(distinct)}, clusters {self.clusters}")
+        keys = len({head // group for head in distinct})
+        if keys != self.key_heads:
+            raise AttentionError(f"representatives have {keys} heads of keys, not {self.key_heads}")
+
+    @property
+    def clustered(self) -> bool:
+        """True if some head uses another's probabilities."""
+        return self.clusters < self.heads.query_heads
+
+    def token_bytes(self, element_bytes: int) -> float:
+        """Return the bytes that a token takes in the cache, without what `cache_bytes` adds."""
+        heads = self.heads
+        return self.key_heads * key_bytes(
+            self.keys, heads.dim, element_bytes
+        ) + heads.key_value_heads * value_bytes(self.values, heads.dim, element_bytes)
+
+    def cache_bytes(self, batch: int, tokens: int, element_bytes: int) -> int:
+        """Return the bytes of a growing cache: whole blocks, and the tail of keys of 4 bits."""
+        blocks = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
+        tail = 0
+        if self.keys is Format.INT4:
+            tail = TAIL_TOKENS * self.key_heads * self.heads.dim * element_bytes
+        return batch * (round(blocks * self.token_bytes(element_bytes)) + tail)
+
+
+@offered_by("headrace.attention")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One point of the frontier of bytes against loss.
+
+    Attributes
+    ----------
+    name : what is stored, in words.
+    share : bytes of a token over those of the model's own cache.
+    added_loss : loss on held-out text over the model's own, less 1.
+    standard_error : of `added_loss`, over samples of the text in pairs.
+    """
+
+    name: str
+    share: float
+    added_loss: float
+    standard_error: float
+
+    def __post_init__(self) -> None:
+        fields.conform(self, AttentionError)
+
+
+@offered_by("headrace.attention")
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AttentionPlan(ArtifactValue):
+    """Representatives and bits of every layer of one model.
+
+    Attributes
+    ----------
+    model : digest of the weights of attention (`headrace.attention.model_digest`); empty: any model
+        of these shapes.
+    text : digest of the text that losses were measured on.
+    element_bytes : of a number in the model's own cache.
+    first_tokens : by whose probabilities a request's heads are clustered.
+    frontier : choices that were measured and that no other beats in bytes and in loss.
+    chosen : name of the one that the layers are; empty where none was measured.
+    """
+
+    KIND = "attention-plan"
+    SCHEMA = 1
+    REMEDY = "headrace attention plan"
+
+    layers: tuple[LayerPlan, ...]
+    model: str = ""
+    text: str = ""
+    element_bytes: int = 2
+    first_tokens: int = FIRST_TOKENS
+    frontier: tuple[Choice, ...] = ()
+    chosen: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fields.conform(self, AttentionError)
+        if not self.layers:
+            raise AttentionError("layers are none, needs one for each layer of attention")
+        if self.first_tokens < 1:
+            raise AttentionError(f"first_tokens are {self.first_tokens}, needs at least 1")
+
+    @property
+    def share(self) -> float:
+        """Bytes of a token over those of the model's own cache."""
+        return self._token_bytes / self.uncompressed()._token_bytes
+
+    @property
+    def _token_bytes(self) -> float:
+        return sum(layer.token_bytes(self.element_bytes) for layer in self.layers)
+
+    def uncompressed(self) -> "AttentionPlan":
+        """Return the plan of the same model that keeps everything in the model's type."""
+        layers = tuple(plain(layer.heads) for layer in self.layers)
+        return replace(self, layers=layers, frontier=(), chosen="")
+
+    @property
+    def description(self) -> str:
+        """Layers, clusters and the share of the cache's bytes."""
+        clusters = sum(layer.clusters for layer in self.layers)
+        heads = sum(layer.heads.query_heads for layer in self.layers)
+        return (
+            f"{len(self.layers)} layers, {clusters} of {heads} heads represent, "
+            f"{self.share:z.0%} of the cache's bytes"
+        )
+
+    def cache_bytes(self, batch: int, tokens: int) -> int:
+        """Return the bytes of a growing cache of so many requests and tokens."""
+        return sum(layer.cache_bytes(batch, tokens, self.element_bytes) for layer in self.layers)
+
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the head; there are no tables."""
+        return {
+            "model": self.model,
+            "text": self.text,
+            "element_bytes": self.element_bytes,
+            "first_tokens": self.first_tokens,
+            "chosen": self.chosen,
+            "frontier": [
+                {
+                    "name": choice.name,
+                    "share": choice.share,
+                    "added_loss": choice.added_loss,
+                    "standard_error": choice.standard_error,
+                }
+                for choice in self.frontier
+            ],
+            "layers": [
+                {
+                    "heads": layer.heads.query_heads,
+                    "key_value_heads": layer.heads.key_value_heads,
+                    "dim": layer.heads.dim,
+                    "clusters": layer.clusters,
+                    "key_heads": layer.key_heads,
+                    "representatives": layer.representatives and list(layer.representatives),
+                    "keys": layer.keys.value,
+                    "values": layer.values.value,
+                }
+                for layer in self.layers
+            ],
+        }, {}
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str) -> "AttentionPlan":
+        """Rebuild the plan; errors begin with `source`."""
+        head = Field(artifact.head, source, ArtifactError)
+        try:
+            return cls(
+                layers=tuple(_layer(node) for node in head.at("layers").items()),
+                model=head.at("model").text(),
+                text=head.at("text").text(),
+                element_bytes=head.at("element_bytes").integer(1, 8),
+                first_tokens=head.at("first_tokens").integer(1, _MOST),
+                chosen=head.at("chosen").text(),
+                frontier=tuple(_choice(node) for node in head.at("frontier").items()),
+                provenance=artifact.provenance,
+            )
+        except AttentionError as error:
+            raise ArtifactError(f"{source}: {error}") from error
+
+
+_MOST = 1 << 20
+"""Largest counts of heads, dimensions and tokens in a file."""
+
+
+def _choice(node: Field) -> Choice:
+    return Choice(
+        name=node.at("name").text(),
+        share=node.at("share").read(number),
+        added_loss=node.at("added_loss").read(number),
+        standard_error=node.at("standard_error").read(number),
+    )
+
+
+def _layer(node: Field) -> LayerPlan:
+    representatives = node.at("representatives")
+    return LayerPlan(
+        heads=LayerHeads(
+            query_heads=node.at("heads").integer(1, _MOST),
+            key_value_heads=node.at("key_value_heads").integer(1, _MOST),
+            dim=node.at("dim").integer(1, _MOST),
+        ),
+        clusters=node.at("clusters").integer(1, _MOST),
+        key_heads=node.at("key_heads").integer(1, _MOST),
+        representatives=None
+        if representatives.found is None
+        else tuple(head.integer(0, _MOST) for head in representatives.items()),
+        keys=_format(node.at("keys")),
+        values=_format(node.at("values")),
+    )
+
+
+def _format(node: Field) -> Format:
+    try:
+        return Format(node.text())
+    except ValueError:
+        raise node.wrong(" or ".join(form.value for form in Format)) from None
+
+
+def plain(heads: LayerHeads) -> LayerPlan:
+    """Return the plan of a layer that keeps everything in the model's type."""
+    return LayerPlan(heads=heads, clusters=heads.query_heads, key_heads=heads.key_value_heads)

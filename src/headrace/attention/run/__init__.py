@@ -1,0 +1,1 @@
+"""Attention with shared probabilities, and its caches, inside PyTorch."""

@@ -1,0 +1,191 @@
+"""Attention of heads that share probabilities: over a store, and of a prompt.
+
+Shapes: query [batch, query heads, queries, dim]; output [batch, queries, heads, dim].
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from headrace import _native
+from headrace.attention.run.membership import Membership
+from headrace.attention.run.rows import indices, is_native
+from headrace.attention.run.store import KeyValueStore
+
+NATIVE_QUERIES = 16
+"""Most queries of a call of the native kernels, which read keys and values once for four of them;
+for more, products of matrices read them less often."""
+NATIVE_DIMENSIONS = 16
+"""Whose multiples the native kernels take."""
+_SCORE_BYTES = 64 << 20
+"""Scores of a prompt that are kept at a time."""
+_SHARING_TOKENS = 4096
+_SHARING_CLUSTERS = 0.6
+"""A prompt's scores are shared up to so many tokens, and so large a share of representatives, in
+float32 on CPUs: for longer ones, and in 16 bits, the stock kernel is faster that computes the
+scores of all heads (bar `prefill-fp32` of the benchmark)."""
+
+
+def attend_store(
+    query: Tensor,
+    store: KeyValueStore,
+    membership: Membership,
+    *,
+    scale: float,
+    allowed: Tensor | None = None,
+) -> Tensor:
+    """Return the attention of the store's newest tokens over all of its tokens.
+
+    Parameters
+    ----------
+    query : of the newest tokens.
+    allowed : bool [batch, queries, tokens] of the tokens that a query may see; None: those up to
+        its own. A query that may see none gets zeros.
+    """
+    if not is_native(query) or query.shape[3] % NATIVE_DIMENSIONS:
+        keys, values = store.load()
+        return attend_shared(query, keys, values, membership, scale=scale, allowed=allowed)
+    batch, _, queries, dim = query.shape
+    out = query.new_empty(batch, queries, membership.score.shape[1], dim)
+    tensors: Any = (query.contiguous(), out, None if allowed is None else allowed.contiguous())
+    _native.attention_attend(
+        tensors[0],
+        membership.query,
+        membership.key,
+        membership.score,
+        store.segments(),
+        store.key_heads,
+        store.value_heads,
+        scale,
+        tensors[2],
+        torch.get_num_threads(),
+        tensors[1],
+    )
+    return out
+
+
+def attend_prompt(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    membership: Membership,
+    *,
+    scale: float,
+    allowed: Tensor | None = None,
+) -> Tensor:
+    """Return the attention of many queries, the newest of the keys' tokens.
+
+    The stock kernel computes it where it is faster although it computes the scores of all heads.
+    """
+    clusters = membership.query.shape[1] / membership.score.shape[1]
+    if (
+        query.device.type == "cpu"
+        and query.dtype == torch.float32
+        and keys.shape[2] <= _SHARING_TOKENS
+        and clusters <= _SHARING_CLUSTERS
+    ):
+        return attend_shared(query, keys, values, membership, scale=scale, allowed=allowed)
+    return attend_stock(query, keys, values, membership, scale=scale, allowed=allowed)
+
+
+def attend_shared(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    membership: Membership,
+    *,
+    scale: float,
+    allowed: Tensor | None = None,
+) -> Tensor:
+    """Compute the scores of representatives alone, with products of matrices.
+
+    Parameters
+    ----------
+    keys : [batch, kept heads, tokens, dim].
+    values : [batch, heads of values, tokens, dim].
+    """
+    batch, _, queries, dim = query.shape
+    tokens = keys.shape[2]
+    representatives = _gathered(query, membership.query) * scale
+    keys = _gathered(keys, membership.key).transpose(2, 3)
+    scores, heads = membership.query.shape[1], membership.score.shape[1]
+    group = heads // values.shape[1]
+    out = query.new_empty(batch, queries, heads, dim)
+    size = max(1, _SCORE_BYTES // (batch * scores * tokens * query.element_size()))
+    for first in range(0, queries, size):
+        last = min(first + size, queries)
+        seen = tokens - queries + last
+        part = representatives[:, :, first:last] @ keys[..., :seen]
+        visible = _visible(allowed, first, last, queries, tokens, query.device)[..., :seen]
+        part.masked_fill_(~visible[:, None], -math.inf)
+        probabilities = torch.softmax(part.float(), dim=-1).to(query.dtype)
+        probabilities.masked_fill_(~visible.any(-1)[:, None, :, None], 0)
+        for request in range(batch):
+            for head, score in enumerate(membership.score[request].tolist()):
+                torch.mm(
+                    probabilities[request, score],
+                    values[request, head // group, :seen],
+                    out=out[request, first:last, head],
+                )
+    return out
+
+
+def attend_stock(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    membership: Membership,
+    *,
+    scale: float,
+    allowed: Tensor | None = None,
+) -> Tensor:
+    """Compute the scores of every head, from its representative's query and keys."""
+    batch = len(membership.score)
+    rows = np.arange(batch)[:, None]
+    query_heads = membership.query[rows, membership.score]
+    key_heads = membership.key[rows, membership.score]
+    group = query_heads.shape[1] // values.shape[1]
+    queries, tokens = query.shape[2], keys.shape[2]
+    visible = None
+    if allowed is not None or queries != tokens:
+        visible = _visible(allowed, 0, queries, queries, tokens, query.device)
+    out = functional.scaled_dot_product_attention(
+        _gathered(query, query_heads),
+        _gathered(keys, key_heads),
+        values.repeat_interleave(group, dim=1) if group > 1 else values,
+        attn_mask=None if visible is None else visible[:, None],
+        is_causal=visible is None,
+        scale=scale,
+    ).transpose(1, 2)
+    if visible is not None:
+        out = out.masked_fill(~visible.any(-1)[:, :, None, None], 0)
+    return out
+
+
+def _gathered(tensor: Tensor, heads: NDArray[np.int32]) -> Tensor:
+    """Return some heads of a tensor [batch, heads, ..]: itself where they are all, in order."""
+    count = tensor.shape[1]
+    if heads.shape[1] == count and bool((heads == np.arange(count)).all()):
+        return tensor
+    index = indices(heads, tensor.device)[:, :, None, None]
+    return tensor.gather(1, index.expand(-1, -1, *tensor.shape[2:]))
+
+
+def _visible(
+    allowed: Tensor | None,
+    first: int,
+    last: int,
+    queries: int,
+    tokens: int,
+    device: torch.device,
+) -> Tensor:
+    """Return which tokens the queries from `first` to `last` see: [batch or 1, queries, tokens]."""
+    if allowed is not None:
+        return allowed[:, first:last]
+    position = torch.arange(tokens - queries + first, tokens - queries + last, device=device)
+    return (torch.arange(tokens, device=device) <= position[:, None])[None]

@@ -1,0 +1,150 @@
+"""A cache of Transformers whose layers hold what a plan keeps."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headrace.attention.errors import AttentionError
+from headrace.attention.models import check_plan
+from headrace.attention.plan.plan import AttentionPlan
+from headrace.attention.run.layer import LayerCache
+from headrace.attention.transformers import Cache, CacheLayerMixin
+from headrace.facades import offered_by
+
+LAYER = "headrace_layer"
+"""Attribute of keys on their way from a cache's update to the attention over them."""
+
+
+class CompressedLayer(CacheLayerMixin):
+    """One layer: what Transformers asks a cache for, about a `LayerCache`.
+
+    Keys and values are stored with the attention over them, which needs the queries, too: `update`
+    hands them on.
+    """
+
+    is_sliding = False
+    is_croppable = True
+    supports_early_init = False
+
+    def __init__(self, layer: LayerCache, capacity: int | None) -> None:
+        super().__init__()
+        self.layer = layer
+        self._capacity = capacity
+
+    @property
+    def batch_size(self) -> int:
+        """Requests; 0 before the first."""
+        return self.layer.batch
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Do nothing: the first attention allocates."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *_: Any, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return the new keys and values, with the layer that the attention stores them in."""
+        del options
+        keys = key_states.view_as(key_states)
+        setattr(keys, LAYER, self.layer)
+        return keys, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the tokens of a mask, and the first one's place."""
+        return self.layer.tokens + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Return the tokens that are stored."""
+        return self.layer.tokens
+
+    def get_max_length(self) -> int:
+        """Return the tokens for which there is room; -1 without a limit."""
+        return -1 if self._capacity is None else self._capacity
+
+    def offload(self) -> None:
+        """Refuse: such a cache stays where the model is."""
+        raise AttentionError("a compressed cache cannot be offloaded")
+
+    def prefetch(self) -> None:
+        """Do nothing: nothing is offloaded."""
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.layer.reset()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Take the requests of beams, each any number of times."""
+        self.layer.select(beam_idx)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the newest tokens: as many as the number's magnitude.
+
+        Raises
+        ------
+        AttentionError : the number is positive; see `headrace.attention.run.store` for 4 bits.
+        """
+        if tokens_to_remove > 0:
+            raise AttentionError(
+                f"crop takes a negative number of tokens to remove, found {tokens_to_remove}"
+            )
+        self.layer.crop(-tokens_to_remove)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every request."""
+        self.layer.select(torch.arange(self.layer.batch).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some requests."""
+        requests = torch.arange(self.layer.batch)
+        self.layer.select(requests[indices.cpu()])
+
+
+@offered_by("headrace.attention")
+class CompressedCache(Cache):
+    """Keys and values of requests as a plan stores them; pass it as ``cache`` to a model.
+
+    It can be copied and saved (`copy.deepcopy`, `torch.save`), and used over several turns.
+
+    Parameters
+    ----------
+    max_tokens, through_store : see `LayerCache`.
+    """
+
+    def __init__(
+        self, plan: AttentionPlan, max_tokens: int | None = None, *, through_store: bool = False
+    ) -> None:
+        self._compressed = [
+            CompressedLayer(
+                LayerCache(
+                    layer,
+                    first_tokens=plan.first_tokens,
+                    capacity=max_tokens,
+                    through_store=through_store,
+                ),
+                max_tokens,
+            )
+            for layer in plan.layers
+        ]
+        super().__init__(layers=[*self._compressed])
+        self.plan = plan
+
+    def __repr__(self) -> str:
+        """Return requests, tokens and bytes."""
+        layer = self._compressed[0]
+        return (
+            f"<CompressedCache: {layer.batch_size} requests, {layer.get_seq_length()} tokens, "
+            f"{self.allocated_bytes} bytes>"
+        )
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of all layers."""
+        return sum(layer.layer.allocated_bytes for layer in self._compressed)
+
+
+def new_cache(
+    model: nn.Module, plan: AttentionPlan, *, max_tokens: int | None = None
+) -> CompressedCache:
+    """Return an empty cache; see `headrace.attention.cache`."""
+    check_plan(model, plan)
+    return CompressedCache(plan, max_tokens)

@@ -1,0 +1,330 @@
+"""One layer's attention over its cache: membership from the first tokens, then representatives.
+
+One causal pass: a request's first tokens are computed with all heads; their probabilities tell
+which heads look at the same tokens (section 6.2.3). From then on scores are those of the
+representatives, and the other heads' keys are gone. Values all stay.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace import _native
+from headrace.attention.errors import AttentionError
+from headrace.attention.plan.formats import LayerHeads
+from headrace.attention.plan.plan import LayerPlan, plain
+from headrace.attention.run.attend import NATIVE_QUERIES, attend_prompt, attend_store
+from headrace.attention.run.membership import Membership, within_key_heads
+from headrace.attention.run.rows import check_dim, indices
+from headrace.attention.run.store import KeyValueStore
+
+
+class LayerCache:
+    """Cache of one layer, and the attention over it.
+
+    Parameters
+    ----------
+    plan : of the layer.
+    first_tokens : real ones (no padding) of a request by whose probabilities its heads are
+        clustered, where the plan has no representatives.
+    capacity : tokens for which there is room; None: it grows.
+    through_store : a prompt's queries read its keys and values as they are stored, as later queries
+        do; otherwise as they are computed.
+    """
+
+    def __init__(
+        self,
+        plan: LayerPlan,
+        *,
+        first_tokens: int,
+        capacity: int | None = None,
+        through_store: bool = False,
+    ) -> None:
+        check_dim(plan.keys, plan.heads.dim)
+        check_dim(plan.values, plan.heads.dim)
+        self.plan = plan
+        self._first_tokens = first_tokens
+        self._capacity = capacity
+        self._through_store = through_store
+        self._store: KeyValueStore | None = None
+        self._membership: Membership | None = None
+        self._first: _FirstTokens | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are stored, padding among them."""
+        return 0 if self._store is None else self._store.tokens
+
+    @property
+    def batch(self) -> int:
+        """Requests; 0 before the first."""
+        return 0 if self._store is None else self._store.batch
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of keys and values, and of what is kept of the first tokens."""
+        first = 0 if self._first is None else self._first.allocated_bytes
+        return first + (0 if self._store is None else self._store.allocated_bytes)
+
+    @property
+    def representatives(self) -> NDArray[np.int32] | None:
+        """Head that represents each head, [batch, heads]; None while tokens are too few."""
+        return None if self._membership is None else self._membership.representatives
+
+    def attend(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        scale: float,
+        allowed: Tensor | None = None,
+    ) -> Tensor:
+        """Store the next tokens, and return their attention: [batch, tokens, heads, dim].
+
+        Parameters
+        ----------
+        query : [batch, heads, tokens, dim], of all heads.
+        keys, values : [batch, key-value heads, tokens, dim].
+        allowed : bool [batch, tokens, all tokens]: which a token may see; None: those up to it.
+
+        Raises
+        ------
+        AttentionError : shapes are not the plan's, or not those of the tokens before.
+        CapacityError : the cache is full.
+        """
+        self._check(query, keys, values)
+        if self._store is None:
+            self._begin(query)
+        if self._membership is None:
+            return self._attend_first(query, keys, values, scale, allowed)
+        return self._attend(self._membership, query, keys, values, scale, allowed)
+
+    def _check(self, query: Tensor, keys: Tensor, values: Tensor) -> None:
+        heads = self.plan.heads
+        needed = {
+            "query": (query, heads.query_heads),
+            "keys": (keys, heads.key_value_heads),
+            "values": (values, heads.key_value_heads),
+        }
+        for name, (tensor, count) in needed.items():
+            if tensor.shape[1] != count or tensor.shape[3] != heads.dim:
+                raise AttentionError(
+                    f"{name} has {tensor.shape[1]} heads of {tensor.shape[3]}, the plan {count} of "
+                    f"{heads.dim}: it is for another model"
+                )
+        if self._store is not None and query.shape[0] != self._store.batch:
+            raise AttentionError(
+                f"a batch of {query.shape[0]} follows one of {self._store.batch} in the same cache"
+            )
+
+    def _begin(self, query: Tensor) -> None:
+        batch, plan = query.shape[0], self.plan
+        if not plan.clustered:
+            self._membership = Membership.full(batch, plan.heads)
+        elif plan.representatives is not None:
+            row = np.array([plan.representatives], np.int32)
+            self._membership = self._membership_of(np.repeat(row, batch, axis=0))
+        if self._membership is None:
+            self._first = _FirstTokens(query, plan.heads, self._first_tokens)
+            self._store = self._new_store(plain(plan.heads), query)
+        else:
+            self._store = self._new_store(plan, query)
+
+    def _new_store(self, plan: LayerPlan, like: Tensor) -> KeyValueStore:
+        return KeyValueStore(
+            batch=like.shape[0],
+            key_heads=plan.key_heads,
+            value_heads=plan.heads.key_value_heads,
+            dim=plan.heads.dim,
+            dtype=like.dtype,
+            device=like.device,
+            keys=plan.keys,
+            values=plan.values,
+            capacity=self._capacity,
+        )
+
+    def _membership_of(self, representatives: NDArray[np.int32]) -> Membership:
+        plan = self.plan
+        return Membership.of(
+            representatives, plan.heads, clusters=plan.clusters, key_heads=plan.key_heads
+        )
+
+    def _attend(
+        self,
+        membership: Membership,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        scale: float,
+        allowed: Tensor | None,
+    ) -> Tensor:
+        """Attend with the membership that the store has."""
+        store = self._store
+        assert store is not None
+        keys = _kept(keys, membership)
+        if query.shape[2] <= NATIVE_QUERIES:
+            store.append(keys, values)
+            return attend_store(query, store, membership, scale=scale, allowed=allowed)
+        if self._through_store:
+            store.append(keys, values)
+            all_keys, all_values = store.load()
+            return attend_prompt(
+                query, all_keys, all_values, membership, scale=scale, allowed=allowed
+            )
+        if store.tokens:
+            past_keys, past_values = store.load()
+            all_keys = torch.cat([past_keys, keys], dim=2)
+            all_values = torch.cat([past_values, values], dim=2)
+        else:
+            all_keys, all_values = keys, values
+        store.append(keys, values)
+        return attend_prompt(query, all_keys, all_values, membership, scale=scale, allowed=allowed)
+
+    def _attend_first(
+        self, query: Tensor, keys: Tensor, values: Tensor, scale: float, allowed: Tensor | None
+    ) -> Tensor:
+        """Attend while some request's membership is not known yet: its heads use their own."""
+        first, store = self._first, self._store
+        assert first is not None
+        assert store is not None
+        seen = first.add(query, keys, values, scale, allowed)
+        representatives = self._clustered(first)
+        if bool(first.complete.all()):
+            self._drop_keys(self._membership_of(representatives), query)
+            assert self._membership is not None
+            out = self._attend(self._membership, query, keys, values, scale, allowed)
+            self._first = None
+        else:
+            membership = Membership.over_all_keys(representatives, self.plan.heads)
+            out = self._attend(membership, query, keys, values, scale, allowed)
+        request, token, slot = seen
+        out[request, token] = first.output[request, slot]
+        return out
+
+    def _clustered(self, first: "_FirstTokens") -> NDArray[np.int32]:
+        """Return the representatives of complete requests; of others each head itself."""
+        heads = self.plan.heads
+        result = np.tile(np.arange(heads.query_heads, dtype=np.int32), (len(first.complete), 1))
+        complete = np.flatnonzero(first.complete.cpu().numpy())
+        if len(complete):
+            features = first.features()[complete]
+            shared = np.empty((len(complete), heads.query_heads), np.int32)
+            _native.attention_clusters(features, self.plan.clusters, shared)
+            result[complete] = within_key_heads(shared, features, heads, self.plan.key_heads)
+        return result
+
+    def _drop_keys(self, membership: Membership, like: Tensor) -> None:
+        """Keep the representatives' keys alone from here on."""
+        before = self._store
+        assert before is not None
+        self._membership = membership
+        self._store = self._new_store(self.plan, like)
+        if before.tokens:
+            keys, values = before.load()
+            self._store.append(_kept(keys, membership), values)
+
+    def crop(self, tokens: int) -> None:
+        """Remove the newest tokens; see `KeyValueStore.crop`."""
+        if self._store is not None:
+            self._store.crop(tokens)
+            if self._first is not None:
+                self._first.crop(tokens)
+
+    def select(self, requests: Tensor) -> None:
+        """Keep some requests, each any number of times, in this order."""
+        if self._store is None:
+            return
+        self._store.select(requests.to(self._store.device))
+        if self._membership is not None:
+            self._membership = self._membership.select(requests.cpu().numpy())
+        if self._first is not None:
+            self._first.select(requests)
+
+    def reset(self) -> None:
+        """Forget all tokens and requests."""
+        self._store = self._membership = self._first = None
+
+
+def _kept(keys: Tensor, membership: Membership) -> Tensor:
+    """Return the heads of keys that are stored."""
+    if membership.kept.shape[1] == keys.shape[1]:
+        return keys
+    index = indices(membership.kept, keys.device)[:, :, None, None]
+    return keys.gather(1, index.expand(-1, -1, *keys.shape[2:]))
+
+
+class _FirstTokens:
+    """First real tokens of every request, attended to by all heads.
+
+    Attributes
+    ----------
+    complete : [batch]: whether all of a request's first tokens have come.
+    output : [batch, first tokens, heads, dim], of those that have.
+    """
+
+    def __init__(self, like: Tensor, heads: LayerHeads, count: int) -> None:
+        batch = like.shape[0]
+        sizes = (heads.query_heads, heads.key_value_heads, heads.key_value_heads)
+        self._query, self._keys, self._values = (
+            like.new_zeros(batch, count, size, heads.dim) for size in sizes
+        )
+        self._group = heads.query_heads // heads.key_value_heads
+        self._real = torch.zeros(batch, 0, dtype=torch.bool, device=like.device)
+        self._probabilities = like.new_zeros(0)
+        self.output = like.new_zeros(0)
+        self.complete = torch.zeros(batch, dtype=torch.bool, device=like.device)
+
+    @property
+    def allocated_bytes(self) -> int:
+        tensors = (self._query, self._keys, self._values)
+        return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+    @property
+    def _count(self) -> int:
+        return self._query.shape[1]
+
+    def add(
+        self, query: Tensor, keys: Tensor, values: Tensor, scale: float, allowed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Add tokens; return request, token and place of those that are among the first."""
+        batch, tokens = query.shape[0], query.shape[2]
+        if allowed is None:
+            real = torch.ones(batch, tokens, dtype=torch.bool, device=query.device)
+        else:
+            real = allowed[:, -1, -tokens:].expand(batch, -1)
+        place = self._real.sum(1, keepdim=True) + real.cumsum(1) - 1
+        request, token = torch.nonzero(real & (place < self._count), as_tuple=True)
+        slot = place[request, token]
+        for tensor, new in ((self._query, query), (self._keys, keys), (self._values, values)):
+            tensor[request, slot] = new[request, :, token]
+        self._real = torch.cat([self._real, real], dim=1)
+        self.complete = self._real.sum(1) >= self._count
+        self._compute(scale)
+        return request, token, slot
+
+    def _compute(self, scale: float) -> None:
+        query = self._query.transpose(1, 2)
+        keys = self._keys.transpose(1, 2).repeat_interleave(self._group, dim=1)
+        values = self._values.transpose(1, 2).repeat_interleave(self._group, dim=1)
+        later = torch.ones(self._count, self._count, dtype=torch.bool, device=query.device).triu(1)
+        scores = (query @ keys.transpose(2, 3)).float() * scale
+        self._probabilities = torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1)
+        self.output = (self._probabilities.to(values.dtype) @ values).transpose(1, 2)
+
+    def features(self) -> NDArray[np.float32]:
+        """Return the probabilities of each head: [batch, heads, first tokens squared]."""
+        return np.ascontiguousarray(self._probabilities.flatten(2).cpu().numpy(), np.float32)
+
+    def crop(self, tokens: int) -> None:
+        """Forget the newest tokens."""
+        self._real = self._real[:, : self._real.shape[1] - tokens]
+        self.complete = self._real.sum(1) >= self._count
+
+    def select(self, requests: Tensor) -> None:
+        requests = requests.to(self._real.device)
+        self._query, self._keys, self._values, self._real, self.complete = (
+            tensor.index_select(0, requests)
+            for tensor in (self._query, self._keys, self._values, self._real, self.complete)
+        )

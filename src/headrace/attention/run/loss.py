@@ -1,0 +1,41 @@
+"""Loss of a model on text, with attention by a plan."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headrace.attention.plan.plan import AttentionPlan
+from headrace.attention.run.cache import CompressedCache
+from headrace.attention.run.compress import compressed
+
+Progress = Callable[[str, float], None]
+
+
+def sample_losses(
+    model: nn.Module, plan: AttentionPlan | None, samples: Tensor, progress: Progress
+) -> list[float]:
+    """Return the mean loss of a token, of every sample; None as plan: of the model as it is.
+
+    Every query reads keys and values as the cache stores them, its own token's, too: as in
+    decoding, and unlike a prompt's first pass.
+    """
+    device = next(model.parameters()).device
+    training = model.training
+    losses: list[float] = []
+    with ExitStack() as stack:
+        stack.callback(model.train, training)
+        model.eval()
+        stack.enter_context(torch.no_grad())
+        if plan is not None:
+            stack.enter_context(compressed(model, plan))
+        for index, sample in enumerate(samples):
+            progress(f"sample {index + 1} of {len(samples)}", index / len(samples))
+            tokens = sample[None].to(device)
+            cache = None if plan is None else CompressedCache(plan, through_store=True)
+            logits = model(input_ids=tokens, cache=cache).logits
+            loss = functional.cross_entropy(logits[0, :-1].float(), tokens[0, 1:])
+            losses.append(float(loss))
+    return losses

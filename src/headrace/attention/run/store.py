@@ -1,0 +1,233 @@
+"""The cache of one layer: blocks of keys and values of a batch, which are never copied whole."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.attention.errors import AttentionError, CapacityError
+from headrace.attention.plan.formats import BLOCK_TOKENS, GROUP_TOKENS, TAIL_TOKENS, Format
+from headrace.attention.run import rows
+from headrace.attention.run.rows import RowFormat, Rows
+
+
+@dataclass(slots=True, kw_only=True)
+class _Block:
+    """Keys and values of consecutive tokens; keys of 4 bits hold whole groups."""
+
+    keys: Rows
+    values: Rows
+    tokens: int = 0
+
+    @property
+    def capacity(self) -> int:
+        return self.values.capacity
+
+
+class KeyValueStore:
+    """Keys and values of the tokens of a batch, as they are stored.
+
+    Parameters
+    ----------
+    batch, key_heads, value_heads, dim : of the tensors to append.
+    capacity : tokens for which there is room; None: it grows by `BLOCK_TOKENS`, or by what is
+        appended at a time, rounded up.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        key_heads: int,
+        value_heads: int,
+        dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        keys: Format = Format.MODEL,
+        values: Format = Format.MODEL,
+        capacity: int | None = None,
+    ) -> None:
+        self.batch, self.key_heads, self.value_heads, self.dim = batch, key_heads, value_heads, dim
+        self.dtype, self.device = dtype, device
+        self._keys = rows.key_format(keys, dtype)
+        self._values = rows.value_format(values, dtype)
+        self._capacity = capacity
+        self._blocks: list[_Block] = []
+        self._tail: Tensor | None = None
+        self._tail_first = 0
+        self.tokens = 0
+        if keys is Format.INT4:
+            self._tail = torch.empty(batch, key_heads, TAIL_TOKENS, dim, dtype=dtype, device=device)
+        if capacity is not None:
+            self._allocate(-(-capacity // GROUP_TOKENS) * GROUP_TOKENS)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of all tensors."""
+        tensors = [tensor for block in self._blocks for tensor in self._tensors(block)]
+        if self._tail is not None:
+            tensors.append(self._tail)
+        return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+    @staticmethod
+    def _tensors(block: _Block) -> Iterator[Tensor]:
+        for part in (block.keys, block.values):
+            yield part.codes
+            if part.scales is not None:
+                yield part.scales
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        """Store the next tokens: [batch, key heads, tokens, dim] and [batch, value heads, ..].
+
+        Raises
+        ------
+        CapacityError : a store of fixed capacity is full; nothing is stored.
+        """
+        count = keys.shape[2]
+        if self._capacity is not None and self.tokens + count > self._capacity:
+            raise CapacityError(
+                f"the cache has room for {self._capacity} tokens, holds {self.tokens}, and "
+                f"{count} more come: make it with a larger max_tokens"
+            )
+        room = sum(block.capacity - block.tokens for block in self._blocks)
+        if count > room:
+            self._allocate(-(-(count - room) // BLOCK_TOKENS) * BLOCK_TOKENS)
+        first = 0
+        for block in self._blocks:
+            size = min(block.capacity - block.tokens, count - first)
+            if size > 0:
+                part = slice(first, first + size)
+                self._values.store(block.values, block.tokens, values[:, :, part])
+                if self._tail is None:
+                    self._keys.store(block.keys, block.tokens, keys[:, :, part])
+                block.tokens += size
+                first += size
+        self.tokens += count
+        if self._tail is not None:
+            self._append_to_tail(self._tail, keys)
+
+    def _allocate(self, capacity: int) -> None:
+        allocate = partial(
+            RowFormat.allocate,
+            batch=self.batch,
+            capacity=capacity,
+            dim=self.dim,
+            device=self.device,
+        )
+        self._blocks.append(
+            _Block(
+                keys=allocate(self._keys, heads=self.key_heads),
+                values=allocate(self._values, heads=self.value_heads),
+            )
+        )
+
+    def _append_to_tail(self, tail: Tensor, keys: Tensor) -> None:
+        """Add keys to the tail, and store the groups that are complete then."""
+        first = self.tokens - keys.shape[2]
+        tail_tokens = first - self._tail_first
+        fits = tail_tokens + keys.shape[2] <= TAIL_TOKENS
+        if fits:
+            tail[:, :, tail_tokens : tail_tokens + keys.shape[2]] = keys
+            recent = tail
+        else:
+            recent = torch.cat([tail[:, :, :tail_tokens], keys], dim=2) if tail_tokens else keys
+        opened = first // GROUP_TOKENS * GROUP_TOKENS
+        closed = self._coded_tokens
+        if closed > opened:
+            part = slice(opened - self._tail_first, closed - self._tail_first)
+            self._store_groups(opened, recent[:, :, part])
+        if not fits:
+            newest = max(0, closed - GROUP_TOKENS)
+            tail[:, :, : self.tokens - newest] = recent[:, :, newest - self._tail_first :]
+            self._tail_first = newest
+
+    def _store_groups(self, token: int, keys: Tensor) -> None:
+        """Store whole groups of keys from a token on."""
+        for block in self._blocks:
+            size = min(max(0, block.capacity - token), keys.shape[2])
+            if size:
+                self._keys.store(block.keys, token, keys[:, :, :size])
+                keys = keys[:, :, size:]
+            token = max(0, token - block.capacity)
+
+    @property
+    def _coded_tokens(self) -> int:
+        """Tokens whose keys are read from blocks; the others' from the tail."""
+        return self.tokens if self._tail is None else self.tokens // GROUP_TOKENS * GROUP_TOKENS
+
+    def segments(self) -> NDArray[np.int64]:
+        """Return the segments that the native kernels read: addresses, valid until a change."""
+        table: list[list[int]] = []
+        first = 0
+        for block in self._blocks:
+            coded = min(block.tokens, max(0, self._coded_tokens - first))
+            if coded:
+                table.append([coded, *block.keys.fields(0), *block.values.fields(0)])
+            if coded < block.tokens:
+                assert self._tail is not None
+                tail = Rows(
+                    format=rows.MODEL_FORMATS[self.dtype],
+                    codes=self._tail,
+                    scales=None,
+                    capacity=TAIL_TOKENS,
+                )
+                at = first + coded - self._tail_first
+                table.append([block.tokens - coded, *tail.fields(at), *block.values.fields(coded)])
+            first += block.tokens
+        return np.array(table, np.int64).reshape(len(table), rows.SEGMENT_FIELDS)
+
+    def load(self) -> tuple[Tensor, Tensor]:
+        """Return all keys and values in the model's type: copies but of a store of one block."""
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        first = 0
+        for block in self._blocks:
+            coded = min(block.tokens, max(0, self._coded_tokens - first))
+            if coded:
+                keys.append(self._keys.load(block.keys, coded, self.dtype))
+            if coded < block.tokens and self._tail is not None:
+                at = first + coded - self._tail_first
+                keys.append(self._tail[:, :, at : at + block.tokens - coded])
+            if block.tokens:
+                values.append(self._values.load(block.values, block.tokens, self.dtype))
+            first += block.tokens
+        return _joined(keys), _joined(values)
+
+    def crop(self, tokens: int) -> None:
+        """Remove the newest tokens.
+
+        Raises
+        ------
+        AttentionError : keys of 4 bits have no bfloat16 copy so far back; nothing is removed.
+        """
+        left = self.tokens - tokens
+        if left < 0:
+            raise AttentionError(f"cannot remove {tokens} tokens of {self.tokens}")
+        if self._tail is not None and left % GROUP_TOKENS and left < self._tail_first:
+            raise AttentionError(
+                f"cannot remove {tokens} tokens of {self.tokens}: keys of 4 bits keep their 16-bit "
+                f"copy from token {self._tail_first} on; keys of 8 bits can be cropped anywhere"
+            )
+        self.tokens = left
+        for block in self._blocks:
+            block.tokens = min(block.capacity, left)
+            left -= block.tokens
+        if self._tail is not None and self.tokens < self._tail_first:
+            self._tail_first = self.tokens
+
+    def select(self, requests: Tensor) -> None:
+        """Keep some requests, each any number of times, in this order."""
+        for block in self._blocks:
+            block.keys = block.keys.select(requests)
+            block.values = block.values.select(requests)
+        if self._tail is not None:
+            self._tail = self._tail.index_select(0, requests)
+        self.batch = len(requests)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)

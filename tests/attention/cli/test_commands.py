@@ -1,0 +1,79 @@
+"""The commands, from a folder with a model to text by a plan."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.attention import AttentionPlan
+from headrace.cli.app import app
+
+RUN = CliRunner()
+
+
+def invoke(*arguments: object, code: int = 0) -> str:
+    result = RUN.invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output if code == 0 else str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def profile(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("attention") / "profile.json"
+    output = invoke("attention", "measure", folder, "-o", path, "--samples", 4, "--tokens", 48)
+    assert "Wrote" in output
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(folder: Path, profile: Path) -> Path:
+    path = profile.with_name("plan.json")
+    output = invoke(
+        *("attention", "plan", folder, "--profile", profile, "-o", path, "--loss", 0.5),
+        *("--tokens", 200, "--sample-tokens", 100),
+    )
+    assert "bytes against loss" in output
+    assert "requests that fit into 16 GiB" in output
+    return path
+
+
+def test_a_plan_is_shown_verified_and_reported(profile: Path, plan: Path, tmp_path: Path) -> None:
+    loaded = AttentionPlan.load(plan)
+    assert loaded.share < 1
+    assert loaded.chosen in {choice.name for choice in loaded.frontier}
+    assert "correlation" in invoke("show", profile)
+    assert loaded.chosen in invoke("show", plan)
+    assert loaded.digest[:12] in invoke("verify", plan)
+    for path, content in ((profile, "Clustering error"), (plan, "Bytes against loss")):
+        page = tmp_path / "page.html"
+        invoke("report", path, "-o", page)
+        assert content in page.read_text()
+
+
+def test_text_and_losses_by_a_plan(folder: Path, plan: Path) -> None:
+    output = invoke(
+        "attention", "run", folder, "--plan", plan, "--prompt", "the value of", "--tokens", 5
+    )
+    assert "model's own" in output
+    assert "plan's" in output
+    output = invoke(
+        "attention", "evaluate", folder, "--plan", plan, "--tokens", 200, "--sample-tokens", 100
+    )
+    assert f"at {AttentionPlan.load(plan).share:.0%} of the cache's bytes, on 200 tokens" in output
+
+
+def test_mistakes_are_named(folder: Path, profile: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.json"
+    assert "is no folder" in invoke("attention", "measure", tmp_path / "none", "-o", output, code=1)
+    assert "Transformers cannot load it" in invoke(
+        "attention", "measure", tmp_path, "-o", output, code=1
+    )
+    assert "--dtype is int3, needs float32 or bfloat16" in invoke(
+        "attention", "measure", folder, "-o", output, "--dtype", "int3", code=1
+    )
+    assert "is of another model, or of this one in another --dtype" in invoke(
+        *("attention", "plan", folder, "--profile", profile, "-o", output),
+        *("--dtype", "bfloat16"),
+        code=1,
+    )
+    assert not output.exists()

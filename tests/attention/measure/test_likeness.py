@@ -1,0 +1,104 @@
+"""The likeness of heads that are copies, uniform, or neither; text, and losses."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
+
+from headrace.attention import AttentionError, AttentionProfile, Format
+from headrace.attention.measure.likeness import measure_likeness
+from headrace.attention.measure.text import documentation, read_text, token_samples
+from headrace.attention.run.loss import sample_losses
+from tests.attention.models import WORDS, model_of, plain_plan, shared_plan, with_bits
+
+
+def silent(what: str, share: float) -> None:
+    assert 0 <= share <= 1
+
+
+@pytest.fixture(scope="module")
+def samples() -> torch.Tensor:
+    return torch.randint(3, WORDS, (3, 40), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def profile(samples: torch.Tensor) -> AttentionProfile:
+    """Of a model whose third head is a copy of the first, and whose last is uniform."""
+    model = LlamaForCausalLM(copy.deepcopy(model_of("llama").config)).eval()
+    with torch.no_grad():
+        for layer in model.model.layers:
+            for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+                projection.weight.mul_(12)
+                rows = projection.weight.unflatten(0, (4, -1))
+                rows[2] = rows[0]
+                rows[3] = 0
+    return measure_likeness(model, samples, text="digest", progress=silent)
+
+
+def test_copies_are_alike_and_uniform_heads_are_seen(profile: AttentionProfile) -> None:
+    for layer in profile.layers:
+        for matrix in (layer.correlation, layer.correlation_beyond_first, layer.sample_correlation):
+            assert matrix[0, 2] == pytest.approx(1, abs=1e-5)
+            assert matrix[0, 1] < 0.95
+            np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
+        assert layer.distance[0, 2] == pytest.approx(0, abs=1e-8)
+        assert layer.distance[0, 1] > 1e-3
+        assert layer.output_error[0, 2] == pytest.approx(0, abs=1e-9)
+        assert layer.output_error[2, 0] == pytest.approx(0, abs=1e-9)
+        assert layer.output_error[1, 0] > 1e-3
+        assert layer.uniformity[3] == pytest.approx(1, abs=1e-5)
+        assert layer.uniformity[0] < 0.95
+        assert ((layer.changes >= 0) & (layer.changes <= 1)).all()
+
+
+def test_a_profile_comes_back_from_its_file(profile: AttentionProfile, tmp_path: Path) -> None:
+    profile.save(tmp_path / "profile.json")
+    loaded = AttentionProfile.load(tmp_path / "profile.json")
+    assert loaded.digest == profile.digest
+    np.testing.assert_array_equal(loaded.layers[1].output_error, profile.layers[1].output_error)
+    assert "2 layers, 3 samples of 40 tokens" in repr(loaded)
+
+
+def test_output_errors_are_those_of_the_layers_output(samples: torch.Tensor) -> None:
+    """Against the change of a layer's output by a plan in which one head follows another."""
+    model = model_of("llama")
+    measured = measure_likeness(model, samples, text="", progress=silent).layers[0].output_error
+    assert measured.shape == (4, 4)
+    assert np.diag(measured) == pytest.approx(0)
+    order = np.argsort(measured[0, 1:])
+    assert len(set(order)) == 3
+
+
+def test_losses_of_a_plan_that_changes_nothing_are_the_models(samples: torch.Tensor) -> None:
+    model = model_of("llama")
+    own = sample_losses(model, None, samples, silent)
+    assert sample_losses(model, plain_plan(model), samples, silent) == pytest.approx(own, abs=1e-5)
+    for plan in (
+        shared_plan(model, fixed=False),
+        with_bits(plain_plan(model), Format.INT8, Format.INT8),
+    ):
+        losses = sample_losses(model, plan, samples, silent)
+        assert losses != pytest.approx(own, abs=1e-5)
+        assert losses == pytest.approx(own, rel=0.5)
+    assert not model.training
+
+
+def test_text_is_the_users_or_that_of_python(folder: Path, tmp_path: Path) -> None:
+    text = documentation()
+    assert len(text) > 500_000
+    assert "lambda" in text
+    assert read_text([]) == text
+    (tmp_path / "a.txt").write_text("one two")
+    (tmp_path / "b.txt").write_text("three")
+    assert read_text([tmp_path / "a.txt", tmp_path / "b.txt"]) == "one two\n\nthree"
+    (tmp_path / "c.txt").write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(AttentionError, match=r"c\.txt: cannot be read as text"):
+        read_text([tmp_path / "c.txt"])
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    first, second = (token_samples(tokenizer, text, 2, 50, skip=skip) for skip in (0, 1))
+    assert torch.equal(first[1], second[0])
+    with pytest.raises(AttentionError, match="the text has 2 tokens, needs 50: pass more"):
+        token_samples(tokenizer, "one two", 2, 50)

@@ -1,0 +1,82 @@
+"""The choice of bits and heads of keys, on losses that are made up."""
+
+import numpy as np
+import pytest
+
+from headrace.attention import AttentionPlan, Choice, Format, LayerHeads
+from headrace.attention.plan.choose import added_loss, choose, frontier
+from headrace.attention.profile import AttentionProfile, LayerProfile
+
+HEADS = LayerHeads(query_heads=4, key_value_heads=4, dim=64)
+
+
+def profile_of(heads: LayerHeads = HEADS, layers: int = 2) -> AttentionProfile:
+    count = heads.query_heads
+    square = np.ones((count, count)) - np.eye(count)
+    layer = LayerProfile(
+        heads=heads,
+        correlation=np.eye(count),
+        correlation_beyond_first=np.eye(count),
+        sample_correlation=np.eye(count),
+        distance=square,
+        output_error=square,
+        uniformity=np.zeros(count),
+        changes=np.zeros(3),
+    )
+    return AttentionProfile(layers=(layer,) * layers, model="m", text="t", samples=1, tokens=16)
+
+
+def measure_of(losses: dict[str, float], names: list[str]):
+    """Return a measure of what keys of each number of bits and of each head cost."""
+
+    def measure(name: str, plan: AttentionPlan) -> list[float]:
+        names.append(name)
+        layer = plan.layers[0]
+        added = losses.get(layer.keys.value, 0) + losses.get("v" + layer.values.value, 0)
+        added += losses.get("head", 0) * (layer.heads.key_value_heads - layer.key_heads)
+        return [4.0 * (1 + added)] * 3
+
+    return measure
+
+
+def test_the_fewest_bytes_within_the_loss_are_chosen() -> None:
+    names: list[str] = []
+    measure = measure_of({"int8": 0.001, "int4": 0.004, "vint4": 0.02, "head": 0.004}, names)
+    plan = choose(profile_of(), measure, allowed_loss=0.01, element_bytes=2)
+    layer = plan.layers[0]
+    assert (layer.keys, layer.values) == (Format.INT4, Format.INT8)
+    assert layer.key_heads == 3
+    assert plan.chosen == "keys of 3 of 4 heads, 4-bit keys, 8-bit values"
+    assert plan.frontier[0].share < plan.frontier[-1].share == 1
+    assert all(choice.added_loss >= 0 for choice in plan.frontier)
+
+
+def test_without_redundancy_there_is_nothing_to_gain() -> None:
+    names: list[str] = []
+    measure = measure_of({"int8": 0.3, "head": 0.5}, names)
+    plan = choose(profile_of(), measure, allowed_loss=0.01, element_bytes=2)
+    assert plan.chosen == "the model's own cache"
+    assert plan.share == 1
+    assert len(names) == 3, "what is hopeless is not followed by fewer bytes of its kind"
+
+
+def test_dimensions_that_4_bits_do_not_pack_have_8() -> None:
+    names: list[str] = []
+    heads = LayerHeads(query_heads=2, key_value_heads=2, dim=80)
+    plan = choose(profile_of(heads), measure_of({}, names), allowed_loss=0.01, element_bytes=2)
+    assert plan.layers[0].keys is Format.INT8
+    assert not any("4-bit" in name for name in names)
+
+
+def test_a_frontier_has_nothing_that_is_beaten() -> None:
+    choices = [
+        Choice(name=name, share=share, added_loss=loss, standard_error=0)
+        for name, share, loss in (("a", 1, 0), ("b", 0.5, 0.1), ("c", 0.6, 0.2), ("d", 0.5, 0.3))
+    ]
+    assert [choice.name for choice in frontier(choices)] == ["b", "a"]
+
+
+def test_added_loss_is_of_samples_in_pairs() -> None:
+    added, error = added_loss([2.2, 4.2], [2.0, 4.0])
+    assert added == pytest.approx(0.2 / 3)
+    assert error == pytest.approx(0, abs=1e-12)

@@ -1,0 +1,162 @@
+"""Stores of keys and values against plain tensors: formats, growth, removal, selection."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace._native import AttentionFormat
+from headrace.attention import AttentionError, CapacityError, Format
+from headrace.attention.plan.formats import BLOCK_TOKENS, GROUP_TOKENS, LayerHeads
+from headrace.attention.plan.plan import LayerPlan
+from headrace.attention.run import rows
+from headrace.attention.run.store import KeyValueStore
+
+FORMATS = list(Format)
+# Largest error over the largest magnitude: half a unit, and the rounding of units to bfloat16.
+BOUNDS = {Format.MODEL: 0.0, Format.INT8: 0.5 / 127 * 1.01, Format.INT4: 1 / 15}
+
+
+def store_of(
+    keys: Format = Format.MODEL,
+    values: Format = Format.MODEL,
+    *,
+    batch: int = 2,
+    capacity: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> KeyValueStore:
+    return KeyValueStore(
+        batch=batch,
+        key_heads=2,
+        value_heads=3,
+        dim=32,
+        dtype=dtype,
+        device=torch.device("cpu"),
+        keys=keys,
+        values=values,
+        capacity=capacity,
+    )
+
+
+def tokens_of(count: int, batch: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(batch, 2, count, 32, generator=generator),
+        torch.randn(batch, 3, count, 32, generator=generator),
+    )
+
+
+@pytest.mark.parametrize("values", FORMATS)
+@pytest.mark.parametrize("keys", FORMATS)
+def test_numbers_come_back_within_the_bound_of_their_format(keys: Format, values: Format) -> None:
+    store = store_of(keys, values)
+    parts = [tokens_of(count, seed=seed) for seed, count in enumerate((1, 63, 70, 300, 2))]
+    for part in parts:
+        store.append(*part)
+    expected = [torch.cat(tensors, dim=2) for tensors in zip(*parts, strict=True)]
+    for form, loaded, exact in zip((keys, values), store.load(), expected, strict=True):
+        error = (loaded - exact).abs().max() / exact.abs().max()
+        assert error <= BOUNDS[form], form
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", [Format.INT8, Format.INT4])
+def test_codes_of_kernels_and_of_tensors_are_the_same(form: Format, dtype: torch.dtype) -> None:
+    numbers = torch.randn(2, 3, 2 * GROUP_TOKENS, 64, dtype=dtype)
+    numbers[0, 0, 0] = 0
+    numbers[0, 0, 1] = 3.5
+    numbers[0, 1] *= 1e-30
+    numbers[1, 1] *= 1e30
+    for row_format in (rows.key_format(form, dtype), rows.value_format(form, dtype)):
+        sizes = {"batch": 2, "heads": 3, "capacity": 2 * GROUP_TOKENS, "dim": 64}
+        native, plain = (row_format.allocate(**sizes, device=torch.device("cpu")) for _ in range(2))
+        row_format.store(native, 0, numbers)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rows, "is_native", lambda tensor: False)
+            row_format.store(plain, 0, numbers)
+        assert native.scales is not None
+        assert plain.scales is not None
+        np.testing.assert_array_equal(native.scales.float(), plain.scales.float())
+        # a number between two codes of 8 bits may get either: kernels round its product once
+        difference = native.codes.int() - plain.codes.int()
+        assert difference.abs().max() <= (row_format.native is AttentionFormat.INT8)
+        assert difference.count_nonzero() <= 0.002 * difference.numel()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    actions=st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(1, 150)),
+            st.tuples(st.just("crop"), st.integers(0, 70)),
+            st.tuples(st.just("select"), st.integers(0, 7)),
+        ),
+        max_size=12,
+    ),
+    form=st.sampled_from([Format.MODEL, Format.INT4]),
+)
+def test_any_order_of_changes_leaves_what_a_list_of_tokens_has(
+    actions: list[tuple[str, int]], form: Format
+) -> None:
+    store = store_of(form)
+    keys, values = tokens_of(0)
+    for step, (action, number) in enumerate(actions):
+        if action == "append":
+            more = tokens_of(number, batch=len(keys), seed=step)
+            store.append(*more)
+            keys, values = torch.cat([keys, more[0]], 2), torch.cat([values, more[1]], 2)
+        elif action == "crop" and number <= store.tokens:
+            try:
+                store.crop(number)
+            except AttentionError:
+                assert form is Format.INT4
+                assert (store.tokens - number) % GROUP_TOKENS
+                continue
+            left = keys.shape[2] - number
+            keys, values = keys[:, :, :left], values[:, :, :left]
+        elif action == "select":
+            requests = torch.tensor([number % len(keys), number // 2 % len(keys), 0])[
+                : 1 + number % 3
+            ]
+            store.select(requests)
+            keys, values = keys[requests], values[requests]
+        assert store.tokens == keys.shape[2]
+        assert store.segments()[:, 0].sum() == store.tokens
+        if store.tokens:
+            loaded_keys, loaded_values = store.load()
+            assert torch.equal(loaded_values, values)
+            bound = BOUNDS[form] * float(keys.abs().max())
+            assert float((loaded_keys - keys).abs().max()) <= bound
+
+
+def test_keys_of_four_bits_can_lose_the_newest_complete_group() -> None:
+    store = store_of(Format.INT4)
+    store.append(*tokens_of(2 * GROUP_TOKENS + 10))
+    store.crop(10 + GROUP_TOKENS // 2)
+    assert store.tokens == GROUP_TOKENS + GROUP_TOKENS // 2
+    with pytest.raises(AttentionError, match="keep their 16-bit copy from token 64 on"):
+        store.crop(GROUP_TOKENS)
+    assert store.tokens == GROUP_TOKENS + GROUP_TOKENS // 2
+
+
+def test_a_full_store_refuses_more_and_keeps_what_it_has() -> None:
+    store = store_of(capacity=10)
+    store.append(*tokens_of(8))
+    with pytest.raises(CapacityError, match="has room for 10 tokens, holds 8, and 3 more come"):
+        store.append(*tokens_of(3))
+    store.append(*tokens_of(2))
+    assert store.tokens == 10
+
+
+@pytest.mark.parametrize("count", [1, BLOCK_TOKENS, 1000])
+@pytest.mark.parametrize("values", FORMATS)
+@pytest.mark.parametrize("keys", FORMATS)
+def test_allocated_bytes_are_those_that_the_plan_predicts(
+    keys: Format, values: Format, count: int
+) -> None:
+    heads = LayerHeads(query_heads=6, key_value_heads=3, dim=32)
+    plan = LayerPlan(heads=heads, clusters=4, key_heads=2, keys=keys, values=values)
+    store = store_of(keys, values)
+    store.append(*tokens_of(count))
+    assert store.allocated_bytes == plan.cache_bytes(2, count, element_bytes=4)
