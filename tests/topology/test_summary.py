@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 from headrace.collectives.measure import survey
+from headrace.collectives.measure.budget import ProbeEffort
 from headrace.topology.summary import in_words
 from tests.collectives.measure.network import Network, shuffled_racks
+
+PLENTY = ProbeEffort(budget_s=1000.0)  # on a busy machine the usual one ends before all is measured
 
 
 @pytest.mark.parametrize(
@@ -19,7 +22,7 @@ from tests.collectives.measure.network import Network, shuffled_racks
 def test_racks_and_their_uplinks(sizes: tuple[int, ...], start: str) -> None:
     topology, _ = shuffled_racks(sizes, 1)
     hosts = [topology.hosts[host] for host in topology.rank_host]
-    assert in_words(survey(Network(topology), hosts)).startswith(start)
+    assert in_words(survey(Network(topology), hosts, effort=PLENTY)).startswith(start)
 
 
 def test_a_uniform_network_with_a_slow_host() -> None:
@@ -29,5 +32,5 @@ def test_a_uniform_network_with_a_slow_host() -> None:
         for link in topology.links
     )
     slow = replace(topology, links=links, shared=())
-    said = in_words(survey(Network(slow), ["a", "b", "c", "d"]))
+    said = in_words(survey(Network(slow), ["a", "b", "c", "d"], effort=PLENTY))
     assert said == "4 hosts and no racks among them, hosts 400 Mbit/s, c at 40% of that"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.collectives.measure import Profile, survey
+from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.embed.groups import aggregation_groups
 from tests.collectives.measure.network import Network, shuffled_racks
 
@@ -13,7 +14,7 @@ from tests.collectives.measure.network import Network, shuffled_racks
 def measured(sizes: tuple[int, ...], noise: float = 0.0) -> Profile:
     topology, _ = shuffled_racks(sizes, 3)
     hosts = [topology.hosts[host] for host in topology.rank_host]
-    return survey(Network(topology, noise=noise), hosts)
+    return survey(Network(topology, noise=noise), hosts, effort=ProbeEffort(budget_s=1000.0))
 
 
 def hidden(profile: Profile) -> Profile:
