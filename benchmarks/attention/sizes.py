@@ -5,7 +5,6 @@ import time
 import numpy as np
 import torch
 
-from benchmarks.attention.cells import mixed_membership
 from benchmarks.harness import Report
 from headrace import _native
 from headrace.attention import Format, LayerHeads, LayerPlan
@@ -29,10 +28,11 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Fill one layer's cache by each plan; cluster 32 layers of 32 heads."""
+    del quick
     errors: list[float] = []
     shares: dict[str, float] = {}
     for name, plan in _plans().items():
-        allocated, predicted, stock = _bytes(plan, tokens=600 if quick else 2048)
+        allocated, predicted, stock = _bytes(plan, tokens=2048)
         errors.append(abs(allocated / predicted - 1))
         shares[name] = allocated / stock
         report.row(
@@ -104,5 +104,4 @@ def _cluster_ms(report: Report) -> float:
         seconds.append(time.thread_time() - began)
     milliseconds = 1e3 * float(np.median(seconds))
     report.row("clustering of a request", layers=_LAYERS, heads=32, clusters=12, ms=milliseconds)
-    mixed_membership(1, HEADS, 12)
     return milliseconds

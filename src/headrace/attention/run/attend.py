@@ -4,6 +4,9 @@ Shapes: query [batch, query heads, queries, dim]; output [batch, queries, heads,
 """
 
 import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +25,12 @@ NATIVE_QUERIES = 16
 for more, products of matrices read them less often."""
 NATIVE_DIMENSIONS = 16
 """Whose multiples the native kernels take."""
-_SCORE_BYTES = 64 << 20
-"""Scores of a prompt that are kept at a time."""
-_SHARING_TOKENS = 4096
+_BLOCK_QUERIES = 128
+"""Of a prompt, whose scores stay in a processor's cache."""
 _SHARING_CLUSTERS = 0.6
-"""A prompt's scores are shared up to so many tokens, and so large a share of representatives, in
-float32 on CPUs: for longer ones, and in 16 bits, the stock kernel is faster that computes the
-scores of all heads (bar `prefill-fp32` of the benchmark)."""
+"""Largest share of representatives of which a prompt's scores are shared on CPUs. For more, and
+where a processor has matrix units for bfloat16, the stock kernel is faster that computes the
+scores of all heads (section `prompt` of the benchmark)."""
 
 
 def attend_store(
@@ -83,14 +85,19 @@ def attend_prompt(
     The stock kernel computes it where it is faster although it computes the scores of all heads.
     """
     clusters = membership.query.shape[1] / membership.score.shape[1]
-    if (
-        query.device.type == "cpu"
-        and query.dtype == torch.float32
-        and keys.shape[2] <= _SHARING_TOKENS
-        and clusters <= _SHARING_CLUSTERS
-    ):
-        return attend_shared(query, keys, values, membership, scale=scale, allowed=allowed)
-    return attend_stock(query, keys, values, membership, scale=scale, allowed=allowed)
+    units = query.dtype != torch.float32 and _has_matrix_units()
+    shares = query.device.type == "cpu" and clusters <= _SHARING_CLUSTERS and not units
+    attend = attend_shared if shares else attend_stock
+    return attend(query, keys, values, membership, scale=scale, allowed=allowed)
+
+
+@cache
+def _has_matrix_units() -> bool:
+    """Return whether the processor multiplies matrices of bfloat16 in units of their own."""
+    try:
+        return "amx_bf16" in Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
 
 
 def attend_shared(
@@ -102,7 +109,7 @@ def attend_shared(
     scale: float,
     allowed: Tensor | None = None,
 ) -> Tensor:
-    """Compute the scores of representatives alone, with products of matrices.
+    """Compute the scores of representatives alone, with products of matrices in float32.
 
     Parameters
     ----------
@@ -110,29 +117,52 @@ def attend_shared(
     values : [batch, heads of values, tokens, dim].
     """
     batch, _, queries, dim = query.shape
-    tokens = keys.shape[2]
-    representatives = _gathered(query, membership.query) * scale
-    keys = _gathered(keys, membership.key).transpose(2, 3)
-    scores, heads = membership.query.shape[1], membership.score.shape[1]
+    heads = membership.score.shape[1]
     group = heads // values.shape[1]
-    out = query.new_empty(batch, queries, heads, dim)
-    size = max(1, _SCORE_BYTES // (batch * scores * tokens * query.element_size()))
-    for first in range(0, queries, size):
-        last = min(first + size, queries)
-        seen = tokens - queries + last
-        part = representatives[:, :, first:last] @ keys[..., :seen]
-        visible = _visible(allowed, first, last, queries, tokens, query.device)[..., :seen]
-        part.masked_fill_(~visible[:, None], -math.inf)
-        probabilities = torch.softmax(part.float(), dim=-1).to(query.dtype)
-        probabilities.masked_fill_(~visible.any(-1)[:, None, :, None], 0)
-        for request in range(batch):
-            for head, score in enumerate(membership.score[request].tolist()):
-                torch.mm(
-                    probabilities[request, score],
-                    values[request, head // group, :seen],
-                    out=out[request, first:last, head],
+    out = query.new_empty(batch, queries, heads, dim, dtype=torch.float32)
+    for request in range(batch):
+        for score in range(membership.query.shape[1]):
+            members = np.flatnonzero(membership.score[request] == score)
+            if len(members):
+                _attend_cluster(
+                    query[request, membership.query[request, score]].float() * scale,
+                    keys[request, membership.key[request, score]].float(),
+                    [values[request, head // group].float() for head in members],
+                    [out[request, :, head] for head in members],
+                    None if allowed is None else allowed[request],
                 )
-    return out
+    return out.to(query.dtype)
+
+
+def _attend_cluster(
+    query: Tensor,
+    keys: Tensor,
+    values: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    allowed: Tensor | None,
+) -> None:
+    """Weight every member's values by the representative's probabilities, some queries at a time.
+
+    Parameters
+    ----------
+    query : [queries, dim]; keys, values: [tokens, dim]; outputs: [queries, dim] to be written.
+    allowed : [queries, tokens]; None: causal, so that later tokens are not read.
+    """
+    queries, tokens = len(query), len(keys)
+    for first in range(0, queries, _BLOCK_QUERIES):
+        last = min(first + _BLOCK_QUERIES, queries)
+        seen = tokens if allowed is not None else tokens - queries + last
+        scores = query[first:last] @ keys[:seen].T
+        if allowed is None:
+            later = torch.ones(last - first, last - first, dtype=torch.bool, device=query.device)
+            scores[:, seen - (last - first) :].masked_fill_(later.triu(1), -math.inf)
+            probabilities = torch.softmax(scores, dim=-1)
+        else:
+            visible = allowed[first:last]
+            probabilities = torch.softmax(scores.masked_fill_(~visible, -math.inf), dim=-1)
+            probabilities.masked_fill_(~visible.any(-1, keepdim=True), 0)
+        for value, output in zip(values, outputs, strict=True):
+            torch.mm(probabilities, value[:seen], out=output[first:last])
 
 
 def attend_stock(
