@@ -30,6 +30,7 @@ from tests.waiting import ENDLESS_S, HANG_S, with_longer_deadlines
 pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("shared", [True, False])
 def test_every_pair_is_connected_on_every_channel(ranks: int, shared: bool) -> None:

@@ -152,6 +152,7 @@ CHANGES: dict[
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_changed_attribute_is_noticed(case: str) -> None:
     """Steps went on with the value of the trace: a temperature that was annealed stayed."""
@@ -228,7 +229,7 @@ def test_an_attribute_that_is_traced_at_every_step_is_named() -> None:
     train(0, 8)
     with pytest.warns(UserWarning, match="'tau' of module '0' has had 8 values"):
         train(8, 9)
-    train(9, 50)
+    train(9, 20)
 
 
 def counting(module: Any, x: torch.Tensor) -> torch.Tensor:
@@ -284,6 +285,7 @@ def starting(module: Any, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("read", [warming, noting, counting_thrice, decaying, starting])
 def test_state_of_forward_decides_what_it_computes(
     read: Callable[[Any, torch.Tensor], torch.Tensor],

@@ -118,6 +118,7 @@ def targets(captured: Capture) -> list[str]:
     ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_composite_function_is_one_operator_of_each_pass(name: str, dtype: torch.dtype) -> None:
