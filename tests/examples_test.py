@@ -217,3 +217,9 @@ def test_04_synthesize(installed: None, tmp_path: Path) -> None:
 def test_10_exchange(tmp_path: Path) -> None:
     said = run(sys.executable, EXAMPLES / "10-exchange.py", cwd=tmp_path)
     assert re.findall(r"rank (\d): 4 lookups and a checkpoint", said) == ["0", "1", "2"]
+
+
+def test_heads_share_keys(tmp_path: Path) -> None:
+    said = run(sys.executable, EXAMPLES / "11-heads.py", cwd=tmp_path)
+    shares = re.findall(r"(\d+)% of the cache's bytes", said)
+    assert shares == ["100", "75", "21"]

@@ -1,5 +1,7 @@
 """The choice of bits and heads of keys, on losses that are made up."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,7 @@ def measure_of(losses: dict[str, float], names: list[str]):
         layer = plan.layers[0]
         added = losses.get(layer.keys.value, 0) + losses.get("v" + layer.values.value, 0)
         added += losses.get("head", 0) * (layer.heads.key_value_heads - layer.key_heads)
+        added += losses.get("own membership", 0) * (layer.representatives is None)
         return [4.0 * (1 + added)] * 3
 
     return measure
@@ -41,12 +44,13 @@ def measure_of(losses: dict[str, float], names: list[str]):
 
 def test_the_fewest_bytes_within_the_loss_are_chosen() -> None:
     names: list[str] = []
-    measure = measure_of({"int8": 0.001, "int4": 0.004, "vint4": 0.02, "head": 0.004}, names)
+    losses = {"int8": 0.001, "int4": 0.004, "vint4": 0.02, "head": 0.004, "own membership": 0.001}
+    measure = measure_of(losses, names)
     plan = choose(profile_of(), measure, allowed_loss=0.01, element_bytes=2)
     layer = plan.layers[0]
     assert (layer.keys, layer.values) == (Format.INT4, Format.INT8)
     assert layer.key_heads == 3
-    assert plan.chosen == "keys of 3 of 4 heads, 4-bit keys, 8-bit values"
+    assert plan.chosen == "keys of 3 of 4 heads, fixed, 4-bit keys, 8-bit values"
     assert plan.frontier[0].share < plan.frontier[-1].share == 1
     assert all(choice.added_loss >= 0 for choice in plan.frontier)
 
@@ -57,7 +61,28 @@ def test_without_redundancy_there_is_nothing_to_gain() -> None:
     plan = choose(profile_of(), measure, allowed_loss=0.01, element_bytes=2)
     assert plan.chosen == "the model's own cache"
     assert plan.share == 1
-    assert len(names) == 3, "what is hopeless is not followed by fewer bytes of its kind"
+    assert "4-bit keys, 8-bit values" not in names, "what is hopeless is not followed"
+    assert not any("2 of 4 heads" in name for name in names)
+
+
+def test_membership_is_of_each_request_where_that_loses_less() -> None:
+    names: list[str] = []
+    measure = measure_of({"int8": 1, "head": 0.004, "own membership": -0.002}, names)
+    plan = choose(profile_of(), measure, allowed_loss=0.01, element_bytes=2)
+    assert plan.chosen == "keys of 2 of 4 heads, by the first 5 tokens"
+    assert plan.layers[0].representatives is None
+    assert "keys of 3 of 4 heads, by the first 64 tokens" in names
+
+
+def test_the_papers_clusters_are_measured_beside() -> None:
+    names: list[str] = []
+    profile = profile_of()
+    heads = np.array([0, 0, 1, 1])
+    distance = 1.0 * (heads[:, None] != heads)
+    layers = tuple(replace(layer, distance=distance) for layer in profile.layers)
+    measure = measure_of({"int8": 1, "head": 1}, names)
+    choose(replace(profile, layers=layers), measure, allowed_loss=0.01, element_bytes=2)
+    assert "clusters by elbow, of each request" in names
 
 
 def test_dimensions_that_4_bits_do_not_pack_have_8() -> None:

@@ -8,13 +8,24 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.attention.plan.clusters import representatives_by_error
-from headrace.attention.plan.formats import Format
-from headrace.attention.plan.plan import AttentionPlan, Choice, LayerPlan, plain
+from headrace.attention.plan.clusters import (
+    clustering_errors,
+    elbow,
+    representatives_by_error,
+)
+from headrace.attention.plan.formats import CODE_DIMENSIONS, Format
+from headrace.attention.plan.plan import (
+    FIRST_TOKENS,
+    AttentionPlan,
+    Choice,
+    LayerPlan,
+    plain,
+)
 from headrace.attention.profile import AttentionProfile
 
 Losses = Sequence[float]
 """Mean loss of a token, of every sample of the held-out text."""
+OWN = "the model's own cache"
 Measure = Callable[[str, AttentionPlan], Losses]
 """Measures a plan; the text names it for progress."""
 
@@ -25,6 +36,7 @@ _LADDER = (
 )
 """Keys and values, from more bytes to fewer. Keys go first: with a unit for each channel they lose
 less by 4 bits than values."""
+_MORE_TOKENS = 64
 _HOPELESS = 4.0
 """Times the loss that is allowed, above which fewer bytes of the same kind are not tried."""
 
@@ -35,49 +47,136 @@ def choose(
     """Return the plan of the fewest bytes whose added loss is allowed, with the frontier.
 
     Bits are chosen first, then the heads of keys that go, the same number in every layer: sharing
-    them out by output error, or by the loss of few tokens, loses more than it saves. Both are
-    measured together before they are chosen together.
+    them out by output error, or by the loss of few tokens, loses more than it saves. Membership is
+    fixed, or each request's own, whichever loses less. Both are measured together before they are
+    chosen together. The clusters of the paper (section 6.2.2) are measured beside them.
 
     Parameters
     ----------
     allowed_loss : relative to the model's own; it may not be exceeded by the measured added loss
         and one standard error.
     """
-    full = _full_plan(profile, element_bytes)
-    own = measure("the model's own cache", full)
-    choices = [_choice("the model's own cache", full, own, own)]
-    plans = {choices[0].name: full}
+    trials = _Trials(_full_plan(profile, element_bytes), measure, allowed_loss)
+    bits = _allowed_bits(trials)
+    _try_elbows(trials, profile)
+    _try_fewer_keys(trials, profile, bits)
+    return trials.best()
 
-    def tried(name: str, plan: AttentionPlan) -> Choice:
-        choice = _choice(name, plan, measure(name, plan), own)
-        choices.append(choice)
-        plans[name] = plan
-        return choice
 
-    def allowed(choice: Choice) -> bool:
-        return choice.added_loss + choice.standard_error <= allowed_loss
+class _Trials:
+    """Plans that were measured, beside the model's own cache."""
 
-    bits: list[tuple[Format, Format]] = []
+    def __init__(self, full: AttentionPlan, measure: Measure, allowed_loss: float) -> None:
+        self.full = full
+        self._measure = measure
+        self._allowed_loss = allowed_loss
+        self._own = measure(OWN, full)
+        self._plans: dict[str, AttentionPlan] = {}
+        self._choices: dict[str, Choice] = {}
+        self._add(OWN, full, self._own)
+
+    def _add(self, name: str, plan: AttentionPlan, losses: Losses) -> Choice:
+        added, error = added_loss(losses, self._own)
+        self._plans[name] = plan
+        self._choices[name] = Choice(
+            name=name, share=plan.share, added_loss=added, standard_error=error
+        )
+        return self._choices[name]
+
+    def measured(self, name: str, plan: AttentionPlan) -> Choice:
+        """Measure a plan."""
+        return self._add(name, plan, self._measure(name, plan))
+
+    def allows(self, choice: Choice) -> bool:
+        """Return whether a choice's loss is allowed."""
+        return choice.added_loss + choice.standard_error <= self._allowed_loss
+
+    def is_hopeless(self, choice: Choice) -> bool:
+        """Return whether fewer bytes of the same kind need not be tried."""
+        return choice.added_loss > _HOPELESS * self._allowed_loss
+
+    def plan_of(self, choice: Choice) -> AttentionPlan:
+        """Return the plan of a choice."""
+        return self._plans[choice.name]
+
+    def best(self) -> AttentionPlan:
+        """Return the allowed plan of the fewest bytes, with the frontier of all."""
+        choices = list(self._choices.values())
+        best = min(
+            filter(self.allows, choices), key=lambda choice: (choice.share, choice.added_loss)
+        )
+        return replace(self.plan_of(best), frontier=frontier(choices), chosen=best.name)
+
+
+def _allowed_bits(trials: _Trials) -> list[tuple[Format, Format]]:
+    """Measure ever fewer bits of keys and values; return those whose loss is allowed."""
+    allowed: list[tuple[Format, Format]] = []
+    packs = all(layer.heads.dim % CODE_DIMENSIONS == 0 for layer in trials.full.layers)
     for keys, values in _LADDER:
-        if any(layer.heads.dim % 32 for layer in profile.layers) and Format.INT4 in (keys, values):
+        if Format.INT4 in (keys, values) and not packs:
             break
-        choice = tried(_bits(keys, values), _with_bits(full, keys, values))
-        if choice.added_loss > _HOPELESS * allowed_loss:
+        choice = trials.measured(_bits(keys, values), _with_bits(trials.full, keys, values))
+        if trials.is_hopeless(choice):
             break
-        if allowed(choice):
-            bits.append((keys, values))
-    for name, plan in _fewer_keys(profile, full):
-        choice = tried(name, plan)
-        if choice.added_loss > _HOPELESS * allowed_loss:
-            break
+        if trials.allows(choice):
+            allowed.append((keys, values))
+    return allowed
+
+
+def _try_elbows(trials: _Trials, profile: AttentionProfile) -> None:
+    """Measure the paper's clusters: each layer's at its elbow, of each request's own heads."""
+    layers = tuple(
+        _own_membership(layer, elbow(clustering_errors(measured.distance)))
+        for layer, measured in zip(trials.full.layers, profile.layers, strict=True)
+    )
+    if any(layer.clustered for layer in layers):
+        trials.measured("clusters by elbow, of each request", replace(trials.full, layers=layers))
+
+
+def _try_fewer_keys(
+    trials: _Trials, profile: AttentionProfile, bits: Sequence[tuple[Format, Format]]
+) -> None:
+    """Measure ever fewer heads of keys, alone and with the fewest bits that are allowed."""
+    most = max(layer.heads.key_value_heads for layer in profile.layers)
+    for count in range(most - 1, 0, -1):
+        fixed = replace(
+            trials.full,
+            layers=tuple(
+                _with_keys(layer, measured.output_error, count / most)
+                for layer, measured in zip(trials.full.layers, profile.layers, strict=True)
+            ),
+        )
+        name = f"keys of {count} of {most} heads"
+        choice = min(
+            (trials.measured(*named) for named in _memberships(name, fixed)),
+            key=lambda choice: choice.added_loss,
+        )
+        if trials.is_hopeless(choice):
+            return
         for keys, values in reversed(bits):
-            if not allowed(choice):
+            if not trials.allows(choice):
                 break
-            both = f"{name}, {_bits(keys, values)}"
-            if allowed(tried(both, _with_bits(plan, keys, values))):
+            plan = _with_bits(trials.plan_of(choice), keys, values)
+            if trials.allows(trials.measured(f"{choice.name}, {_bits(keys, values)}", plan)):
                 break
-    best = min(filter(allowed, choices), key=lambda choice: (choice.share, choice.added_loss))
-    return replace(plans[best.name], frontier=frontier(choices), chosen=best.name)
+
+
+def _memberships(name: str, fixed: AttentionPlan) -> Iterator[tuple[str, AttentionPlan]]:
+    """Yield a plan with its representatives, and with those of each request's first tokens.
+
+    More of them than the paper's five: a chat template makes these equal for all requests.
+    """
+    yield f"{name}, fixed", fixed
+    layers = tuple(replace(layer, representatives=None) for layer in fixed.layers)
+    for tokens in (FIRST_TOKENS, _MORE_TOKENS):
+        plan = replace(fixed, layers=layers, first_tokens=tokens)
+        yield f"{name}, by the first {tokens} tokens", plan
+
+
+def _own_membership(layer: LayerPlan, clusters: int) -> LayerPlan:
+    """Return a layer that clusters each request's heads; as many heads of keys as may be left."""
+    key_heads = min(clusters, layer.heads.key_value_heads)
+    return replace(layer, clusters=clusters, key_heads=key_heads)
 
 
 def frontier(choices: Sequence[Choice]) -> tuple[Choice, ...]:
@@ -108,19 +207,6 @@ def _bits(keys: Format, values: Format) -> str:
     return f"{named[keys]} keys, {named[values]} values"
 
 
-def _fewer_keys(
-    profile: AttentionProfile, full: AttentionPlan
-) -> Iterator[tuple[str, AttentionPlan]]:
-    """Yield plans with ever fewer heads of keys, the same share of every layer's."""
-    most = max(layer.heads.key_value_heads for layer in profile.layers)
-    for count in range(most - 1, 0, -1):
-        layers = tuple(
-            _with_keys(layer, profile.layers[index].output_error, count / most)
-            for index, layer in enumerate(full.layers)
-        )
-        yield f"keys of {count} of {most} heads", replace(full, layers=layers)
-
-
 def _with_keys(layer: LayerPlan, error: NDArray[np.float64], share: float) -> LayerPlan:
     key_heads = max(1, math.ceil(share * layer.heads.key_value_heads))
     representatives, _ = representatives_by_error(error, layer.heads, key_heads)
@@ -130,11 +216,6 @@ def _with_keys(layer: LayerPlan, error: NDArray[np.float64], share: float) -> La
         key_heads=key_heads,
         representatives=tuple(int(head) for head in representatives),
     )
-
-
-def _choice(name: str, plan: AttentionPlan, losses: Losses, own: Losses) -> Choice:
-    added, error = added_loss(losses, own)
-    return Choice(name=name, share=plan.share, added_loss=added, standard_error=error)
 
 
 def added_loss(losses: Losses, own: Losses) -> tuple[float, float]:

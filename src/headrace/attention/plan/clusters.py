@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _SEED = 0
 _RESTARTS = 10
+_DIGITS = 6
+"""Of points that count as equal: probabilities are of float32."""
 _ALL_CHOICES = 2000
 """Most choices of heads of keys that are all compared: a tenth of a second a layer."""
 
@@ -33,7 +35,9 @@ def points_of(distance: NDArray[np.float64]) -> NDArray[np.float64]:
 def clustering_errors(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return sums of squared distances to the nearest centre for 1 to H clusters (Figure 6.5)."""
     points = points_of(distance)
-    return np.array([_fit(points, count).inertia_ for count in range(1, len(points) + 1)])
+    distinct = len(np.unique(points.round(_DIGITS), axis=0))
+    errors = [_fit(points, count).inertia_ for count in range(1, distinct + 1)]
+    return np.array(errors + [0.0] * (len(points) - distinct))
 
 
 def elbow(errors: NDArray[np.float64]) -> int:

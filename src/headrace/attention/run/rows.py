@@ -16,7 +16,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._native import AttentionFormat
 from headrace.attention.errors import AttentionError
-from headrace.attention.plan.formats import GROUP_TOKENS, Format
+from headrace.attention.plan.formats import CODE_DIMENSIONS, GROUP_TOKENS, Format
 
 MODEL_FORMATS = {
     torch.float32: AttentionFormat.FLOAT32,
@@ -26,9 +26,6 @@ MODEL_FORMATS = {
 
 SEGMENT_FIELDS = 11
 """Integers of `native/attention/attention.hpp`'s Segment: tokens, and twice the five of Rows."""
-
-_CODE_CHUNK = 32
-"""Dimensions whose codes of 4 bits are 16 bytes: those of i and of i + 16 share a byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +159,10 @@ def check_dim(form: Format, dim: int) -> None:
     ------
     AttentionError
     """
-    if form is Format.INT4 and dim % _CODE_CHUNK:
+    if form is Format.INT4 and dim % CODE_DIMENSIONS:
         raise AttentionError(
-            f"heads have {dim} dimensions: codes of 4 bits need a multiple of {_CODE_CHUNK}; use "
-            "8 bits"
+            f"heads have {dim} dimensions: codes of 4 bits need a multiple of "
+            f"{CODE_DIMENSIONS}; use 8 bits"
         )
 
 
@@ -185,7 +182,7 @@ def int4_codes(numbers: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     zero = _floor_bfloat16(low)
     unit = (high / 15 - zero / 15).bfloat16().float()
     scaled = torch.where(unit > 0, (numbers - zero) / unit, 0).nan_to_num()
-    codes = scaled.round().clamp(0, 15).to(torch.uint8).unflatten(-1, (-1, 2, _CODE_CHUNK // 2))
+    codes = scaled.round().clamp(0, 15).to(torch.uint8).unflatten(-1, (-1, 2, CODE_DIMENSIONS // 2))
     packed = (codes[..., 0, :] | codes[..., 1, :] << 4).flatten(-2)
     return packed, torch.stack([unit, zero]).bfloat16()
 
@@ -199,7 +196,7 @@ def _floor_bfloat16(numbers: Tensor) -> Tensor:
 
 def spread(packed: Tensor) -> Tensor:
     """Return codes of 4 bits, one a float32."""
-    chunks = packed.unflatten(-1, (-1, _CODE_CHUNK // 2))
+    chunks = packed.unflatten(-1, (-1, CODE_DIMENSIONS // 2))
     return torch.stack([chunks & 15, chunks >> 4], dim=-2).flatten(-3).float()
 
 
