@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -15,6 +17,7 @@ from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.collectives.plan.limited import TimeLimit, first_interrupt, run_limited
 from headrace.collectives.run.synthesis import NativeSearch
 from headrace.topology import presets
+from tests.waiting import HANG_S
 
 
 def test_the_first_interrupt_is_an_answer_the_second_an_exception() -> None:
@@ -140,3 +143,27 @@ def test_an_interrupted_native_search_keeps_its_best() -> None:
             lambda: NativeSearch().search(topology, deliveries, 1.0, settings=settings), 60.0
         )
     assert caught.value.found.total_us < float("inf")
+
+
+PROFILED = """
+import cProfile, contextlib, time
+from headrace.collectives.plan.limited import TimeLimit, run_limited
+
+def spin():
+    while True:
+        time.sleep(0)
+
+assert run_limited(lambda: 3, 5) == 3
+with contextlib.suppress(TimeLimit):
+    run_limited(spin, 0.05)
+profile = cProfile.Profile()
+print(profile.runcall(lambda: sum(n for n in range(100))))
+"""
+
+
+def test_functions_run_under_a_profiler_after_a_limited_one() -> None:
+    """A pending exception was cleared, and CPython's flag of one stayed: every call hung."""
+    command = [sys.executable, "-c", PROFILED]
+    assert (
+        subprocess.run(command, capture_output=True, timeout=HANG_S, check=True).stdout == b"4950\n"
+    )
