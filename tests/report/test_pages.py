@@ -246,7 +246,7 @@ def test_wrong_results(tmp_path: Path, change: dict[str, Any], says: str) -> Non
 
 def test_what_has_no_page(tmp_path: Path) -> None:
     Artifact(kind="thing", schema=1, head={}).save(tmp_path / "x")
-    with pytest.raises(ArtifactError, match="field 'kind' is 'thing', needs one of plan,"):
+    with pytest.raises(ArtifactError, match="field 'kind' is 'thing', needs one of .*, plan,"):
         page_of(tmp_path / "x")
     (tmp_path / "y").write_text("{}")
     with pytest.raises(ArtifactError, match="is no headrace artifact"):
