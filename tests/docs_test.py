@@ -40,6 +40,7 @@ def test_gains_that_the_readme_states_are_figures_of_kept_results() -> None:
         "out of memory",
         "gradients fill the link",
         "lookups are slow",
+        "decoding reads a long cache",
     ]
     for row in rows:
         (gain,) = re.findall(r"\[([\d.]+)(%| times)\]\(benchmarks/([\w-]+)/(\S+\.json)\)", row)
