@@ -13,7 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import headrace.attention
-from headrace.attention import AttentionPlan, Format, LayerPlan
+from headrace.attention import AttentionPlan, LayerPlan, StorageFormat
 
 NEW_TOKENS = 40
 
@@ -56,7 +56,7 @@ def main() -> None:
     ]
     shared = AttentionPlan(layers=tuple(layers), element_bytes=4)
     full = shared.uncompressed()
-    coded = [replace(layer, keys=Format.INT8, values=Format.INT8) for layer in layers]
+    coded = [replace(layer, keys=StorageFormat.INT8, values=StorageFormat.INT8) for layer in layers]
 
     expected = generated(model, full, prompt)
     assert torch.equal(generated(model, shared, prompt), expected), "copies share without a loss"

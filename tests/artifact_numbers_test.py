@@ -18,11 +18,11 @@ from headrace.artifact import Artifact
 from headrace.attention import (
     AttentionPlan,
     AttentionProfile,
-    Choice,
-    Format,
+    FrontierPoint,
     LayerHeads,
     LayerPlan,
     LayerProfile,
+    StorageFormat,
 )
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.measure.pcie.probes import HardwareProbes, ProbeKind
@@ -249,10 +249,10 @@ def attention_plan(number: Number) -> AttentionPlan:
         clusters=2,
         key_heads=1,
         representatives=(0, 1, 0, 1),
-        keys=Format.INT4,
-        values=Format.INT8,
+        keys=StorageFormat.INT4,
+        values=StorageFormat.INT8,
     )
-    own = Choice(name="own", share=number(1), added_loss=number(0), standard_error=number(0))
+    own = FrontierPoint(name="own", share=number(1), added_loss=number(0), standard_error=number(0))
     return AttentionPlan(
         layers=(layer, layer),
         model="a" * 64,

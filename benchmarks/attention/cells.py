@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace.attention import Format
+from headrace.attention import StorageFormat
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.run.attend import attend_store
-from headrace.attention.run.membership import Membership
+from headrace.attention.run.membership import HeadMembership
 from headrace.attention.run.store import KeyValueStore
 
 DIM = 128
@@ -28,8 +28,8 @@ Call = Callable[[], object]
 def store_of(
     keys: Tensor,
     values: Tensor,
-    key_format: Format = Format.MODEL,
-    value_format: Format = Format.MODEL,
+    key_format: StorageFormat = StorageFormat.MODEL,
+    value_format: StorageFormat = StorageFormat.MODEL,
 ) -> KeyValueStore:
     """Return a store of [batch, heads, tokens, dim]."""
     store = KeyValueStore(
@@ -46,7 +46,7 @@ def store_of(
     return store
 
 
-def mixed_membership(batch: int, heads: LayerHeads, clusters: int, seed: int = 0) -> Membership:
+def mixed_membership(batch: int, heads: LayerHeads, clusters: int, seed: int = 0) -> HeadMembership:
     """Return one with other clusters for every request, of random sizes."""
     generator = np.random.default_rng(seed)
     rows = np.empty((batch, heads.query_heads), np.int32)
@@ -54,16 +54,16 @@ def mixed_membership(batch: int, heads: LayerHeads, clusters: int, seed: int = 0
         representatives = generator.choice(heads.query_heads, clusters, replace=False)
         row[:] = generator.choice(representatives, heads.query_heads)
         row[representatives] = representatives
-    return Membership.of(rows, heads, clusters=clusters, key_heads=clusters)
+    return HeadMembership.of(rows, heads, clusters=clusters, key_heads=clusters)
 
 
-def kept(keys: Tensor, membership: Membership) -> Tensor:
+def kept(keys: Tensor, membership: HeadMembership) -> Tensor:
     """Return the keys that stay."""
     index = torch.from_numpy(membership.kept).long()[:, :, None, None]
     return keys.gather(1, index.expand(-1, -1, *keys.shape[2:])).contiguous()
 
 
-def attending(query: Tensor, store: KeyValueStore, membership: Membership) -> Call:
+def attending(query: Tensor, store: KeyValueStore, membership: HeadMembership) -> Call:
     """Return the call of attention over a store."""
     return lambda: attend_store(query, store, membership, scale=SCALE)
 

@@ -18,9 +18,9 @@ from benchmarks.attention.cells import (
     wall_seconds,
 )
 from benchmarks.harness import Report
-from headrace.attention import Format
+from headrace.attention import StorageFormat
 from headrace.attention.plan.formats import LayerHeads
-from headrace.attention.run.membership import Membership
+from headrace.attention.run.membership import HeadMembership
 
 HEADS = LayerHeads(query_heads=32, key_value_heads=32, dim=DIM)
 BOUND = 2 * 32 / (32 + CLUSTERS)
@@ -65,9 +65,9 @@ def _cell(
     torch.manual_seed(0)
     query = torch.randn(batch, 32, 1, DIM).to(dtype)
     keys, values = (torch.randn(batch, 32, tokens, DIM).to(dtype) for _ in range(2))
-    membership, full = mixed_membership(batch, HEADS, CLUSTERS), Membership.full(batch, HEADS)
+    membership, full = mixed_membership(batch, HEADS, CLUSTERS), HeadMembership.full(batch, HEADS)
     shared = kept(keys, membership)
-    int8 = (Format.INT8, Format.INT8)
+    int8 = (StorageFormat.INT8, StorageFormat.INT8)
     calls = {
         "sdpa": lambda: functional.scaled_dot_product_attention(query, keys, values, scale=SCALE),
         "full": attending(query, store_of(keys, values), full),

@@ -14,16 +14,16 @@ from benchmarks.attention.cells import (
     store_of,
 )
 from benchmarks.harness import Report
-from headrace.attention import Format
+from headrace.attention import StorageFormat
 from headrace.attention.plan.formats import LayerHeads
-from headrace.attention.run.membership import Membership
+from headrace.attention.run.membership import HeadMembership
 
 HEADS = LayerHeads(query_heads=32, key_value_heads=8, dim=DIM)
 FORMATS = {
-    "own": (Format.MODEL, Format.MODEL),
-    "int8": (Format.INT8, Format.INT8),
-    "4-bit keys": (Format.INT4, Format.INT8),
-    "4 bits": (Format.INT4, Format.INT4),
+    "own": (StorageFormat.MODEL, StorageFormat.MODEL),
+    "int8": (StorageFormat.INT8, StorageFormat.INT8),
+    "4-bit keys": (StorageFormat.INT4, StorageFormat.INT8),
+    "4 bits": (StorageFormat.INT4, StorageFormat.INT4),
 }
 
 
@@ -50,7 +50,7 @@ def _measure(report: Report, ratios: dict[str, list[float]], quick: bool) -> Non
         query = torch.randn(batch, 32, 1, DIM).bfloat16()
         keys, values = (torch.randn(batch, 8, tokens, DIM).bfloat16() for _ in range(2))
         packed = query.view(batch, 8, 4, DIM)
-        full = Membership.full(batch, HEADS)
+        full = HeadMembership.full(batch, HEADS)
         calls = {
             "sdpa": lambda packed=packed, keys=keys, values=values: (
                 functional.scaled_dot_product_attention(packed, keys, values, scale=SCALE)

@@ -7,8 +7,8 @@ import torch
 
 from benchmarks.harness import Report
 from headrace import _native
-from headrace.attention import Format, LayerHeads, LayerPlan
-from headrace.attention.plan.plan import plain
+from headrace.attention import LayerHeads, LayerPlan, StorageFormat
+from headrace.attention.plan.plan import uncompressed_layer
 from headrace.attention.run.layer import LayerCache
 
 HEADS = LayerHeads(query_heads=32, key_value_heads=32, dim=64)
@@ -50,19 +50,19 @@ def measure(report: Report, *, quick: bool) -> None:
 
 def _plans() -> dict[str, LayerPlan]:
     shared = LayerPlan(heads=HEADS, clusters=12, key_heads=12)
-    own = plain(HEADS)
+    own = uncompressed_layer(HEADS)
     return {
         "own": own,
         "12 of 32 heads represent": shared,
         "18 of 32 heads represent": LayerPlan(heads=HEADS, clusters=18, key_heads=18),
-        "8 bits": _with(own, Format.INT8, Format.INT8),
-        "4-bit keys, 8-bit values": _with(own, Format.INT4, Format.INT8),
-        "4 bits": _with(own, Format.INT4, Format.INT4),
-        "8 bits, 12 of 32 represent": _with(shared, Format.INT8, Format.INT8),
+        "8 bits": _with(own, StorageFormat.INT8, StorageFormat.INT8),
+        "4-bit keys, 8-bit values": _with(own, StorageFormat.INT4, StorageFormat.INT8),
+        "4 bits": _with(own, StorageFormat.INT4, StorageFormat.INT4),
+        "8 bits, 12 of 32 represent": _with(shared, StorageFormat.INT8, StorageFormat.INT8),
     }
 
 
-def _with(plan: LayerPlan, keys: Format, values: Format) -> LayerPlan:
+def _with(plan: LayerPlan, keys: StorageFormat, values: StorageFormat) -> LayerPlan:
     return LayerPlan(
         heads=plan.heads,
         clusters=plan.clusters,

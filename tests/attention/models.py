@@ -20,8 +20,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from headrace.attention import AttentionPlan, Format, LayerPlan, layer_heads
-from headrace.attention.plan.plan import plain
+from headrace.attention import AttentionPlan, LayerPlan, StorageFormat, layer_heads
+from headrace.attention.plan.plan import uncompressed_layer
 
 WORDS = 97
 _SIZES = {
@@ -78,11 +78,11 @@ def model_of(name: str) -> nn.Module:
 
 def plain_plan(model: nn.Module) -> AttentionPlan:
     """Return the plan that changes nothing."""
-    layers = tuple(plain(heads) for heads in layer_heads(model))
+    layers = tuple(uncompressed_layer(heads) for heads in layer_heads(model))
     return AttentionPlan(layers=layers, element_bytes=4)
 
 
-def with_bits(plan: AttentionPlan, keys: Format, values: Format) -> AttentionPlan:
+def with_bits(plan: AttentionPlan, keys: StorageFormat, values: StorageFormat) -> AttentionPlan:
     layers = tuple(replace(layer, keys=keys, values=values) for layer in plan.layers)
     return replace(plan, layers=layers)
 

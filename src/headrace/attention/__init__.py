@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from headrace.attention.errors import AttentionError, CapacityError
-from headrace.attention.plan.formats import Format, LayerHeads
-from headrace.attention.plan.plan import AttentionPlan, Choice, LayerPlan
+from headrace.attention.plan.formats import LayerHeads, StorageFormat
+from headrace.attention.plan.plan import AttentionPlan, FrontierPoint, LayerPlan
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from headrace.attention.models import layer_heads, model_digest
     from headrace.attention.profile import AttentionProfile, LayerProfile
     from headrace.attention.run.cache import CompressedCache
 
@@ -20,9 +21,9 @@ __all__ = [
     "AttentionPlan",
     "AttentionProfile",
     "CapacityError",
-    "Choice",
+    "FrontierPoint",
     "CompressedCache",
-    "Format",
+    "StorageFormat",
     "LayerHeads",
     "LayerPlan",
     "LayerProfile",
@@ -36,6 +37,8 @@ _MODULES = {
     "AttentionProfile": "profile",
     "CompressedCache": "run.cache",
     "LayerProfile": "profile",
+    "layer_heads": "models",
+    "model_digest": "models",
 }
 __getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
 
@@ -74,23 +77,3 @@ def cache(
     from headrace.attention.run.cache import new_cache
 
     return new_cache(model, plan, max_tokens=max_tokens)
-
-
-def layer_heads(model: "Module") -> tuple[LayerHeads, ...]:
-    """Return the heads of every layer of attention of a model, by a pass of one token.
-
-    Raises
-    ------
-    AttentionError : attention is not computed through Transformers' interface, is cross attention,
-        or slides over a window.
-    """
-    from headrace.attention.models import layer_heads
-
-    return layer_heads(model)
-
-
-def model_digest(model: "Module") -> str:
-    """Return the digest of a model's weights that a plan for it holds."""
-    from headrace.attention.models import model_digest
-
-    return model_digest(model)

@@ -8,15 +8,15 @@ PROFILE = kind_of(
     AttentionProfile,
     summary="likeness of a model's heads on a text",
     documentation="attention.md",
-    show="headrace.attention.cli.show:profile_tables",
-    page="headrace.attention.report.profile_page:profile_page",
+    show="headrace.attention.cli.show:likeness_tables",
+    page="headrace.attention.report.profile_page:likeness_page",
 )
 PLAN = kind_of(
     AttentionPlan,
     summary="heads and bits that a model's cache keeps, and the loss that they add",
     documentation="attention.md",
-    show="headrace.attention.cli.show:plan_tables",
-    verify="headrace.attention.cli.show:verify_plan",
-    page="headrace.attention.report.plan_page:plan_page",
+    show="headrace.attention.cli.show:cache_tables",
+    verify="headrace.attention.cli.show:verify_cache_plan",
+    page="headrace.attention.report.plan_page:cache_plan_page",
 )
 KINDS = (PROFILE, PLAN)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from headrace.attention import AttentionError, AttentionProfile, Format
+from headrace.attention import AttentionError, AttentionProfile, StorageFormat
 from headrace.attention.measure.likeness import measure_likeness
-from headrace.attention.measure.text import documentation, read_text, token_samples
+from headrace.attention.measure.text import documentation, text_of_files, token_samples
 from headrace.attention.run.loss import sample_losses
 from tests.attention.models import WORDS, model_of, plain_plan, shared_plan, with_bits
 
@@ -78,7 +78,7 @@ def test_losses_of_a_plan_that_changes_nothing_are_the_models(samples: torch.Ten
     assert sample_losses(model, plain_plan(model), samples, silent) == pytest.approx(own, abs=1e-5)
     for plan in (
         shared_plan(model, fixed=False),
-        with_bits(plain_plan(model), Format.INT8, Format.INT8),
+        with_bits(plain_plan(model), StorageFormat.INT8, StorageFormat.INT8),
     ):
         losses = sample_losses(model, plan, samples, silent)
         assert losses != pytest.approx(own, abs=1e-5)
@@ -90,13 +90,13 @@ def test_text_is_the_users_or_that_of_python(folder: Path, tmp_path: Path) -> No
     text = documentation()
     assert len(text) > 500_000
     assert "lambda" in text
-    assert read_text([]) == text
+    assert text_of_files([]) == text
     (tmp_path / "a.txt").write_text("one two")
     (tmp_path / "b.txt").write_text("three")
-    assert read_text([tmp_path / "a.txt", tmp_path / "b.txt"]) == "one two\n\nthree"
+    assert text_of_files([tmp_path / "a.txt", tmp_path / "b.txt"]) == "one two\n\nthree"
     (tmp_path / "c.txt").write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(AttentionError, match=r"c\.txt: cannot be read as text"):
-        read_text([tmp_path / "c.txt"])
+        text_of_files([tmp_path / "c.txt"])
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     first, second = (token_samples(tokenizer, text, 2, 50, skip=skip) for skip in (0, 1))
     assert torch.equal(first[1], second[0])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.attention import AttentionPlan, Choice, Format, LayerHeads
+from headrace.attention import AttentionPlan, FrontierPoint, LayerHeads, StorageFormat
 from headrace.attention.plan.choose import added_loss, choose, frontier
 from headrace.attention.profile import AttentionProfile, LayerProfile
 
@@ -48,7 +48,7 @@ def test_the_fewest_bytes_within_the_loss_are_chosen() -> None:
     measure = measure_of(losses, names)
     plan = choose(profile_of(), measure, allowed_loss=0.01, element_bytes=2)
     layer = plan.layers[0]
-    assert (layer.keys, layer.values) == (Format.INT4, Format.INT8)
+    assert (layer.keys, layer.values) == (StorageFormat.INT4, StorageFormat.INT8)
     assert layer.key_heads == 3
     assert plan.chosen == "keys of 3 of 4 heads, fixed, 4-bit keys, 8-bit values"
     assert plan.frontier[0].share < plan.frontier[-1].share == 1
@@ -89,13 +89,13 @@ def test_dimensions_that_4_bits_do_not_pack_have_8() -> None:
     names: list[str] = []
     heads = LayerHeads(query_heads=2, key_value_heads=2, dim=80)
     plan = choose(profile_of(heads), measure_of({}, names), allowed_loss=0.01, element_bytes=2)
-    assert plan.layers[0].keys is Format.INT8
+    assert plan.layers[0].keys is StorageFormat.INT8
     assert not any("4-bit" in name for name in names)
 
 
 def test_a_frontier_has_nothing_that_is_beaten() -> None:
     choices = [
-        Choice(name=name, share=share, added_loss=loss, standard_error=0)
+        FrontierPoint(name=name, share=share, added_loss=loss, standard_error=0)
         for name, share, loss in (("a", 1, 0), ("b", 0.5, 0.1), ("c", 0.6, 0.2), ("d", 0.5, 0.3))
     ]
     assert [choice.name for choice in frontier(choices)] == ["b", "a"]

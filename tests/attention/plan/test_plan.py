@@ -8,12 +8,12 @@ import pytest
 from headrace.attention import (
     AttentionError,
     AttentionPlan,
-    Choice,
-    Format,
+    FrontierPoint,
     LayerHeads,
     LayerPlan,
+    StorageFormat,
 )
-from headrace.attention.plan.plan import plain
+from headrace.attention.plan.plan import uncompressed_layer
 from headrace.errors import ArtifactError
 
 HEADS = LayerHeads(query_heads=32, key_value_heads=32, dim=128)
@@ -27,18 +27,18 @@ def plan_of(*layers: LayerPlan) -> AttentionPlan:
 def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     plan = AttentionPlan(
         layers=(
-            LayerPlan(heads=HEADS, clusters=12, key_heads=12, keys=Format.INT8),
+            LayerPlan(heads=HEADS, clusters=12, key_heads=12, keys=StorageFormat.INT8),
             LayerPlan(
                 heads=GQA,
                 clusters=4,
                 key_heads=2,
                 representatives=(0, 1, 0, 1, 4, 5, 4, 5),
-                values=Format.INT4,
+                values=StorageFormat.INT4,
             ),
         ),
         model="abc",
         text="def",
-        frontier=(Choice(name="own", share=1, added_loss=0, standard_error=0),),
+        frontier=(FrontierPoint(name="own", share=1, added_loss=0, standard_error=0),),
         chosen="own",
     )
     plan.save(tmp_path / "plan.json")
@@ -49,13 +49,13 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "values", "clusters", "share"),
     [
-        (Format.MODEL, Format.MODEL, 12, (12 / 32 + 1) / 2),
-        (Format.INT8, Format.INT8, 32, (128 + 4) / 256),
-        (Format.INT4, Format.INT8, 32, ((64 + 8) + (128 + 4)) / 512),
+        (StorageFormat.MODEL, StorageFormat.MODEL, 12, (12 / 32 + 1) / 2),
+        (StorageFormat.INT8, StorageFormat.INT8, 32, (128 + 4) / 256),
+        (StorageFormat.INT4, StorageFormat.INT8, 32, ((64 + 8) + (128 + 4)) / 512),
     ],
 )
 def test_bytes_follow_from_heads_and_bits(
-    keys: Format, values: Format, clusters: int, share: float
+    keys: StorageFormat, values: StorageFormat, clusters: int, share: float
 ) -> None:
     layer = LayerPlan(heads=HEADS, clusters=clusters, key_heads=clusters, keys=keys, values=values)
     assert plan_of(layer).share == pytest.approx(share)
@@ -88,7 +88,7 @@ def test_fields_that_disagree_are_refused(change: dict, message: str) -> None:
 
 
 def test_a_file_with_a_wrong_field_names_it(tmp_path: Path) -> None:
-    plan = plan_of(plain(GQA))
+    plan = plan_of(uncompressed_layer(GQA))
     head, tables = plan.to_content()
     head["layers"][0]["keys"] = "int7"
     artifact = replace(plan.to_artifact(), head=head, tables=tables)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.attention import Format
+from headrace.attention import StorageFormat
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.run.attend import attend_shared, attend_stock, attend_store
-from headrace.attention.run.membership import Membership, within_key_heads
+from headrace.attention.run.membership import HeadMembership, within_key_heads
 from headrace.attention.run.store import KeyValueStore
 from tests.attention import reference
 
@@ -45,21 +45,21 @@ def mask_of(batch: int, queries: int, tokens: int) -> torch.Tensor:
     return allowed
 
 
-@pytest.mark.parametrize(("keys", "values"), list(itertools.product(Format, Format)))
-def test_paths_agree_with_numpy(keys: Format, values: Format) -> None:
+@pytest.mark.parametrize(("keys", "values"), list(itertools.product(StorageFormat, StorageFormat)))
+def test_paths_agree_with_numpy(keys: StorageFormat, values: StorageFormat) -> None:
     for heads, queries, padded in CASES:
         check_paths(heads, queries, padded, keys, values)
 
 
 def check_paths(
-    heads: LayerHeads, queries: int, padded: bool, keys: Format, values: Format
+    heads: LayerHeads, queries: int, padded: bool, keys: StorageFormat, values: StorageFormat
 ) -> None:
     batch, tokens = 2, 600
     torch.manual_seed(1)
     query = torch.randn(batch, heads.query_heads, queries, heads.dim)
     rows = representatives_of(heads, batch)
     group = heads.query_heads // heads.key_value_heads
-    membership = Membership.of(rows, heads, clusters=2 * group, key_heads=2)
+    membership = HeadMembership.of(rows, heads, clusters=2 * group, key_heads=2)
     store = KeyValueStore(
         batch=batch,
         key_heads=2,
@@ -110,12 +110,12 @@ def test_equal_threads_give_equal_bits_whatever_was_shared() -> None:
     )
     store.append(torch.randn(1, 4, 900, 32), torch.randn(1, 4, 900, 32))
     query = torch.randn(1, 4, 1, 32)
-    full = Membership.full(1, heads)
+    full = HeadMembership.full(1, heads)
     own = np.arange(4, dtype=np.int32)[None]
     first = attend_store(query, store, full, scale=SCALE)
     assert torch.equal(first, attend_store(query, store, full, scale=SCALE))
     assert torch.equal(
-        first, attend_store(query, store, Membership.over_all_keys(own, heads), scale=SCALE)
+        first, attend_store(query, store, HeadMembership.over_all_keys(own, heads), scale=SCALE)
     )
 
 
@@ -126,8 +126,8 @@ def test_copied_rows_share_without_a_change() -> None:
     query, keys = torch.randn(2, 6, 3, 32)[:, copies], torch.randn(2, 6, 80, 32)[:, copies]
     values = torch.randn(2, 6, 80, 32)
     rows = np.array([copies, copies], np.int32)
-    full = attend_shared(query, keys, values, Membership.full(2, heads), scale=SCALE)
-    membership = Membership.of(rows, heads, clusters=3, key_heads=3)
+    full = attend_shared(query, keys, values, HeadMembership.full(2, heads), scale=SCALE)
+    membership = HeadMembership.of(rows, heads, clusters=3, key_heads=3)
     kept = keys[:, [0, 1, 4]]
     shared = attend_shared(query, kept, values, membership, scale=SCALE)
     assert torch.equal(full, shared)
@@ -141,7 +141,9 @@ def test_nan_propagates_as_in_the_stock_kernel() -> None:
         batch=1, key_heads=2, value_heads=2, dim=32, dtype=torch.float32, device=torch.device("cpu")
     )
     store.append(keys, values)
-    output = attend_store(torch.randn(1, 2, 1, 32), store, Membership.full(1, heads), scale=SCALE)
+    output = attend_store(
+        torch.randn(1, 2, 1, 32), store, HeadMembership.full(1, heads), scale=SCALE
+    )
     assert output[0, 0, 0].isnan().all()
     assert not output[0, 0, 1].isnan().any()
 

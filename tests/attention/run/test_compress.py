@@ -19,7 +19,13 @@ from transformers import (
 )
 
 import headrace.attention
-from headrace.attention import AttentionError, AttentionPlan, CapacityError, Format, LayerPlan
+from headrace.attention import (
+    AttentionError,
+    AttentionPlan,
+    CapacityError,
+    LayerPlan,
+    StorageFormat,
+)
 from tests.attention.models import MODELS, WORDS, model_of, plain_plan, shared_plan, with_bits
 
 TOKENS = 23
@@ -133,13 +139,13 @@ def test_keys_of_the_others_are_gone() -> None:
 @pytest.mark.parametrize(
     ("keys", "values", "bound"),
     [
-        (Format.INT8, Format.INT8, 0.2),
-        (Format.INT4, Format.INT8, 2.0),
-        (Format.INT4, Format.INT4, 2.0),
+        (StorageFormat.INT8, StorageFormat.INT8, 0.2),
+        (StorageFormat.INT4, StorageFormat.INT8, 2.0),
+        (StorageFormat.INT4, StorageFormat.INT4, 2.0),
     ],
 )
 def test_fewer_bits_change_logits_within_a_bound(
-    keys: Format, values: Format, bound: float
+    keys: StorageFormat, values: StorageFormat, bound: float
 ) -> None:
     model, inputs = model_of("llama-gqa"), prompt(count=100)
     plan = with_bits(plain_plan(model), keys, values)

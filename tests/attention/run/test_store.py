@@ -7,20 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace._native import AttentionFormat
-from headrace.attention import AttentionError, CapacityError, Format
+from headrace.attention import AttentionError, CapacityError, StorageFormat
 from headrace.attention.plan.formats import BLOCK_TOKENS, GROUP_TOKENS, LayerHeads
 from headrace.attention.plan.plan import LayerPlan
 from headrace.attention.run import rows
 from headrace.attention.run.store import KeyValueStore
 
-FORMATS = list(Format)
+FORMATS = list(StorageFormat)
 # Largest error over the largest magnitude: half a unit, and the rounding of units to bfloat16.
-BOUNDS = {Format.MODEL: 0.0, Format.INT8: 0.5 / 127 * 1.01, Format.INT4: 1 / 15}
+BOUNDS = {
+    StorageFormat.MODEL: 0.0,
+    StorageFormat.INT8: 0.5 / 127 * 1.01,
+    StorageFormat.INT4: 1 / 15,
+}
 
 
 def store_of(
-    keys: Format = Format.MODEL,
-    values: Format = Format.MODEL,
+    keys: StorageFormat = StorageFormat.MODEL,
+    values: StorageFormat = StorageFormat.MODEL,
     *,
     batch: int = 2,
     capacity: int | None = None,
@@ -49,7 +53,9 @@ def tokens_of(count: int, batch: int = 2, seed: int = 0) -> tuple[torch.Tensor, 
 
 @pytest.mark.parametrize("values", FORMATS)
 @pytest.mark.parametrize("keys", FORMATS)
-def test_numbers_come_back_within_the_bound_of_their_format(keys: Format, values: Format) -> None:
+def test_numbers_come_back_within_the_bound_of_their_format(
+    keys: StorageFormat, values: StorageFormat
+) -> None:
     store = store_of(keys, values)
     parts = [tokens_of(count, seed=seed) for seed, count in enumerate((1, 63, 70, 300, 2))]
     for part in parts:
@@ -61,8 +67,10 @@ def test_numbers_come_back_within_the_bound_of_their_format(keys: Format, values
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("form", [Format.INT8, Format.INT4])
-def test_codes_of_kernels_and_of_tensors_are_the_same(form: Format, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("form", [StorageFormat.INT8, StorageFormat.INT4])
+def test_codes_of_kernels_and_of_tensors_are_the_same(
+    form: StorageFormat, dtype: torch.dtype
+) -> None:
     numbers = torch.randn(2, 3, 2 * GROUP_TOKENS, 64, dtype=dtype)
     numbers[0, 0, 0] = 0
     numbers[0, 0, 1] = 3.5
@@ -94,10 +102,10 @@ def test_codes_of_kernels_and_of_tensors_are_the_same(form: Format, dtype: torch
         ),
         max_size=12,
     ),
-    form=st.sampled_from([Format.MODEL, Format.INT4]),
+    form=st.sampled_from([StorageFormat.MODEL, StorageFormat.INT4]),
 )
 def test_any_order_of_changes_leaves_what_a_list_of_tokens_has(
-    actions: list[tuple[str, int]], form: Format
+    actions: list[tuple[str, int]], form: StorageFormat
 ) -> None:
     store = store_of(form)
     keys, values = tokens_of(0)
@@ -110,7 +118,7 @@ def test_any_order_of_changes_leaves_what_a_list_of_tokens_has(
             try:
                 store.crop(number)
             except AttentionError:
-                assert form is Format.INT4
+                assert form is StorageFormat.INT4
                 assert (store.tokens - number) % GROUP_TOKENS
                 continue
             left = keys.shape[2] - number
@@ -131,7 +139,7 @@ def test_any_order_of_changes_leaves_what_a_list_of_tokens_has(
 
 
 def test_keys_of_four_bits_can_lose_the_newest_complete_group() -> None:
-    store = store_of(Format.INT4)
+    store = store_of(StorageFormat.INT4)
     store.append(*tokens_of(2 * GROUP_TOKENS + 10))
     store.crop(10 + GROUP_TOKENS // 2)
     assert store.tokens == GROUP_TOKENS + GROUP_TOKENS // 2
@@ -153,7 +161,7 @@ def test_a_full_store_refuses_more_and_keeps_what_it_has() -> None:
 @pytest.mark.parametrize("values", FORMATS)
 @pytest.mark.parametrize("keys", FORMATS)
 def test_allocated_bytes_are_those_that_the_plan_predicts(
-    keys: Format, values: Format, count: int
+    keys: StorageFormat, values: StorageFormat, count: int
 ) -> None:
     heads = LayerHeads(query_heads=6, key_value_heads=3, dim=32)
     plan = LayerPlan(heads=heads, clusters=4, key_heads=2, keys=keys, values=values)

@@ -2,12 +2,12 @@
 
 import typer
 
-from headrace.attention.cli.measure import measure_command
-from headrace.attention.cli.plan import plan_command
-from headrace.attention.cli.run import evaluate_command, run_command
+from headrace.attention.cli.measure import likeness_command
+from headrace.attention.cli.plan import cache_plan_command
+from headrace.attention.cli.run import continue_command, evaluate_command
 
 app = typer.Typer(no_args_is_help=True)
-app.command("measure")(measure_command)
-app.command("plan")(plan_command)
-app.command("run")(run_command)
+app.command("measure")(likeness_command)
+app.command("plan")(cache_plan_command)
+app.command("run")(continue_command)
 app.command("evaluate")(evaluate_command)

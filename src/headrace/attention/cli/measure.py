@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_model
+from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_folder
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.units import size
 
 
-def measure_command(
+def likeness_command(
     folder: FolderArgument,
     output: Annotated[Path, output_option("File for the attention profile.")],
     text: TextOption = None,
@@ -21,13 +21,13 @@ def measure_command(
     dtype: TypeOption = "float32",
 ) -> None:
     """Measure which heads of a model look at the same tokens, and what sharing them changes."""
-    model, tokenizer = load_model(folder, dtype)
+    model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.measure.likeness import measure_likeness
-    from headrace.attention.measure.text import digest, read_text, token_samples
+    from headrace.attention.measure.text import text_digest, text_of_files, token_samples
 
-    source = read_text(text or ())
+    source = text_of_files(text or ())
     chosen = token_samples(tokenizer, source, samples, tokens)
     with progress(terminal(stderr=True), visible=True) as report:
-        profile = measure_likeness(model, chosen, text=digest(source), progress=report)
+        profile = measure_likeness(model, chosen, text=text_digest(source), progress=report)
     profile.save(output, {"model": str(folder), "text": [str(path) for path in text or ()]})
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)

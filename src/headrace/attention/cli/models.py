@@ -28,7 +28,7 @@ TypeOption = Annotated[
 ]
 
 
-def load_model(folder: Path, dtype: str) -> "tuple[Module, Any]":
+def load_folder(folder: Path, dtype: str) -> "tuple[Module, Any]":
     """Return a folder's model and tokenizer; nothing is downloaded.
 
     Raises

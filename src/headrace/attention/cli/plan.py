@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_model
-from headrace.attention.cli.show import plan_tables
+from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_folder
+from headrace.attention.cli.show import cache_tables
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.profile import AttentionProfile
@@ -16,7 +16,7 @@ from headrace.cli.progress import progress
 from headrace.units import size
 
 
-def plan_command(
+def cache_plan_command(
     folder: FolderArgument,
     profile: Annotated[Path, typer.Option(help="By headrace attention measure.")],
     output: Annotated[Path, output_option("File for the attention plan.")],
@@ -35,8 +35,8 @@ def plan_command(
     The text is read from where the profile's samples end.
     """
     measured = AttentionProfile.load(profile)
-    model, tokenizer = load_model(folder, dtype)
-    from headrace.attention.measure.text import digest, read_text, token_samples
+    model, tokenizer = load_folder(folder, dtype)
+    from headrace.attention.measure.text import text_digest, text_of_files, token_samples
     from headrace.attention.models import model_digest
     from headrace.attention.plan.choose import choose
     from headrace.attention.run.loss import sample_losses
@@ -45,8 +45,8 @@ def plan_command(
         raise AttentionError(
             f"{profile} is of another model, or of this one in another --dtype: measure this one"
         )
-    source = read_text(text or ())
-    seen = measured.samples * measured.tokens if measured.text == digest(source) else 0
+    source = text_of_files(text or ())
+    seen = measured.samples * measured.tokens if measured.text == text_digest(source) else 0
     samples = token_samples(
         tokenizer,
         source,
@@ -67,7 +67,7 @@ def plan_command(
         {"model": str(folder), "profile": measured.digest, "loss": loss, "tokens": samples.numel()},
     )
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
-    for table in plan_tables(plan, everything=False):
+    for table in cache_tables(plan, everything=False):
         terminal().print(table)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_model
+from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_folder
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
 from headrace.cli.progress import progress
@@ -18,7 +18,7 @@ from headrace.units import size
 PlanOption = Annotated[Path, typer.Option(help="By headrace attention plan.")]
 
 
-def run_command(
+def continue_command(
     folder: FolderArgument,
     plan: PlanOption,
     prompt: Annotated[str, typer.Option(help="Text to continue.")],
@@ -27,7 +27,7 @@ def run_command(
 ) -> None:
     """Continue a prompt with a plan's cache and with the model's own, and print both."""
     chosen = AttentionPlan.load(plan)
-    model, tokenizer = load_model(folder, dtype)
+    model, tokenizer = load_folder(folder, dtype)
     from transformers import DynamicCache
 
     import headrace.attention
@@ -71,13 +71,13 @@ def evaluate_command(
 ) -> None:
     """Measure the loss of a model on text, with a plan and without."""
     chosen = AttentionPlan.load(plan)
-    model, tokenizer = load_model(folder, dtype)
-    from headrace.attention.measure.text import read_text, token_samples
+    model, tokenizer = load_folder(folder, dtype)
+    from headrace.attention.measure.text import text_of_files, token_samples
     from headrace.attention.plan.choose import added_loss
     from headrace.attention.run.loss import sample_losses
 
     samples = token_samples(
-        tokenizer, read_text(text or ()), -(-tokens // sample_tokens), sample_tokens, skip=skip
+        tokenizer, text_of_files(text or ()), -(-tokens // sample_tokens), sample_tokens, skip=skip
     )
     with progress(terminal(stderr=True), visible=True) as report:
         own = sample_losses(model, None, samples, report)

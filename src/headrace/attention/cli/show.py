@@ -1,13 +1,14 @@
 """Profiles and plans of attention as tables."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from rich.console import RenderableType
 
 from headrace.artifact import Artifact
 from headrace.attention.plan.clusters import clustering_errors, elbow
-from headrace.attention.plan.formats import Format
+from headrace.attention.plan.formats import StorageFormat
 from headrace.attention.plan.plan import AttentionPlan, LayerPlan
 from headrace.attention.profile import AttentionProfile, LayerProfile
 from headrace.cli.tables import facts, rows
@@ -16,7 +17,7 @@ _SERVED_TOKENS = (2048, 8192, 32768)
 _SERVED_GIB = 16
 
 
-def profile_tables(profile: AttentionProfile, everything: bool) -> Iterable[RenderableType]:
+def likeness_tables(profile: AttentionProfile, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a profile: its text, and the likeness of every layer's heads."""
     yield facts(
         "attention profile",
@@ -26,18 +27,30 @@ def profile_tables(profile: AttentionProfile, everything: bool) -> Iterable[Rend
         },
         everything=everything,
     )
-    yield from rows(
-        "layers",
-        ("layer", "heads", "correlation", "beyond the first token", "elbow", "uniform heads"),
-        [_layer_row(index, layer) for index, layer in enumerate(profile.layers)],
-        everything=everything,
-    )
+    columns = ("correlation", "beyond the first token", "elbow", "uniform heads")
+    yield from _layers(columns, profile.layers, _likeness_cells, everything)
 
 
-def _layer_row(index: int, layer: LayerProfile) -> tuple[str, ...]:
+_Layer = TypeVar("_Layer", LayerProfile, LayerPlan)
+
+
+def _layers(
+    columns: tuple[str, ...],
+    layers: Sequence[_Layer],
+    cells: Callable[[_Layer], tuple[str, ...]],
+    everything: bool,
+) -> Iterator[RenderableType]:
+    """Return the table of layers: number, heads, and other columns."""
+    numbered = [(str(index), _heads(layer), *cells(layer)) for index, layer in enumerate(layers)]
+    return iter(rows("layers", ("layer", "heads", *columns), numbered, everything=everything))
+
+
+def _heads(layer: LayerProfile | LayerPlan) -> str:
+    return heads_text(layer.heads.query_heads, layer.heads.key_value_heads)
+
+
+def _likeness_cells(layer: LayerProfile) -> tuple[str, ...]:
     return (
-        str(index),
-        heads_text(layer.heads.query_heads, layer.heads.key_value_heads),
         f"{pair_mean(layer.correlation):.2f}",
         f"{pair_mean(layer.correlation_beyond_first):.2f}",
         str(elbow(clustering_errors(layer.distance))),
@@ -62,7 +75,7 @@ def heads_text(heads: int, key_value_heads: int) -> str:
     return str(heads) if heads == key_value_heads else f"{heads} on {key_value_heads}"
 
 
-def plan_tables(plan: AttentionPlan, everything: bool) -> Iterable[RenderableType]:
+def cache_tables(plan: AttentionPlan, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a plan: the frontier, what fits, and the layers."""
     yield facts(
         "attention plan",
@@ -102,23 +115,21 @@ def plan_tables(plan: AttentionPlan, everything: bool) -> Iterable[RenderableTyp
         ],
         everything=everything,
     )
-    yield from rows(
-        "layers",
-        ("layer", "heads", "represent", "heads of keys", "keys", "values"),
-        [_plan_row(index, layer) for index, layer in enumerate(plan.layers)],
-        everything=everything,
-    )
+    columns = ("represent", "heads of keys", "keys", "values")
+    yield from _layers(columns, plan.layers, _plan_cells, everything)
 
 
 def _requests(plan: AttentionPlan, tokens: int) -> int:
     return (_SERVED_GIB << 30) // plan.cache_bytes(1, tokens)
 
 
-def _plan_row(index: int, layer: LayerPlan) -> tuple[str, ...]:
-    named = {Format.MODEL: "model's", Format.INT8: "8 bits", Format.INT4: "4 bits"}
+def _plan_cells(layer: LayerPlan) -> tuple[str, ...]:
+    named = {
+        StorageFormat.MODEL: "model's",
+        StorageFormat.INT8: "8 bits",
+        StorageFormat.INT4: "4 bits",
+    }
     return (
-        str(index),
-        heads_text(layer.heads.query_heads, layer.heads.key_value_heads),
         str(layer.clusters),
         str(layer.key_heads),
         named[layer.keys],
@@ -126,7 +137,7 @@ def _plan_row(index: int, layer: LayerPlan) -> tuple[str, ...]:
     )
 
 
-def verify_plan(artifact: Artifact, source: str) -> Iterator[str]:
+def verify_cache_plan(artifact: Artifact, source: str) -> Iterator[str]:
     """Check a plan: its fields agree, and its bytes are those of the choice that it names."""
     plan = AttentionPlan.from_artifact(artifact, source)
     yield f"ok {plan.digest[:12]} {plan.description}"

@@ -28,11 +28,11 @@ _CHANGE_TOKENS = 16
 """Samples, and first tokens of each, by which the memberships' changes are measured."""
 _OUTPUT_NAMES = ("o_proj", "out_proj", "c_proj", "dense", "wo")
 
-Progress = Callable[[str, float], None]
+SampleProgress = Callable[[str, float], None]
 
 
 def measure_likeness(
-    model: nn.Module, samples: Tensor, *, text: str, progress: Progress
+    model: nn.Module, samples: Tensor, *, text: str, progress: SampleProgress
 ) -> AttentionProfile:
     """Return the profile of a model on samples [samples, tokens] of a text of this digest."""
     heads = layer_heads(model)

@@ -15,7 +15,7 @@ from torch import Tensor
 from headrace.attention.errors import AttentionError
 
 
-def read_text(paths: Sequence[Path]) -> str:
+def text_of_files(paths: Sequence[Path]) -> str:
     """Return the text of some files; of Python's own documentation where there are none.
 
     Raises
@@ -59,7 +59,7 @@ def _docstrings(source: Path) -> list[str]:
     return [text for text in found if text]
 
 
-def digest(text: str) -> str:
+def text_digest(text: str) -> str:
     """Return the digest of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 

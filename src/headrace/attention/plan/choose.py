@@ -13,13 +13,13 @@ from headrace.attention.plan.clusters import (
     elbow,
     representatives_by_error,
 )
-from headrace.attention.plan.formats import CODE_DIMENSIONS, Format
+from headrace.attention.plan.formats import CODE_DIMENSIONS, StorageFormat
 from headrace.attention.plan.plan import (
     FIRST_TOKENS,
     AttentionPlan,
-    Choice,
+    FrontierPoint,
     LayerPlan,
-    plain,
+    uncompressed_layer,
 )
 from headrace.attention.profile import AttentionProfile
 
@@ -30,9 +30,9 @@ Measure = Callable[[str, AttentionPlan], Losses]
 """Measures a plan; the text names it for progress."""
 
 _LADDER = (
-    (Format.INT8, Format.INT8),
-    (Format.INT4, Format.INT8),
-    (Format.INT4, Format.INT4),
+    (StorageFormat.INT8, StorageFormat.INT8),
+    (StorageFormat.INT4, StorageFormat.INT8),
+    (StorageFormat.INT4, StorageFormat.INT4),
 )
 """Keys and values, from more bytes to fewer. Keys go first: with a unit for each channel they lose
 less by 4 bits than values."""
@@ -72,30 +72,30 @@ class _Trials:
         self._allowed_loss = allowed_loss
         self._own = measure(OWN, full)
         self._plans: dict[str, AttentionPlan] = {}
-        self._choices: dict[str, Choice] = {}
+        self._choices: dict[str, FrontierPoint] = {}
         self._add(OWN, full, self._own)
 
-    def _add(self, name: str, plan: AttentionPlan, losses: Losses) -> Choice:
+    def _add(self, name: str, plan: AttentionPlan, losses: Losses) -> FrontierPoint:
         added, error = added_loss(losses, self._own)
         self._plans[name] = plan
-        self._choices[name] = Choice(
+        self._choices[name] = FrontierPoint(
             name=name, share=plan.share, added_loss=added, standard_error=error
         )
         return self._choices[name]
 
-    def measured(self, name: str, plan: AttentionPlan) -> Choice:
+    def measured(self, name: str, plan: AttentionPlan) -> FrontierPoint:
         """Measure a plan."""
         return self._add(name, plan, self._measure(name, plan))
 
-    def allows(self, choice: Choice) -> bool:
+    def allows(self, choice: FrontierPoint) -> bool:
         """Return whether a choice's loss is allowed."""
         return choice.added_loss + choice.standard_error <= self._allowed_loss
 
-    def is_hopeless(self, choice: Choice) -> bool:
+    def is_hopeless(self, choice: FrontierPoint) -> bool:
         """Return whether fewer bytes of the same kind need not be tried."""
         return choice.added_loss > _HOPELESS * self._allowed_loss
 
-    def plan_of(self, choice: Choice) -> AttentionPlan:
+    def plan_of(self, choice: FrontierPoint) -> AttentionPlan:
         """Return the plan of a choice."""
         return self._plans[choice.name]
 
@@ -108,12 +108,12 @@ class _Trials:
         return replace(self.plan_of(best), frontier=frontier(choices), chosen=best.name)
 
 
-def _allowed_bits(trials: _Trials) -> list[tuple[Format, Format]]:
+def _allowed_bits(trials: _Trials) -> list[tuple[StorageFormat, StorageFormat]]:
     """Measure ever fewer bits of keys and values; return those whose loss is allowed."""
-    allowed: list[tuple[Format, Format]] = []
+    allowed: list[tuple[StorageFormat, StorageFormat]] = []
     packs = all(layer.heads.dim % CODE_DIMENSIONS == 0 for layer in trials.full.layers)
     for keys, values in _LADDER:
-        if Format.INT4 in (keys, values) and not packs:
+        if StorageFormat.INT4 in (keys, values) and not packs:
             break
         choice = trials.measured(_bits(keys, values), _with_bits(trials.full, keys, values))
         if trials.is_hopeless(choice):
@@ -134,7 +134,7 @@ def _try_elbows(trials: _Trials, profile: AttentionProfile) -> None:
 
 
 def _try_fewer_keys(
-    trials: _Trials, profile: AttentionProfile, bits: Sequence[tuple[Format, Format]]
+    trials: _Trials, profile: AttentionProfile, bits: Sequence[tuple[StorageFormat, StorageFormat]]
 ) -> None:
     """Measure ever fewer heads of keys, alone and with the fewest bits that are allowed."""
     most = max(layer.heads.key_value_heads for layer in profile.layers)
@@ -179,9 +179,9 @@ def _own_membership(layer: LayerPlan, clusters: int) -> LayerPlan:
     return replace(layer, clusters=clusters, key_heads=key_heads)
 
 
-def frontier(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+def frontier(choices: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
     """Return the choices that no other beats in bytes and in loss, by bytes."""
-    best: list[Choice] = []
+    best: list[FrontierPoint] = []
     for choice in sorted(choices, key=lambda choice: (choice.share, choice.added_loss)):
         if not best or choice.added_loss < best[-1].added_loss:
             best.append(choice)
@@ -190,20 +190,20 @@ def frontier(choices: Sequence[Choice]) -> tuple[Choice, ...]:
 
 def _full_plan(profile: AttentionProfile, element_bytes: int) -> AttentionPlan:
     return AttentionPlan(
-        layers=tuple(plain(layer.heads) for layer in profile.layers),
+        layers=tuple(uncompressed_layer(layer.heads) for layer in profile.layers),
         model=profile.model,
         text=profile.text,
         element_bytes=element_bytes,
     )
 
 
-def _with_bits(plan: AttentionPlan, keys: Format, values: Format) -> AttentionPlan:
+def _with_bits(plan: AttentionPlan, keys: StorageFormat, values: StorageFormat) -> AttentionPlan:
     layers = tuple(replace(layer, keys=keys, values=values) for layer in plan.layers)
     return replace(plan, layers=layers)
 
 
-def _bits(keys: Format, values: Format) -> str:
-    named = {Format.MODEL: "own", Format.INT8: "8-bit", Format.INT4: "4-bit"}
+def _bits(keys: StorageFormat, values: StorageFormat) -> str:
+    named = {StorageFormat.MODEL: "own", StorageFormat.INT8: "8-bit", StorageFormat.INT4: "4-bit"}
     return f"{named[keys]} keys, {named[values]} values"
 
 

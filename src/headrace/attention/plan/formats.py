@@ -20,7 +20,7 @@ removal of tokens may reopen."""
 
 
 @offered_by("headrace.attention")
-class Format(Enum):
+class StorageFormat(Enum):
     """Format of stored rows of keys or values.
 
     ``model``: in the model's type. ``int8``: codes of 8 bits with one unit for each token.
@@ -37,21 +37,21 @@ _RANGE_BYTES = 4
 """Of a unit: a float32, or a unit and an offset of bfloat16."""
 
 
-def key_bytes(form: Format, dim: int, element_bytes: int) -> float:
+def key_bytes(form: StorageFormat, dim: int, element_bytes: int) -> float:
     """Return the bytes of one token's keys of one head; see `LayerHeads` for parameters."""
-    if form is Format.INT4:
+    if form is StorageFormat.INT4:
         return dim / 2 + _RANGE_BYTES * dim / GROUP_TOKENS
     return value_bytes(form, dim, element_bytes)
 
 
-def value_bytes(form: Format, dim: int, element_bytes: int) -> float:
+def value_bytes(form: StorageFormat, dim: int, element_bytes: int) -> float:
     """Return the bytes of one token's values of one head."""
     match form:
-        case Format.MODEL:
+        case StorageFormat.MODEL:
             return dim * element_bytes
-        case Format.INT8:
+        case StorageFormat.INT8:
             return dim + _RANGE_BYTES
-        case Format.INT4:
+        case StorageFormat.INT4:
             return dim / 2 + _RANGE_BYTES
 
 

@@ -11,8 +11,8 @@ from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import (
     BLOCK_TOKENS,
     TAIL_TOKENS,
-    Format,
     LayerHeads,
+    StorageFormat,
     key_bytes,
     value_bytes,
 )
@@ -42,8 +42,8 @@ class LayerPlan:
     clusters: int
     key_heads: int
     representatives: tuple[int, ...] | None = None
-    keys: Format = Format.MODEL
-    values: Format = Format.MODEL
+    keys: StorageFormat = StorageFormat.MODEL
+    values: StorageFormat = StorageFormat.MODEL
 
     def __post_init__(self) -> None:
         fields.conform(self, AttentionError)
@@ -91,14 +91,14 @@ class LayerPlan:
         """Return the bytes of a growing cache: whole blocks, and the tail of keys of 4 bits."""
         blocks = -(-tokens // BLOCK_TOKENS) * BLOCK_TOKENS
         tail = 0
-        if self.keys is Format.INT4:
+        if self.keys is StorageFormat.INT4:
             tail = TAIL_TOKENS * self.key_heads * self.heads.dim * element_bytes
         return batch * (round(blocks * self.token_bytes(element_bytes)) + tail)
 
 
 @offered_by("headrace.attention")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class FrontierPoint:
     """One point of the frontier of bytes against loss.
 
     Attributes
@@ -113,9 +113,6 @@ class Choice:
     share: float
     added_loss: float
     standard_error: float
-
-    def __post_init__(self) -> None:
-        fields.conform(self, AttentionError)
 
 
 @offered_by("headrace.attention")
@@ -143,7 +140,7 @@ class AttentionPlan(ArtifactValue):
     text: str = ""
     element_bytes: int = 2
     first_tokens: int = FIRST_TOKENS
-    frontier: tuple[Choice, ...] = ()
+    frontier: tuple[FrontierPoint, ...] = ()
     chosen: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -165,7 +162,7 @@ class AttentionPlan(ArtifactValue):
 
     def uncompressed(self) -> "AttentionPlan":
         """Return the plan of the same model that keeps everything in the model's type."""
-        layers = tuple(plain(layer.heads) for layer in self.layers)
+        layers = tuple(uncompressed_layer(layer.heads) for layer in self.layers)
         return replace(self, layers=layers, frontier=(), chosen="")
 
     @property
@@ -193,9 +190,9 @@ class AttentionPlan(ArtifactValue):
             "frontier": [
                 {
                     "name": choice.name,
-                    "share": choice.share,
-                    "added_loss": choice.added_loss,
-                    "standard_error": choice.standard_error,
+                    "share": float(choice.share),
+                    "added_loss": float(choice.added_loss),
+                    "standard_error": float(choice.standard_error),
                 }
                 for choice in self.frontier
             ],
@@ -237,8 +234,8 @@ _MOST = 1 << 20
 """Largest counts of heads, dimensions and tokens in a file."""
 
 
-def _choice(node: Field) -> Choice:
-    return Choice(
+def _choice(node: Field) -> FrontierPoint:
+    return FrontierPoint(
         name=node.at("name").text(),
         share=node.at("share").read(number),
         added_loss=node.at("added_loss").read(number),
@@ -264,13 +261,13 @@ def _layer(node: Field) -> LayerPlan:
     )
 
 
-def _format(node: Field) -> Format:
+def _format(node: Field) -> StorageFormat:
     try:
-        return Format(node.text())
+        return StorageFormat(node.text())
     except ValueError:
-        raise node.wrong(" or ".join(form.value for form in Format)) from None
+        raise node.wrong(" or ".join(form.value for form in StorageFormat)) from None
 
 
-def plain(heads: LayerHeads) -> LayerPlan:
+def uncompressed_layer(heads: LayerHeads) -> LayerPlan:
     """Return the plan of a layer that keeps everything in the model's type."""
     return LayerPlan(heads=heads, clusters=heads.query_heads, key_heads=heads.key_value_heads)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 
-def plan_page(plan: AttentionPlan, source: str) -> Page:
+def cache_plan_page(plan: AttentionPlan, source: str) -> Page:
     """Return the page of a plan, which was read from `source`."""
     page = Page("A model's cache in fewer bytes", f"{source}: {plan.description}")
     page.facts([("chosen", plan.chosen or "by hand"), ("bytes", f"{plan.share:z.0%}")])

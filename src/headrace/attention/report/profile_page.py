@@ -21,7 +21,7 @@ _SHOWN_LAYERS = 4
 """Layers with a picture of their own, evenly spaced: of all of them a page would be megabytes."""
 
 
-def profile_page(profile: AttentionProfile, source: str) -> Page:
+def likeness_page(profile: AttentionProfile, source: str) -> Page:
     """Return the page of a profile, which was read from `source`."""
     page = Page(
         "Likeness of heads",

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from headrace import _native
-from headrace.attention.run.membership import Membership
+from headrace.attention.run.membership import HeadMembership
 from headrace.attention.run.rows import indices, is_native
 from headrace.attention.run.store import KeyValueStore
 
@@ -36,7 +36,7 @@ scores of all heads (section `prompt` of the benchmark)."""
 def attend_store(
     query: Tensor,
     store: KeyValueStore,
-    membership: Membership,
+    membership: HeadMembership,
     *,
     scale: float,
     allowed: Tensor | None = None,
@@ -75,7 +75,7 @@ def attend_prompt(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    membership: Membership,
+    membership: HeadMembership,
     *,
     scale: float,
     allowed: Tensor | None = None,
@@ -104,7 +104,7 @@ def attend_shared(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    membership: Membership,
+    membership: HeadMembership,
     *,
     scale: float,
     allowed: Tensor | None = None,
@@ -169,7 +169,7 @@ def attend_stock(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
-    membership: Membership,
+    membership: HeadMembership,
     *,
     scale: float,
     allowed: Tensor | None = None,

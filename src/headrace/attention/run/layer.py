@@ -13,9 +13,9 @@ from torch import Tensor
 from headrace import _native
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import LayerHeads
-from headrace.attention.plan.plan import LayerPlan, plain
+from headrace.attention.plan.plan import LayerPlan, uncompressed_layer
 from headrace.attention.run.attend import NATIVE_QUERIES, attend_prompt, attend_store
-from headrace.attention.run.membership import Membership, within_key_heads
+from headrace.attention.run.membership import HeadMembership, within_key_heads
 from headrace.attention.run.rows import check_dim, indices
 from headrace.attention.run.store import KeyValueStore
 
@@ -48,7 +48,7 @@ class LayerCache:
         self._capacity = capacity
         self._through_store = through_store
         self._store: KeyValueStore | None = None
-        self._membership: Membership | None = None
+        self._membership: HeadMembership | None = None
         self._first: _FirstTokens | None = None
 
     @property
@@ -122,13 +122,13 @@ class LayerCache:
     def _begin(self, query: Tensor) -> None:
         batch, plan = query.shape[0], self.plan
         if not plan.clustered:
-            self._membership = Membership.full(batch, plan.heads)
+            self._membership = HeadMembership.full(batch, plan.heads)
         elif plan.representatives is not None:
             row = np.array([plan.representatives], np.int32)
             self._membership = self._membership_of(np.repeat(row, batch, axis=0))
         if self._membership is None:
             self._first = _FirstTokens(query, plan.heads, self._first_tokens)
-            self._store = self._new_store(plain(plan.heads), query)
+            self._store = self._new_store(uncompressed_layer(plan.heads), query)
         else:
             self._store = self._new_store(plan, query)
 
@@ -145,15 +145,15 @@ class LayerCache:
             capacity=self._capacity,
         )
 
-    def _membership_of(self, representatives: NDArray[np.int32]) -> Membership:
+    def _membership_of(self, representatives: NDArray[np.int32]) -> HeadMembership:
         plan = self.plan
-        return Membership.of(
+        return HeadMembership.of(
             representatives, plan.heads, clusters=plan.clusters, key_heads=plan.key_heads
         )
 
     def _attend(
         self,
-        membership: Membership,
+        membership: HeadMembership,
         query: Tensor,
         keys: Tensor,
         values: Tensor,
@@ -197,7 +197,7 @@ class LayerCache:
             out = self._attend(self._membership, query, keys, values, scale, allowed)
             self._first = None
         else:
-            membership = Membership.over_all_keys(representatives, self.plan.heads)
+            membership = HeadMembership.over_all_keys(representatives, self.plan.heads)
             out = self._attend(membership, query, keys, values, scale, allowed)
         request, token, slot = seen
         out[request, token] = first.output[request, slot]
@@ -215,7 +215,7 @@ class LayerCache:
             result[complete] = within_key_heads(shared, features, heads, self.plan.key_heads)
         return result
 
-    def _drop_keys(self, membership: Membership, like: Tensor) -> None:
+    def _drop_keys(self, membership: HeadMembership, like: Tensor) -> None:
         """Keep the representatives' keys alone from here on."""
         before = self._store
         assert before is not None
@@ -247,7 +247,7 @@ class LayerCache:
         self._store = self._membership = self._first = None
 
 
-def _kept(keys: Tensor, membership: Membership) -> Tensor:
+def _kept(keys: Tensor, membership: HeadMembership) -> Tensor:
     """Return the heads of keys that are stored."""
     if membership.kept.shape[1] == keys.shape[1]:
         return keys

@@ -1,21 +1,19 @@
 """Loss of a model on text, with attention by a plan."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.attention.measure.likeness import SampleProgress
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import CompressedCache
 from headrace.attention.run.compress import compressed
 
-Progress = Callable[[str, float], None]
-
 
 def sample_losses(
-    model: nn.Module, plan: AttentionPlan | None, samples: Tensor, progress: Progress
+    model: nn.Module, plan: AttentionPlan | None, samples: Tensor, progress: SampleProgress
 ) -> list[float]:
     """Return the mean loss of a token, of every sample; None as plan: of the model as it is.
 

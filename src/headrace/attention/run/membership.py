@@ -9,7 +9,7 @@ from headrace.attention.plan.formats import LayerHeads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
+class HeadMembership:
     """Representatives of a batch's heads, as the kernels read them.
 
     Attributes
@@ -33,14 +33,16 @@ class Membership:
         return len(self.representatives)
 
     @classmethod
-    def full(cls, batch: int, heads: LayerHeads) -> "Membership":
+    def full(cls, batch: int, heads: LayerHeads) -> "HeadMembership":
         """Return that of heads that all represent themselves."""
         count = heads.query_heads
         own = np.broadcast_to(np.arange(count, dtype=np.int32), (batch, count))
         return cls.of(own, heads, clusters=count, key_heads=heads.key_value_heads)
 
     @classmethod
-    def over_all_keys(cls, representatives: NDArray[np.int32], heads: LayerHeads) -> "Membership":
+    def over_all_keys(
+        cls, representatives: NDArray[np.int32], heads: LayerHeads
+    ) -> "HeadMembership":
         """Return one for a cache that holds the keys of all heads: a score for every head."""
         group = heads.query_heads // heads.key_value_heads
         batch = len(representatives)
@@ -54,7 +56,7 @@ class Membership:
     @classmethod
     def of(
         cls, representatives: NDArray[np.int32], heads: LayerHeads, *, clusters: int, key_heads: int
-    ) -> "Membership":
+    ) -> "HeadMembership":
         """Return that of some representatives, in arrays of the same size for every request.
 
         Parameters
@@ -82,12 +84,12 @@ class Membership:
         return cls._of(representatives, kept, query, key, score)
 
     @classmethod
-    def _of(cls, *arrays: NDArray[np.integer]) -> "Membership":
+    def _of(cls, *arrays: NDArray[np.integer]) -> "HeadMembership":
         converted = [np.ascontiguousarray(array, np.int32) for array in arrays]
         representatives, kept, query, key, score = converted
         return cls(representatives=representatives, kept=kept, query=query, key=key, score=score)
 
-    def select(self, requests: NDArray[np.integer]) -> "Membership":
+    def select(self, requests: NDArray[np.integer]) -> "HeadMembership":
         """Return that of some requests, each any number of times."""
         return self._of(
             self.representatives[requests],

@@ -16,7 +16,7 @@ from torch import Tensor
 from headrace import _native
 from headrace._native import AttentionFormat
 from headrace.attention.errors import AttentionError
-from headrace.attention.plan.formats import CODE_DIMENSIONS, GROUP_TOKENS, Format
+from headrace.attention.plan.formats import CODE_DIMENSIONS, GROUP_TOKENS, StorageFormat
 
 MODEL_FORMATS = {
     torch.float32: AttentionFormat.FLOAT32,
@@ -29,7 +29,7 @@ SEGMENT_FIELDS = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class StoredRows:
     """Rows of so many tokens: [batch, heads, capacity, ..]."""
 
     format: AttentionFormat | None
@@ -44,9 +44,9 @@ class Rows:
         scales = 0 if self.scales is None else self.scales.data_ptr()
         return [int(self.format.value), self.codes.data_ptr(), scales, self.capacity, first]
 
-    def select(self, requests: Tensor) -> "Rows":
+    def select(self, requests: Tensor) -> "StoredRows":
         """Return rows of some requests, copied."""
-        return Rows(
+        return StoredRows(
             format=self.format,
             codes=self.codes.index_select(0, requests),
             scales=None if self.scales is None else self.scales.index_select(0, requests),
@@ -68,7 +68,7 @@ class RowFormat:
 
     def allocate(
         self, *, batch: int, heads: int, capacity: int, dim: int, device: torch.device
-    ) -> Rows:
+    ) -> StoredRows:
         """Return rows for so many tokens, whose numbers are anything."""
         shape = (batch, heads, capacity)
         scales: Tensor | None = None
@@ -85,9 +85,9 @@ class RowFormat:
                 scales = torch.empty(groups, dtype=torch.bfloat16, device=device)
             case _:
                 codes = torch.empty(*shape, dim, dtype=self.dtype, device=device)
-        return Rows(format=self.native, codes=codes, scales=scales, capacity=capacity)
+        return StoredRows(format=self.native, codes=codes, scales=scales, capacity=capacity)
 
-    def store(self, rows: Rows, first: int, numbers: Tensor) -> None:
+    def store(self, rows: StoredRows, first: int, numbers: Tensor) -> None:
         """Store [batch, heads, tokens, dim] from a token on; of keys of 4 bits whole groups."""
         if self.native is not None and is_native(numbers):
             source: Any = numbers if numbers.stride(-1) == 1 else numbers.contiguous()
@@ -112,7 +112,7 @@ class RowFormat:
             case _:
                 rows.codes[:, :, tokens] = numbers
 
-    def load(self, rows: Rows, tokens: int, dtype: torch.dtype) -> Tensor:
+    def load(self, rows: StoredRows, tokens: int, dtype: torch.dtype) -> Tensor:
         """Return the first tokens' numbers: a view where they are stored in the model's type."""
         codes = rows.codes[:, :, :tokens]
         match self.native:
@@ -137,29 +137,29 @@ def is_native(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.dtype in MODEL_FORMATS
 
 
-def key_format(form: Format, dtype: torch.dtype) -> RowFormat:
+def key_format(form: StorageFormat, dtype: torch.dtype) -> RowFormat:
     """Return how keys are stored."""
     return _row_format(form, AttentionFormat.INT4_GROUPS, dtype)
 
 
-def value_format(form: Format, dtype: torch.dtype) -> RowFormat:
+def value_format(form: StorageFormat, dtype: torch.dtype) -> RowFormat:
     """Return how values are stored."""
     return _row_format(form, AttentionFormat.INT4, dtype)
 
 
-def _row_format(form: Format, int4: AttentionFormat, dtype: torch.dtype) -> RowFormat:
-    formats = {Format.INT8: AttentionFormat.INT8, Format.INT4: int4}
+def _row_format(form: StorageFormat, int4: AttentionFormat, dtype: torch.dtype) -> RowFormat:
+    formats = {StorageFormat.INT8: AttentionFormat.INT8, StorageFormat.INT4: int4}
     return RowFormat(native=formats.get(form, MODEL_FORMATS.get(dtype)), dtype=dtype)
 
 
-def check_dim(form: Format, dim: int) -> None:
+def check_dim(form: StorageFormat, dim: int) -> None:
     """Refuse dimensions that codes of 4 bits do not pack.
 
     Raises
     ------
     AttentionError
     """
-    if form is Format.INT4 and dim % CODE_DIMENSIONS:
+    if form is StorageFormat.INT4 and dim % CODE_DIMENSIONS:
         raise AttentionError(
             f"heads have {dim} dimensions: codes of 4 bits need a multiple of "
             f"{CODE_DIMENSIONS}; use 8 bits"

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.attention.errors import AttentionError, CapacityError
-from headrace.attention.plan.formats import BLOCK_TOKENS, GROUP_TOKENS, TAIL_TOKENS, Format
+from headrace.attention.plan.formats import BLOCK_TOKENS, GROUP_TOKENS, TAIL_TOKENS, StorageFormat
 from headrace.attention.run import rows
-from headrace.attention.run.rows import RowFormat, Rows
+from headrace.attention.run.rows import RowFormat, StoredRows
 
 
 @dataclass(slots=True, kw_only=True)
 class _Block:
     """Keys and values of consecutive tokens; keys of 4 bits hold whole groups."""
 
-    keys: Rows
-    values: Rows
+    keys: StoredRows
+    values: StoredRows
     tokens: int = 0
 
     @property
@@ -47,8 +47,8 @@ class KeyValueStore:
         dim: int,
         dtype: torch.dtype,
         device: torch.device,
-        keys: Format = Format.MODEL,
-        values: Format = Format.MODEL,
+        keys: StorageFormat = StorageFormat.MODEL,
+        values: StorageFormat = StorageFormat.MODEL,
         capacity: int | None = None,
     ) -> None:
         self.batch, self.key_heads, self.value_heads, self.dim = batch, key_heads, value_heads, dim
@@ -60,7 +60,7 @@ class KeyValueStore:
         self._tail: Tensor | None = None
         self._tail_first = 0
         self.tokens = 0
-        if keys is Format.INT4:
+        if keys is StorageFormat.INT4:
             self._tail = torch.empty(batch, key_heads, TAIL_TOKENS, dim, dtype=dtype, device=device)
         if capacity is not None:
             self._allocate(-(-capacity // GROUP_TOKENS) * GROUP_TOKENS)
@@ -169,7 +169,7 @@ class KeyValueStore:
                 table.append([coded, *block.keys.fields(0), *block.values.fields(0)])
             if coded < block.tokens:
                 assert self._tail is not None
-                tail = Rows(
+                tail = StoredRows(
                     format=rows.MODEL_FORMATS[self.dtype],
                     codes=self._tail,
                     scales=None,

@@ -37,7 +37,7 @@ def available_bytes(device: torch.device, system: Path = Path("/")) -> int | Non
 
 
 def _group_bytes(system: Path) -> list[int]:
-    """Return what each control group of the process that limits its memory leaves."""
+    """Return the free bytes of each control group that limits the memory of the process."""
     try:
         rows = (system / "proc/self/cgroup").read_text().splitlines()
     except OSError:
