@@ -19,6 +19,8 @@ SCALE = DIM**-0.5
 CLUSTERS = 12
 MOST_CACHE_BYTES = 600 << 20
 """Of a cell's keys and values in the model's type; several formats of them are held at once."""
+ALL_THREADS = torch.get_num_threads()
+"""Torch's own number, before `one_thread`."""
 _ROUND_BYTES = 1 << 30
 _ROUNDS = (5, 31)
 
@@ -57,9 +59,9 @@ def mixed_membership(batch: int, heads: LayerHeads, clusters: int, seed: int = 0
     return HeadMembership.of(rows, heads, clusters=clusters, key_heads=clusters)
 
 
-def kept(keys: Tensor, membership: HeadMembership) -> Tensor:
-    """Return the keys that stay."""
-    index = torch.from_numpy(membership.kept).long()[:, :, None, None]
+def stored_keys(keys: Tensor, membership: HeadMembership) -> Tensor:
+    """Return the keys of the heads that a cache has."""
+    index = torch.from_numpy(membership.stored).long()[:, :, None, None]
     return keys.gather(1, index.expand(-1, -1, *keys.shape[2:])).contiguous()
 
 

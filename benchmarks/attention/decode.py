@@ -4,17 +4,18 @@ import torch
 from torch.nn import functional
 
 from benchmarks.attention.cells import (
+    ALL_THREADS,
     CLUSTERS,
     DIM,
     SCALE,
     attending,
     check_close,
     grid,
-    kept,
     mixed_membership,
     one_thread,
     seconds_of,
     store_of,
+    stored_keys,
     wall_seconds,
 )
 from benchmarks.harness import Report
@@ -66,7 +67,7 @@ def _cell(
     query = torch.randn(batch, 32, 1, DIM).to(dtype)
     keys, values = (torch.randn(batch, 32, tokens, DIM).to(dtype) for _ in range(2))
     membership, full = mixed_membership(batch, HEADS, CLUSTERS), HeadMembership.full(batch, HEADS)
-    shared = kept(keys, membership)
+    shared = stored_keys(keys, membership)
     int8 = (StorageFormat.INT8, StorageFormat.INT8)
     calls = {
         "sdpa": lambda: functional.scaled_dot_product_attention(query, keys, values, scale=SCALE),
@@ -80,7 +81,7 @@ def _cell(
     cache = 2 * keys.nbytes
     seconds = seconds_of(calls, cache)
     rate = cache / seconds["full"], values.nbytes / seconds["read"]
-    torch.set_num_threads(max(2, torch.get_num_interop_threads()))
+    torch.set_num_threads(ALL_THREADS)
     wall = wall_seconds({name: calls[name] for name in ("sdpa", "clusters")}, rounds=5)
     torch.set_num_threads(1)
     of_sdpa = {

@@ -8,10 +8,10 @@ from benchmarks.attention.cells import (
     DIM,
     SCALE,
     check_close,
-    kept,
     mixed_membership,
     one_thread,
     seconds_of,
+    stored_keys,
 )
 from benchmarks.harness import Report
 from headrace.attention.plan.formats import LayerHeads
@@ -45,7 +45,7 @@ def _measure(report: Report, ratios: dict[str, list[float]], quick: bool) -> Non
             torch.manual_seed(0)
             query, keys, values = (torch.randn(1, 32, tokens, DIM).to(dtype) for _ in range(3))
             membership = mixed_membership(1, HEADS, CLUSTERS)
-            shared = kept(keys, membership)
+            shared = stored_keys(keys, membership)
             calls = {
                 "stock": lambda q=query, k=keys, v=values: functional.scaled_dot_product_attention(
                     q, k, v, is_causal=True, scale=SCALE

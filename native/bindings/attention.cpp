@@ -129,7 +129,7 @@ void clusters(nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cp
 
 void bind_attention(nb::module_& module) {
   nb::enum_<attention::Format>(module, "AttentionFormat", nb::is_arithmetic(),
-                               "How a block of a cache stores rows of keys or values.")
+                               "Format of rows of keys or values in a block of a cache.")
       .value("FLOAT32", attention::Format::kFloat32)
       .value("BFLOAT16", attention::Format::kBFloat16)
       .value("INT8", attention::Format::kInt8, "8 bits; a float32 unit for each row")

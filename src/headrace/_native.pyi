@@ -196,7 +196,7 @@ class Executor:
     def close(self) -> None: ...
 
 class AttentionFormat(enum.IntEnum):
-    """How a block of a cache stores rows of keys or values."""
+    """Format of rows of keys or values in a block of a cache."""
 
     FLOAT32 = 0
 

@@ -32,7 +32,7 @@ def test_some_hosts_go_from_measurements_to_a_proven_plan() -> None:
 
 @pytest.mark.slow
 def test_the_racks_of_a_thousand_hosts_are_told_and_their_plan_is_proven() -> None:
-    """How long it takes is a bar of the benchmark (`plan-1024-hosts-s`)."""
+    """The processor time is a bar of the benchmark (`plan-1024-hosts-s`)."""
     stages = plan_network()
     assert stages.hosts == 1024
     assert stages.figures["paia_embedded"] >= 0.95

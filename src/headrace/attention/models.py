@@ -1,7 +1,8 @@
 """Attention layers of a model of Transformers, and a digest of its weights."""
 
 import hashlib
-from collections.abc import Generator, Mapping
+import threading
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.plan.plan import AttentionPlan
-from headrace.attention.transformers import AttentionInterface, AttentionMaskInterface
+from headrace.attention.transformers import ALL_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
-_PROBE = "headrace_shapes"
+_COLLECTING = "headrace_collecting"
 _SAMPLED_NUMBERS = 4096
 """Of each tensor, evenly spaced, that a digest is made from: all of a large model take minutes."""
 
+_collecting = threading.Lock()
 _heads: WeakKeyDictionary[nn.Module, tuple[LayerHeads, ...]] = WeakKeyDictionary()
 
 
@@ -51,6 +53,38 @@ def implementation(model: nn.Module, name: str) -> Generator[None]:
             config._attn_implementation_internal = previous
 
 
+@contextmanager
+def collecting(model: nn.Module, function: Callable[..., Any]) -> Generator[None]:
+    """Compute the model's attention by a function meanwhile, in evaluation, without gradients.
+
+    One thread at a time. The function is forgotten at the end, and with it what it refers to.
+
+    Raises
+    ------
+    AttentionError : see `implementation`.
+    """
+    AttentionMaskInterface.register(_COLLECTING, AttentionMaskInterface()["sdpa"])
+    with _collecting, evaluating(model), torch.no_grad():
+        ALL_ATTENTION_FUNCTIONS[_COLLECTING] = function
+        try:
+            with implementation(model, _COLLECTING):
+                yield
+        finally:
+            del ALL_ATTENTION_FUNCTIONS[_COLLECTING]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Generator[None]:
+    """Put a model into evaluation mode meanwhile; each of its modules has its own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 def layer_heads(model: nn.Module) -> tuple[LayerHeads, ...]:
     """Return the heads of every layer of attention, by a pass of one token.
 
@@ -75,7 +109,7 @@ def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
         raise AttentionError(
             f"{type(model).__name__} has layers of {sliding[0]}: only full attention is compressed"
         )
-    shapes: dict[int, LayerHeads] = {}
+    layers: dict[int, LayerHeads] = {}
 
     def record(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
@@ -83,12 +117,12 @@ def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
         del mask
         check_options(module, options)
         index = getattr(module, "layer_idx", None)
-        if index is None or index in shapes or getattr(module, "is_cross_attention", False):
+        if index is None or index in layers or getattr(module, "is_cross_attention", False):
             raise AttentionError(
                 f"{type(module).__name__} of {type(model).__name__} is no layer of a decoder's own "
                 "attention"
             )
-        shapes[index] = LayerHeads(
+        layers[index] = LayerHeads(
             query_heads=query.shape[1], key_value_heads=key.shape[1], dim=query.shape[3]
         )
         if value.shape[3] != query.shape[3]:
@@ -98,21 +132,14 @@ def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
             )
         return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], query.shape[3]), None
 
-    AttentionInterface.register(_PROBE, record)
-    AttentionMaskInterface.register(_PROBE, AttentionMaskInterface()["sdpa"])
-    training = model.training
-    try:
-        with implementation(model, _PROBE), torch.no_grad():
-            model.eval()
-            device = next(model.parameters()).device
-            model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
-    finally:
-        model.train(training)
-    if sorted(shapes) != list(range(len(shapes))) or not shapes:
+    with collecting(model, record):
+        device = next(model.parameters()).device
+        model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
+    if sorted(layers) != list(range(len(layers))) or not layers:
         raise AttentionError(
-            f"{type(model).__name__} computes attention in layers {sorted(shapes)}, needs 0, 1, .."
+            f"{type(model).__name__} computes attention in layers {sorted(layers)}, needs 0, 1, .."
         )
-    return tuple(shapes[index] for index in range(len(shapes)))
+    return tuple(layers[index] for index in range(len(layers)))
 
 
 def check_options(module: nn.Module, options: Mapping[str, Any]) -> None:
@@ -132,8 +159,7 @@ def check_options(module: nn.Module, options: Mapping[str, Any]) -> None:
 def model_digest(model: nn.Module) -> str:
     """Return a digest of the model's weights: of each tensor's name, shape and some numbers.
 
-    Weights are read as float32, so that it does not depend on their type by more than rounding
-    does: a model in another precision is another model, as its losses are others.
+    Of the same model in another precision it is another: its losses are others, too.
     """
     state = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
@@ -151,14 +177,14 @@ def check_plan(model: nn.Module, plan: AttentionPlan) -> None:
     ------
     AttentionError : shapes or weights differ.
     """
-    shapes = layer_heads(model)
+    layers = layer_heads(model)
     planned = tuple(layer.heads for layer in plan.layers)
-    if len(shapes) != len(planned):
+    if len(layers) != len(planned):
         raise AttentionError(
-            f"the plan has {len(planned)} layers, {type(model).__name__} {len(shapes)}: it is for "
+            f"the plan has {len(planned)} layers, {type(model).__name__} {len(layers)}: it is for "
             "another model"
         )
-    for index, (heads, needed) in enumerate(zip(shapes, planned, strict=True)):
+    for index, (heads, needed) in enumerate(zip(layers, planned, strict=True)):
         if heads != needed:
             raise AttentionError(
                 f"layer {index} of {type(model).__name__} has {_text(heads)}, the plan's "

@@ -1,5 +1,6 @@
 """The commands, from a folder with a model to text by a plan."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,11 @@ def test_a_plan_is_shown_verified_and_reported(profile: Path, plan: Path, tmp_pa
     assert "correlation" in invoke("show", profile)
     assert loaded.chosen.split(",")[0] in invoke("show", plan)
     assert loaded.digest[:12] in invoke("verify", plan)
+    altered = tmp_path / "altered.json"
+    replace(loaded, layers=loaded.uncompressed().layers).save(altered)
+    assert "the layers take 100.0% of the bytes, the point that was" in invoke(
+        "verify", altered, code=1
+    )
     for path, content in ((profile, "Clustering error"), (plan, "Bytes against loss")):
         page = tmp_path / "page.html"
         invoke("report", path, "-o", page)

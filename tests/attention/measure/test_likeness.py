@@ -1,6 +1,7 @@
 """The likeness of heads that are copies, uniform, or neither; text, and losses."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
-from headrace.attention import AttentionError, AttentionProfile, StorageFormat
+from headrace.attention import AttentionError, AttentionProfile, StorageFormat, compress
 from headrace.attention.measure.likeness import measure_likeness
 from headrace.attention.measure.text import documentation, text_of_files, token_samples
 from headrace.attention.run.loss import sample_losses
@@ -66,10 +67,31 @@ def test_output_errors_are_those_of_the_layers_output(samples: torch.Tensor) -> 
     """Against the change of a layer's output by a plan in which one head follows another."""
     model = model_of("llama")
     measured = measure_likeness(model, samples, text="", progress=silent).layers[0].output_error
-    assert measured.shape == (4, 4)
     assert np.diag(measured) == pytest.approx(0)
-    order = np.argsort(measured[0, 1:])
-    assert len(set(order)) == 3
+    plan = plain_plan(model)
+    attention = model.model.layers[0].self_attn
+    recorded: dict[str, torch.Tensor] = {}
+    handles = [
+        attention.register_forward_hook(lambda _, __, out: recorded.update(output=out[0])),
+        attention.o_proj.register_forward_pre_hook(lambda _, args: recorded.update(heads=args[0])),
+    ]
+    try:
+        with torch.no_grad(), compress(model, plan):
+            model(samples)
+        exact, heads = recorded["output"], recorded["heads"].unflatten(-1, (4, -1))
+        weight = attention.o_proj.weight.detach().unflatten(-1, (4, -1))
+        for head, other in ((0, 2), (3, 1)):
+            rows = [0, 1, 2, 3]
+            rows[head] = other
+            shared = replace(plan.layers[0], clusters=3, key_heads=3, representatives=tuple(rows))
+            with torch.no_grad(), compress(model, replace(plan, layers=(shared, plan.layers[1]))):
+                model(samples)
+            change = (recorded["output"] - exact).square().mean()
+            own = (heads[..., head, :] @ weight[:, head].T).square().mean()
+            assert measured[other, head] == pytest.approx(float(change / own), rel=1e-3)
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def test_losses_of_a_plan_that_changes_nothing_are_the_models(samples: torch.Tensor) -> None:

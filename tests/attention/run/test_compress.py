@@ -1,7 +1,9 @@
 """Models of Transformers within `compress`: unchanged where nothing is shared, all paths alike."""
 
 import copy
+import gc
 import io
+import weakref
 
 import numpy as np
 import pytest
@@ -219,6 +221,55 @@ def test_a_model_is_as_before_whatever_happens_inside() -> None:
         assert model.config._attn_implementation == before[1]
         assert vars(model).keys() == before[0].keys()
         assert torch.equal(model(**inputs).logits, before[2])
+
+
+def test_each_module_has_its_own_mode_afterwards_and_the_model_can_be_freed() -> None:
+    """The whole model took the mode of its root; a registered function held it for ever."""
+    model = LlamaForCausalLM(copy.deepcopy(model_of("llama").config)).train()
+    model.model.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    plan = plain_plan(model)
+    with headrace.attention.compress(model, plan):
+        pass
+    assert [module.training for module in model.modules()] == modes
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
+
+
+@pytest.mark.parametrize("hidden_size", [32, 96])
+def test_heads_that_kernels_do_not_read_use_torch(hidden_size: int) -> None:
+    """Heads of 8 and 24 numbers: the kernels refused what the page says torch computes."""
+    torch.manual_seed(0)
+    config = copy.deepcopy(model_of("llama").config)
+    config.hidden_size, config.head_dim = hidden_size, hidden_size // 4
+    model, inputs = LlamaForCausalLM(config).eval(), prompt()
+    expected = generated(model, inputs)
+    plan = plain_plan(model)
+    with headrace.attention.compress(model, plan):
+        assert generated(model, inputs) == expected
+    with headrace.attention.compress(
+        model, with_bits(plan, StorageFormat.INT8, StorageFormat.INT8)
+    ):
+        assert len(generated(model, inputs)[0]) > TOKENS
+
+
+def test_a_full_cache_that_waits_for_membership_loses_nothing() -> None:
+    """Its first tokens were changed before the error; all keys had room for the whole capacity."""
+    model = model_of("llama")
+    plan = shared_plan(model, fixed=False)
+    tokens = prompt(padding=0)["input_ids"]
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan, max_tokens=1024)
+        model(input_ids=tokens[:, :3], cache=cache)
+        assert cache.allocated_bytes < plan.cache_bytes(2, 1024) / 2
+        for _ in range(2):
+            with pytest.raises(CapacityError, match="has room for 1024 tokens, holds 3"):
+                model(input_ids=tokens.repeat(1, 50), cache=cache)
+        logits = model(input_ids=tokens[:, 3:9], cache=cache).logits
+        whole = model(input_ids=tokens[:, :9]).logits[:, 3:]
+    torch.testing.assert_close(logits, whole, rtol=0, atol=2e-5)
 
 
 def test_causality_holds() -> None:

@@ -107,7 +107,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_slow_host_is_noticed_and_plans_are_changed_for_it(story: tuple[Said, Path]) -> None:
-    """How much that helps, and how soon, are bars of the benchmark `network` (`autotune-...`)."""
+    """The gain and its delay are bars of the benchmark `network` (`autotune-...`)."""
     said, folder = story
     done = events(folder)
     assert relieves(done), done

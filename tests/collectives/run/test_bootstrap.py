@@ -191,7 +191,7 @@ def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: st
 
 
 def test_a_job_on_a_testbed_measures_it_once_and_plans_by_that(tmp_path: Path) -> None:
-    """Whether its racks are told is a bar of the benchmark `network`: a busy machine has others."""
+    """Detected racks are a bar of the benchmark `network`: on a busy machine they differ."""
     with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:
         first = start(testbed, [2, 0, 3, 1], tmp_path)
         [summary] = re.findall(r"network measured in [\d.]+ s: (.*); the job uses", first)

@@ -26,8 +26,8 @@ def likeness_command(
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
 
     source = text_of_files(text or ())
-    chosen = token_samples(tokenizer, source, samples, tokens)
+    rows = token_samples(tokenizer, source, samples, tokens)
     with progress(terminal(stderr=True), visible=True) as report:
-        profile = measure_likeness(model, chosen, text=text_digest(source), progress=report)
+        profile = measure_likeness(model, rows, text=text_digest(source), progress=report)
     profile.save(output, {"model": str(folder), "text": [str(path) for path in text or ()]})
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)

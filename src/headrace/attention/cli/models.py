@@ -1,6 +1,5 @@
 """Models and tokenizers in folders, and options about the text that they read."""
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,7 +51,6 @@ def load_folder(folder: Path, dtype: str) -> "tuple[Module, Any]":
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        with contextlib.suppress(IndexError):
-            error = str(error).splitlines()[0]
-        raise AttentionError(f"{folder}: Transformers cannot load it: {error}") from None
+        reason = str(error).partition("\n")[0]
+        raise AttentionError(f"{folder}: Transformers cannot load it: {reason}") from error
     return model.eval(), tokenizer

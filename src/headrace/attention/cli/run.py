@@ -26,7 +26,7 @@ def continue_command(
     dtype: TypeOption = "float32",
 ) -> None:
     """Continue a prompt with a plan's cache and with the model's own, and print both."""
-    chosen = AttentionPlan.load(plan)
+    cache_plan = AttentionPlan.load(plan)
     model, tokenizer = load_folder(folder, dtype)
     from transformers import DynamicCache
 
@@ -36,20 +36,20 @@ def continue_command(
     table: list[tuple[str, ...]] = []
     caches: dict[str, Any] = {
         "model's own": DynamicCache(),
-        "plan's": headrace.attention.cache(model, chosen),
+        "plan's": headrace.attention.cache(model, cache_plan),
     }
     for name, cache in caches.items():
-        compressed = headrace.attention.compress(model, chosen)
+        own = isinstance(cache, DynamicCache)
         began = time.perf_counter()
-        with compressed if name == "plan's" else nullcontext():
+        with nullcontext() if own else headrace.attention.compress(model, cache_plan):
             output = model.generate(  # type: ignore[operator]
                 **inputs, max_new_tokens=tokens, do_sample=False, cache=cache
             )
         seconds = time.perf_counter() - began
-        held = _cache_bytes(cache)
         new = output[0, inputs["input_ids"].shape[1] :]
         rate = f"{len(new) / seconds:.1f}"
-        table.append((name, size(held), rate, tokenizer.decode(new, skip_special_tokens=True)))
+        text = tokenizer.decode(new, skip_special_tokens=True)
+        table.append((name, size(_cache_bytes(cache)), rate, text))
     for part in rows("", ("cache", "bytes", "tokens/s", "text"), table, everything=True):
         terminal().print(part)
 
@@ -70,7 +70,7 @@ def evaluate_command(
     dtype: TypeOption = "float32",
 ) -> None:
     """Measure the loss of a model on text, with a plan and without."""
-    chosen = AttentionPlan.load(plan)
+    cache_plan = AttentionPlan.load(plan)
     model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.measure.text import text_of_files, token_samples
     from headrace.attention.plan.choose import added_loss
@@ -81,12 +81,12 @@ def evaluate_command(
     )
     with progress(terminal(stderr=True), visible=True) as report:
         own = sample_losses(model, None, samples, report)
-        planned = sample_losses(model, chosen, samples, report)
+        planned = sample_losses(model, cache_plan, samples, report)
     added, error = added_loss(planned, own)
     console = terminal()
     before, after = fmean(own), fmean(planned)
     console.print(f"loss {before:.4f}, with the plan {after:.4f}")
     console.print(
-        f"added {added:+z.2%} (standard error {error:z.2%}) at {chosen.share:z.0%} of the cache's "
-        f"bytes, on {samples.numel():,} tokens"
+        f"added {added:+z.2%} (standard error {error:z.2%}) at {cache_plan.share:z.0%} of the "
+        f"cache's bytes, on {samples.numel():,} tokens"
     )

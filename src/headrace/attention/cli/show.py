@@ -1,5 +1,6 @@
 """Profiles and plans of attention as tables."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from headrace.attention.plan.formats import StorageFormat
 from headrace.attention.plan.plan import AttentionPlan, LayerPlan
 from headrace.attention.profile import AttentionProfile, LayerProfile
 from headrace.cli.tables import facts, rows
+from headrace.errors import VerificationError
 
 _SERVED_TOKENS = (2048, 8192, 32768)
 _SERVED_GIB = 16
@@ -140,4 +142,10 @@ def _plan_cells(layer: LayerPlan) -> tuple[str, ...]:
 def verify_cache_plan(artifact: Artifact, source: str) -> Iterator[str]:
     """Check a plan: its fields agree, and its bytes are those of the choice that it names."""
     plan = AttentionPlan.from_artifact(artifact, source)
+    for point in plan.frontier:
+        if point.name == plan.chosen and not math.isclose(point.share, plan.share):
+            raise VerificationError(
+                f"{source}: the layers take {plan.share:z.1%} of the bytes, the point that was "
+                f"chosen, {point.name}, {point.share:z.1%}"
+            )
     yield f"ok {plan.digest[:12]} {plan.description}"

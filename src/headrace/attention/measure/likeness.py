@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace import _native
-from headrace.attention.models import implementation, layer_heads, model_digest
+from headrace.attention.models import collecting, layer_heads, model_digest
 from headrace.attention.plan.clusters import clustering_errors, elbow
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.profile import AttentionProfile, LayerProfile
-from headrace.attention.transformers import AttentionInterface, AttentionMaskInterface
 
-_IMPLEMENTATION = "headrace_likeness"
 _ERROR_QUERIES = 32
 """Queries of a sample, evenly spaced, by which output errors are measured: of all of 256 they take
-eight times as long, and differ from sample to sample more than by this."""
+eight times as long."""
 _CHANGE_SAMPLES = 16
 _CHANGE_TOKENS = 16
 """Samples, and first tokens of each, by which the memberships' changes are measured."""
@@ -50,18 +48,11 @@ def measure_likeness(
         del mask, options
         return sums[module.layer_idx].add(module, query, key, value, scaling), None
 
-    AttentionInterface.register(_IMPLEMENTATION, attention)
-    AttentionMaskInterface.register(_IMPLEMENTATION, AttentionMaskInterface()["sdpa"])
-    training = model.training
-    model.eval()
-    try:
-        with implementation(model, _IMPLEMENTATION), torch.no_grad():
-            device = next(model.parameters()).device
-            for index, sample in enumerate(samples):
-                progress(f"sample {index + 1} of {len(samples)}", index / len(samples))
-                model(input_ids=sample[None].to(device), use_cache=False)
-    finally:
-        model.train(training)
+    with collecting(model, attention):
+        device = next(model.parameters()).device
+        for index, sample in enumerate(samples):
+            progress(f"sample {index + 1} of {len(samples)}", index / len(samples))
+            model(input_ids=sample[None].to(device), use_cache=False)
     return AttentionProfile(
         layers=tuple(layer.profile() for layer in sums),
         model=model_digest(model),

@@ -1,9 +1,8 @@
 """Text to measure on: the user's, or that of every installation of Python."""
 
+import ast
 import hashlib
 import inspect
-import pkgutil
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,9 @@ import torch
 from torch import Tensor
 
 from headrace.attention.errors import AttentionError
+
+_TOKEN_CHARACTERS = 8
+"""More than a token of text has on average."""
 
 
 def text_of_files(paths: Sequence[Path]) -> str:
@@ -39,24 +41,18 @@ def documentation() -> str:
     from pydoc_data.topics import topics
 
     texts = [topics[name] for name in sorted(topics)]
-    for module in sorted(module.name for module in pkgutil.iter_modules(_standard_library())):
-        source = Path(_standard_library()[0]) / f"{module}.py"
-        if source.exists():
-            texts.extend(_docstrings(source))
+    for source in sorted(Path(inspect.__file__).parent.glob("*.py")):
+        texts.extend(_docstrings(source))
     return "\n\n".join(texts)
 
 
-def _standard_library() -> list[str]:
-    return [str(Path(inspect.__file__).parent)]
-
-
 def _docstrings(source: Path) -> list[str]:
-    import ast
-
     tree = ast.parse(source.read_text(encoding="utf-8", errors="replace"))
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
-    return [text for text in found if text]
+    docstrings = [
+        ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)
+    ]
+    return [docstring for docstring in docstrings if docstring]
 
 
 def text_digest(text: str) -> str:
@@ -75,8 +71,12 @@ def token_samples(tokenizer: Any, text: str, samples: int, tokens: int, skip: in
     ------
     AttentionError : the text is too short for one.
     """
-    # A tenth more characters than tokens ever take: tokenizers are slow on megabytes.
-    numbers: list[int] = tokenizer(text[: (skip + samples) * tokens * 12])["input_ids"]
+    # Not all of the text: tokenizers are slow on megabytes.
+    characters = (skip + samples) * tokens * _TOKEN_CHARACTERS
+    numbers: list[int] = tokenizer(text[:characters])["input_ids"]
+    while len(numbers) < (skip + samples) * tokens and characters < len(text):
+        characters *= 2
+        numbers = tokenizer(text[:characters])["input_ids"]
     count = min(samples, len(numbers) // tokens - skip)
     if count < 1:
         raise AttentionError(
@@ -84,8 +84,3 @@ def token_samples(tokenizer: Any, text: str, samples: int, tokens: int, skip: in
         )
     part = numbers[skip * tokens : (skip + count) * tokens]
     return torch.tensor(part, dtype=torch.int64).reshape(count, tokens)
-
-
-def python_version() -> str:
-    """Return the version whose documentation is the default text."""
-    return ".".join(map(str, sys.version_info[:3]))

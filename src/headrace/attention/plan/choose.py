@@ -34,8 +34,7 @@ _LADDER = (
     (StorageFormat.INT4, StorageFormat.INT8),
     (StorageFormat.INT4, StorageFormat.INT4),
 )
-"""Keys and values, from more bytes to fewer. Keys go first: with a unit for each channel they lose
-less by 4 bits than values."""
+"""Keys and values, from more bytes to fewer."""
 _MORE_TOKENS = 64
 _HOPELESS = 4.0
 """Times the loss that is allowed, above which fewer bytes of the same kind are not tried."""
@@ -46,8 +45,8 @@ def choose(
 ) -> AttentionPlan:
     """Return the plan of the fewest bytes whose added loss is allowed, with the frontier.
 
-    Bits are chosen first, then the heads of keys that go, the same number in every layer: sharing
-    them out by output error, or by the loss of few tokens, loses more than it saves. Membership is
+    Bits are chosen first, then the heads of keys that go, the same number in every layer: which
+    layers could spare more, neither output errors nor the loss of few tokens tell. Membership is
     fixed, or each request's own, whichever loses less. Both are measured together before they are
     chosen together. The clusters of the paper (section 6.2.2) are measured beside them.
 

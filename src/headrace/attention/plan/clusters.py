@@ -88,53 +88,53 @@ def representatives_by_error(
     """
     group = heads.query_heads // heads.key_value_heads
     if math.comb(heads.key_value_heads, key_heads) <= _ALL_CHOICES:
-        kept = min(
+        staying = min(
             map(list, combinations(range(heads.key_value_heads), key_heads)),
             key=lambda keys: _error_of(error, keys, group),
         )
     else:
-        kept = _exchanged(error, _without_least(error, heads, key_heads), heads)
-    members = _members(kept, group)
+        staying = _exchanged(error, _without_least(error, heads, key_heads), heads)
+    members = _members(staying, group)
     representatives = np.array(members, np.int32)[np.argmin(error[members], axis=0)]
     representatives[members] = members
-    return representatives, _error_of(error, kept, group)
+    return representatives, _error_of(error, staying, group)
 
 
 def _without_least(error: NDArray[np.float64], heads: LayerHeads, key_heads: int) -> list[int]:
     group = heads.query_heads // heads.key_value_heads
-    kept = list(range(heads.key_value_heads))
-    while len(kept) > key_heads:
-        kept = min(
-            ([key for key in kept if key != gone] for gone in kept),
+    staying = list(range(heads.key_value_heads))
+    while len(staying) > key_heads:
+        staying = min(
+            ([key for key in staying if key != gone] for gone in staying),
             key=lambda keys: _error_of(error, keys, group),
         )
-    return kept
+    return staying
 
 
-def _exchanged(error: NDArray[np.float64], kept: list[int], heads: LayerHeads) -> list[int]:
+def _exchanged(error: NDArray[np.float64], staying: list[int], heads: LayerHeads) -> list[int]:
     group = heads.query_heads // heads.key_value_heads
-    best = _error_of(error, kept, group)
+    best = _error_of(error, staying, group)
     improved = True
     while improved:
         improved = False
-        for gone in list(kept):
-            for come in set(range(heads.key_value_heads)) - set(kept):
-                trial = sorted([key for key in kept if key != gone] + [come])
+        for gone in list(staying):
+            for come in set(range(heads.key_value_heads)) - set(staying):
+                trial = sorted([key for key in staying if key != gone] + [come])
                 if (trial_error := _error_of(error, trial, group)) < best - 1e-12:
-                    kept, best, improved = trial, trial_error, True
+                    staying, best, improved = trial, trial_error, True
                     break
             if improved:
                 break
-    return kept
+    return staying
 
 
-def _members(kept: list[int], group: int) -> list[int]:
-    return [key * group + head for key in kept for head in range(group)]
+def _members(staying: list[int], group: int) -> list[int]:
+    return [key * group + head for key in staying for head in range(group)]
 
 
-def _error_of(error: NDArray[np.float64], kept: list[int], group: int) -> float:
+def _error_of(error: NDArray[np.float64], staying: list[int], group: int) -> float:
     """Return the sum of errors of the heads without keys of their own."""
-    members = _members(kept, group)
+    members = _members(staying, group)
     least = error[members].min(axis=0)
     least[members] = 0
     return float(least.sum())

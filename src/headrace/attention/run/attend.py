@@ -17,14 +17,12 @@ from torch.nn import functional
 
 from headrace import _native
 from headrace.attention.run.membership import HeadMembership
-from headrace.attention.run.rows import indices, is_native
+from headrace.attention.run.rows import is_native
 from headrace.attention.run.store import KeyValueStore
 
 NATIVE_QUERIES = 16
 """Most queries of a call of the native kernels, which read keys and values once for four of them;
 for more, products of matrices read them less often."""
-NATIVE_DIMENSIONS = 16
-"""Whose multiples the native kernels take."""
 _BLOCK_QUERIES = 128
 """Of a prompt, whose scores stay in a processor's cache."""
 _SHARING_CLUSTERS = 0.6
@@ -49,7 +47,7 @@ def attend_store(
     allowed : bool [batch, queries, tokens] of the tokens that a query may see; None: those up to
         its own. A query that may see none gets zeros.
     """
-    if not is_native(query) or query.shape[3] % NATIVE_DIMENSIONS:
+    if not is_native(query):
         keys, values = store.load()
         return attend_shared(query, keys, values, membership, scale=scale, allowed=allowed)
     batch, _, queries, dim = query.shape
@@ -181,12 +179,13 @@ def attend_stock(
     key_heads = membership.key[rows, membership.score]
     group = query_heads.shape[1] // values.shape[1]
     queries, tokens = query.shape[2], keys.shape[2]
-    visible = None
-    if allowed is not None or queries != tokens:
-        visible = _visible(allowed, 0, queries, queries, tokens, query.device)
+    visible = allowed
+    if visible is None and queries != tokens:
+        newest = torch.ones(1, queries, tokens, dtype=torch.bool, device=query.device)
+        visible = newest.tril(tokens - queries)
     out = functional.scaled_dot_product_attention(
-        _gathered(query, query_heads),
-        _gathered(keys, key_heads),
+        gathered(query, query_heads),
+        gathered(keys, key_heads),
         values.repeat_interleave(group, dim=1) if group > 1 else values,
         attn_mask=None if visible is None else visible[:, None],
         is_causal=visible is None,
@@ -197,25 +196,10 @@ def attend_stock(
     return out
 
 
-def _gathered(tensor: Tensor, heads: NDArray[np.int32]) -> Tensor:
+def gathered(tensor: Tensor, heads: NDArray[np.int32]) -> Tensor:
     """Return some heads of a tensor [batch, heads, ..]: itself where they are all, in order."""
     count = tensor.shape[1]
     if heads.shape[1] == count and bool((heads == np.arange(count)).all()):
         return tensor
-    index = indices(heads, tensor.device)[:, :, None, None]
+    index = torch.from_numpy(heads).to(tensor.device, torch.int64)[:, :, None, None]
     return tensor.gather(1, index.expand(-1, -1, *tensor.shape[2:]))
-
-
-def _visible(
-    allowed: Tensor | None,
-    first: int,
-    last: int,
-    queries: int,
-    tokens: int,
-    device: torch.device,
-) -> Tensor:
-    """Return which tokens the queries from `first` to `last` see: [batch or 1, queries, tokens]."""
-    if allowed is not None:
-        return allowed[:, first:last]
-    position = torch.arange(tokens - queries + first, tokens - queries + last, device=device)
-    return (torch.arange(tokens, device=device) <= position[:, None])[None]

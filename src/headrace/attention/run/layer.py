@@ -14,10 +14,10 @@ from headrace import _native
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.plan.plan import LayerPlan, uncompressed_layer
-from headrace.attention.run.attend import NATIVE_QUERIES, attend_prompt, attend_store
+from headrace.attention.run.attend import NATIVE_QUERIES, attend_prompt, attend_store, gathered
 from headrace.attention.run.membership import HeadMembership, within_key_heads
-from headrace.attention.run.rows import check_dim, indices
-from headrace.attention.run.store import KeyValueStore
+from headrace.attention.run.rows import check_dim
+from headrace.attention.run.store import KeyValueStore, check_room
 
 
 class LayerCache:
@@ -95,6 +95,7 @@ class LayerCache:
         CapacityError : the cache is full.
         """
         self._check(query, keys, values)
+        check_room(self._capacity, self.tokens, query.shape[2])
         if self._store is None:
             self._begin(query)
         if self._membership is None:
@@ -128,11 +129,12 @@ class LayerCache:
             self._membership = self._membership_of(np.repeat(row, batch, axis=0))
         if self._membership is None:
             self._first = _FirstTokens(query, plan.heads, self._first_tokens)
-            self._store = self._new_store(uncompressed_layer(plan.heads), query)
+            self._store = self._new_store(uncompressed_layer(plan.heads), query, None)
         else:
-            self._store = self._new_store(plan, query)
+            self._store = self._new_store(plan, query, self._capacity)
 
-    def _new_store(self, plan: LayerPlan, like: Tensor) -> KeyValueStore:
+    @staticmethod
+    def _new_store(plan: LayerPlan, like: Tensor, capacity: int | None) -> KeyValueStore:
         return KeyValueStore(
             batch=like.shape[0],
             key_heads=plan.key_heads,
@@ -142,7 +144,7 @@ class LayerCache:
             device=like.device,
             keys=plan.keys,
             values=plan.values,
-            capacity=self._capacity,
+            capacity=capacity,
         )
 
     def _membership_of(self, representatives: NDArray[np.int32]) -> HeadMembership:
@@ -163,7 +165,7 @@ class LayerCache:
         """Attend with the membership that the store has."""
         store = self._store
         assert store is not None
-        keys = _kept(keys, membership)
+        keys = gathered(keys, membership.stored)
         if query.shape[2] <= NATIVE_QUERIES:
             store.append(keys, values)
             return attend_store(query, store, membership, scale=scale, allowed=allowed)
@@ -220,10 +222,10 @@ class LayerCache:
         before = self._store
         assert before is not None
         self._membership = membership
-        self._store = self._new_store(self.plan, like)
+        self._store = self._new_store(self.plan, like, self._capacity)
         if before.tokens:
             keys, values = before.load()
-            self._store.append(_kept(keys, membership), values)
+            self._store.append(gathered(keys, membership.stored), values)
 
     def crop(self, tokens: int) -> None:
         """Remove the newest tokens; see `KeyValueStore.crop`."""
@@ -245,14 +247,6 @@ class LayerCache:
     def reset(self) -> None:
         """Forget all tokens and requests."""
         self._store = self._membership = self._first = None
-
-
-def _kept(keys: Tensor, membership: HeadMembership) -> Tensor:
-    """Return the heads of keys that are stored."""
-    if membership.kept.shape[1] == keys.shape[1]:
-        return keys
-    index = indices(membership.kept, keys.device)[:, :, None, None]
-    return keys.gather(1, index.expand(-1, -1, *keys.shape[2:]))
 
 
 class _FirstTokens:

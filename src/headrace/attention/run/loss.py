@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.attention.measure.likeness import SampleProgress
+from headrace.attention.models import evaluating
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import CompressedCache
 from headrace.attention.run.compress import compressed
@@ -21,11 +22,9 @@ def sample_losses(
     decoding, and unlike a prompt's first pass.
     """
     device = next(model.parameters()).device
-    training = model.training
     losses: list[float] = []
     with ExitStack() as stack:
-        stack.callback(model.train, training)
-        model.eval()
+        stack.enter_context(evaluating(model))
         stack.enter_context(torch.no_grad())
         if plan is not None:
             stack.enter_context(compressed(model, plan))

@@ -15,22 +15,17 @@ class HeadMembership:
     Attributes
     ----------
     representatives : [batch, heads]: the head whose probabilities each head uses.
-    kept : [batch, key heads]: heads of keys that the cache holds, ascending.
+    stored : [batch, key heads]: heads of keys that the cache has, ascending.
     query : [batch, scores]: heads of queries whose scores are computed.
-    key : [batch, scores]: index in `kept` of the keys of each, ascending.
+    key : [batch, scores]: index in `stored` of the keys of each, ascending.
     score : [batch, heads]: index of the scores that each head uses.
     """
 
     representatives: NDArray[np.int32]
-    kept: NDArray[np.int32]
+    stored: NDArray[np.int32]
     query: NDArray[np.int32]
     key: NDArray[np.int32]
     score: NDArray[np.int32]
-
-    @property
-    def batch(self) -> int:
-        """Requests."""
-        return len(self.representatives)
 
     @classmethod
     def full(cls, batch: int, heads: LayerHeads) -> "HeadMembership":
@@ -50,8 +45,8 @@ class HeadMembership:
         score = np.empty_like(order)
         np.put_along_axis(score, order, np.arange(heads.query_heads)[None], axis=1)
         query = np.take_along_axis(representatives, order, axis=1)
-        kept = np.broadcast_to(np.arange(heads.key_value_heads), (batch, heads.key_value_heads))
-        return cls._of(representatives, kept, query, query // group, score)
+        stored = np.broadcast_to(np.arange(heads.key_value_heads), (batch, heads.key_value_heads))
+        return cls._of(representatives, stored, query, query // group, score)
 
     @classmethod
     def of(
@@ -66,34 +61,36 @@ class HeadMembership:
         """
         group = heads.query_heads // heads.key_value_heads
         batch = len(representatives)
-        kept = np.empty((batch, key_heads), np.int32)
+        stored = np.empty((batch, key_heads), np.int32)
         query = np.empty((batch, clusters), np.int32)
         score = np.empty((batch, heads.query_heads), np.int32)
         for request, row in enumerate(representatives):
             distinct = np.unique(row)
             keys = np.unique(distinct // group)
             others = np.setdiff1d(np.arange(heads.key_value_heads), keys)
-            kept[request] = np.sort(np.concatenate([keys, others[: key_heads - len(keys)]]))
+            stored[request] = np.sort(np.concatenate([keys, others[: key_heads - len(keys)]]))
             query[request] = np.concatenate(
                 [distinct, np.repeat(distinct[-1:], clusters - len(distinct))]
             )
             score[request] = np.searchsorted(distinct, row)
         key = np.empty_like(query)
         for request in range(batch):
-            key[request] = np.searchsorted(kept[request], query[request] // group)
-        return cls._of(representatives, kept, query, key, score)
+            key[request] = np.searchsorted(stored[request], query[request] // group)
+        return cls._of(representatives, stored, query, key, score)
 
     @classmethod
     def _of(cls, *arrays: NDArray[np.integer]) -> "HeadMembership":
         converted = [np.ascontiguousarray(array, np.int32) for array in arrays]
-        representatives, kept, query, key, score = converted
-        return cls(representatives=representatives, kept=kept, query=query, key=key, score=score)
+        representatives, stored, query, key, score = converted
+        return cls(
+            representatives=representatives, stored=stored, query=query, key=key, score=score
+        )
 
     def select(self, requests: NDArray[np.integer]) -> "HeadMembership":
         """Return that of some requests, each any number of times."""
         return self._of(
             self.representatives[requests],
-            self.kept[requests],
+            self.stored[requests],
             self.query[requests],
             self.key[requests],
             self.score[requests],

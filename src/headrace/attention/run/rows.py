@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace import _native
@@ -23,6 +22,8 @@ MODEL_FORMATS = {
     torch.bfloat16: AttentionFormat.BFLOAT16,
 }
 """Types that the native kernels read."""
+_NATIVE_DIMENSIONS, _MOST_DIMENSIONS = 16, 512
+"""Multiple that heads have in the native kernels, and the largest."""
 
 SEGMENT_FIELDS = 11
 """Integers of `native/attention/attention.hpp`'s Segment: tokens, and twice the five of Rows."""
@@ -133,8 +134,10 @@ class RowFormat:
 
 
 def is_native(tensor: Tensor) -> bool:
-    """Return whether the native kernels read a tensor."""
-    return tensor.device.type == "cpu" and tensor.dtype in MODEL_FORMATS
+    """Return whether the native kernels read rows of a tensor's type and last dimension."""
+    dim = tensor.shape[-1]
+    reads_heads = dim % _NATIVE_DIMENSIONS == 0 and dim <= _MOST_DIMENSIONS
+    return tensor.device.type == "cpu" and tensor.dtype in MODEL_FORMATS and reads_heads
 
 
 def key_format(form: StorageFormat, dtype: torch.dtype) -> RowFormat:
@@ -202,8 +205,3 @@ def spread(packed: Tensor) -> Tensor:
 
 def _in_groups(numbers: Tensor) -> Tensor:
     return numbers.unflatten(2, (-1, GROUP_TOKENS))
-
-
-def indices(numbers: NDArray[np.int32], device: torch.device) -> Tensor:
-    """Return indices as a tensor for `gather`."""
-    return torch.from_numpy(numbers).to(device=device, dtype=torch.int64)

@@ -88,11 +88,7 @@ class KeyValueStore:
         CapacityError : a store of fixed capacity is full; nothing is stored.
         """
         count = keys.shape[2]
-        if self._capacity is not None and self.tokens + count > self._capacity:
-            raise CapacityError(
-                f"the cache has room for {self._capacity} tokens, holds {self.tokens}, and "
-                f"{count} more come: make it with a larger max_tokens"
-            )
+        check_room(self._capacity, self.tokens, count)
         room = sum(block.capacity - block.tokens for block in self._blocks)
         if count > room:
             self._allocate(-(-(count - room) // BLOCK_TOKENS) * BLOCK_TOKENS)
@@ -227,6 +223,20 @@ class KeyValueStore:
         if self._tail is not None:
             self._tail = self._tail.index_select(0, requests)
         self.batch = len(requests)
+
+
+def check_room(capacity: int | None, tokens: int, more: int) -> None:
+    """Refuse more tokens than a cache of a fixed capacity has room for.
+
+    Raises
+    ------
+    CapacityError
+    """
+    if capacity is not None and tokens + more > capacity:
+        raise CapacityError(
+            f"the cache has room for {capacity} tokens, holds {tokens}, and {more} more come: make "
+            "it with a larger max_tokens"
+        )
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
