@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attention/kernels.hpp"
+#include "attention/layout.hpp"
 #include "attention/workers.hpp"
 #include "simd/instruction_sets.hpp"
 
@@ -214,38 +215,6 @@ void attend(const Shape& shape, const Queries& queries, const Membership& member
   attend(best_kernels(), shape, queries, membership, segments, threads, out);
 }
 
-namespace {
-
-std::size_t row_bytes(Format format, std::size_t dim) {
-  switch (format) {
-    case Format::kFloat32:
-      return 4 * dim;
-    case Format::kBFloat16:
-      return 2 * dim;
-    case Format::kInt8:
-      return dim;
-    default:
-      return dim / 2;
-  }
-}
-
-struct Head {
-  char* data;
-  char* scales;
-};
-Head head_of(const Rows& rows, std::size_t head, std::size_t dim) {
-  auto capacity = static_cast<std::size_t>(rows.capacity);
-  auto first = static_cast<std::size_t>(rows.first);
-  auto scale = rows.format == Format::kInt4Groups ? (head * capacity + first) / kGroup * (4 * dim)
-                                                  : (head * capacity + first) * 4;
-  return {static_cast<char*>(const_cast<void*>(rows.data)) +
-              (head * capacity + first) * row_bytes(rows.format, dim),
-          rows.scales == nullptr ? nullptr
-                                 : static_cast<char*>(const_cast<void*>(rows.scales)) + scale};
-}
-
-}  // namespace
-
 void store(const Source& source, const Rows& rows, std::size_t batch, std::size_t heads,
            std::size_t tokens, std::size_t dim) {
   check_rows("rows", rows, tokens, dim);
@@ -254,14 +223,16 @@ void store(const Source& source, const Rows& rows, std::size_t batch, std::size_
     refuse("tokens are " + std::to_string(tokens) + ", needs whole groups of " +
            std::to_string(kGroup));
   }
+  if (tokens == 0) return;
   auto element = static_cast<std::ptrdiff_t>(row_bytes(source.format, 1));
   for (std::size_t b = 0; b < batch; ++b) {
     for (std::size_t h = 0; h < heads; ++h) {
       auto at = static_cast<std::ptrdiff_t>(b) * source.batch_stride +
                 static_cast<std::ptrdiff_t>(h) * source.head_stride;
-      auto to = head_of(rows, b * heads + h, dim);
+      auto to = head_of(rows, b * heads + h, 0, dim);
       best_kernels().store(source.format, static_cast<const char*>(source.data) + at * element,
-                           source.token_stride, rows.format, to.data, to.scales, tokens, dim);
+                           source.token_stride, rows.format, const_cast<char*>(to.data),
+                           const_cast<char*>(to.scales), tokens, dim);
     }
   }
 }
@@ -270,8 +241,9 @@ void load(const Rows& rows, std::size_t batch, std::size_t heads, std::size_t to
           std::size_t dim, Format to, void* out) {
   check_rows("rows", rows, tokens, dim);
   if (!is_plain(to)) refuse("rows are loaded as codes");
+  if (tokens == 0) return;
   for (std::size_t head = 0; head < batch * heads; ++head) {
-    auto from = head_of(rows, head, dim);
+    auto from = head_of(rows, head, 0, dim);
     best_kernels().load(rows.format, from.data, from.scales, tokens, dim, to,
                         static_cast<char*>(out) + head * tokens * row_bytes(to, dim));
   }

@@ -4,6 +4,7 @@
 
 #include "attention/attention.hpp"
 #include "attention/lanes.inc.hpp"
+#include "attention/layout.hpp"
 #include "simd/formats.inc.hpp"
 
 namespace headrace::attention::HEADRACE_ISA {
@@ -79,39 +80,6 @@ inline void with_rows(Format format, const void* data, std::size_t dim, Function
     case Format::kInt4Groups:
       return function(Int4Rows{static_cast<const std::uint8_t*>(data), dim});
   }
-}
-
-// Bytes of the codes of a row; of its scales, or of those of a group.
-inline std::size_t row_bytes(Format format, std::size_t dim) {
-  switch (format) {
-    case Format::kFloat32:
-      return 4 * dim;
-    case Format::kBFloat16:
-      return 2 * dim;
-    case Format::kInt8:
-      return dim;
-    default:
-      return dim / 2;
-  }
-}
-
-// Where rows of one head begin.
-struct Head {
-  const char* data;
-  const char* scales;
-};
-inline Head head_of(const Rows& rows, std::size_t head, std::size_t row, std::size_t dim) {
-  auto capacity = static_cast<std::size_t>(rows.capacity);
-  auto at = static_cast<std::size_t>(rows.first) + row;
-  auto* scales = static_cast<const char*>(rows.scales);
-  if (rows.format == Format::kInt4Groups) {
-    scales += (head * (capacity / kGroup) + at / kGroup) * (4 * dim);
-  } else if (rows.format == Format::kInt8 || rows.format == Format::kInt4) {
-    scales += (head * capacity + at) * 4;
-  }
-  return {
-      static_cast<const char*>(rows.data) + (head * capacity + at) * row_bytes(rows.format, dim),
-      scales};
 }
 
 // Unit and number of code 0, of bfloat16.
