@@ -192,8 +192,8 @@ def check_plan(model: nn.Module, plan: AttentionPlan) -> None:
             )
     if plan.model and plan.model != model_digest(model):
         raise AttentionError(
-            "the plan is for other weights of this architecture: make one for these by headrace "
-            "attention plan"
+            "the plan is for other weights of this architecture, or for these in another type: "
+            "make one by headrace attention plan"
         )
 
 

@@ -68,8 +68,14 @@ def test_text_and_losses_by_a_plan(folder: Path, plan: Path) -> None:
     assert f"at {AttentionPlan.load(plan).share:.0%} of the cache's bytes, on 200 tokens" in output
 
 
-def test_mistakes_are_named(folder: Path, profile: Path, tmp_path: Path) -> None:
+def test_mistakes_are_named(folder: Path, profile: Path, plan: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.json"
+    assert "--prompt has no tokens" in invoke(
+        "attention", "run", folder, "--plan", plan, "--prompt", "", code=1
+    )
+    assert "needs 'attention-plan'; make one with headrace attention plan" in invoke(
+        "attention", "run", folder, "--plan", profile, "--prompt", "a", code=1
+    )
     assert "is no folder" in invoke("attention", "measure", tmp_path / "none", "-o", output, code=1)
     assert "Transformers cannot load it" in invoke(
         "attention", "measure", tmp_path, "-o", output, code=1

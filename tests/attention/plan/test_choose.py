@@ -99,6 +99,10 @@ def test_a_frontier_has_nothing_that_is_beaten() -> None:
         for name, share, loss in (("a", 1, 0), ("b", 0.5, 0.1), ("c", 0.6, 0.2), ("d", 0.5, 0.3))
     ]
     assert [choice.name for choice in frontier(choices)] == ["b", "a"]
+    # less loss that is less certain does not beat what is chosen by both together
+    sure = FrontierPoint(name="sure", share=0.6, added_loss=0.008, standard_error=0.001)
+    unsure = FrontierPoint(name="unsure", share=0.5, added_loss=0.007, standard_error=0.004)
+    assert frontier([sure, unsure]) == (unsure, sure)
 
 
 def test_added_loss_is_of_samples_in_pairs() -> None:

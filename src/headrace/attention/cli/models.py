@@ -51,6 +51,6 @@ def load_folder(folder: Path, dtype: str) -> "tuple[Module, Any]":
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = " ".join(str(error).split())
         raise AttentionError(f"{folder}: Transformers cannot load it: {reason}") from error
     return model.eval(), tokenizer

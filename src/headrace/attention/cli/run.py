@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_folder
+from headrace.attention.errors import AttentionError
+from headrace.attention.plan.formats import BLOCK_TOKENS
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
 from headrace.cli.progress import progress
@@ -33,6 +35,8 @@ def continue_command(
     import headrace.attention
 
     inputs = tokenizer(prompt, return_tensors="pt")
+    if not inputs["input_ids"].numel():
+        raise AttentionError("--prompt has no tokens, needs at least one")
     table: list[tuple[str, ...]] = []
     caches: dict[str, Any] = {
         "model's own": DynamicCache(),
@@ -50,7 +54,8 @@ def continue_command(
         rate = f"{len(new) / seconds:.1f}"
         text = tokenizer.decode(new, skip_special_tokens=True)
         table.append((name, size(_cache_bytes(cache)), rate, text))
-    for part in rows("", ("cache", "bytes", "tokens/s", "text"), table, everything=True):
+    title = f"a plan's cache grows by {BLOCK_TOKENS} tokens at a time"
+    for part in rows(title, ("cache", "bytes", "tokens/s", "text"), table, everything=True):
         terminal().print(part)
 
 

@@ -91,7 +91,7 @@ def cache_tables(plan: AttentionPlan, everything: bool) -> Iterable[RenderableTy
     )
     if plan.frontier:
         yield from rows(
-            "bytes against loss: nothing that was measured has fewer of both",
+            "bytes against loss: nothing measured has less of both (loss and standard error)",
             ("cache", "bytes", "added loss", "standard error"),
             [
                 (

@@ -88,7 +88,7 @@ class _Trials:
 
     def allows(self, choice: FrontierPoint) -> bool:
         """Return whether a choice's loss is allowed."""
-        return choice.added_loss + choice.standard_error <= self._allowed_loss
+        return choice.likely_loss <= self._allowed_loss
 
     def is_hopeless(self, choice: FrontierPoint) -> bool:
         """Return whether fewer bytes of the same kind need not be tried."""
@@ -102,7 +102,7 @@ class _Trials:
         """Return the allowed plan of the fewest bytes, with the frontier of all."""
         choices = list(self._choices.values())
         best = min(
-            filter(self.allows, choices), key=lambda choice: (choice.share, choice.added_loss)
+            filter(self.allows, choices), key=lambda choice: (choice.share, choice.likely_loss)
         )
         return replace(self.plan_of(best), frontier=frontier(choices), chosen=best.name)
 
@@ -179,10 +179,13 @@ def _own_membership(layer: LayerPlan, clusters: int) -> LayerPlan:
 
 
 def frontier(choices: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """Return the choices that no other beats in bytes and in loss, by bytes."""
+    """Return the choices that no other beats in bytes and in likely loss, by bytes.
+
+    The one of the fewest bytes that is allowed is among them.
+    """
     best: list[FrontierPoint] = []
-    for choice in sorted(choices, key=lambda choice: (choice.share, choice.added_loss)):
-        if not best or choice.added_loss < best[-1].added_loss:
+    for choice in sorted(choices, key=lambda choice: (choice.share, choice.likely_loss)):
+        if not best or choice.likely_loss < best[-1].likely_loss:
             best.append(choice)
     return tuple(best)
 

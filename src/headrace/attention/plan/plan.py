@@ -114,6 +114,11 @@ class FrontierPoint:
     added_loss: float
     standard_error: float
 
+    @property
+    def likely_loss(self) -> float:
+        """Added loss and one standard error: what is held against the loss that is allowed."""
+        return self.added_loss + self.standard_error
+
 
 @offered_by("headrace.attention")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -127,13 +132,13 @@ class AttentionPlan(ArtifactValue):
     text : digest of the text that losses were measured on.
     element_bytes : of a number in the model's own cache.
     first_tokens : by whose probabilities a request's heads are clustered.
-    frontier : choices that were measured and that no other beats in bytes and in loss.
+    frontier : choices that were measured and that no other beats in bytes and in likely loss.
     chosen : name of the one that the layers are; empty where none was measured.
     """
 
     KIND = "attention-plan"
     SCHEMA = 1
-    REMEDY = "headrace attention plan"
+    REMEDY = "make one with headrace attention plan"
 
     layers: tuple[LayerPlan, ...]
     model: str = ""
