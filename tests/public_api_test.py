@@ -41,10 +41,12 @@ PUBLIC = {
         "LayerHeads",
         "LayerPlan",
         "LayerProfile",
+        "ModelWeights",
         "cache",
         "compress",
         "layer_heads",
         "model_digest",
+        "model_weights",
     },
     "headrace.collectives": {
         "Candidate",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from headrace.attention.errors import AttentionError, CapacityError
 from headrace.attention.plan.formats import LayerHeads, StorageFormat
-from headrace.attention.plan.plan import AttentionPlan, FrontierPoint, LayerPlan
+from headrace.attention.plan.plan import AttentionPlan, FrontierPoint, LayerPlan, ModelWeights
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
-    from headrace.attention.models import layer_heads, model_digest
+    from headrace.attention.models import layer_heads, model_digest, model_weights
     from headrace.attention.profile import AttentionProfile, LayerProfile
     from headrace.attention.run.cache import CompressedCache
 
@@ -27,10 +27,12 @@ __all__ = [
     "LayerHeads",
     "LayerPlan",
     "LayerProfile",
+    "ModelWeights",
     "cache",
     "compress",
     "layer_heads",
     "model_digest",
+    "model_weights",
 ]
 
 _MODULES = {
@@ -39,6 +41,7 @@ _MODULES = {
     "LayerProfile": "profile",
     "layer_heads": "models",
     "model_digest": "models",
+    "model_weights": "models",
 }
 __getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import LayerHeads
-from headrace.attention.plan.plan import AttentionPlan
+from headrace.attention.plan.plan import AttentionPlan, ModelWeights
 from headrace.attention.transformers import ALL_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 _COLLECTING = "headrace_collecting"
@@ -168,6 +168,24 @@ def model_digest(model: nn.Module) -> str:
         state.update(f"{name}{tuple(tensor.shape)}".encode())
         state.update(flat[::step].float().cpu().numpy().tobytes())
     return state.hexdigest()
+
+
+def model_weights(model: nn.Module) -> ModelWeights:
+    """Return what every step of decoding reads of a model's weights.
+
+    Embeddings are left out, unless they are the output's weights, too.
+    """
+    multiplied: dict[int, Tensor] = {}
+    for module in model.modules():
+        if not isinstance(module, nn.Embedding):
+            for parameter in module.parameters(recurse=False):
+                multiplied[id(parameter)] = parameter
+    config: Any = model.config
+    return ModelWeights(
+        read_bytes=sum(weight.nbytes for weight in multiplied.values()),
+        read_numbers=sum(weight.numel() for weight in multiplied.values()),
+        hidden_size=config.get_text_config().hidden_size,
+    )
 
 
 def check_plan(model: nn.Module, plan: AttentionPlan) -> None:

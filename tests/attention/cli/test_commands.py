@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.attention import AttentionPlan
+from headrace.attention.plan.step import decoding_step, step_bound
 from headrace.cli.app import app
 
 RUN = CliRunner()
@@ -35,6 +36,7 @@ def plan(folder: Path, profile: Path) -> Path:
     )
     assert "bytes against loss" in output
     assert "requests that fit into 16 GiB" in output
+    assert "what a step of decoding reads" in output
     return path
 
 
@@ -54,6 +56,24 @@ def test_a_plan_is_shown_verified_and_reported(profile: Path, plan: Path, tmp_pa
         page = tmp_path / "page.html"
         invoke("report", path, "-o", page)
         assert content in page.read_text()
+
+
+def test_the_bound_of_a_step_is_printed_for_requests_tokens_and_a_device(
+    plan: Path, tmp_path: Path
+) -> None:
+    loaded = AttentionPlan.load(plan)
+    arguments = ("--requests", 3, "--tokens", 700, "--memory", 0.5)
+    output = invoke("attention", "bound", "--plan", plan, *arguments)
+    assert f"{step_bound(loaded, batch=3, tokens=700):.2f}x" in output
+    assert f"{(1 << 29) // loaded.cache_bytes(1, 700):,}" in output
+    device = tmp_path / "device.json"
+    device.write_text(
+        '{"name": "a sheet", "flops_per_s": 1e12, "bytes_per_s": 1e3, "launch_us": 0}'
+    )
+    output = invoke("attention", "bound", "--plan", plan, *arguments, "--device", device)
+    step = decoding_step(loaded, batch=3, tokens=700)
+    assert "takes on a sheet" in output
+    assert f"{step.read_bytes / 1e3:.4g} s" in output
 
 
 def test_text_and_losses_by_a_plan(folder: Path, plan: Path) -> None:

@@ -11,6 +11,7 @@ from headrace.attention import (
     FrontierPoint,
     LayerHeads,
     LayerPlan,
+    ModelWeights,
     StorageFormat,
 )
 from headrace.attention.plan.plan import uncompressed_layer
@@ -40,6 +41,7 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
         text="def",
         frontier=(FrontierPoint(name="own", share=1, added_loss=0, standard_error=0),),
         chosen="own",
+        weights=ModelWeights(read_bytes=6, read_numbers=3, hidden_size=2),
     )
     plan.save(tmp_path / "plan.json")
     assert AttentionPlan.load(tmp_path / "plan.json") == plan

@@ -343,6 +343,18 @@ def test_caches_and_gradients_that_are_not_served_are_refused() -> None:
             model(**inputs)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_step_reads_all_weights_but_embeddings_that_are_looked_up(tied: bool) -> None:
+    sizes = {"vocab_size": 90, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2}
+    config = LlamaConfig(**sizes, num_attention_heads=2, tie_word_embeddings=tied)
+    model = LlamaForCausalLM(config).bfloat16()
+    weights = headrace.attention.model_weights(model)
+    layer = 4 * 32 * 32 + 3 * 32 * 40 + 2 * 32
+    assert weights.read_numbers == 2 * layer + 32 + 90 * 32
+    assert weights.read_bytes == 2 * weights.read_numbers
+    assert weights.hidden_size == 32
+
+
 def test_heads_may_differ_by_layer() -> None:
     """Layers of 4, 2 and 1 clusters, one of them without a plan of its own."""
     model, inputs = model_of("llama"), prompt()

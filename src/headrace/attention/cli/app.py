@@ -2,6 +2,7 @@
 
 import typer
 
+from headrace.attention.cli.bound import bound_command
 from headrace.attention.cli.measure import likeness_command
 from headrace.attention.cli.plan import cache_plan_command
 from headrace.attention.cli.run import continue_command, evaluate_command
@@ -9,5 +10,6 @@ from headrace.attention.cli.run import continue_command, evaluate_command
 app = typer.Typer(no_args_is_help=True)
 app.command("measure")(likeness_command)
 app.command("plan")(cache_plan_command)
+app.command("bound")(bound_command)
 app.command("run")(continue_command)
 app.command("evaluate")(evaluate_command)

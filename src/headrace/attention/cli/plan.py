@@ -1,5 +1,6 @@
 """``headrace attention plan``: bits and heads of keys, by the loss that they add."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,7 @@ def cache_plan_command(
     measured = AttentionProfile.load(profile)
     model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
-    from headrace.attention.models import model_digest
+    from headrace.attention.models import model_digest, model_weights
     from headrace.attention.plan.choose import choose
     from headrace.attention.run.loss import sample_losses
 
@@ -62,6 +63,7 @@ def cache_plan_command(
             )
 
         plan = choose(measured, measure, allowed_loss=loss, element_bytes=_element_bytes(model))
+    plan = replace(plan, weights=model_weights(model))
     plan.save(
         output,
         {"model": str(folder), "profile": measured.digest, "loss": loss, "tokens": samples.numel()},

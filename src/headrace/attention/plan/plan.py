@@ -1,7 +1,7 @@
 """The attention plan: representatives and bits of every layer, and what they were chosen by."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from headrace import fields
@@ -98,6 +98,26 @@ class LayerPlan:
 
 @offered_by("headrace.attention")
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWeights:
+    """Weights that every step of decoding reads.
+
+    Attributes
+    ----------
+    read_bytes : of all weights but embeddings, of which a step reads single rows.
+    read_numbers : in them.
+    hidden_size : numbers of a token between layers, which projections multiply.
+    """
+
+    read_bytes: int
+    read_numbers: int
+    hidden_size: int
+
+    def __post_init__(self) -> None:
+        fields.conform(self, AttentionError)
+
+
+@offered_by("headrace.attention")
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPoint:
     """One point of the frontier of bytes against loss.
 
@@ -134,6 +154,7 @@ class AttentionPlan(ArtifactValue):
     first_tokens : by whose probabilities a request's heads are clustered.
     frontier : choices that were measured and that no other beats in bytes and in likely loss.
     chosen : name of the one that the layers are; empty where none was measured.
+    weights : of the model; None: not known, and no step of decoding is predicted.
     """
 
     KIND = "attention-plan"
@@ -147,6 +168,7 @@ class AttentionPlan(ArtifactValue):
     first_tokens: int = FIRST_TOKENS
     frontier: tuple[FrontierPoint, ...] = ()
     chosen: str = ""
+    weights: ModelWeights | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -159,10 +181,11 @@ class AttentionPlan(ArtifactValue):
     @property
     def share(self) -> float:
         """Bytes of a token over those of the model's own cache."""
-        return self._token_bytes / self.uncompressed()._token_bytes
+        return self.token_bytes / self.uncompressed().token_bytes
 
     @property
-    def _token_bytes(self) -> float:
+    def token_bytes(self) -> float:
+        """Bytes of a token's keys and values in all layers."""
         return sum(layer.token_bytes(self.element_bytes) for layer in self.layers)
 
     def uncompressed(self) -> "AttentionPlan":
@@ -186,12 +209,15 @@ class AttentionPlan(ArtifactValue):
 
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         """Return the head; there are no tables."""
+        weights = self.weights
         return {
             "model": self.model,
             "text": self.text,
             "element_bytes": self.element_bytes,
             "first_tokens": self.first_tokens,
             "chosen": self.chosen,
+            # absent where not known, as in plans of earlier versions
+            **({} if weights is None else {"weights": asdict(weights)}),
             "frontier": [
                 {
                     "name": choice.name,
@@ -229,6 +255,7 @@ class AttentionPlan(ArtifactValue):
                 first_tokens=head.at("first_tokens").integer(1, _MOST),
                 chosen=head.at("chosen").text(),
                 frontier=tuple(_choice(node) for node in head.at("frontier").items()),
+                weights=_weights(head.at("weights", default=None)),
                 provenance=artifact.provenance,
             )
         except AttentionError as error:
@@ -237,6 +264,17 @@ class AttentionPlan(ArtifactValue):
 
 _MOST = 1 << 20
 """Largest counts of heads, dimensions and tokens in a file."""
+_MOST_WEIGHTS = 1 << 50
+
+
+def _weights(node: Field) -> ModelWeights | None:
+    if node.found is None:
+        return None
+    return ModelWeights(
+        read_bytes=node.at("read_bytes").integer(1, _MOST_WEIGHTS),
+        read_numbers=node.at("read_numbers").integer(1, _MOST_WEIGHTS),
+        hidden_size=node.at("hidden_size").integer(1, _MOST),
+    )
 
 
 def _choice(node: Field) -> FrontierPoint:

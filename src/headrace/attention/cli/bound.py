@@ -1,0 +1,50 @@
+"""``headrace attention bound``: what a plan can gain at most, for requests, tokens and a device."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.attention.cli.run import PlanOption
+from headrace.attention.cli.show import (
+    SERVED_GIB,
+    SERVED_REQUESTS,
+    SERVED_TOKENS,
+    serving_tables,
+)
+from headrace.attention.plan.plan import AttentionPlan
+from headrace.cli.console import terminal
+from headrace.roofline import load_roofline
+
+
+def bound_command(
+    plan: PlanOption,
+    requests: Annotated[
+        list[int], typer.Option(help="Of a step, any number of times.", min=1)
+    ] = list(SERVED_REQUESTS),  # noqa: B006
+    tokens: Annotated[
+        list[int], typer.Option(help="In every request's cache, any number of times.", min=1)
+    ] = list(SERVED_TOKENS),  # noqa: B006
+    memory_gib: Annotated[
+        float, typer.Option("--memory", help="GiB for caches.", min=0.0)
+    ] = SERVED_GIB,
+    device: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Times by a device's data sheet: a JSON object of name, flops_per_s, bytes_per_s "
+            "and launch_us.",
+        ),
+    ] = None,
+) -> None:
+    """Print what a step of decoding reads by a plan, its bound, and the requests that fit."""
+    cache_plan = AttentionPlan.load(plan)
+    for table in serving_tables(
+        cache_plan,
+        everything=True,
+        requests=requests,
+        tokens=tokens,
+        memory_gib=memory_gib,
+        device=None if device is None else load_roofline(device),
+    ):
+        terminal().print(table)
