@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.attention.errors import AttentionError, CapacityError
 from headrace.attention.plan.formats import LayerHeads, StorageFormat
 from headrace.attention.plan.plan import AttentionPlan, FrontierPoint, LayerPlan, ModelWeights
+from headrace.extras import require
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
@@ -12,15 +13,28 @@ if TYPE_CHECKING:
 
     from torch.nn import Module
 
+    from headrace.attention.adapt.adaptation import AttentionAdaptation
+    from headrace.attention.adapt.decide import (
+        ClusterAction,
+        ClusterLimits,
+        ClusterState,
+        SeenRequest,
+    )
+    from headrace.attention.adapt.metrics import AttentionMetrics
     from headrace.attention.models import layer_heads, model_digest, model_weights
     from headrace.attention.profile import AttentionProfile, LayerProfile
     from headrace.attention.run.cache import CompressedCache
 
 __all__ = [
+    "AttentionAdaptation",
     "AttentionError",
+    "AttentionMetrics",
     "AttentionPlan",
     "AttentionProfile",
     "CapacityError",
+    "ClusterAction",
+    "ClusterLimits",
+    "ClusterState",
     "FrontierPoint",
     "CompressedCache",
     "StorageFormat",
@@ -28,6 +42,7 @@ __all__ = [
     "LayerPlan",
     "LayerProfile",
     "ModelWeights",
+    "SeenRequest",
     "cache",
     "compress",
     "layer_heads",
@@ -36,21 +51,41 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AttentionAdaptation": "adapt.adaptation",
+    "AttentionMetrics": "adapt.metrics",
     "AttentionProfile": "profile",
+    "ClusterAction": "adapt.decide",
+    "ClusterLimits": "adapt.decide",
+    "ClusterState": "adapt.decide",
     "CompressedCache": "run.cache",
     "LayerProfile": "profile",
+    "SeenRequest": "adapt.decide",
     "layer_heads": "models",
     "model_digest": "models",
     "model_weights": "models",
 }
-__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
+_load, __dir__ = deferred_names(__name__, __all__, _MODULES)
 
 
-def compress(model: "Module", plan: AttentionPlan) -> "AbstractContextManager[Module]":
+def __getattr__(name: str) -> object:
+    """Load what needs torch, or an extra, when it is used."""
+    if name == "AttentionMetrics":
+        require("prometheus_client", "metrics", name)
+    return _load(name)
+
+
+def compress(
+    model: "Module", plan: "AttentionPlan | AttentionAdaptation"
+) -> "AbstractContextManager[Module]":
     """Return a context in which a model of Transformers computes attention by a plan.
 
     Within it, `model.generate` and calls of the model begin with a compressed cache where none is
     passed; afterwards the model is as before.
+
+    Parameters
+    ----------
+    plan : an adaptation in its place observes some requests, and gives new caches more clusters
+        where the text has changed.
 
     Raises
     ------
@@ -59,11 +94,14 @@ def compress(model: "Module", plan: AttentionPlan) -> "AbstractContextManager[Mo
     """
     from headrace.attention.run.compress import compressed
 
-    return compressed(model, plan)
+    return compressed(model, plan) if isinstance(plan, AttentionPlan) else plan.compressed(model)
 
 
 def cache(
-    model: "Module", plan: AttentionPlan, *, max_tokens: int | None = None
+    model: "Module",
+    plan: "AttentionPlan | AttentionAdaptation",
+    *,
+    max_tokens: int | None = None,
 ) -> "CompressedCache":
     """Return an empty cache, to be passed as ``cache`` to a model within `compress`.
 
@@ -71,6 +109,7 @@ def cache(
 
     Parameters
     ----------
+    plan : see `compress`; by an adaptation it is of the present number of clusters.
     max_tokens : allocates room for so many at once, and refuses more; None: it grows in blocks.
 
     Raises
@@ -79,4 +118,6 @@ def cache(
     """
     from headrace.attention.run.cache import new_cache
 
-    return new_cache(model, plan, max_tokens=max_tokens)
+    if isinstance(plan, AttentionPlan):
+        return new_cache(model, plan, max_tokens=max_tokens)
+    return plan.new_cache(model, max_tokens=max_tokens)

@@ -16,6 +16,7 @@ from headrace.attention.plan.plan import AttentionPlan, ModelWeights
 from headrace.attention.transformers import ALL_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 _COLLECTING = "headrace_collecting"
+_OUTPUT_NAMES = ("o_proj", "out_proj", "c_proj", "dense", "wo")
 _SAMPLED_NUMBERS = 4096
 """Of each tensor, evenly spaced, that a digest is made from: all of a large model take minutes."""
 
@@ -154,6 +155,32 @@ def check_options(module: nn.Module, options: Mapping[str, Any]) -> None:
             raise AttentionError(
                 f"{type(module).__name__} has {name}: only plain scores are shared"
             )
+
+
+def output_layer(module: nn.Module, heads: LayerHeads) -> Any:
+    """Return the projection of heads' outputs where a module of attention has one, else None.
+
+    Of an `nn.Linear` the weights are [width, heads * dim], of others [heads * dim, width].
+    """
+    for name in _OUTPUT_NAMES:
+        layer = getattr(module, name, None)
+        weight = getattr(layer, "weight", None)
+        if isinstance(weight, Tensor) and weight.dim() == 2:
+            inputs = weight.shape[1 if isinstance(layer, nn.Linear) else 0]
+            if inputs == heads.query_heads * heads.dim:
+                return layer
+    return None
+
+
+def output_layers(model: nn.Module) -> tuple[Any, ...]:
+    """Return `output_layer` of every layer of a model; see `layer_heads` for errors."""
+    heads = layer_heads(model)
+    layers: list[Any] = [None] * len(heads)
+    for module in model.modules():
+        index: Any = getattr(module, "layer_idx", None)
+        if isinstance(index, int) and layers[index] is None:
+            layers[index] = output_layer(module, heads[index])
+    return tuple(layers)
 
 
 def model_digest(model: nn.Module) -> str:

@@ -43,12 +43,15 @@ def plan(folder: Path, profile: Path) -> Path:
 def test_a_plan_is_shown_verified_and_reported(profile: Path, plan: Path, tmp_path: Path) -> None:
     loaded = AttentionPlan.load(plan)
     assert loaded.share < 1
+    clustered = any(layer.clustered for layer in loaded.layers)
+    assert bool(loaded.alternatives) == (loaded.output_error is not None) == clustered
+    assert ("8 of 8 heads represent" in invoke("show", plan)) == clustered
     assert loaded.chosen in {choice.name for choice in loaded.frontier}
     assert "correlation" in invoke("show", profile)
     assert loaded.chosen.split(",")[0] in invoke("show", plan)
     assert loaded.digest[:12] in invoke("verify", plan)
     altered = tmp_path / "altered.json"
-    replace(loaded, layers=loaded.uncompressed().layers).save(altered)
+    replace(loaded, layers=loaded.uncompressed().layers, alternatives=()).save(altered)
     assert "the layers take 100.0% of the bytes, the point that was" in invoke(
         "verify", altered, code=1
     )

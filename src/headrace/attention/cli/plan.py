@@ -16,6 +16,9 @@ from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.units import size
 
+_ERROR_SAMPLES = 8
+"""Held-out samples that the output error is measured on: it varies by less than requests do."""
+
 
 def cache_plan_command(
     folder: FolderArgument,
@@ -37,8 +40,10 @@ def cache_plan_command(
     """
     measured = AttentionProfile.load(profile)
     model, tokenizer = load_folder(folder, dtype)
+    from headrace.attention.adapt.observe import measured_output_error
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
     from headrace.attention.models import model_digest, model_weights
+    from headrace.attention.plan.alternatives import with_alternatives
     from headrace.attention.plan.choose import choose
     from headrace.attention.run.loss import sample_losses
 
@@ -63,7 +68,15 @@ def cache_plan_command(
             )
 
         plan = choose(measured, measure, allowed_loss=loss, element_bytes=_element_bytes(model))
-    plan = replace(plan, weights=model_weights(model))
+        plan = with_alternatives(replace(plan, weights=model_weights(model)), measured)
+        if plan.alternatives:
+            error = measured_output_error(
+                model,
+                plan,
+                samples[:_ERROR_SAMPLES],
+                lambda what, share: report(f"output error: {what}", share),
+            )
+            plan = replace(plan, output_error=error)
     plan.save(
         output,
         {"model": str(folder), "profile": measured.digest, "loss": loss, "tokens": samples.numel()},

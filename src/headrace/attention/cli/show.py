@@ -96,6 +96,7 @@ def cache_tables(plan: AttentionPlan, everything: bool) -> Iterable[RenderableTy
             "attention": f"faster by at most {1 / plan.share:.2f}x, as bytes bound it",
             "model's digest": plan.model[:12] or "any model of these heads",
             "text's digest": plan.text[:12] or "none",
+            "output error": error_text(plan.output_error),
         },
         everything=everything,
     )
@@ -111,6 +112,16 @@ def cache_tables(plan: AttentionPlan, everything: bool) -> Iterable[RenderableTy
                     f"{choice.standard_error:z.2%}",
                 )
                 for choice in plan.frontier
+            ],
+            everything=everything,
+        )
+    if plan.alternatives:
+        yield from rows(
+            "alternatives with more clusters",
+            ("clusters", "bytes"),
+            [
+                (alternative.chosen or str(alternative.clusters), f"{alternative.share:z.0%}")
+                for alternative in plan.alternatives
             ],
             everything=everything,
         )
@@ -170,6 +181,11 @@ def serving_tables(
 
 def _step_text(step: DecodingStep, device: Roofline | None) -> str:
     return size(round(step.read_bytes)) if device is None else duration(1e6 * step.seconds(device))
+
+
+def error_text(output_error: float | None) -> str:
+    """Return a plan's output error as words."""
+    return "not measured" if output_error is None else f"{output_error:.2g}"
 
 
 def _plan_cells(layer: LayerPlan) -> tuple[str, ...]:

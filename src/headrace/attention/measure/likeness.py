@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace import _native
-from headrace.attention.models import collecting, layer_heads, model_digest
+from headrace.attention.models import collecting, layer_heads, model_digest, output_layer
 from headrace.attention.plan.clusters import clustering_errors, elbow
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.profile import AttentionProfile, LayerProfile
@@ -24,7 +24,6 @@ eight times as long."""
 _CHANGE_SAMPLES = 16
 _CHANGE_TOKENS = 16
 """Samples, and first tokens of each, by which the memberships' changes are measured."""
-_OUTPUT_NAMES = ("o_proj", "out_proj", "c_proj", "dense", "wo")
 
 SampleProgress = Callable[[str, float], None]
 
@@ -158,14 +157,8 @@ class _LayerSums:
 
 def _output_weight(module: nn.Module, heads: LayerHeads) -> Tensor | None:
     """Return the projection of heads' outputs, [heads, dim, width], where a module has one."""
-    size = heads.query_heads * heads.dim
-    for name in _OUTPUT_NAMES:
-        layer = getattr(module, name, None)
-        weight = getattr(layer, "weight", None)
-        if not isinstance(weight, Tensor) or weight.dim() != 2:
-            continue
-        if isinstance(layer, nn.Linear):
-            weight = weight.T
-        if weight.shape[0] == size:
-            return weight.detach().float().unflatten(0, (heads.query_heads, heads.dim))
-    return None
+    layer = output_layer(module, heads)
+    if layer is None:
+        return None
+    weight = layer.weight.T if isinstance(layer, nn.Linear) else layer.weight
+    return weight.detach().float().unflatten(0, (heads.query_heads, heads.dim))

@@ -1,7 +1,9 @@
 """The attention plan: representatives and bits of every layer, and what they were chosen by."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, replace
+from dataclasses import fields as fields_of
+from itertools import pairwise
 from typing import Any
 
 from headrace import fields
@@ -155,6 +157,10 @@ class AttentionPlan(ArtifactValue):
     frontier : choices that were measured and that no other beats in bytes and in likely loss.
     chosen : name of the one that the layers are; empty where none was measured.
     weights : of the model; None: not known, and no step of decoding is predicted.
+    alternatives : plans of the same model with more clusters, the next number first: for text on
+        which fewer heads look at the same tokens (`headrace.attention.AttentionAdaptation`).
+    output_error : change of the layers' outputs that the plan makes on its text, mean square over
+        that of the outputs of all heads, in the model's type; None: not measured.
     """
 
     KIND = "attention-plan"
@@ -168,8 +174,10 @@ class AttentionPlan(ArtifactValue):
     first_tokens: int = FIRST_TOKENS
     frontier: tuple[FrontierPoint, ...] = ()
     chosen: str = ""
-    weights: ModelWeights | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    weights: ModelWeights | None = None
+    alternatives: "tuple[AttentionPlan, ...]" = ()
+    output_error: float | None = None
 
     def __post_init__(self) -> None:
         fields.conform(self, AttentionError)
@@ -177,6 +185,28 @@ class AttentionPlan(ArtifactValue):
             raise AttentionError("layers are none, needs one for each layer of attention")
         if self.first_tokens < 1:
             raise AttentionError(f"first_tokens are {self.first_tokens}, needs at least 1")
+        if self.output_error is not None and not self.output_error >= 0:
+            raise AttentionError(f"output_error is {self.output_error}, needs at least 0")
+        for fewer, more in pairwise((self, *self.alternatives)):
+            if [layer.heads for layer in more.layers] != [layer.heads for layer in self.layers]:
+                raise AttentionError("alternatives have other heads: they are for another model")
+            if more.clusters <= fewer.clusters:
+                raise AttentionError(
+                    f"alternatives have {more.clusters} clusters after {fewer.clusters}, needs "
+                    "ever more"
+                )
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Set the fields of a pickle; one of an earlier version lacks the last ones."""
+        for index, declared in enumerate(fields_of(self)):
+            value = state[index] if index < len(state) else declared.default
+            assert value is not MISSING
+            object.__setattr__(self, declared.name, value)
+
+    @property
+    def clusters(self) -> int:
+        """Clusters of all layers: heads whose scores are computed."""
+        return sum(layer.clusters for layer in self.layers)
 
     @property
     def share(self) -> float:
@@ -191,15 +221,16 @@ class AttentionPlan(ArtifactValue):
     def uncompressed(self) -> "AttentionPlan":
         """Return the plan of the same model that keeps everything in the model's type."""
         layers = tuple(uncompressed_layer(layer.heads) for layer in self.layers)
-        return replace(self, layers=layers, frontier=(), chosen="")
+        return replace(
+            self, layers=layers, frontier=(), chosen="", alternatives=(), output_error=None
+        )
 
     @property
     def description(self) -> str:
         """Layers, clusters and the share of the cache's bytes."""
-        clusters = sum(layer.clusters for layer in self.layers)
         heads = sum(layer.heads.query_heads for layer in self.layers)
         return (
-            f"{len(self.layers)} layers, {clusters} of {heads} heads represent, "
+            f"{len(self.layers)} layers, {self.clusters} of {heads} heads represent, "
             f"{self.share:z.0%} of the cache's bytes"
         )
 
@@ -227,19 +258,23 @@ class AttentionPlan(ArtifactValue):
                 }
                 for choice in self.frontier
             ],
-            "layers": [
-                {
-                    "heads": layer.heads.query_heads,
-                    "key_value_heads": layer.heads.key_value_heads,
-                    "dim": layer.heads.dim,
-                    "clusters": layer.clusters,
-                    "key_heads": layer.key_heads,
-                    "representatives": layer.representatives and list(layer.representatives),
-                    "keys": layer.keys.value,
-                    "values": layer.values.value,
+            "layers": [_layer_content(layer) for layer in self.layers],
+            # absent in plans of earlier versions
+            **({} if self.output_error is None else {"output_error": self.output_error}),
+            **(
+                {}
+                if not self.alternatives
+                else {
+                    "alternatives": [
+                        {
+                            "name": alternative.chosen,
+                            "first_tokens": alternative.first_tokens,
+                            "layers": [_layer_content(layer) for layer in alternative.layers],
+                        }
+                        for alternative in self.alternatives
+                    ]
                 }
-                for layer in self.layers
-            ],
+            ),
         }, {}
 
     @classmethod
@@ -247,7 +282,7 @@ class AttentionPlan(ArtifactValue):
         """Rebuild the plan; errors begin with `source`."""
         head = Field(artifact.head, source, ArtifactError)
         try:
-            return cls(
+            plan = cls(
                 layers=tuple(_layer(node) for node in head.at("layers").items()),
                 model=head.at("model").text(),
                 text=head.at("text").text(),
@@ -257,6 +292,11 @@ class AttentionPlan(ArtifactValue):
                 frontier=tuple(_choice(node) for node in head.at("frontier").items()),
                 weights=_weights(head.at("weights", default=None)),
                 provenance=artifact.provenance,
+                output_error=_output_error(head.at("output_error", default=None)),
+            )
+            alternatives = head.at("alternatives", default=[]).items()
+            return replace(
+                plan, alternatives=tuple(_alternative(plan, node) for node in alternatives)
             )
         except AttentionError as error:
             raise ArtifactError(f"{source}: {error}") from error
@@ -284,6 +324,32 @@ def _choice(node: Field) -> FrontierPoint:
         added_loss=node.at("added_loss").read(number),
         standard_error=node.at("standard_error").read(number),
     )
+
+
+def _output_error(node: Field) -> float | None:
+    return None if node.found is None else node.read(number)
+
+
+def _alternative(plan: AttentionPlan, node: Field) -> AttentionPlan:
+    return replace(
+        plan.uncompressed(),
+        layers=tuple(_layer(layer) for layer in node.at("layers").items()),
+        first_tokens=node.at("first_tokens").integer(1, _MOST),
+        chosen=node.at("name").text(),
+    )
+
+
+def _layer_content(layer: LayerPlan) -> Mapping[str, Any]:
+    return {
+        "heads": layer.heads.query_heads,
+        "key_value_heads": layer.heads.key_value_heads,
+        "dim": layer.heads.dim,
+        "clusters": layer.clusters,
+        "key_heads": layer.key_heads,
+        "representatives": layer.representatives and list(layer.representatives),
+        "keys": layer.keys.value,
+        "values": layer.values.value,
+    }
 
 
 def _layer(node: Field) -> LayerPlan:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.attention.cli.show import heads_text
+from headrace.attention.cli.show import error_text, heads_text
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.report.page import Page, empty_figure
 
@@ -17,6 +17,19 @@ def cache_plan_page(plan: AttentionPlan, source: str) -> Page:
     if plan.frontier:
         page.heading("Bytes against loss")
         page.figure(_frontier(plan))
+    if plan.alternatives:
+        page.heading("Alternatives with more clusters")
+        page.note(
+            "New caches get them where the output error of observed requests exceeds the plan's, "
+            f"{error_text(plan.output_error)}."
+        )
+        page.table(
+            ("clusters", "bytes"),
+            [
+                (alternative.chosen or str(alternative.clusters), f"{alternative.share:z.0%}")
+                for alternative in plan.alternatives
+            ],
+        )
     page.heading("Layers")
     page.table(
         ("layer", "heads", "represent", "heads of keys", "keys", "values"),

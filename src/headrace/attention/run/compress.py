@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -22,24 +22,32 @@ _CACHE_NAMES = ("cache", "past_key_values")
 
 
 @contextmanager
-def compressed(model: nn.Module, plan: AttentionPlan) -> Generator[nn.Module]:
-    """Compute the model's attention by a plan meanwhile; see `headrace.attention.compress`."""
+def compressed(
+    model: nn.Module, plan: AttentionPlan, new_cache: Callable[[], CompressedCache] | None = None
+) -> Generator[nn.Module]:
+    """Compute the model's attention by a plan meanwhile; see `headrace.attention.compress`.
+
+    Parameters
+    ----------
+    new_cache : makes the cache of a call that begins without one; None: the plan's.
+    """
     check_plan(model, plan)
+    new_cache = new_cache or functools.partial(CompressedCache, plan)
     AttentionInterface.register(IMPLEMENTATION, attention)
     AttentionMaskInterface.register(IMPLEMENTATION, AttentionMaskInterface()["sdpa"])
     with ExitStack() as stack:
         stack.enter_context(implementation(model, IMPLEMENTATION))
-        stack.enter_context(_generating(model, plan))
+        stack.enter_context(_generating(model, new_cache))
         base = getattr(model, "base_model", model)
         for module in dict.fromkeys((model, base)):
-            hook = _supplied(module, plan)
+            hook = _supplied(module, new_cache)
             handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
             stack.callback(handle.remove)
         yield model
 
 
 @contextmanager
-def _generating(model: nn.Module, plan: AttentionPlan) -> Generator[None]:
+def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> Generator[None]:
     """Let `model.generate` begin with a compressed cache where it is given none."""
     generate: Any = getattr(model, "generate", None)
     if generate is None:
@@ -56,7 +64,7 @@ def _generating(model: nn.Module, plan: AttentionPlan) -> Generator[None]:
                 "cache=headrace.attention.cache(model, plan, max_tokens=...) for a fixed size"
             )
         if not any(kwargs.get(name) is not None for name in _CACHE_NAMES):
-            kwargs["cache"] = CompressedCache(plan)
+            kwargs["cache"] = new_cache()
         return generate(*args, **kwargs)
 
     own = vars(model).get("generate")
@@ -69,7 +77,7 @@ def _generating(model: nn.Module, plan: AttentionPlan) -> Generator[None]:
             model.generate = own
 
 
-def _supplied(module: nn.Module, plan: AttentionPlan) -> Any:
+def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> Any:
     """Return a hook that gives a call without a cache one of its own."""
     signature = inspect.signature(module.forward)
     name = next((name for name in _CACHE_NAMES if name in signature.parameters), None)
@@ -82,7 +90,7 @@ def _supplied(module: nn.Module, plan: AttentionPlan) -> Any:
         supplied = [kwargs.get(other) for other in _CACHE_NAMES] + [given.get(name)]
         cache = next((cache for cache in supplied if cache is not None), None)
         if cache is None:
-            return args, {**kwargs, name: CompressedCache(plan)}
+            return args, {**kwargs, name: new_cache()}
         if not isinstance(cache, CompressedCache):
             raise AttentionError(
                 f"the cache is a {type(cache).__name__}: within compress pass none, or one by "

@@ -5,6 +5,8 @@ which heads look at the same tokens (section 6.2.3). From then on scores are tho
 representatives, and the other heads' keys are gone. Values all stay.
 """
 
+from typing import Any, Protocol
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,6 +22,36 @@ from headrace.attention.run.rows import check_dim
 from headrace.attention.run.store import KeyValueStore, check_room
 
 
+class LayerObserver(Protocol):
+    """Follows the attention over one layer's cache."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes that it keeps."""
+        ...
+
+    def attended(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        output: Tensor,
+        *,
+        scale: float,
+        allowed: Tensor | None,
+    ) -> None:
+        """Take the arguments of `LayerCache.attend`, and what it returned."""
+
+    def crop(self, tokens: int) -> None:
+        """Forget the newest tokens."""
+
+    def select(self, requests: Tensor) -> None:
+        """Follow requests to their new places."""
+
+    def reset(self) -> None:
+        """Forget all tokens and requests."""
+
+
 class LayerCache:
     """Cache of one layer, and the attention over it.
 
@@ -31,6 +63,10 @@ class LayerCache:
     capacity : tokens for which there is room; None: it grows.
     through_store : a prompt's queries read its keys and values as they are stored, as later queries
         do; otherwise as they are computed.
+
+    Attributes
+    ----------
+    observer : None: none. A copy of the cache has none, and neither has a saved one.
     """
 
     def __init__(
@@ -50,6 +86,11 @@ class LayerCache:
         self._store: KeyValueStore | None = None
         self._membership: HeadMembership | None = None
         self._first: _FirstTokens | None = None
+        self.observer: LayerObserver | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes, for copies."""
+        return {**vars(self), "observer": None}
 
     @property
     def tokens(self) -> int:
@@ -63,9 +104,9 @@ class LayerCache:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of keys and values, and of what is kept of the first tokens."""
-        first = 0 if self._first is None else self._first.allocated_bytes
-        return first + (0 if self._store is None else self._store.allocated_bytes)
+        """Bytes of keys and values, and of what is kept of the first tokens and by an observer."""
+        parts = (self._store, self._first, self.observer)
+        return sum(part.allocated_bytes for part in parts if part is not None)
 
     @property
     def representatives(self) -> NDArray[np.int32] | None:
@@ -99,8 +140,12 @@ class LayerCache:
         if self._store is None:
             self._begin(query)
         if self._membership is None:
-            return self._attend_first(query, keys, values, scale, allowed)
-        return self._attend(self._membership, query, keys, values, scale, allowed)
+            out = self._attend_first(query, keys, values, scale, allowed)
+        else:
+            out = self._attend(self._membership, query, keys, values, scale, allowed)
+        if self.observer is not None:
+            self.observer.attended(query, keys, values, out, scale=scale, allowed=allowed)
+        return out
 
     def _check(self, query: Tensor, keys: Tensor, values: Tensor) -> None:
         heads = self.plan.heads
@@ -231,8 +276,9 @@ class LayerCache:
         """Remove the newest tokens; see `KeyValueStore.crop`."""
         if self._store is not None:
             self._store.crop(tokens)
-            if self._first is not None:
-                self._first.crop(tokens)
+            for part in (self._first, self.observer):
+                if part is not None:
+                    part.crop(tokens)
 
     def select(self, requests: Tensor) -> None:
         """Keep some requests, each any number of times, in this order."""
@@ -241,12 +287,15 @@ class LayerCache:
         self._store.select(requests.to(self._store.device))
         if self._membership is not None:
             self._membership = self._membership.select(requests.cpu().numpy())
-        if self._first is not None:
-            self._first.select(requests)
+        for part in (self._first, self.observer):
+            if part is not None:
+                part.select(requests)
 
     def reset(self) -> None:
         """Forget all tokens and requests."""
         self._store = self._membership = self._first = None
+        if self.observer is not None:
+            self.observer.reset()
 
 
 class _FirstTokens:

@@ -1,0 +1,1 @@
+"""Following the text: more clusters where heads look at other tokens than on the plan's."""
