@@ -255,6 +255,23 @@ def test_heads_that_kernels_do_not_read_use_torch(hidden_size: int) -> None:
         assert len(generated(model, inputs)[0]) > TOKENS
 
 
+def test_tokens_of_elsewhere_are_stored_where_membership_is_known() -> None:
+    model = model_of("llama")
+    plan = shared_plan(model, fixed=False)
+    heads = plan.layers[0].heads
+    query, keys, values = (torch.randn(2, heads.query_heads, 9, heads.dim) for _ in range(3))
+    layer = headrace.attention.cache(model, plan).layers[0].layer
+    with pytest.raises(AttentionError, match="has 0 tokens: its heads' membership comes with"):
+        layer.extend(keys, values)
+    attended = headrace.attention.cache(model, plan).layers[0].layer
+    for cache in (layer, attended):
+        cache.attend(query[:, :, :6], keys[:, :, :6], values[:, :, :6], scale=0.2)
+    layer.extend(keys[:, :, 6:8], values[:, :, 6:8])
+    attended.attend(query[:, :, 6:8], keys[:, :, 6:8], values[:, :, 6:8], scale=0.2)
+    newest = [part[:, :, 8:] for part in (query, keys, values)]
+    assert torch.equal(layer.attend(*newest, scale=0.2), attended.attend(*newest, scale=0.2))
+
+
 def test_a_full_cache_that_waits_for_membership_loses_nothing() -> None:
     """Its first tokens were changed before the error; all keys had room for the whole capacity."""
     model = model_of("llama")

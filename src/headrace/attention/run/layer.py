@@ -147,6 +147,25 @@ class LayerCache:
             self.observer.attended(query, keys, values, out, scale=scale, allowed=allowed)
         return out
 
+    def extend(self, keys: Tensor, values: Tensor) -> None:
+        """Store the next tokens without attention: of a prompt that is computed elsewhere.
+
+        Parameters
+        ----------
+        keys, values : [batch, key-value heads, tokens, dim], of all heads.
+
+        Raises
+        ------
+        AttentionError : it is not known yet which heads' keys are kept.
+        CapacityError : the cache is full.
+        """
+        if self._store is None or self._membership is None:
+            raise AttentionError(
+                f"the cache has {self.tokens} tokens: its heads' membership comes with the "
+                f"attention of {self._first_tokens}"
+            )
+        self._store.append(gathered(keys, self._membership.stored), values)
+
     def _check(self, query: Tensor, keys: Tensor, values: Tensor) -> None:
         heads = self.plan.heads
         needed = {
