@@ -397,6 +397,7 @@ PUBLIC = {
         "existing_file",
         "on_or_off",
         "one_of",
+        "read_local_data_sets",
         "sections",
         "whole_number",
         "writable_file",

@@ -25,6 +25,7 @@ __all__ = [
     "existing_file",
     "on_or_off",
     "one_of",
+    "read_local_data_sets",
     "sections",
     "whole_number",
     "writable_file",
@@ -233,6 +234,11 @@ def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[s
         else:
             environment[variable] = value
     return environment
+
+
+def read_local_data_sets() -> None:
+    """Let Hugging Face's library of data sets fetch nothing where it is imported from here on."""
+    os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 
 def _warn_of_unknown(names: Iterable[str]) -> None:

@@ -1,5 +1,6 @@
 """The commands, from a folder with a model to text by a plan."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +90,32 @@ def test_text_and_losses_by_a_plan(folder: Path, plan: Path) -> None:
         "attention", "evaluate", folder, "--plan", plan, "--tokens", 200, "--sample-tokens", 100
     )
     assert f"at {AttentionPlan.load(plan).share:.0%} of the cache's bytes, on 200 tokens" in output
+
+
+def test_the_texts_own_continuation_among_others(folder: Path, plan: Path, tmp_path: Path) -> None:
+    arguments = ("attention", "evaluate", folder, "--plan")
+    task = ("--tasks", "continuation", "--limit", 12, "--sample-tokens", 120)
+    output = invoke(*arguments, plan, *task)
+    assert "with standard errors" in output
+    row = next(line.split() for line in output.splitlines() if "continuation" in line)
+    assert row[:3] == ["continuation", "12", "accuracy"]
+    assert row.count("±") == 3
+    own = tmp_path / "own.json"
+    loaded = AttentionPlan.load(plan)
+    loaded.uncompressed().save(own)
+    assert "keeps all as the model's own cache does" in invoke(*arguments, own, *task, code=1)
+    assert "--tasks names none" in invoke(*arguments, plan, "--tasks", ",", code=1)
+    assert "--task-folder is" in invoke(
+        *arguments, plan, *task, "--task-folder", tmp_path / "none", code=1
+    )
+
+
+def test_a_missing_package_of_tasks_is_named(
+    folder: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    error = invoke("attention", "evaluate", folder, "--plan", plan, "--tasks", "arc_easy", code=1)
+    assert "evaluating arc_easy needs the package lm_eval: pip install 'headrace[tasks]'" in error
 
 
 def test_mistakes_are_named(folder: Path, profile: Path, plan: Path, tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 import typer
 
 from headrace.attention.cli.bound import bound_command
+from headrace.attention.cli.evaluate import evaluate_command
 from headrace.attention.cli.measure import likeness_command
 from headrace.attention.cli.plan import cache_plan_command
-from headrace.attention.cli.run import continue_command, evaluate_command
+from headrace.attention.cli.run import continue_command
 
 app = typer.Typer(no_args_is_help=True)
 app.command("measure")(likeness_command)

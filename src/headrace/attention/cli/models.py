@@ -22,6 +22,7 @@ TextOption = Annotated[
         show_default="the documentation of Python's standard library",
     ),
 ]
+PlanOption = Annotated[Path, typer.Option(help="By headrace attention plan.")]
 TypeOption = Annotated[
     str, typer.Option("--dtype", help="Type of the weights: float32 or bfloat16.")
 ]

@@ -1,23 +1,18 @@
-"""``headrace attention run`` and ``evaluate``: generation and loss with a plan, beside without."""
+"""``headrace attention run``: generation with a plan's cache, beside the model's own."""
 
 import time
 from contextlib import nullcontext
-from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Any
 
 import typer
 
-from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_folder
+from headrace.attention.cli.models import FolderArgument, PlanOption, TypeOption, load_folder
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import BLOCK_TOKENS
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
-from headrace.cli.progress import progress
 from headrace.cli.tables import rows
 from headrace.units import size
-
-PlanOption = Annotated[Path, typer.Option(help="By headrace attention plan.")]
 
 
 def continue_command(
@@ -63,35 +58,3 @@ def _cache_bytes(cache: Any) -> int:
     if hasattr(cache, "allocated_bytes"):
         return cache.allocated_bytes
     return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-
-
-def evaluate_command(
-    folder: FolderArgument,
-    plan: PlanOption,
-    text: TextOption = None,
-    tokens: Annotated[int, typer.Option(help="To read, at most.", min=1)] = 20_480,
-    sample_tokens: Annotated[int, typer.Option(help="Of each sample.", min=16)] = 1024,
-    skip: Annotated[int, typer.Option(help="Samples at the beginning to leave out.", min=0)] = 0,
-    dtype: TypeOption = "float32",
-) -> None:
-    """Measure the loss of a model on text, with a plan and without."""
-    cache_plan = AttentionPlan.load(plan)
-    model, tokenizer = load_folder(folder, dtype)
-    from headrace.attention.measure.text import text_of_files, token_samples
-    from headrace.attention.plan.choose import added_loss
-    from headrace.attention.run.loss import sample_losses
-
-    samples = token_samples(
-        tokenizer, text_of_files(text or ()), -(-tokens // sample_tokens), sample_tokens, skip=skip
-    )
-    with progress(terminal(stderr=True), visible=True) as report:
-        own = sample_losses(model, None, samples, report)
-        planned = sample_losses(model, cache_plan, samples, report)
-    added, error = added_loss(planned, own)
-    console = terminal()
-    before, after = fmean(own), fmean(planned)
-    console.print(f"loss {before:.4f}, with the plan {after:.4f}")
-    console.print(
-        f"added {added:+z.2%} (standard error {error:z.2%}) at {cache_plan.share:z.0%} of the "
-        f"cache's bytes, on {samples.numel():,} tokens"
-    )

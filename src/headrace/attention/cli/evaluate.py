@@ -1,0 +1,194 @@
+"""``headrace attention evaluate``: loss on text, and scores of tasks, with a plan and without."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.attention.cli.models import (
+    FolderArgument,
+    PlanOption,
+    TextOption,
+    TypeOption,
+    load_folder,
+)
+from headrace.attention.errors import AttentionError
+from headrace.attention.plan.plan import AttentionPlan
+from headrace.cli.console import terminal
+from headrace.cli.progress import Report, progress
+from headrace.cli.tables import rows
+from headrace.extras import require
+from headrace.settings import read_local_data_sets
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+_CONTINUATION = "continuation"
+_CONTINUATION_TOKENS = 16
+_LOSS_TOKENS = 1024
+_QUESTION_TOKENS = 256
+
+
+def evaluate_command(
+    folder: FolderArgument,
+    plan: PlanOption,
+    text: TextOption = None,
+    tokens: Annotated[int, typer.Option(help="To read, at most.", min=1)] = 20_480,
+    sample_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Of each sample, or question of text.",
+            min=16,
+            show_default=f"{_LOSS_TOKENS}; {_QUESTION_TOKENS} of a question",
+        ),
+    ] = None,
+    skip: Annotated[int, typer.Option(help="Samples at the beginning to leave out.", min=0)] = 0,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure these instead, separated by commas: continuation (of the text, which of "
+            "four it has), or tasks of lm-eval."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Questions of each task, at most.", min=4)] = 200,
+    task_folder: Annotated[
+        Path | None, typer.Option(help="Folder with more tasks, in lm-eval's format.")
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch a task's data that is not on this machine.")
+    ] = False,
+    dtype: TypeOption = "float32",
+) -> None:
+    """Measure the loss of a model on text, or its scores of tasks, with a plan and without."""
+    cache_plan = AttentionPlan.load(plan)
+    names = None if tasks is None else _names(tasks)
+    if names is not None and cache_plan.layers == cache_plan.uncompressed().layers:
+        raise AttentionError(
+            f"{plan} keeps all as the model's own cache does: there is nothing to evaluate"
+        )
+    others = [name for name in names or () if name != _CONTINUATION]
+    if others:
+        require("lm_eval", "tasks", f"evaluating {', '.join(others)}")
+    if task_folder is not None and not task_folder.is_dir():
+        raise AttentionError(f"--task-folder is {task_folder}, which is no folder")
+    model, tokenizer = load_folder(folder, dtype)
+    from headrace.attention.measure.text import text_of_files, token_samples
+
+    def samples(count: int, size: int) -> "Tensor":
+        return token_samples(tokenizer, text_of_files(text or ()), count, size, skip=skip)
+
+    if names is None:
+        size = sample_tokens or _LOSS_TOKENS
+        _print_losses(model, cache_plan, samples(-(-tokens // size), size))
+        return
+    table: list[tuple[str, ...]] = []
+    if _CONTINUATION in names:
+        questions = samples(limit, sample_tokens or _QUESTION_TOKENS)
+        table.append(_continuation_row(model, cache_plan, questions))
+    if others:
+        table.extend(
+            _harness_rows(model, tokenizer, cache_plan, others, limit, task_folder, download)
+        )
+    title = f"at {cache_plan.share:z.0%} of the cache's bytes; with standard errors"
+    columns = ("task", "questions", "metric", "model's own", "plan's", "change")
+    for part in rows(title, columns, table, everything=True):
+        terminal().print(part)
+
+
+def _names(tasks: str) -> list[str]:
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    if not names:
+        raise AttentionError("--tasks names none, needs continuation, or tasks of lm-eval")
+    return list(dict.fromkeys(names))
+
+
+def _print_losses(model: "Module", plan: AttentionPlan, samples: "Tensor") -> None:
+    from headrace.attention.plan.choose import added_loss
+    from headrace.attention.run.loss import sample_losses
+
+    with progress(terminal(stderr=True), visible=True) as report:
+        own = sample_losses(model, None, samples, report)
+        planned = sample_losses(model, plan, samples, report)
+    added, error = added_loss(planned, own)
+    console = terminal()
+    before, after = fmean(own), fmean(planned)
+    console.print(f"loss {before:.4f}, with the plan {after:.4f}")
+    console.print(
+        f"added {added:+z.2%} (standard error {error:z.2%}) at {plan.share:z.0%} of the "
+        f"cache's bytes, on {samples.numel():,} tokens"
+    )
+
+
+def _continuation_row(model: "Module", plan: AttentionPlan, samples: "Tensor") -> tuple[str, ...]:
+    from headrace.attention.run.continuation_task import (
+        answered,
+        continuation_questions,
+        mean_and_error,
+    )
+
+    questions = continuation_questions(samples, _CONTINUATION_TOKENS)
+    with progress(terminal(stderr=True), visible=True) as report:
+        own = answered(model, None, questions, _within(report, "model's own", 0))
+        planned = answered(model, plan, questions, _within(report, "plan's", 1))
+    changes = [after - before for before, after in zip(own, planned, strict=True)]
+    return (
+        _CONTINUATION,
+        str(len(questions)),
+        "accuracy",
+        _score(*mean_and_error(own)),
+        _score(*mean_and_error(planned)),
+        _change(*mean_and_error(changes)),
+    )
+
+
+def _harness_rows(
+    model: "Module",
+    tokenizer: Any,
+    plan: AttentionPlan,
+    names: list[str],
+    limit: int,
+    task_folder: Path | None,
+    download: bool,
+) -> Iterator[tuple[str, ...]]:
+    if not download:
+        read_local_data_sets()
+    from headrace.attention.run.harness import load_tasks, task_scores
+
+    loaded = load_tasks(names, task_folder, download=download)
+    with progress(terminal(stderr=True), visible=True) as report:
+        own, planned = (
+            task_scores(
+                model,
+                tokenizer,
+                used,
+                loaded,
+                limit=limit,
+                progress=_within(report, name, part),
+            )
+            for part, (name, used) in enumerate((("model's own", None), ("plan's", plan)))
+        )
+    for before, after in zip(own, planned, strict=True):
+        yield (
+            before.task,
+            f"{before.questions}",
+            before.metric,
+            _score(before.score, before.error),
+            _score(after.score, after.error),
+            _change(after.score - before.score, None),
+        )
+
+
+def _within(report: Report, name: str, part: int) -> Callable[[str, float], None]:
+    """Return the progress of the first or second half."""
+    return lambda what, share: report(f"{name}: {what}", (part + share) / 2)
+
+
+def _score(score: float, error: float | None) -> str:
+    return f"{score:.4g}" if error is None else f"{score:.4g} ± {error:.2g}"
+
+
+def _change(change: float, error: float | None) -> str:
+    return f"{change:+z.2g}" if error is None else f"{change:+z.2g} ± {error:.2g}"

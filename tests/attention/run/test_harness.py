@@ -1,0 +1,103 @@
+"""Tasks of lm-eval on a small model: the user's own, in lm-eval's format; nothing is downloaded."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.attention import StorageFormat
+from headrace.cli.app import app
+from tests.attention.models import model_of, plain_plan, with_bits
+
+pytest.importorskip("lm_eval")
+pytestmark = [
+    pytest.mark.slow,
+    # of the data library's and lm-eval's own
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+QUESTION = {
+    "context": "an object is a value of some type in a module, the " * 8,
+    "choices": ["name of the class", "value", "object that is"],
+    "answer": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of three tasks: choices, generation, and the likelihood of whole texts."""
+    folder = tmp_path_factory.mktemp("tasks")
+    data = folder / "data.jsonl"
+    data.write_text("\n".join(json.dumps(QUESTION | {"answer": index}) for index in (0, 1, 2)))
+    shared = {
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}, "cache_dir": str(folder / "cache")},
+        "test_split": "test",
+        "doc_to_text": "{{context}}",
+    }
+    kinds = {
+        "own_choice": {
+            "output_type": "multiple_choice",
+            "doc_to_choice": "choices",
+            "doc_to_target": "answer",
+            "metric_list": [{"metric": "acc"}],
+        },
+        "own_answer": {
+            "output_type": "generate_until",
+            "doc_to_target": "value",
+            "generation_kwargs": {"until": ["."], "max_gen_toks": 4, "do_sample": False},
+            "metric_list": [{"metric": "exact_match"}],
+        },
+        "own_text": {
+            "output_type": "loglikelihood_rolling",
+            "doc_to_target": "{{context}}",
+            "metric_list": [{"metric": "word_perplexity"}],
+        },
+    }
+    for name, kind in kinds.items():
+        # JSON is YAML
+        (folder / f"{name}.yaml").write_text(json.dumps({"task": name, **shared, **kind}))
+    return folder
+
+
+def evaluate(folder: Path, plan: Path, *arguments: object) -> tuple[int, str]:
+    words = ["attention", "evaluate", folder, "--plan", plan, *arguments]
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    return result.exit_code, result.output if result.exit_code == 0 else str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    with_bits(plain_plan(model_of("llama")), StorageFormat.INT8, StorageFormat.INT8).save(path, {})
+    return path
+
+
+def test_tasks_of_every_kind_are_scored_with_the_plan_and_without(
+    folder: Path, plan: Path, tasks: Path
+) -> None:
+    names = "own_choice,own_answer,own_text,continuation"
+    code, output = evaluate(
+        folder, plan, "--tasks", names, "--task-folder", tasks, "--limit", 30, "--sample-tokens", 40
+    )
+    assert code == 0, output
+    rows = {line.split()[0]: line.split() for line in output.splitlines() if line.strip()}
+    assert rows["continuation"][1:3] == ["30", "accuracy"]
+    # three questions that differ in the answer alone: one of them is right, whatever is likely
+    assert rows["own_choice"][1:6] == ["3", "acc", "0.3333", "±", "0.33"]
+    assert rows["own_answer"][1:3] == ["3", "exact_match"]
+    perplexities = [float(word) for word in rows["own_text"] if word[0].isdigit()][1:3]
+    assert float(rows["own_text"][-1]) != 0, "the plan changed nothing"
+    assert perplexities[0] == pytest.approx(perplexities[1], rel=0.2)
+
+
+def test_what_is_not_here_is_named_and_not_fetched(folder: Path, plan: Path, tasks: Path) -> None:
+    code, error = evaluate(folder, plan, "--tasks", "arc_easy")
+    assert code
+    assert "the data of task arc_easy is not on this machine" in error
+    assert "pass --download to fetch it" in error
+    code, error = evaluate(folder, plan, "--tasks", "no_such_task", "--task-folder", tasks)
+    assert code
+    assert "--tasks names no_such_task, which lm-eval does not have" in error
