@@ -2,10 +2,10 @@
 
 import sys
 
-from benchmarks.attention import decode, generate, grouped, latency, prompt, sizes
+from benchmarks.attention import decode, generate, grouped, latency, prompt, quality, sizes
 from benchmarks.sections import run_sections
 
-SECTIONS = (decode, grouped, prompt, sizes, generate, latency)
+SECTIONS = (decode, grouped, prompt, sizes, generate, latency, quality)
 
 if __name__ == "__main__":
     sys.exit(run_sections("attention", __doc__, SECTIONS))
