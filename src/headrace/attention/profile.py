@@ -39,7 +39,8 @@ class LayerProfile:
     sample_correlation : `correlation` of one sample (Figure 6.4).
     distance : mean square of the distance of two heads' rows of probabilities.
     output_error : [representative, head]: change of the layer's output where a head uses the
-        probabilities of another, mean square over that of the head's own output.
+        probabilities of another, mean square over that of a head's own output, on average over the
+        heads: a head that adds little to the layer may follow one that is unlike it.
     uniformity : [heads]: entropy of the probabilities over its largest value; 1: a head that
         looks at all tokens alike (Figure 6.1).
     changes : [tokens]: share of pairs of heads that are in one cluster by the first n tokens, and

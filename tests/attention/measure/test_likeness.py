@@ -87,7 +87,7 @@ def test_output_errors_are_those_of_the_layers_output(samples: torch.Tensor) -> 
             with torch.no_grad(), compress(model, replace(plan, layers=(shared, plan.layers[1]))):
                 model(samples)
             change = (recorded["output"] - exact).square().mean()
-            own = (heads[..., head, :] @ weight[:, head].T).square().mean()
+            own = torch.einsum("bthd,whd->bthw", heads, weight).square().mean()
             assert measured[other, head] == pytest.approx(float(change / own), rel=1e-3)
     finally:
         for handle in handles:

@@ -134,7 +134,7 @@ class _LayerSums:
             correlation_beyond_first=self._beyond_first / self._samples,
             sample_correlation=self._one_sample,
             distance=distance,
-            output_error=self._error / np.clip(self._output, 1e-30, None),
+            output_error=self._error / max(1e-30, float(self._output.mean())),
             uniformity=self._uniformity / self._samples,
             changes=self._changes(clusters),
         )
