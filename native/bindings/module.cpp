@@ -4,6 +4,7 @@ namespace nb = nanobind;
 
 void bind_attention(nb::module_& module);
 void bind_codec(nb::module_& module);
+void bind_embedding(nb::module_& module);
 void bind_executor(nb::module_& module);
 void bind_index(nb::module_& module);
 void bind_memory(nb::module_& module);
@@ -13,10 +14,11 @@ NB_MODULE(_native, module) {
   // The traceback of an exception that ends the program keeps objects beyond the check for leaks.
   nb::set_leak_warnings(false);
   module.doc() =
-      "The native core of headrace: transport, executor, reductions, codecs, attention, synthesis, "
-      "index, search for schedules.";
+      "The native core of headrace: transport, executor, reductions, codecs, attention, caches of "
+      "embeddings, synthesis, index, search for schedules.";
   bind_executor(module);
   bind_attention(module);
+  bind_embedding(module);
   bind_codec(module);
   bind_synthesis(module);
   bind_index(module);

@@ -1,5 +1,5 @@
 """
-The native core of headrace: transport, executor, reductions, codecs, attention, synthesis, index, search for schedules.
+The native core of headrace: transport, executor, reductions, codecs, attention, caches of embeddings, synthesis, index, search for schedules.
 """
 
 from collections.abc import Callable, Sequence
@@ -242,6 +242,80 @@ def attention_clusters(points: Annotated[NDArray[numpy.float32], dict(shape=(Non
 
     points is [batch, heads, features]; a request's heads are clustered by k-means, and each cluster's medoid represents it. Raises ValueError for numbers that are not finite.
     """
+
+class LookaheadDecision:
+    """What happens with the rows of one batch; columns are read-only arrays."""
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def after(self) -> int: ...
+
+    @property
+    def evicted_for_room(self) -> int: ...
+
+    @property
+    def first(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def ids(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def slots(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def users(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def next_users(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def owner(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def next(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def last(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def fetched(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def shared(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def evicted_first(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def evicted_ids(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def evicted_slots(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def evicted_owner(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def id_slots(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]: ...
+
+class Lookahead:
+    """Decides what caches of embedding rows fetch, keep and evict."""
+
+    def __init__(self, rows: Sequence[int], *, trainers: int, lookahead: int, prefetch: int, slots: int) -> None: ...
+
+    def push(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], ends: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def pop(self) -> LookaheadDecision: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def resident(self) -> int: ...
 
 def pack_signs(vector: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
 

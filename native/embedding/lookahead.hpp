@@ -1,0 +1,205 @@
+// What caches of embedding rows fetch, keep and evict, decided from the batches that are to come
+// (the lookahead algorithm of BagPipe, 5.2.2, for several trainers: 5.2.3).
+//
+// Batches arrive in order. When those from x to x + lookahead - 1 have arrived, x is decided: which
+// rows are fetched for it from the servers, which trainers use and which one updates each, in which
+// slot of the caches it lies, when it is used next, and which rows are evicted after it. A row
+// stays from its fetch to the last of its uses that are less than `lookahead` batches apart.
+//
+// No row is read while an update of it is not written back: what is fetched for batch y may be
+// fetched as soon as the evictions after batch `after` are written back, and no earlier. `after` is
+// y - prefetch, or later where slots or rows come free later. Slots are used again under the same
+// rule, so a trainer that computes and a thread that fetches never have a slot in common.
+//
+// Where the cache has not room for all rows that would stay, those go whose next use is farthest
+// (Belady), from the far end of the window on: the lookahead shrinks as far as it must.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "embedding/row_numbers.hpp"
+#include "huge_pages.hpp"
+
+namespace headrace::embedding {
+
+using Batch = std::int64_t;
+// One bit for every trainer.
+using Users = std::uint32_t;
+
+inline constexpr std::size_t kMostTrainers = 32;
+inline constexpr std::size_t kMostLookahead = 65535;
+inline constexpr Batch kNoBatch = -1;
+
+struct LookaheadOptions {
+  // Of every table; 0: ids are hashes, of 63 bits.
+  std::vector<std::uint64_t> rows;
+  std::size_t trainers = 1;
+  // Batches that a decision looks at, that batch included.
+  std::size_t lookahead = 1;
+  // Batches between a fetch and its use, at most `lookahead`.
+  std::size_t prefetch = 1;
+  // Rows that the cache of a trainer has room for.
+  std::size_t slots = 0;
+};
+
+// A table's ids in a batch, one trainer's after the other's.
+struct TableIds {
+  std::span<const std::int64_t> ids;
+  // [trainers]: end of every trainer's ids; the last is the number of ids.
+  std::span<const std::int64_t> ends;
+};
+
+// What happens with the rows of one batch. Columns of rows have a table's rows together, in the
+// order of their first use.
+struct Decision {
+  Batch batch = kNoBatch;
+  // Fetches for this batch begin when the evictions after this one are written back; below 0: at
+  // once.
+  Batch after = kNoBatch;
+
+  // [tables + 1]: the first row of every table, and the end.
+  std::vector<std::int64_t> first;
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint32_t> slots;
+  // Trainers that use the row in this batch, and in the next one that uses it (0: it is evicted).
+  std::vector<Users> users;
+  std::vector<Users> next_users;
+  // One of `users`, of `next_users` too where there is one: it updates the row and has its newest
+  // value.
+  std::vector<std::uint8_t> owner;
+  // The next batch that uses the row, kNoBatch: it is evicted after this batch.
+  std::vector<Batch> next;
+  // The last batch of the window that uses the row: its time to live.
+  std::vector<Batch> last;
+  // 1: the row is not in the cache, and fetched.
+  std::vector<std::uint8_t> fetched;
+  // 1: another trainer than this batch's one uses the row in the window, or several do here.
+  std::vector<std::uint8_t> shared;
+
+  // [tables + 1], [evicted]: rows evicted after this batch, where they lie, and the trainer with
+  // the newest value.
+  std::vector<std::int64_t> evicted_first;
+  std::vector<std::int64_t> evicted_ids;
+  std::vector<std::uint32_t> evicted_slots;
+  std::vector<std::uint8_t> evicted_owner;
+  // Evicted only because the cache has no room.
+  std::size_t evicted_for_room = 0;
+
+  // [ids of the batch], in the order of the tables: the slot of each.
+  std::vector<std::uint32_t> id_slots;
+
+  // The columns of rows.
+  void resize(std::size_t rows);
+};
+
+class Lookahead {
+ public:
+  // Throws std::invalid_argument.
+  explicit Lookahead(LookaheadOptions options);
+
+  // Takes the next batch: `tables` has one element for every table. Work is constant per id,
+  // whatever the lookahead. Throws std::invalid_argument for ids outside of their table, which
+  // leaves everything as it was, and for a batch with more rows than slots, after which only the
+  // same error is given; std::logic_error while a decision is due.
+  void push(std::span<const TableIds> tables);
+  // No batch follows.
+  void finish() { finished_ = true; }
+  // Whether the next batch can be decided.
+  bool ready() const {
+    return !window_.empty() && (finished_ || window_.size() == options_.lookahead);
+  }
+  // Decides the next batch. Throws std::logic_error unless `ready`.
+  Decision pop();
+
+  // Rows in the cache after the batch that was decided last.
+  std::size_t resident() const { return resident_; }
+  const LookaheadOptions& options() const { return options_; }
+
+ private:
+  // A row in a batch.
+  struct Use {
+    std::uint32_t row;  // its number in the table
+    Users users = 0;
+    std::uint32_t slot = 0;            // if resident
+    std::uint32_t next_place = 0;      // in the batch of the next use
+    std::uint16_t next = 0;            // batches to the next use; 0: none has arrived
+    std::uint16_t alone = 0;           // batches back to where the uses by `before` alone began
+    std::uint8_t before = kNoTrainer;  // the only trainer of the use before this one
+    std::uint8_t owner = 0;            // of the use before, if resident
+    bool resident = false;             // in the cache when the batch begins
+  };
+  // Of the newest batch that uses a row.
+  struct Newest {
+    Batch batch() const { return static_cast<Batch>(batch_plus_1) - 1; }
+    std::uint32_t batch_plus_1 = 0;  // 0: none
+    std::uint32_t place = 0;         // in its `uses`
+  };
+  struct Table {
+    bool hashed = false;
+    std::uint64_t rows = 0;
+    std::vector<Newest, HugePages<Newest>> newest;  // by number
+    IdNumbers numbers;                              // of a hashed table
+  };
+  struct Arrived {
+    std::vector<Use, HugePages<Use>> uses = {};  // one table's after the other's
+    std::vector<std::size_t> first = {};         // [tables + 1], in `uses`
+    std::vector<std::uint32_t> places = {};      // of every id in `uses`
+    std::size_t fetched = 0;                     // rows that are fetched for it, as decided so far
+    std::size_t resident = 0;                    // rows in the cache that are used next here
+    Batch after = kNoBatch;
+  };
+  struct FreeSlot {
+    std::uint32_t slot;
+    Batch since;  // the batch after which it is free
+  };
+  struct Evicted {
+    std::size_t table;
+    std::int64_t id;
+    std::uint32_t slot;
+    std::uint8_t owner;
+  };
+  static constexpr std::uint8_t kNoTrainer = 255;
+
+  void check(std::span<const TableIds> tables) const;
+  template <bool kHashed>
+  void arrive(Table& table, const TableIds& ids, Arrived& arrived, std::uint32_t* places);
+  void link(Use& use, const Newest& newest, std::uint32_t place);
+  void decide(std::size_t table, Decision& decision, std::vector<Evicted>& evicted);
+  void prefetch(const Table& table, const Use& use) const;
+  void prefetch_newest(const Table& table, const Use& use) const;
+  bool shared(const Table& table, const Use& use) const;
+  void evict_for_room(Decision& decision, std::vector<Evicted>& evicted);
+  void evict_from(Batch batch, std::size_t most, std::vector<Evicted>& evicted);
+  void add_evicted(const std::vector<Evicted>& evicted, Decision& decision) const;
+  std::uint32_t take_slot(Batch& after);
+
+  static std::int64_t id(const Table& table, const Use& use) {
+    return table.hashed ? static_cast<std::int64_t>(table.numbers.id(use.row))
+                        : std::int64_t{use.row};
+  }
+  Arrived& at(Batch batch) { return window_[static_cast<std::size_t>(batch - first_)]; }
+  const Arrived& at(Batch batch) const { return window_[static_cast<std::size_t>(batch - first_)]; }
+  Use& next_use(const Use& use) { return at(first_ + use.next).uses[use.next_place]; }
+  const Use& newest_use(const Newest& newest) const {
+    return at(newest.batch()).uses[newest.place];
+  }
+  Batch end() const { return first_ + static_cast<Batch>(window_.size()); }
+
+  LookaheadOptions options_;
+  std::vector<Table> tables_;
+  std::deque<Arrived> window_;  // from batch first_ on
+  Arrived spare_;               // of the batch decided last, for its memory
+  Batch first_ = 0;
+  std::size_t resident_ = 0;
+  std::deque<FreeSlot> free_;  // by `since`
+  std::uint32_t unused_ = 0;   // the first slot that was never used
+  bool finished_ = false;
+  std::string failure_;
+};
+
+}  // namespace headrace::embedding
