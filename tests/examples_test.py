@@ -120,7 +120,8 @@ from headrace.torch import init_from_torchrun
 init_from_torchrun()
 accelerator = Accelerator(cpu=False)
 model = accelerator.prepare(nn.Linear(2, 2))
-print(accelerator.num_processes, type(model).__name__, flush=True)
+# One write: those of two ranks may alternate.
+print(f"{accelerator.num_processes} {type(model).__name__}\\n", end="", flush=True)
 """
 
 
