@@ -50,12 +50,24 @@ class CompressedLayer(CacheLayerMixin):
         return keys, value_states
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the tokens of a mask, and the first one's place."""
-        return self.layer.tokens + query_length, 0
+        """Return the tokens of a mask, and the first one's place.
 
-    def get_seq_length(self) -> int:
-        """Return the tokens that are stored."""
-        return self.layer.tokens
+        Raises
+        ------
+        AttentionError : a compiled step has a cache without a fixed size.
+        """
+        if not torch.compiler.is_compiling():
+            return self.layer.tokens + query_length, 0
+        if self._capacity is None:
+            raise AttentionError(
+                "a compiled model needs a cache of fixed size: "
+                "headrace.attention.cache(model, plan, max_tokens=...)"
+            )
+        return self._capacity, 0
+
+    def get_seq_length(self) -> Any:
+        """Return the tokens that are stored; while a step is compiled, as a tensor."""
+        return self.layer.length if torch.compiler.is_compiling() else self.layer.tokens
 
     def get_max_length(self) -> int:
         """Return the tokens for which there is room; -1 without a limit."""

@@ -14,6 +14,7 @@ from headrace.attention.models import check_options, check_plan, implementation
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import LAYER, CompressedCache
 from headrace.attention.run.layer import LayerCache
+from headrace.attention.run.operator import attend_layer
 from headrace.attention.transformers import AttentionInterface, AttentionMaskInterface
 
 IMPLEMENTATION = "headrace"
@@ -86,9 +87,11 @@ def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> An
 
     def supply(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         del module
-        given = signature.bind_partial(*args, **kwargs).arguments
-        supplied = [kwargs.get(other) for other in _CACHE_NAMES] + [given.get(name)]
-        cache = next((cache for cache in supplied if cache is not None), None)
+        cache: Any = None
+        for other in _CACHE_NAMES:
+            cache = kwargs.get(other) if cache is None else cache
+        if cache is None:
+            cache = signature.bind_partial(*args, **kwargs).arguments.get(name)
         if cache is None:
             return args, {**kwargs, name: new_cache()}
         if not isinstance(cache, CompressedCache):
@@ -129,7 +132,12 @@ def attention(
     if attention_mask is not None:
         attention_mask = _allowed(attention_mask, query.shape[0])
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
-    return layer.attend(query, key, value, scale=scale, allowed=attention_mask), None
+    if torch.compiler.is_compiling():
+        out = attend_layer(query, key, value, attention_mask, layer.state, scale)
+    else:
+        out = layer.attend(query, key, value, scale=scale, allowed=attention_mask)
+    layer.length.add_(query.shape[2])
+    return out, None
 
 
 def _allowed(mask: Tensor, batch: int) -> Tensor:

@@ -18,6 +18,7 @@ from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.plan.plan import LayerPlan, uncompressed_layer
 from headrace.attention.run.attend import NATIVE_QUERIES, attend_prompt, attend_store, gathered
 from headrace.attention.run.membership import HeadMembership, within_key_heads
+from headrace.attention.run.operator import registered
 from headrace.attention.run.rows import check_dim
 from headrace.attention.run.store import KeyValueStore, check_room
 
@@ -67,6 +68,9 @@ class LayerCache:
     Attributes
     ----------
     observer : None: none. A copy of the cache has none, and neither has a saved one.
+    length : the tokens that are stored, as a tensor, for compiled code. Who calls `attend` adds to
+        it: compiled code does so itself, and may still need the former number.
+    state : by which the operator of compiled code refers to the layer.
     """
 
     def __init__(
@@ -87,10 +91,20 @@ class LayerCache:
         self._membership: HeadMembership | None = None
         self._first: _FirstTokens | None = None
         self.observer: LayerObserver | None = None
+        self.length = torch.tensor(0)
+        self.state = registered(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, for copies."""
-        return {**vars(self), "observer": None}
+        own = ("length", "state")
+        state = {name: value for name, value in vars(self).items() if name not in own}
+        return {**state, "observer": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the attributes of another, with a state of its own."""
+        vars(self).update(state)
+        self.length = torch.tensor(self.tokens)
+        self.state = registered(self)
 
     @property
     def tokens(self) -> int:
@@ -165,6 +179,7 @@ class LayerCache:
                 f"attention of {self._first_tokens}"
             )
         self._store.append(gathered(keys, self._membership.stored), values)
+        self.length.fill_(self.tokens)
 
     def _check(self, query: Tensor, keys: Tensor, values: Tensor) -> None:
         heads = self.plan.heads
@@ -298,6 +313,7 @@ class LayerCache:
             for part in (self._first, self.observer):
                 if part is not None:
                     part.crop(tokens)
+            self.length.fill_(self.tokens)
 
     def select(self, requests: Tensor) -> None:
         """Keep some requests, each any number of times, in this order."""
@@ -313,6 +329,7 @@ class LayerCache:
     def reset(self) -> None:
         """Forget all tokens and requests."""
         self._store = self._membership = self._first = None
+        self.length.fill_(0)
         if self.observer is not None:
             self.observer.reset()
 
