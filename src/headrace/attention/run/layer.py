@@ -68,8 +68,8 @@ class LayerCache:
     Attributes
     ----------
     observer : None: none. A copy of the cache has none, and neither has a saved one.
-    length : the tokens that are stored, as a tensor, for compiled code. Who calls `attend` adds to
-        it: compiled code does so itself, and may still need the former number.
+    length : the tokens that are stored, as a tensor, for compiled code. The caller of `attend` adds
+        to it: compiled code does so itself, and may still need the former number.
     state : by which the operator of compiled code refers to the layer.
     """
 

@@ -5,21 +5,40 @@ and cache are values of tensors, not constants. The operator has no derivative.
 """
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from headrace.attention.run.layer import LayerCache
 
-_layers: "WeakValueDictionary[int, LayerCache]" = WeakValueDictionary()
+class AttendingLayer(Protocol):
+    """The part of `headrace.attention.run.layer.LayerCache` that the operator calls."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are stored."""
+        ...
+
+    def attend(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        scale: float,
+        allowed: Tensor | None = None,
+    ) -> Tensor:
+        """Store the next tokens, and return their attention."""
+        ...
+
+
+_layers: WeakValueDictionary[int, AttendingLayer] = WeakValueDictionary()
 _numbers = itertools.count()
 
 
-def registered(layer: "LayerCache") -> Tensor:
-    """Return the number by which the operator refers to a layer, and that of its calls: int64[2]."""
+def registered(layer: AttendingLayer) -> Tensor:
+    """Return a layer's number for the operator, and the number of its calls: int64[2]."""
     number = next(_numbers)
     _layers[number] = layer
     return torch.tensor([number, 0])
