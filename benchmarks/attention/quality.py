@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from benchmarks.attention import quality_models, quality_text
-from benchmarks.attention.cells import one_thread
 from benchmarks.attention.quality_compared import compared_methods
 from benchmarks.attention.quality_losses import Losses, Samples, Subject, silent
 from benchmarks.attention.quality_models import FULL, QUICK, STATES
@@ -45,10 +44,6 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Train, plan and compare; a full run can be interrupted."""
-    one_thread(lambda: _measure(report, quick))
-
-
-def _measure(report: Report, quick: bool) -> None:
     rows = KeptRows("attention", "quality", quick=quick, quiet=("losses",))
     figures: dict[str, list[float]] = {name: [] for name in bars()}
     for subject in _subjects(report, quick):
@@ -83,44 +78,53 @@ def _profile(subject: Subject) -> AttentionProfile:
 
 
 def _subjects(report: Report, quick: bool) -> Iterator[Subject]:
-    training = QUICK if quick else FULL
+    """Yield the models: of one seed, SmolLM2, and of the other seeds; quick: no plain one."""
     if quick:
         report.note(
-            f"quality: one seed of {training.plain_tokens:,} tokens, and less text to measure on"
+            f"quality: one seed of {QUICK.plain_tokens:,} tokens, and less text to measure on"
         )
-    for seed in SEEDS[: 1 if quick else None]:
-        plain = quality_models.plain_model(seed, training)
-        grown = quality_models.grown_model(seed, training)
-        differences = quality_models.pair_differences(grown)
-        report.row(
-            "models",
-            model="grown",
-            seed=seed,
-            least_difference_of_queries=float(differences[:, 0].min()),
-            least_difference_of_keys=float(differences[:, 1].min()),
-            largest=float(differences.max()),
-        )
-        counts = (4, 20, 20) if quick else (16, 40, 391)
-        samples = _samples(quality_text.byte_tokens, quality_text.held_out_text(), 512, counts)
-        for name, model, clusters, barred in (
-            ("plain", plain, (6, 4), ()),
-            ("grown", grown, (12, 8), (12, 8)),
-        ):
-            yield Subject(
-                name=name,
-                seed=seed,
-                model=model.to(torch.bfloat16),
-                tokenizer=None,
-                samples=samples,
-                clusters=clusters,
-                barred=barred,
-            )
+    yield from _trained(report, SEEDS[0], quick)
     if missing := quality_models.smollm2_missing():
         report.note(f"quality: {missing}")
-        return
+    else:
+        yield _smollm2(quick)
+    if not quick:
+        for seed in SEEDS[1:]:
+            yield from _trained(report, seed, quick)
+
+
+def _trained(report: Report, seed: int, quick: bool) -> Iterator[Subject]:
+    training = QUICK if quick else FULL
+    grown = quality_models.grown_model(seed, training)
+    differences = quality_models.pair_differences(grown)
+    report.row(
+        "differences of pairs of heads that were grown from one",
+        seed=seed,
+        least_of_queries=float(differences[:, 0].min()),
+        least_of_keys=float(differences[:, 1].min()),
+        largest=float(differences.max()),
+    )
+    counts = (4, 10, 10) if quick else (16, 40, 391)
+    samples = _samples(quality_text.byte_tokens, quality_text.held_out_text(), 512, counts)
+    models = {"grown": (grown, (12, 8), (12, 8))}
+    if not quick:
+        models["plain"] = (quality_models.plain_model(seed, training), (6, 4), ())
+    for name, (model, clusters, barred) in models.items():
+        yield Subject(
+            name=name,
+            seed=seed,
+            model=model.to(torch.bfloat16),
+            tokenizer=None,
+            samples=samples,
+            clusters=clusters,
+            barred=barred,
+        )
+
+
+def _smollm2(quick: bool) -> Subject:
     model, tokenizer = quality_models.smollm2()
-    tokens, counts = (512, (2, 4, 4)) if quick else (1024, (8, 20, 196))
-    yield Subject(
+    tokens, counts = (512, (2, 3, 3)) if quick else (1024, (8, 20, 196))
+    return Subject(
         name="smollm2",
         seed=0,
         model=model.to(torch.bfloat16),

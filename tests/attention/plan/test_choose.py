@@ -33,18 +33,20 @@ def measure_of(losses: dict[str, float], names: list[str]):
 
     def measure(name: str, plan: AttentionPlan) -> list[float]:
         names.append(name)
-        layer = plan.layers[0]
-        added = losses.get(layer.keys.value, 0) + losses.get("v" + layer.values.value, 0)
-        added += losses.get("head", 0) * (layer.heads.key_value_heads - layer.key_heads)
-        added += losses.get("own membership", 0) * (layer.representatives is None)
-        return [4.0 * (1 + added)] * 3
+        added = 0.0
+        for index, layer in enumerate(plan.layers):
+            added += losses.get(layer.keys.value, 0) + losses.get("v" + layer.values.value, 0)
+            head = losses.get(f"head of layer {index}", losses.get("head", 0))
+            added += head * (layer.heads.key_value_heads - layer.key_heads)
+            added += losses.get("own membership", 0) * (layer.representatives is None)
+        return [4.0 * (1 + added / len(plan.layers))] * 3
 
     return measure
 
 
 def test_the_fewest_bytes_within_the_loss_are_chosen() -> None:
     names: list[str] = []
-    losses = {"int8": 0.001, "int4": 0.004, "vint4": 0.02, "head": 0.004, "own membership": 0.001}
+    losses = {"int8": 0.001, "int4": 0.004, "vint4": 0.02, "head": 0.005, "own membership": 0.001}
     measure = measure_of(losses, names)
     plan = choose(profile_of(), measure, allowed_loss=0.01, element_bytes=2)
     layer = plan.layers[0]
@@ -72,6 +74,30 @@ def test_membership_is_of_each_request_where_that_loses_less() -> None:
     assert plan.chosen == "keys of 2 of 4 heads, by the first 5 tokens"
     assert plan.layers[0].representatives is None
     assert "keys of 3 of 4 heads, by the first 64 tokens" in names
+
+
+def test_layers_that_lose_little_give_up_more_heads() -> None:
+    names: list[str] = []
+    measure = measure_of({"int8": 1, "head of layer 0": 0.016, "head of layer 1": 0.001}, names)
+    plan = choose(profile_of(), measure, allowed_loss=0.01, element_bytes=2)
+    assert [layer.key_heads for layer in plan.layers] == [3, 1]
+    assert plan.chosen == "keys of 4 of 8 heads in all layers, by their losses"
+    assert "keys of 1 of 4 heads in layer 0" in names
+    plan = choose(profile_of(), measure, allowed_loss=0.005, element_bytes=2)
+    assert [layer.key_heads for layer in plan.layers] == [4, 1]
+    assert plan.layers[0].representatives is None, "a layer that keeps all heads is as it was"
+
+
+def test_fewer_bits_leave_less_of_the_loss_to_heads() -> None:
+    losses = {"int8": 0.003, "int4": 1, "head of layer 0": 0.016, "head of layer 1": 0.001}
+    measure = measure_of(losses, [])
+    plan = choose(profile_of(), measure, allowed_loss=0.0099, element_bytes=2)
+    assert [layer.key_heads for layer in plan.layers] == [4, 1]
+    assert {layer.keys for layer in plan.layers} == {StorageFormat.INT8}
+    assert (
+        plan.chosen
+        == "keys of 5 of 8 heads in all layers, by their losses, 8-bit keys, 8-bit values"
+    )
 
 
 def test_the_papers_clusters_are_measured_beside() -> None:

@@ -14,6 +14,7 @@ from headrace.attention.plan.clusters import (
     representatives_by_error,
 )
 from headrace.attention.plan.formats import CODE_DIMENSIONS, StorageFormat
+from headrace.attention.plan.layer_shares import key_head_levels, key_heads_by_loss
 from headrace.attention.plan.plan import (
     FIRST_TOKENS,
     AttentionPlan,
@@ -36,6 +37,8 @@ _LADDER = (
 )
 """Keys and values, from more bytes to fewer."""
 _MORE_TOKENS = 64
+_LOSS_SHARES = (2.0, 1.0, 0.5, 0.25)
+"""Of the allowed loss, that the losses of layers may add up to: their sum is an estimate."""
 _HOPELESS = 4.0
 """Times the loss that is allowed, above which fewer bytes of the same kind are not tried."""
 
@@ -45,10 +48,11 @@ def choose(
 ) -> AttentionPlan:
     """Return the plan of the fewest bytes whose added loss is allowed, with the frontier.
 
-    Bits are chosen first, then the heads of keys that go, the same number in every layer: which
-    layers could spare more, neither output errors nor the loss of few tokens tell. Membership is
-    fixed, or each request's own, whichever loses less. Both are measured together before they are
-    chosen together. The clusters of the paper (section 6.2.2) are measured beside them.
+    Bits are chosen first, then the heads of keys that go: the same number in every layer, with
+    membership fixed or each request's own, whichever loses less; and more in the layers that lose
+    little, by the loss that each adds alone (output errors of layers do not compare). Both are
+    measured together with the bits before they are chosen together. The clusters of the paper
+    (section 6.2.2) are measured beside them.
 
     Parameters
     ----------
@@ -58,7 +62,8 @@ def choose(
     trials = _Trials(_full_plan(profile, element_bytes), measure, allowed_loss)
     bits = _allowed_bits(trials)
     _try_elbows(trials, profile)
-    _try_fewer_keys(trials, profile, bits)
+    if _try_fewer_keys(trials, profile, bits):
+        _try_layers(trials, profile, bits)
     return trials.best()
 
 
@@ -68,7 +73,7 @@ class _Trials:
     def __init__(self, full: AttentionPlan, measure: Measure, allowed_loss: float) -> None:
         self.full = full
         self._measure = measure
-        self._allowed_loss = allowed_loss
+        self.allowed_loss = allowed_loss
         self._own = measure(OWN, full)
         self._plans: dict[str, AttentionPlan] = {}
         self._choices: dict[str, FrontierPoint] = {}
@@ -86,13 +91,17 @@ class _Trials:
         """Measure a plan."""
         return self._add(name, plan, self._measure(name, plan))
 
+    def choice(self, name: str) -> FrontierPoint:
+        """Return what was measured of a plan."""
+        return self._choices[name]
+
     def allows(self, choice: FrontierPoint) -> bool:
         """Return whether a choice's loss is allowed."""
-        return choice.likely_loss <= self._allowed_loss
+        return choice.likely_loss <= self.allowed_loss
 
     def is_hopeless(self, choice: FrontierPoint) -> bool:
         """Return whether fewer bytes of the same kind need not be tried."""
-        return choice.added_loss > _HOPELESS * self._allowed_loss
+        return choice.added_loss > _HOPELESS * self.allowed_loss
 
     def plan_of(self, choice: FrontierPoint) -> AttentionPlan:
         """Return the plan of a choice."""
@@ -134,30 +143,90 @@ def _try_elbows(trials: _Trials, profile: AttentionProfile) -> None:
 
 def _try_fewer_keys(
     trials: _Trials, profile: AttentionProfile, bits: Sequence[tuple[StorageFormat, StorageFormat]]
-) -> None:
-    """Measure ever fewer heads of keys, alone and with the fewest bits that are allowed."""
-    most = max(layer.heads.key_value_heads for layer in profile.layers)
+) -> bool:
+    """Measure ever fewer heads of keys, alone and with the fewest bits that are allowed.
+
+    Returns whether one head less of all layers is not hopeless.
+    """
+    heads = [layer.heads.key_value_heads for layer in profile.layers]
+    most = max(heads)
     for count in range(most - 1, 0, -1):
-        fixed = replace(
-            trials.full,
-            layers=tuple(
-                _with_keys(layer, measured.output_error, count / most)
-                for layer, measured in zip(trials.full.layers, profile.layers, strict=True)
-            ),
-        )
+        counts = [max(1, math.ceil(count / most * layer_heads)) for layer_heads in heads]
+        fixed = _with_counts(trials.full, profile, counts)
         name = f"keys of {count} of {most} heads"
         choice = min(
             (trials.measured(*named) for named in _memberships(name, fixed)),
             key=lambda choice: choice.added_loss,
         )
         if trials.is_hopeless(choice):
+            return count < most - 1
+        _try_bits(trials, choice, bits)
+    return most > 1
+
+
+def _try_bits(
+    trials: _Trials, choice: FrontierPoint, bits: Sequence[tuple[StorageFormat, StorageFormat]]
+) -> None:
+    """Measure an allowed choice with the fewest bits with which it is allowed, too."""
+    if not trials.allows(choice):
+        return
+    for keys, values in reversed(bits):
+        plan = _with_bits(trials.plan_of(choice), keys, values)
+        if trials.allows(trials.measured(f"{choice.name}, {_bits(keys, values)}", plan)):
             return
-        for keys, values in reversed(bits):
-            if not trials.allows(choice):
+
+
+def _try_layers(
+    trials: _Trials, profile: AttentionProfile, bits: Sequence[tuple[StorageFormat, StorageFormat]]
+) -> None:
+    """Measure fewer heads of keys in each layer alone, and then in all, as many as may be allowed.
+
+    Of every number of bits that is allowed: fewer of them leave less of the loss to heads.
+    """
+    heads = [layer.heads for layer in profile.layers]
+    most = [layer.key_value_heads for layer in heads]
+    added = [_losses_of_layer(trials, profile, index) for index in range(len(heads))]
+    for keys, values in ((StorageFormat.MODEL, StorageFormat.MODEL), *bits):
+        full = _with_bits(trials.full, keys, values)
+        spent = max(0.0, trials.choice(_bits(keys, values)).likely_loss)
+        tried: set[tuple[int, ...]] = {tuple(most)}
+        for share in _LOSS_SHARES:
+            allowed = share * (trials.allowed_loss - spent)
+            counts = key_heads_by_loss(added, most, [layer.dim for layer in heads], allowed)
+            if counts in tried:
+                continue
+            tried.add(counts)
+            name = f"keys of {sum(counts)} of {sum(most)} heads in all layers, by their losses"
+            name += "" if keys is StorageFormat.MODEL else f", {_bits(keys, values)}"
+            if trials.allows(trials.measured(name, _with_counts(full, profile, counts))):
                 break
-            plan = _with_bits(trials.plan_of(choice), keys, values)
-            if trials.allows(trials.measured(f"{choice.name}, {_bits(keys, values)}", plan)):
-                break
+
+
+def _losses_of_layer(trials: _Trials, profile: AttentionProfile, index: int) -> dict[int, float]:
+    """Return the losses that fewer heads of keys of one layer add, until they are hopeless."""
+    most = [layer.heads.key_value_heads for layer in profile.layers]
+    losses: dict[int, float] = {}
+    for count in key_head_levels(most[index], len(most)):
+        counts = [*most[:index], count, *most[index + 1 :]]
+        name = f"keys of {count} of {most[index]} heads in layer {index}"
+        choice = trials.measured(name, _with_counts(trials.full, profile, counts))
+        losses[count] = choice.added_loss
+        if trials.is_hopeless(choice):
+            break
+    return losses
+
+
+def _with_counts(
+    full: AttentionPlan, profile: AttentionProfile, counts: Sequence[int]
+) -> AttentionPlan:
+    """Return the plan of so many heads of keys in every layer, fixed."""
+    layers = tuple(
+        layer
+        if count == layer.heads.key_value_heads
+        else _with_keys(layer, measured.output_error, count)
+        for layer, measured, count in zip(full.layers, profile.layers, counts, strict=True)
+    )
+    return replace(full, layers=layers)
 
 
 def _memberships(name: str, fixed: AttentionPlan) -> Iterator[tuple[str, AttentionPlan]]:
@@ -206,11 +275,12 @@ def _with_bits(plan: AttentionPlan, keys: StorageFormat, values: StorageFormat) 
 
 def _bits(keys: StorageFormat, values: StorageFormat) -> str:
     named = {StorageFormat.MODEL: "own", StorageFormat.INT8: "8-bit", StorageFormat.INT4: "4-bit"}
+    if keys is values is StorageFormat.MODEL:
+        return OWN
     return f"{named[keys]} keys, {named[values]} values"
 
 
-def _with_keys(layer: LayerPlan, error: NDArray[np.float64], share: float) -> LayerPlan:
-    key_heads = max(1, math.ceil(share * layer.heads.key_value_heads))
+def _with_keys(layer: LayerPlan, error: NDArray[np.float64], key_heads: int) -> LayerPlan:
     representatives, _ = representatives_by_error(error, layer.heads, key_heads)
     return replace(
         layer,
