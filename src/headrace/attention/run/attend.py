@@ -6,6 +6,7 @@ Shapes: query [batch, query heads, queries, dim]; output [batch, queries, heads,
 import math
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ def attend_store(
     allowed : bool [batch, queries, tokens] of the tokens that a query may see; None: those up to
         its own. A query that may see none gets zeros.
     """
+    if query.device.type == "cuda" and _has_triton():
+        from headrace.attention.run.triton_decode import attend_parts
+
+        return attend_parts(query, store, membership, scale=scale, allowed=allowed)
     if not is_native(query):
         keys, values = store.load()
         return attend_shared(query, keys, values, membership, scale=scale, allowed=allowed)
@@ -67,6 +72,12 @@ def attend_store(
         tensors[1],
     )
     return out
+
+
+@cache
+def _has_triton() -> bool:
+    """Return whether Triton is installed, as it is with PyTorch for CUDA."""
+    return find_spec("triton") is not None
 
 
 def attend_prompt(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from headrace.attention.plan.formats import LayerHeads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class HeadMembership:
     """Representatives of a batch's heads, as the kernels read them.
 

@@ -28,6 +28,17 @@ class _Block:
         return self.values.capacity
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePart:
+    """Keys and values of consecutive tokens, each from a row on."""
+
+    tokens: int
+    keys: StoredRows
+    values: StoredRows
+    first_key: int = 0
+    first_value: int = 0
+
+
 class KeyValueStore:
     """Keys and values of the tokens of a batch, as they are stored.
 
@@ -155,25 +166,35 @@ class KeyValueStore:
         """Tokens whose keys are read from blocks; the others' from the tail."""
         return self.tokens if self._tail is None else self.tokens // GROUP_TOKENS * GROUP_TOKENS
 
-    def segments(self) -> NDArray[np.int64]:
-        """Return the segments that the native kernels read: addresses, valid until a change."""
-        table: list[list[int]] = []
+    def parts(self) -> Iterator[StorePart]:
+        """Yield all tokens in parts, of which each has keys of one format; valid until a change."""
         first = 0
         for block in self._blocks:
             coded = min(block.tokens, max(0, self._coded_tokens - first))
             if coded:
-                table.append([coded, *block.keys.fields(0), *block.values.fields(0)])
+                yield StorePart(tokens=coded, keys=block.keys, values=block.values)
             if coded < block.tokens:
                 assert self._tail is not None
-                tail = StoredRows(
-                    format=rows.MODEL_FORMATS[self.dtype],
-                    codes=self._tail,
-                    scales=None,
-                    capacity=TAIL_TOKENS,
+                yield StorePart(
+                    tokens=block.tokens - coded,
+                    keys=StoredRows(
+                        format=rows.MODEL_FORMATS.get(self.dtype),
+                        codes=self._tail,
+                        scales=None,
+                        capacity=TAIL_TOKENS,
+                    ),
+                    values=block.values,
+                    first_key=first + coded - self._tail_first,
+                    first_value=coded,
                 )
-                at = first + coded - self._tail_first
-                table.append([block.tokens - coded, *tail.fields(at), *block.values.fields(coded)])
             first += block.tokens
+
+    def segments(self) -> NDArray[np.int64]:
+        """Return the parts as the native kernels read them: addresses, valid until a change."""
+        table = [
+            [part.tokens, *part.keys.fields(part.first_key), *part.values.fields(part.first_value)]
+            for part in self.parts()
+        ]
         return np.array(table, np.int64).reshape(len(table), rows.SEGMENT_FIELDS)
 
     def load(self) -> tuple[Tensor, Tensor]:
