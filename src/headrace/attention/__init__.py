@@ -94,6 +94,7 @@ def compress(
     """
     from headrace.attention.run.compress import compressed
 
+    _check_plan_type(plan)
     return compressed(model, plan) if isinstance(plan, AttentionPlan) else plan.compressed(model)
 
 
@@ -118,6 +119,17 @@ def cache(
     """
     from headrace.attention.run.cache import new_cache
 
+    _check_plan_type(plan)
     if isinstance(plan, AttentionPlan):
         return new_cache(model, plan, max_tokens=max_tokens)
     return plan.new_cache(model, max_tokens=max_tokens)
+
+
+def _check_plan_type(plan: object) -> None:
+    from headrace.attention.adapt.adaptation import AttentionAdaptation
+
+    if not isinstance(plan, AttentionPlan | AttentionAdaptation):
+        raise AttentionError(
+            f"the plan is a {type(plan).__name__}, needs an AttentionPlan: "
+            "headrace.attention.AttentionPlan.load reads a file"
+        )

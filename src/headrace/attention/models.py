@@ -32,15 +32,12 @@ def implementation(model: nn.Module, name: str) -> Generator[None]:
     ------
     AttentionError : the model does not compute attention through Transformers' interface.
     """
-    set_implementation: Any = getattr(model, "set_attn_implementation", None)
-    config: Any = getattr(model, "config", None)
-    if set_implementation is None or not hasattr(config, "_attn_implementation"):
-        raise AttentionError(
-            f"{type(model).__name__} is no model of Transformers: attention is compressed where a "
-            "model computes it through AttentionInterface"
-        )
+    check_model(model)
+    set_implementation: Any = model.set_attn_implementation
+    config: Any = model.config
     configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
     before = [(config, config._attn_implementation_internal) for config in configs]
+    own = config._attn_implementation_internal
     try:
         set_implementation(name)
         if config._attn_implementation != name:
@@ -48,10 +45,39 @@ def implementation(model: nn.Module, name: str) -> Generator[None]:
                 f"{type(model).__name__} does not compute attention through Transformers' "
                 "AttentionInterface: its keys and values cannot be compressed"
             )
+        for layer_config, previous in before:  # a layer may have a copy of its own
+            if previous == own:
+                layer_config._attn_implementation_internal = name
         yield
     finally:
-        for config, previous in before:
-            config._attn_implementation_internal = previous
+        for layer_config, previous in before:
+            layer_config._attn_implementation_internal = previous
+
+
+def check_model(model: object) -> None:
+    """Refuse what is no model of Transformers with weights.
+
+    Raises
+    ------
+    AttentionError
+    """
+    if not isinstance(model, nn.Module):
+        raise AttentionError(
+            f"the model is a {type(model).__name__}, needs a model of Transformers: load it by "
+            "AutoModelForCausalLM.from_pretrained"
+        )
+    if isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        raise AttentionError("the model is compiled: pass the one that torch.compile was given")
+    config: Any = getattr(model, "config", None)
+    if not hasattr(model, "set_attn_implementation") or not hasattr(config, "_attn_implementation"):
+        raise AttentionError(
+            f"{type(model).__name__} is no model of Transformers: attention is compressed where a "
+            "model computes it through AttentionInterface"
+        )
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise AttentionError(
+            f"{type(model).__name__} is on the meta device, where weights have no numbers"
+        )
 
 
 @contextmanager
@@ -94,6 +120,7 @@ def layer_heads(model: nn.Module) -> tuple[LayerHeads, ...]:
     AttentionError : attention is not computed through the interface, is cross attention, or slides
         over a window.
     """
+    check_model(model)
     if model not in _heads:
         _heads[model] = _probed(model)
     return _heads[model]
@@ -118,6 +145,11 @@ def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
         del mask
         check_options(module, options)
         index = getattr(module, "layer_idx", None)
+        if getattr(module, "is_kv_shared_layer", False):
+            raise AttentionError(
+                f"layer {index} of {type(model).__name__} uses the keys of another layer: only "
+                "layers with keys of their own are compressed"
+            )
         if index is None or index in layers or getattr(module, "is_cross_attention", False):
             raise AttentionError(
                 f"{type(module).__name__} of {type(model).__name__} is no layer of a decoder's own "
@@ -133,9 +165,17 @@ def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
             )
         return value.new_zeros(query.shape[0], query.shape[2], query.shape[1], query.shape[3]), None
 
+    device = next(model.parameters()).device
     with collecting(model, record):
-        device = next(model.parameters()).device
-        model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
+        try:
+            model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
+        except KeyError as error:
+            if _COLLECTING not in str(error):
+                raise
+            raise AttentionError(
+                f"{type(model).__name__} has an AttentionInterface of its own, in which nothing is "
+                "registered: its keys and values cannot be compressed"
+            ) from error
     if sorted(layers) != list(range(len(layers))) or not layers:
         raise AttentionError(
             f"{type(model).__name__} computes attention in layers {sorted(layers)}, needs 0, 1, .."
@@ -150,6 +190,12 @@ def check_options(module: nn.Module, options: Mapping[str, Any]) -> None:
     ------
     AttentionError : naming the option that the module passes to Transformers' interface.
     """
+    causal = options.get("is_causal")
+    if not (getattr(module, "is_causal", True) if causal is None else causal):
+        raise AttentionError(
+            f"{type(module).__name__} lets tokens see later ones (is_causal is False): only "
+            "decoders are compressed; a model like BERT is one by is_decoder=True in its config"
+        )
     for name in ("softcap", "position_bias", "sliding_window", "s_aux"):
         if options.get(name) is not None:
             raise AttentionError(

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from headrace.attention.errors import AttentionError
 from headrace.attention.models import check_plan
 from headrace.attention.plan.plan import AttentionPlan
+from headrace.attention.run.contexts import check_compressing
 from headrace.attention.run.layer import LayerCache
 from headrace.attention.transformers import Cache, CacheLayerMixin
 from headrace.facades import offered_by
@@ -45,6 +46,7 @@ class CompressedLayer(CacheLayerMixin):
     ) -> tuple[Tensor, Tensor]:
         """Return the new keys and values, with the layer that the attention stores them in."""
         del options
+        check_compressing()
         keys = key_states.view_as(key_states)
         setattr(keys, LAYER, self.layer)
         return keys, value_states
@@ -120,11 +122,17 @@ class CompressedCache(Cache):
     Parameters
     ----------
     max_tokens, through_store : see `LayerCache`.
+
+    Raises
+    ------
+    AttentionError : `max_tokens` is not positive.
     """
 
     def __init__(
         self, plan: AttentionPlan, max_tokens: int | None = None, *, through_store: bool = False
     ) -> None:
+        if max_tokens is not None and max_tokens < 1:
+            raise AttentionError(f"max_tokens is {max_tokens}, needs at least 1")
         self._compressed = [
             CompressedLayer(
                 LayerCache(

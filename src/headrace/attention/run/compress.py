@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from headrace.attention.errors import AttentionError
-from headrace.attention.models import check_options, check_plan, implementation
+from headrace.attention.models import check_model, check_options, check_plan, implementation
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import LAYER, CompressedCache
+from headrace.attention.run.contexts import compressing
 from headrace.attention.run.layer import LayerCache
 from headrace.attention.run.operator import attend_layer
 from headrace.attention.transformers import AttentionInterface, AttentionMaskInterface
@@ -32,16 +33,19 @@ def compressed(
     ----------
     new_cache : makes the cache of a call that begins without one; None: the plan's.
     """
-    check_plan(model, plan)
+    check_model(model)
     new_cache = new_cache or functools.partial(CompressedCache, plan)
     AttentionInterface.register(IMPLEMENTATION, attention)
     AttentionMaskInterface.register(IMPLEMENTATION, AttentionMaskInterface()["sdpa"])
     with ExitStack() as stack:
+        stack.enter_context(compressing(model))
+        check_plan(model, plan)
         stack.enter_context(implementation(model, IMPLEMENTATION))
         stack.enter_context(_generating(model, new_cache))
         base = getattr(model, "base_model", model)
         for module in dict.fromkeys((model, base)):
-            hook = _supplied(module, new_cache)
+            if (hook := _supplied(module, new_cache)) is None:
+                continue
             handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
             stack.callback(handle.remove)
         yield model
@@ -57,13 +61,7 @@ def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> G
 
     @functools.wraps(generate)
     def with_cache(*args: Any, **kwargs: Any) -> Any:
-        config = kwargs.get("generation_config")
-        named = kwargs.get("cache_implementation") or getattr(config, "cache_implementation", None)
-        if named is not None:
-            raise AttentionError(
-                f"cache_implementation is {named!r}: within compress, caches are the plan's; pass "
-                "cache=headrace.attention.cache(model, plan, max_tokens=...) for a fixed size"
-            )
+        _check_generation(model, kwargs)
         if not any(kwargs.get(name) is not None for name in _CACHE_NAMES):
             kwargs["cache"] = new_cache()
         return generate(*args, **kwargs)
@@ -78,21 +76,50 @@ def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> G
             model.generate = own
 
 
+def _check_generation(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
+    """Refuse generation without a cache, and with one that the options ask Transformers for.
+
+    Raises
+    ------
+    AttentionError : naming the option, of the call or of the model's generation_config.
+    """
+    configs = [kwargs.get("generation_config"), getattr(model, "generation_config", None)]
+
+    def option(name: str) -> Any:
+        found = [kwargs.get(name), *(getattr(config, name, None) for config in configs)]
+        return next((setting for setting in found if setting is not None), None)
+
+    if (implementation := option("cache_implementation")) is not None:
+        raise AttentionError(
+            f"cache_implementation is {implementation!r}: within compress, caches are the plan's; "
+            "pass cache=headrace.attention.cache(model, plan, max_tokens=...) for a fixed size"
+        )
+    if option("use_cache") is False:
+        raise AttentionError(
+            "use_cache is False, in the call or in the model's generation_config: pass "
+            "use_cache=True, or generate outside compress"
+        )
+
+
 def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> Any:
-    """Return a hook that gives a call without a cache one of its own."""
+    """Return a hook that gives a call without a cache one of its own; None: it takes none."""
     signature = inspect.signature(module.forward)
     name = next((name for name in _CACHE_NAMES if name in signature.parameters), None)
     if name is None:
-        raise AttentionError(f"{type(module).__name__} takes no cache: it is no decoder")
+        return None
 
     def supply(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         del module
         cache: Any = None
         for other in _CACHE_NAMES:
             cache = kwargs.get(other) if cache is None else cache
+        arguments = kwargs
         if cache is None:
-            cache = signature.bind_partial(*args, **kwargs).arguments.get(name)
+            arguments = {**kwargs, **signature.bind_partial(*args, **kwargs).arguments}
+            cache = arguments.get(name)
+        _check_arguments(arguments)
         if cache is None:
+            _check_positions(arguments)
             return args, {**kwargs, name: new_cache()}
         if not isinstance(cache, CompressedCache):
             raise AttentionError(
@@ -102,6 +129,42 @@ def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> An
         return None
 
     return supply
+
+
+def _check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Refuse what a call asks for and compressed attention does not have.
+
+    Raises
+    ------
+    AttentionError : naming the argument.
+    """
+    if arguments.get("encoder_hidden_states") is not None:
+        raise AttentionError(
+            "encoder_hidden_states are passed: cross attention is not compressed, only a decoder's "
+            "own is"
+        )
+    if arguments.get("output_attentions"):
+        raise AttentionError(
+            "output_attentions is True: probabilities of all heads are not computed; call the "
+            'model outside compress, with attn_implementation="eager"'
+        )
+
+
+def _check_positions(arguments: Mapping[str, Any]) -> None:
+    """Refuse several sequences in one row, which Transformers separates where there is no cache.
+
+    Raises
+    ------
+    AttentionError : positions do not ascend by one within a row, and there is no mask.
+    """
+    positions = arguments.get("position_ids")
+    if arguments.get("attention_mask") is not None or not isinstance(positions, Tensor):
+        return
+    if bool((positions.diff(dim=-1) != 1).any()):
+        raise AttentionError(
+            "position_ids begin again within a row: sequences that are packed into one row have "
+            "one cache; pass them as rows of a batch"
+        )
 
 
 def attention(
@@ -120,14 +183,18 @@ def attention(
     AttentionError : there is no compressed cache; gradients are recorded; the attention has what
         is not computed here (a bias by position, a cap of scores, a window).
     """
+    if torch.is_grad_enabled() and query.requires_grad:
+        raise AttentionError("compressed attention has no gradients: use torch.no_grad()")
     layer: LayerCache | None = getattr(key, LAYER, None)
     if layer is None:
         raise AttentionError(
-            f"{type(module).__name__} has no compressed cache: call the model itself, or pass "
-            "headrace.attention.cache(model, plan)"
+            f"{type(module).__name__} has no compressed cache: call the model itself, without "
+            "gradient checkpointing; one that changes keys after its cache is not compressed"
         )
-    if torch.is_grad_enabled() and query.requires_grad:
-        raise AttentionError("compressed attention has no gradients: use torch.no_grad()")
+    if module.training and options.get("dropout"):
+        raise AttentionError(
+            f"{type(module).__name__} drops probabilities in training: call model.eval() first"
+        )
     check_options(module, options)
     if attention_mask is not None:
         attention_mask = _allowed(attention_mask, query.shape[0])
