@@ -50,8 +50,8 @@ def measure(report: Report, *, quick: bool) -> None:
         losses = Losses(rows, subject)
         profile = _profile(subject)
         for name, figure in (
-            *saved_bytes(report, subject, losses, profile, quick),
             *compared_methods(report, subject, losses, profile, quick),
+            *saved_bytes(report, subject, losses, profile, quick),
         ):
             figures.setdefault(name, []).append(figure)
     for name, required in bars().items():
@@ -78,19 +78,17 @@ def _profile(subject: Subject) -> AttentionProfile:
 
 
 def _subjects(report: Report, quick: bool) -> Iterator[Subject]:
-    """Yield the models: of one seed, SmolLM2, and of the other seeds; quick: no plain one."""
+    """Yield SmolLM2, and the models of all seeds; quick: the grown one of one seed."""
     if quick:
         report.note(
             f"quality: one seed of {QUICK.plain_tokens:,} tokens, and less text to measure on"
         )
-    yield from _trained(report, SEEDS[0], quick)
     if missing := quality_models.smollm2_missing():
         report.note(f"quality: {missing}")
     else:
         yield _smollm2(quick)
-    if not quick:
-        for seed in SEEDS[1:]:
-            yield from _trained(report, seed, quick)
+    for seed in SEEDS[: 1 if quick else None]:
+        yield from _trained(report, seed, quick)
 
 
 def _trained(report: Report, seed: int, quick: bool) -> Iterator[Subject]:
