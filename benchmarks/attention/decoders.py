@@ -54,7 +54,7 @@ def _copy_heads(weight: Tensor, heads: Tensor) -> None:
 
 
 def plans(model: LlamaForCausalLM) -> dict[str, AttentionPlan]:
-    """Return plans by name: full attention, clusters of each request, 8 bits, and both."""
+    """Return plans by name: full attention, clusters of each request, fixed ones, and 8 bits."""
     config = model.config
     groups = config.num_key_value_heads
     heads = LayerHeads(query_heads=HEADS, key_value_heads=groups, dim=DIM)
@@ -65,9 +65,17 @@ def plans(model: LlamaForCausalLM) -> dict[str, AttentionPlan]:
     kept = _KEPT_HEADS[groups]
     shared = LayerPlan(heads=heads, clusters=kept * HEADS // groups, key_heads=kept)
     clusters = replace(full, layers=(shared,) * config.num_hidden_layers)
+    group = HEADS // groups
+    fixed = replace(
+        shared,
+        representatives=tuple(
+            int(copied_heads(groups)[head // group]) * group + head % group for head in range(HEADS)
+        ),
+    )
     return {
         "full": full,
         "clusters": clusters,
+        "fixed clusters": replace(full, layers=(fixed,) * config.num_hidden_layers),
         "int8": _of_8_bits(full),
         "int8 clusters": _of_8_bits(clusters),
     }

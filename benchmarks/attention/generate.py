@@ -113,6 +113,7 @@ def _compared(layers: int, key_value_heads: int) -> _Compared:
     check_close("the static cache", logits["static"], logits["default"], 3e-2)
     check_close("unfused attention", logits["unfused"], logits["default"], 3e-2)
     check_close("clusters of copies", logits["clusters"], logits["full"], 1e-2)
+    check_close("fixed clusters of copies", logits["fixed clusters"], logits["full"], 1e-2)
     check_close("8 bits", logits["int8"], logits["full"], 5e-2)
     check_close("8 bits of clusters", logits["int8 clusters"], logits["full"], 5e-2)
     seconds: dict[str, list[float]] = {name: [] for name in steps.names}

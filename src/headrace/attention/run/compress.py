@@ -16,6 +16,7 @@ from headrace.attention.run.cache import LAYER, CompressedCache
 from headrace.attention.run.contexts import compressing
 from headrace.attention.run.layer import LayerCache
 from headrace.attention.run.operator import attend_layer
+from headrace.attention.run.projections import only_used_rows
 from headrace.attention.transformers import AttentionInterface, AttentionMaskInterface
 
 IMPLEMENTATION = "headrace"
@@ -40,6 +41,7 @@ def compressed(
     with ExitStack() as stack:
         stack.enter_context(compressing(model))
         check_plan(model, plan)
+        stack.enter_context(only_used_rows(model, plan, _CACHE_NAMES))
         stack.enter_context(implementation(model, IMPLEMENTATION))
         stack.enter_context(_generating(model, new_cache))
         base = getattr(model, "base_model", model)

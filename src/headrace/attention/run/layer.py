@@ -17,7 +17,7 @@ from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.plan.plan import LayerPlan, uncompressed_layer
 from headrace.attention.run.attend import NATIVE_QUERIES, attend_prompt, attend_store, gathered
-from headrace.attention.run.membership import HeadMembership, within_key_heads
+from headrace.attention.run.membership import HeadMembership, UsedHeads, within_key_heads
 from headrace.attention.run.operator import registered
 from headrace.attention.run.rows import check_dim
 from headrace.attention.run.store import KeyValueStore, check_room
@@ -93,10 +93,11 @@ class LayerCache:
         self.observer: LayerObserver | None = None
         self.length = torch.tensor(0)
         self.state = registered(self)
+        self._used: UsedHeads | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, for copies."""
-        own = ("length", "state")
+        own = ("length", "state", "_used")
         state = {name: value for name, value in vars(self).items() if name not in own}
         return {**state, "observer": None}
 
@@ -105,6 +106,7 @@ class LayerCache:
         vars(self).update(state)
         self.length = torch.tensor(self.tokens)
         self.state = registered(self)
+        self._used = None
 
     @property
     def tokens(self) -> int:
@@ -127,6 +129,27 @@ class LayerCache:
         """Head that represents each head, [batch, heads]; None while tokens are too few."""
         return None if self._membership is None else self._membership.representatives
 
+    def used_heads(self, batch: int) -> UsedHeads | None:
+        """Return the heads whose queries and keys the next tokens need; None: all heads.
+
+        Parameters
+        ----------
+        batch : requests of the next tokens.
+        """
+        plan, membership = self.plan, self._membership
+        if not plan.clustered or self.observer is not None:
+            return None
+        if plan.representatives is None and (batch > 1 or membership is None):
+            return None
+        if self._used is None:
+            if plan.representatives is not None:
+                group = plan.heads.query_heads // plan.heads.key_value_heads
+                scored = set(plan.representatives)
+                self._used = UsedHeads.of(scored, {head // group for head in scored})
+            elif membership is not None:
+                self._used = UsedHeads.of(membership.query[0], membership.stored[0])
+        return self._used
+
     def attend(
         self,
         query: Tensor,
@@ -140,8 +163,9 @@ class LayerCache:
 
         Parameters
         ----------
-        query : [batch, heads, tokens, dim], of all heads.
-        keys, values : [batch, key-value heads, tokens, dim].
+        query : [batch, heads, tokens, dim], of all heads; those that are not used
+            (`used_heads`) may be anything.
+        keys, values : [batch, key-value heads, tokens, dim]; keys that are not used likewise.
         allowed : bool [batch, tokens, all tokens]: which a token may see; None: those up to it.
 
         Raises
@@ -301,6 +325,7 @@ class LayerCache:
         before = self._store
         assert before is not None
         self._membership = membership
+        self._used = None
         self._store = self._new_store(self.plan, like, self._capacity)
         if before.tokens:
             keys, values = before.load()
@@ -322,13 +347,14 @@ class LayerCache:
         self._store.select(requests.to(self._store.device))
         if self._membership is not None:
             self._membership = self._membership.select(requests.cpu().numpy())
+            self._used = None
         for part in (self._first, self.observer):
             if part is not None:
                 part.select(requests)
 
     def reset(self) -> None:
         """Forget all tokens and requests."""
-        self._store = self._membership = self._first = None
+        self._store = self._membership = self._first = self._used = None
         self.length.fill_(0)
         if self.observer is not None:
             self.observer.reset()

@@ -1,11 +1,35 @@
 """Representatives of heads, for every request of a batch."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.attention.plan.formats import LayerHeads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedHeads:
+    """Runs of heads, first and after last, of which queries are scored and keys are stored."""
+
+    queries: tuple[tuple[int, int], ...]
+    keys: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, queries: Iterable[int], keys: Iterable[int]) -> "UsedHeads":
+        """Return the runs of some heads, in any order."""
+        return cls(queries=_runs(queries), keys=_runs(keys))
+
+
+def _runs(heads: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    runs: list[tuple[int, int]] = []
+    for head in sorted(set(map(int, heads))):
+        if runs and runs[-1][1] == head:
+            runs[-1] = (runs[-1][0], head + 1)
+        else:
+            runs.append((head, head + 1))
+    return tuple(runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)

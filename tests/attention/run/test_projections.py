@@ -1,0 +1,128 @@
+"""Rows of projections of heads that are not used are not read: NaN in them changes nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+from transformers import Olmo2Config, Olmo2ForCausalLM
+
+import headrace.attention
+from headrace.attention.run.membership import UsedHeads
+from tests.attention.models import MODELS, WORDS, model_of, plain_plan, shared_plan
+
+SEPARATE = [name for name in MODELS if name != "gpt2"]
+"""Models that project queries and keys apart."""
+PROMPT = 7
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients():
+    with torch.no_grad():
+        yield
+
+
+def tokens_of(batch: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(3, WORDS, (batch, 12), generator=generator)
+
+
+@contextmanager
+def nan_rows(model: nn.Module, used: list[UsedHeads]) -> Iterator[None]:
+    """Make the rows of all other heads NaN meanwhile."""
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    dim = headrace.attention.layer_heads(model)[0].dim
+    for module in model.modules():
+        index = getattr(module, "layer_idx", None)
+        if index is None or not hasattr(module, "q_proj"):
+            continue
+        for name, runs in (("q_proj", used[index].queries), ("k_proj", used[index].keys)):
+            unused = torch.ones(getattr(module, name).out_features, dtype=torch.bool)
+            for first, last in runs:
+                unused[first * dim : last * dim] = False
+            assert unused.any()
+            getattr(module, name).weight[unused] = torch.nan
+    try:
+        yield
+    finally:
+        model.load_state_dict(state)
+
+
+def used_by(cache, batch: int) -> list[UsedHeads]:
+    return [layer.layer.used_heads(batch) for layer in cache.layers]
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_fixed_membership_reads_the_rows_of_representatives_alone(name: str) -> None:
+    model, tokens = model_of(name), tokens_of(batch=3)
+    plan = shared_plan(model, fixed=True)
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        used = used_by(cache, batch=3)
+        expected = model(input_ids=tokens, cache=cache).logits
+        with nan_rows(model, used):
+            cache = headrace.attention.cache(model, plan)
+            parts = [model(input_ids=part, cache=cache).logits for part in tokens.split(5, dim=1)]
+        torch.testing.assert_close(torch.cat(parts, dim=1), expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_a_single_request_reads_its_representatives_rows_after_its_prompt(name: str) -> None:
+    model, tokens = model_of(name), tokens_of(batch=2)
+    plan = shared_plan(model, fixed=False)
+    with headrace.attention.compress(model, plan):
+        caches = [headrace.attention.cache(model, plan) for _ in range(2)]
+        assert used_by(caches[0], batch=1) == [None, None]
+        for cache in caches:
+            model(input_ids=tokens[:1, :PROMPT], cache=cache)
+        expected = model(input_ids=tokens[:1, PROMPT:], cache=caches[0]).logits
+        with nan_rows(model, used_by(caches[1], batch=1)):
+            logits = model(input_ids=tokens[:1, PROMPT:], cache=caches[1]).logits
+        torch.testing.assert_close(logits, expected, rtol=0, atol=2e-5)
+        both = headrace.attention.cache(model, plan)
+        model(input_ids=tokens, cache=both)
+        assert used_by(both, batch=2) == [None, None]
+        both.batch_select_indices(torch.tensor([1]))
+        assert None not in used_by(both, batch=1)
+
+
+def test_without_clusters_all_rows_are_read() -> None:
+    model = model_of("llama")
+    assert used_by(headrace.attention.cache(model, plain_plan(model)), batch=1) == [None, None]
+
+
+def test_projections_are_as_before_whatever_happens_inside() -> None:
+    model = model_of("llama")
+    linear = model.model.layers[0].self_attn.q_proj
+    context = headrace.attention.compress(model, shared_plan(model, fixed=True))
+    context.__enter__()
+    assert "forward" in vars(linear)
+    error = KeyError("inside")
+    assert not context.__exit__(type(error), error, None)
+    assert "forward" not in vars(linear)
+    assert not linear._forward_hooks
+
+
+def test_queries_that_a_norm_over_all_heads_joins_are_projected_in_whole() -> None:
+    torch.manual_seed(0)
+    config = Olmo2Config(
+        vocab_size=WORDS,
+        hidden_size=128,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+    )
+    model, tokens = Olmo2ForCausalLM(config).eval(), tokens_of(batch=2)
+    plan = shared_plan(model, fixed=True)
+    with headrace.attention.compress(model, plan):
+        assert "forward" not in vars(model.model.layers[0].self_attn.q_proj)
+        with nan_rows(model, used_by(headrace.attention.cache(model, plan), batch=2)):
+            assert model(input_ids=tokens).logits.isnan().all()
+
+
+def test_runs_of_heads() -> None:
+    used = UsedHeads.of([5, 0, 1, 5, 2], [3])
+    assert used.queries == ((0, 3), (5, 6))
+    assert used.keys == ((3, 4),)
