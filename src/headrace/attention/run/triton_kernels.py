@@ -26,10 +26,20 @@ from headrace.attention.plan.formats import CODE_DIMENSIONS, GROUP_TOKENS
 
 NUMBERS, INT8, INT4, INT4_GROUPS = (tl.constexpr(number) for number in range(4))
 """Formats of rows: numbers of the model's type, and those of `headrace._native.AttentionFormat`."""
+_CHANGING = (
+    "tokens",
+    "first_key",
+    "first_value",
+    "first_token",
+    "all_tokens",
+    "first_split",
+    "all_splits",
+)
+"""Arguments that grow with a cache: kernels are not compiled again for multiples of 16."""
 _CHUNK, _GROUP = tl.constexpr(CODE_DIMENSIONS), tl.constexpr(GROUP_TOKENS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_CHANGING)
 def score_kernel(
     query,
     query_head,
@@ -134,7 +144,7 @@ def score_kernel(
         tl.store(scores + target[:, None] + place[None, :], products, mask=written)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_CHANGING)
 def value_kernel(
     scores,
     score_of_head,
@@ -243,7 +253,7 @@ def value_kernel(
         tl.store(target + channel[None, :], row_sum, mask=used[:, None] & (channel < dim)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["all_splits"])
 def join_kernel(
     sums,
     largest,
