@@ -162,7 +162,16 @@ def test_observation_changes_no_output_and_one_request_in_many_is_observed(
     with headrace.attention.compress(model, adaptation):
         for batch, output in zip(tokens, expected, strict=True):
             assert torch.equal(generate(model, batch), output)
-    assert adaptation.requests == 12
+        layer = headrace.attention.cache(model, adaptation).layers[0].layer
+        assert layer.observer is not None
+        other = headrace.attention.cache(model, adaptation)
+        model(input_ids=tokens[0][:1], cache=other)
+        assert adaptation.requests == 13  # the first of these was not used
+        assert other.layers[0].layer.observer is not None
+        plain = headrace.attention.cache(model, adaptation)
+        model(input_ids=tokens[0][:1], cache=plain)
+        assert plain.layers[0].layer.observer is None
+    assert adaptation.requests == 14
     # requests 0, 3, 6 and 9: of prose in even places, of code in odd ones
     errors = [event["output_error"] for event in events(adaptation, "observed")]
     assert [error < 2 * plan.output_error for error in errors] == [True, False, True, False]
@@ -191,7 +200,7 @@ def test_the_error_is_that_of_the_layers_outputs(name: str) -> None:
     del cache
     seen = observation.take()
     assert seen is not None
-    full, shared = outputs
+    full, shared = outputs[0], outputs[-1]  # passes of one token come between
     bias = next(
         (
             projection.bias

@@ -1,5 +1,6 @@
 """The commands, from a folder with a model to text by a plan."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,19 @@ def test_a_missing_package_of_tasks_is_named(
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     error = invoke("attention", "evaluate", folder, "--plan", plan, "--tasks", "arc_easy", code=1)
     assert "evaluating arc_easy needs the package lm_eval: pip install 'headrace[tasks]'" in error
+
+
+def test_a_plan_adapts_to_a_text(folder: Path, plan: Path, tmp_path: Path) -> None:
+    log = tmp_path / "events"
+    output = invoke(
+        *("attention", "adapt", folder, "--plan", plan, "--log", log),
+        *("--tokens", 1000, "--sample-tokens", 100, "--every", 2),
+    )
+    assert "10, of which 5 observed" in output
+    assert f"{AttentionPlan.load(plan).clusters}, in the end" in output
+    errors = [json.loads(line)["output_error"] for line in log.read_text().splitlines()[:5]]
+    assert all(error > 0 for error in errors)
+    assert f"{errors[0]:.2g}" in output
 
 
 def test_mistakes_are_named(folder: Path, profile: Path, plan: Path, tmp_path: Path) -> None:

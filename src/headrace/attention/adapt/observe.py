@@ -131,12 +131,12 @@ class _RequestObserver:
         *,
         scale: float,
         allowed: Tensor | None,
-    ) -> None:
-        """Add the next tokens of the observed request."""
+    ) -> bool:
+        """Add the next tokens of the observed request; False without one."""
         if not self._begun:
             self._request, self._begun = self._observation.request(len(query)), True
         if self._request is None:
-            return
+            return False
         part = slice(self._request, self._request + 1)
         visible = None if allowed is None else allowed[part]
         full = self._full.attend(
@@ -146,6 +146,7 @@ class _RequestObserver:
         outputs = full[0, counted].flatten(1)
         changes = output[self._request, counted].flatten(1) - outputs
         self._observation.add(self._index, self._projected(changes), self._projected(outputs))
+        return True
 
     def _counted(self, full: Tensor, visible: Tensor | None) -> Tensor:
         """Return the places of new tokens that are no padding, and that heads are shared for."""

@@ -2,6 +2,7 @@
 
 import typer
 
+from headrace.attention.cli.adapt import adapt_cache_command
 from headrace.attention.cli.bound import bound_command
 from headrace.attention.cli.evaluate import evaluate_command
 from headrace.attention.cli.measure import likeness_command
@@ -14,3 +15,4 @@ app.command("plan")(cache_plan_command)
 app.command("bound")(bound_command)
 app.command("run")(continue_command)
 app.command("evaluate")(evaluate_command)
+app.command("adapt")(adapt_cache_command)

@@ -40,8 +40,9 @@ class LayerObserver(Protocol):
         *,
         scale: float,
         allowed: Tensor | None,
-    ) -> None:
-        """Take the arguments of `LayerCache.attend`, and what it returned."""
+    ) -> bool:
+        """Take the arguments of `LayerCache.attend`, and what it returned; False: the last ones."""
+        ...
 
     def crop(self, tokens: int) -> None:
         """Forget the newest tokens."""
@@ -181,8 +182,10 @@ class LayerCache:
             out = self._attend_first(query, keys, values, scale, allowed)
         else:
             out = self._attend(self._membership, query, keys, values, scale, allowed)
-        if self.observer is not None:
-            self.observer.attended(query, keys, values, out, scale=scale, allowed=allowed)
+        if self.observer is not None and not self.observer.attended(
+            query, keys, values, out, scale=scale, allowed=allowed
+        ):
+            self.observer = None
         return out
 
     def extend(self, keys: Tensor, values: Tensor) -> None:
