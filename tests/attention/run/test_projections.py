@@ -1,5 +1,6 @@
 """Rows of projections of heads that are not used are not read: NaN in them changes nothing."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -85,6 +86,42 @@ def test_a_single_request_reads_its_representatives_rows_after_its_prompt(name: 
         assert used_by(both, batch=2) == [None, None]
         both.batch_select_indices(torch.tensor([1]))
         assert None not in used_by(both, batch=1)
+
+
+def test_threads_in_one_context_have_heads_of_their_own() -> None:
+    model, tokens = model_of("llama"), tokens_of(batch=2)
+    plan = shared_plan(model, fixed=False)
+    with headrace.attention.compress(model, plan):
+        alone = [continued(model, plan, row) for row in tokens.split(1)]
+        others = [headrace.attention.cache(model, plan) for _ in range(2)]
+        inside = threading.Barrier(2, timeout=60)
+        linear = model.model.layers[0].self_attn.q_proj
+
+        def meet(*_: object) -> None:
+            inside.wait()
+
+        handle = linear.register_forward_pre_hook(meet)
+        results: list[torch.Tensor] = [torch.empty(0)] * 2
+
+        def run(index: int) -> None:
+            with torch.no_grad():
+                results[index] = continued(model, plan, tokens[index : index + 1], others[index])
+
+        threads = [threading.Thread(target=run, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=120)
+        handle.remove()
+    for result, expected in zip(results, alone, strict=True):
+        torch.testing.assert_close(result, expected, rtol=0, atol=2e-5)
+
+
+def continued(model, plan, tokens: torch.Tensor, cache=None) -> torch.Tensor:
+    """Return the logits of the tokens after a prompt."""
+    cache = cache or headrace.attention.cache(model, plan)
+    model(input_ids=tokens[:, :PROMPT], cache=cache)
+    return model(input_ids=tokens[:, PROMPT:], cache=cache).logits
 
 
 def test_without_clusters_all_rows_are_read() -> None:

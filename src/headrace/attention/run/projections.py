@@ -5,6 +5,7 @@ scored, and keys of the heads that are not stored are gone. Their rows are not r
 their places are zeros.
 """
 
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -52,12 +53,18 @@ def only_used_rows(
         yield
 
 
-class _UsedRows:
-    """Heads whose rows one module's call multiplies."""
+class _UsedRows(threading.local):
+    """Heads whose rows one module's call multiplies; threads have calls of their own.
+
+    Attributes
+    ----------
+    used : None: all.
+    """
+
+    used: UsedHeads | None = None
 
     def __init__(self, heads: LayerHeads, cache_names: Sequence[str]) -> None:
         self.heads = heads
-        self.used: UsedHeads | None = None
         self._cache_names = cache_names
 
     def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -84,7 +91,7 @@ def _multiplied(module: nn.Module, rows: _UsedRows) -> Generator[None]:
 
     def forward_of(linear: nn.Linear, name: str) -> Any:
         def forward(hidden: Tensor) -> Tensor:
-            used = rows.used
+            used = None if torch.compiler.is_compiling() else rows.used
             if used is None:
                 return functional.linear(hidden, linear.weight, linear.bias)
             runs = used.queries if name == _QUERIES else used.keys
