@@ -15,7 +15,7 @@ from benchmarks.attention.cells import (
 )
 from benchmarks.harness import Report
 from headrace.attention.plan.formats import LayerHeads
-from headrace.attention.run.attend import attend_prompt, attend_stock
+from headrace.attention.run.attend import attend_prompt, attend_stock, stock_reason
 
 HEADS = LayerHeads(query_heads=32, key_value_heads=32, dim=DIM)
 SHARED_TOKENS = (1024, 2048)
@@ -40,6 +40,7 @@ def measure(report: Report, *, quick: bool) -> None:
 
 
 def _measure(report: Report, ratios: dict[str, list[float]], quick: bool) -> None:
+    fallbacks: list[bool] = []
     for dtype, bar in ((torch.float32, "prefill-fp32"), (torch.bfloat16, "prefill-bf16")):
         for tokens in (1024,) if quick else (1024, 2048, 8192):
             torch.manual_seed(0)
@@ -64,6 +65,12 @@ def _measure(report: Report, ratios: dict[str, list[float]], quick: bool) -> Non
                 tokens=tokens,
                 stock_ms=1e3 * seconds["stock"],
                 over_stock=ratio,
+                fallback=stock_reason(query, shared, membership) or "none",
             )
+            fallbacks.append(stock_reason(query, shared, membership) is not None)
             if dtype != torch.float32 or tokens in SHARED_TOKENS:
                 ratios[bar].append(ratio)
+    report.note(
+        f"prompt: {sum(fallbacks)} of {len(fallbacks)} prompts fall back to the stock kernel on "
+        "this processor"
+    )

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from headrace.attention import AttentionPlan
 from headrace.attention.plan.step import decoding_step, step_bound
 from headrace.cli.app import app
+from tests.attention.models import model_of, shared_plan
 
 RUN = CliRunner()
 
@@ -79,6 +80,17 @@ def test_the_bound_of_a_step_is_printed_for_requests_tokens_and_a_device(
     step = decoding_step(loaded, batch=3, tokens=700)
     assert "takes on a sheet" in output
     assert f"{step.read_bytes / 1e3:.4g} s" in output
+
+
+def test_generation_says_where_a_prompt_is_left_to_the_stock_kernel(
+    folder: Path, tmp_path: Path
+) -> None:
+    plan = tmp_path / "shared.json"
+    shared_plan(model_of("llama"), fixed=True).save(plan)
+    arguments = ("attention", "run", folder, "--plan", plan, "--tokens", 2, "--prompt")
+    short = invoke(*arguments, "the value of " * 10)
+    assert "in 2 layers: the stock kernel computed all heads' scores: the prompt is short" in short
+    assert "in 2 layers: scores of representatives alone" in invoke(*arguments, "the value " * 80)
 
 
 def test_text_and_losses_by_a_plan(folder: Path, plan: Path) -> None:

@@ -28,6 +28,7 @@ from headrace.attention import (
     LayerPlan,
     StorageFormat,
 )
+from headrace.attention.run.layer import SHARED
 from tests.attention.models import MODELS, WORDS, model_of, plain_plan, shared_plan, with_bits
 
 TOKENS = 23
@@ -270,6 +271,26 @@ def test_tokens_of_elsewhere_are_stored_where_membership_is_known() -> None:
     attended.attend(query[:, :, 6:8], keys[:, :, 6:8], values[:, :, 6:8], scale=0.2)
     newest = [part[:, :, 8:] for part in (query, keys, values)]
     assert torch.equal(layer.attend(*newest, scale=0.2), attended.attend(*newest, scale=0.2))
+
+
+def test_a_cache_tells_how_prompts_were_computed() -> None:
+    model = model_of("llama")
+    plan = shared_plan(model, fixed=True)
+    tokens = torch.randint(3, WORDS, (1, 200), generator=torch.Generator().manual_seed(1))
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        model(input_ids=tokens, cache=cache)
+        assert cache.prompt_paths == {SHARED: 2}
+        model(input_ids=tokens[:, :3], cache=cache)
+        assert cache.prompt_paths == {SHARED: 2}, "few queries are no prompt"
+        short = headrace.attention.cache(model, plan)
+        model(input_ids=tokens[:, :20], cache=short)
+        assert short.prompt_paths == {"the prompt is short": 2}
+        assert copy.deepcopy(short).prompt_paths == {}
+    with headrace.attention.compress(model, plain_plan(model)):
+        cache = headrace.attention.cache(model, plain_plan(model))
+        model(input_ids=tokens, cache=cache)
+        assert cache.prompt_paths == {}, "nothing is shared"
 
 
 def test_a_full_cache_that_waits_for_membership_loses_nothing() -> None:

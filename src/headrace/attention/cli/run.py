@@ -28,6 +28,7 @@ def continue_command(
     from transformers import DynamicCache
 
     import headrace.attention
+    from headrace.attention.run.layer import SHARED
 
     inputs = tokenizer(prompt, return_tensors="pt")
     if not inputs["input_ids"].numel():
@@ -52,6 +53,9 @@ def continue_command(
     title = f"a plan's cache grows by {BLOCK_TOKENS} tokens at a time"
     for part in rows(title, ("cache", "bytes", "tokens/s", "text"), table, everything=True):
         terminal().print(part)
+    for path, layers in getattr(caches["plan's"], "prompt_paths", {}).items():
+        stock = "" if path == SHARED else "the stock kernel computed all heads' scores: "
+        terminal().print(f"prompt, in {layers} layers: {stock}{path}", soft_wrap=True)
 
 
 def _cache_bytes(cache: Any) -> int:

@@ -3,6 +3,7 @@
 Shapes: query [batch, query heads, queries, dim]; output [batch, queries, heads, dim].
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -27,9 +28,11 @@ for more, products of matrices read them less often."""
 _BLOCK_QUERIES = 128
 """Of a prompt, whose scores stay in a processor's cache."""
 _SHARING_CLUSTERS = 0.6
-"""Largest share of representatives of which a prompt's scores are shared on CPUs. For more, and
-where a processor has matrix units for bfloat16, the stock kernel is faster that computes the
-scores of all heads (section `prompt` of the benchmark)."""
+"""Largest share of representatives of which a prompt's scores are shared on CPUs. For more the
+stock kernel is faster that computes the scores of all heads (section `prompt` of the benchmark)."""
+_SHARING_SCORES = 1 << 14
+"""Fewest scores of a head that are worth a call of PyTorch's products for each of its members."""
+_log = logging.getLogger(__name__)
 
 
 def attend_store(
@@ -91,13 +94,29 @@ def attend_prompt(
 ) -> Tensor:
     """Return the attention of many queries, the newest of the keys' tokens.
 
-    The stock kernel computes it where it is faster although it computes the scores of all heads.
+    The stock kernel computes it where that is faster; see `stock_reason`.
     """
-    clusters = membership.query.shape[1] / membership.score.shape[1]
-    units = query.dtype != torch.float32 and _has_matrix_units()
-    shares = query.device.type == "cpu" and clusters <= _SHARING_CLUSTERS and not units
-    attend = attend_shared if shares else attend_stock
+    reason = stock_reason(query, keys, membership)
+    if reason is not None:
+        _log.debug("a prompt of %d tokens has the scores of all heads: %s", query.shape[2], reason)
+    attend = attend_shared if reason is None else attend_stock
     return attend(query, keys, values, membership, scale=scale, allowed=allowed)
+
+
+def stock_reason(query: Tensor, keys: Tensor, membership: HeadMembership) -> str | None:
+    """Return why the stock kernel is faster for a prompt, although it computes all heads' scores.
+
+    None: representatives' scores alone are computed, which is faster.
+    """
+    if query.device.type != "cpu":
+        return "the device's kernels are PyTorch's"
+    if query.dtype != torch.float32 and _has_matrix_units():
+        return "the processor multiplies matrices of bfloat16 in units of their own"
+    if membership.query.shape[1] > _SHARING_CLUSTERS * membership.score.shape[1]:
+        return f"more than {_SHARING_CLUSTERS:z.0%} of the heads represent"
+    if query.shape[2] * keys.shape[2] < _SHARING_SCORES:
+        return "the prompt is short"
+    return None
 
 
 @cache

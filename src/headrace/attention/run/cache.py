@@ -1,5 +1,6 @@
 """A cache of Transformers whose layers hold what a plan keeps."""
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -155,6 +156,15 @@ class CompressedCache(Cache):
             f"<CompressedCache: {layer.batch_size} requests, {layer.get_seq_length()} tokens, "
             f"{self.allocated_bytes} bytes>"
         )
+
+    @property
+    def prompt_paths(self) -> dict[str, int]:
+        """Calls of clustered layers with many queries, by how scores were computed.
+
+        Those of representatives alone, or those of all heads by the stock kernel, by the reason for
+        which it is faster.
+        """
+        return dict(sum((layer.layer.prompt_paths for layer in self._compressed), Counter[str]()))
 
     @property
     def allocated_bytes(self) -> int:

@@ -5,6 +5,7 @@ which heads look at the same tokens (section 6.2.3). From then on scores are tho
 representatives, and the other heads' keys are gone. Values all stay.
 """
 
+from collections import Counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,11 +17,19 @@ from headrace import _native
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.plan.plan import LayerPlan, uncompressed_layer
-from headrace.attention.run.attend import NATIVE_QUERIES, attend_prompt, attend_store, gathered
+from headrace.attention.run.attend import (
+    NATIVE_QUERIES,
+    attend_prompt,
+    attend_store,
+    gathered,
+    stock_reason,
+)
 from headrace.attention.run.membership import HeadMembership, UsedHeads, within_key_heads
 from headrace.attention.run.operator import registered
 from headrace.attention.run.rows import check_dim
 from headrace.attention.run.store import KeyValueStore, check_room
+
+SHARED = "scores of representatives alone"
 
 
 class LayerObserver(Protocol):
@@ -71,6 +80,8 @@ class LayerCache:
     observer : None: none. A copy of the cache has none, and neither has a saved one.
     length : the tokens that are stored, as a tensor, for compiled code. The caller of `attend` adds
         to it: compiled code does so itself, and may still need the former number.
+    prompt_paths : calls of many queries that computed the scores of representatives alone
+        (`SHARED`), and those that left it to the stock kernel, by reason. Copies begin anew.
     state : by which the operator of compiled code refers to the layer.
     """
 
@@ -95,10 +106,11 @@ class LayerCache:
         self.length = torch.tensor(0)
         self.state = registered(self)
         self._used: UsedHeads | None = None
+        self.prompt_paths: Counter[str] = Counter()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, for copies."""
-        own = ("length", "state", "_used")
+        own = ("length", "state", "_used", "prompt_paths")
         state = {name: value for name, value in vars(self).items() if name not in own}
         return {**state, "observer": None}
 
@@ -108,6 +120,7 @@ class LayerCache:
         self.length = torch.tensor(self.tokens)
         self.state = registered(self)
         self._used = None
+        self.prompt_paths = Counter()
 
     @property
     def tokens(self) -> int:
@@ -277,18 +290,16 @@ class LayerCache:
             return attend_store(query, store, membership, scale=scale, allowed=allowed)
         if self._through_store:
             store.append(keys, values)
-            all_keys, all_values = store.load()
-            return attend_prompt(
-                query, all_keys, all_values, membership, scale=scale, allowed=allowed
-            )
-        if store.tokens:
-            past_keys, past_values = store.load()
-            all_keys = torch.cat([past_keys, keys], dim=2)
-            all_values = torch.cat([past_values, values], dim=2)
+            keys, values = store.load()
         else:
-            all_keys, all_values = keys, values
-        store.append(keys, values)
-        return attend_prompt(query, all_keys, all_values, membership, scale=scale, allowed=allowed)
+            past = store.load() if store.tokens else None
+            store.append(keys, values)
+            if past is not None:
+                keys = torch.cat([past[0], keys], dim=2)
+                values = torch.cat([past[1], values], dim=2)
+        if self.plan.clustered:
+            self.prompt_paths[stock_reason(query, keys, membership) or SHARED] += 1
+        return attend_prompt(query, keys, values, membership, scale=scale, allowed=allowed)
 
     def _attend_first(
         self, query: Tensor, keys: Tensor, values: Tensor, scale: float, allowed: Tensor | None
