@@ -56,7 +56,7 @@ def test_the_commands_are_found_by_name(folder: Path) -> None:
 
 def test_help_describes_it_from_the_registry(folder: Path) -> None:
     """The capabilities are in the first sentence, the kinds of artifacts at FILE of every verb."""
-    names = "collectives, compression, echoes, index, memory"
+    names = "collectives, compression, echoes, embeddings, index, memory"
     assert names in " ".join(headrace(folder, "--help").stdout.split())
     for verb in ("show", "verify", "report"):
         words = re.findall(r"[\w-]+", headrace(folder, verb, "--help").stdout)

@@ -39,6 +39,7 @@ from headrace.compression.profile import (
     GradientBucket,
     ModelTensor,
 )
+from headrace.embeddings import EmbeddingProfile, RowTransfers, TableAccesses
 from headrace.errors import TopologyError
 from headrace.index.configuration import Configuration
 from headrace.index.measure.survey import survey_trace
@@ -264,9 +265,23 @@ def attention_plan(number: Number) -> AttentionPlan:
     )
 
 
+def embedding_profile(number: Number) -> EmbeddingProfile:
+    names = RowTransfers.__dataclass_fields__
+    return EmbeddingProfile(
+        batch=4,
+        batches=9,
+        trainers=2,
+        reuse=np.array([number(1), number(0), number(1)]),
+        transfers=RowTransfers(**{name: number(1) for name in names}),
+        tables=(TableAccesses(accesses=9, rows=3, rows_once=1, top_accesses=5),) * 2,
+        counted=36,
+    )
+
+
 BUILDERS: dict[str, Callable[[Number], Any]] = {
     "attention-profile": attention_profile,
     "attention-plan": attention_plan,
+    "embedding-profile": embedding_profile,
     "topology": topology,
     "profile": profile,
     "plan": lambda number: book(number).entries[0].plan,

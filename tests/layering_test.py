@@ -178,7 +178,14 @@ def test_imports_go_down_or_sideways() -> None:
 
 
 def test_capabilities_are_entered_by_their_facades_or_found_by_name() -> None:
-    assert capabilities() == ["attention", "collectives", "compression", "index", "memory"]
+    assert capabilities() == [
+        "attention",
+        "collectives",
+        "compression",
+        "embeddings",
+        "index",
+        "memory",
+    ]
     assert imports_into_capabilities(MODULES) == []
 
 

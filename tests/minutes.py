@@ -26,7 +26,7 @@ import pytest
 
 from tests.conformance import warm
 
-CAPABILITIES = ("attention", "collectives", "compression", "index", "memory")
+CAPABILITIES = ("attention", "collectives", "compression", "embeddings", "index", "memory")
 """Folders of `tests`; all other tests are of what capabilities share."""
 
 SHARED = "shared"
@@ -35,6 +35,7 @@ BUDGETS = {
         ("attention",): 1.0,
         ("collectives", SHARED): 4.5,
         ("compression",): 0.7,
+        ("embeddings",): 0.3,
         ("index",): 0.5,
         ("memory",): 1.3,
     },

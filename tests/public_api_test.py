@@ -190,6 +190,17 @@ PUBLIC = {
         "receive",
         "send",
     },
+    "headrace.embeddings": {
+        "CriteoFormat",
+        "DenseScale",
+        "EmbeddingError",
+        "EmbeddingProfile",
+        "ExampleError",
+        "Examples",
+        "Rejects",
+        "RowTransfers",
+        "TableAccesses",
+    },
     "headrace.index": {
         "CapError",
         "ChoiceError",

@@ -36,6 +36,7 @@ def test_keywords_of_the_package_name_every_capability() -> None:
         "attention": "key-value cache",
         "collectives": "collectives",
         "compression": "gradient compression",
+        "embeddings": "embedding tables",
         "index": "learned index",
         "memory": "memory budget",
     }

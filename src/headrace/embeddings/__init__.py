@@ -1,0 +1,35 @@
+"""Embedding rows of recommendation models, at the trainers before a step needs them."""
+
+from typing import TYPE_CHECKING
+
+from headrace.embeddings.errors import EmbeddingError, ExampleError
+from headrace.facades import deferred_names
+
+if TYPE_CHECKING:
+    from headrace.embeddings.data.criteo import CriteoFormat, DenseScale
+    from headrace.embeddings.data.examples import Examples
+    from headrace.embeddings.data.rejects import Rejects
+    from headrace.embeddings.profile import EmbeddingProfile, RowTransfers, TableAccesses
+
+__all__ = [
+    "CriteoFormat",
+    "DenseScale",
+    "EmbeddingError",
+    "EmbeddingProfile",
+    "ExampleError",
+    "Examples",
+    "Rejects",
+    "RowTransfers",
+    "TableAccesses",
+]
+
+_MODULES = {
+    "CriteoFormat": "data.criteo",
+    "DenseScale": "data.criteo",
+    "EmbeddingProfile": "profile",
+    "Examples": "data.examples",
+    "Rejects": "data.rejects",
+    "RowTransfers": "profile",
+    "TableAccesses": "profile",
+}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)

@@ -1,0 +1,10 @@
+"""``headrace embeddings``: which rows a training job moves, and how few it could."""
+
+import typer
+
+from headrace.embeddings.cli.generate import generate_command
+from headrace.embeddings.cli.measure import access_command
+
+app = typer.Typer(no_args_is_help=True)
+app.command("generate")(generate_command)
+app.command("measure")(access_command)

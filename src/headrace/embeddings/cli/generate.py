@@ -1,0 +1,46 @@
+"""``headrace embeddings generate``: made clicks, where a job's own data may not leave."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.console import terminal, text_of
+from headrace.cli.options import output_option
+from headrace.cli.progress import progress
+from headrace.units import parse_count, size
+
+
+def generate_command(
+    output: Annotated[Path, output_option("File for the examples, in Criteo's format.")],
+    examples: Annotated[str, typer.Option(help="Lines to write, as 1M.")] = "100K",
+    skew: Annotated[
+        str, typer.Option(help="Of accesses: uniform, zipf:ALPHA, or top:SHARE of the first 1%.")
+    ] = "zipf:1.05",
+    most_rows: Annotated[
+        str | None, typer.Option(help="Of a table; the tables are Kaggle's, up to 10M rows.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+) -> None:
+    """Make examples of clicks whose accesses have a given skew, and that a model can learn."""
+    from headrace.embeddings.data.generate import (
+        KAGGLE_ROWS,
+        ClickSource,
+        parse_skew,
+        row_counts,
+        write_lines,
+    )
+
+    limit = None if most_rows is None else parse_count(most_rows, "--most-rows")
+    source = ClickSource(skew=parse_skew(skew), rows=row_counts(KAGGLE_ROWS, limit), seed=seed)
+    count = parse_count(examples, "--examples")
+    partial = output.with_name(output.name + ".partial")
+    try:
+        with progress(terminal(stderr=True), visible=True) as report, partial.open("wb") as file:
+            for written in write_lines(file, source, count):
+                report(f"{written} of {count} lines", written / count)
+        os.replace(partial, output)
+    finally:
+        partial.unlink(missing_ok=True)
+    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)

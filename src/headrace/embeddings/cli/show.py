@@ -1,0 +1,83 @@
+"""Profiles of embeddings as tables."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import RenderableType
+
+from headrace.cli.tables import facts, rows
+from headrace.embeddings.profile import EmbeddingProfile
+
+TRANSFER_COLUMNS = ("design", "rows", "before the next step")
+TABLE_COLUMNS = ("table", "rows", "accessed once", "accesses of the top 1%")
+_LOOKAHEADS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+def access_tables(profile: EmbeddingProfile, everything: bool) -> Iterable[RenderableType]:
+    """Return the tables of a profile: its batches, transfers, lookaheads, and tables' skew."""
+    yield facts(
+        "embedding profile",
+        {
+            "batches": f"{profile.batches} of {profile.batch} examples",
+            "trainers": str(profile.trainers),
+            "distinct rows a batch": f"{profile.rows:,.0f}",
+        },
+        everything=everything,
+    )
+    yield from rows(
+        "rows between trainers a step",
+        TRANSFER_COLUMNS,
+        transfer_cells(profile),
+        everything=everything,
+    )
+    yield from rows(
+        "lookahead",
+        ("batches", "fetched a step", "of the distinct rows", "rows in the cache"),
+        [
+            (
+                str(lookahead),
+                f"{profile.fetched(lookahead):,.0f}",
+                f"{profile.fetched(lookahead) / profile.rows:z.0%}",
+                f"{profile.resident(lookahead):,.0f}",
+            )
+            for lookahead in lookaheads(profile)
+        ],
+        everything=everything,
+    )
+    yield from rows(
+        f"tables, of {profile.counted} examples",
+        TABLE_COLUMNS,
+        table_cells(profile),
+        everything=everything,
+    )
+
+
+def transfer_cells(profile: EmbeddingProfile) -> Sequence[tuple[str, str, str]]:
+    """Return a row of cells for each design: name, rows in all, rows that a step waits for."""
+    transfers = profile.transfers
+    designs = {
+        "all-to-all of pooled rows": (transfers.pooled, transfers.pooled),
+        "all-to-all of distinct rows": (transfers.distinct, transfers.distinct),
+        "replicated caches": (transfers.replicated, transfers.replicated),
+        "LRPP caches": (transfers.lrpp, transfers.lrpp_next),
+        "targeted": (transfers.targeted, transfers.targeted_next),
+    }
+    return [(name, f"{total:,.0f}", f"{next_:,.0f}") for name, (total, next_) in designs.items()]
+
+
+def table_cells(profile: EmbeddingProfile) -> Sequence[tuple[str, str, str, str]]:
+    """Return a row of cells for each table: number, rows, shares of rows and of accesses."""
+    return [
+        (
+            str(number),
+            f"{table.rows:,}",
+            f"{table.rows_once / table.rows:z.0%}",
+            f"{table.top_accesses / table.accesses:z.0%}",
+        )
+        for number, table in enumerate(profile.tables)
+        if table.rows
+    ]
+
+
+def lookaheads(profile: EmbeddingProfile) -> list[int]:
+    """Return the lookaheads to print, up to the measured one."""
+    return sorted({*(n for n in _LOOKAHEADS if n < profile.lookahead), profile.lookahead})

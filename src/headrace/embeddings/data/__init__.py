@@ -1,0 +1,1 @@
+"""Examples of clicks: files of them, and made ones."""

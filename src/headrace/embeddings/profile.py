@@ -1,0 +1,189 @@
+"""The embedding profile: which rows the batches of a job access, how often and how soon again."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace import fields
+from headrace.artifact import Artifact, Table
+from headrace.artifact_value import ArtifactValue
+from headrace.embeddings.errors import EmbeddingError
+from headrace.errors import ArtifactError
+from headrace.facades import offered_by
+from headrace.fields import Field
+
+_MOST = 1 << 40
+_TABLE_COLUMNS = ("accesses", "rows", "rows_once", "top_accesses")
+
+
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTransfers:
+    """Rows that cross the network in one step, the mean over steps, of all trainers together.
+
+    A row here is a gradient, or a value with its optimizer's state.
+
+    Attributes
+    ----------
+    pooled : of an all-to-all of pooled rows, forward and backward: one for each table and example
+        that another trainer computes.
+    distinct : of an all-to-all of each trainer's distinct rows, forward and backward.
+    replicated : of a ring that reduces the gradients of all rows of the batch.
+    lrpp, lrpp_next : of a ring over the rows that several trainers use (BagPipe, 5.2.3); those that
+        the next batch uses, which the step waits for.
+    targeted, targeted_next : from the trainers that used a row to the one that updates it, and from
+        there to those that use it next; those that the next batch uses.
+    """
+
+    pooled: float
+    distinct: float
+    replicated: float
+    lrpp: float
+    lrpp_next: float
+    targeted: float
+    targeted_next: float
+
+    def __post_init__(self) -> None:
+        fields.conform(self, EmbeddingError)
+
+
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableAccesses:
+    """Accesses of one table's rows, in the examples that were counted.
+
+    Attributes
+    ----------
+    accesses : of all rows.
+    rows, rows_once : distinct rows; those that are accessed once.
+    top_accesses : of the most frequent 1% of the rows.
+    """
+
+    accesses: int
+    rows: int
+    rows_once: int
+    top_accesses: int
+
+    def __post_init__(self) -> None:
+        fields.conform(self, EmbeddingError)
+
+
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class EmbeddingProfile(ArtifactValue):
+    """Accesses to embedding rows by the batches of a job.
+
+    Attributes
+    ----------
+    batch : examples of one.
+    batches : that were measured.
+    trainers : that share each batch.
+    reuse : [lookahead]: distinct rows of a batch whose next use is so many batches later, the mean;
+        at 0 those without a next use within the lookahead.
+    transfers : rows that cross the network in a step, at this lookahead.
+    tables : accesses of each table, of the first `counted` examples.
+    """
+
+    KIND = "embedding-profile"
+    SCHEMA = 1
+    REMEDY = "make one with headrace embeddings measure"
+
+    batch: int
+    batches: int
+    trainers: int
+    reuse: NDArray[np.float64]
+    transfers: RowTransfers
+    tables: tuple[TableAccesses, ...]
+    counted: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fields.conform(self, EmbeddingError)
+        object.__setattr__(self, "reuse", np.asarray(self.reuse, np.float64))
+        if self.reuse.ndim != 1 or len(self.reuse) < 2:
+            raise EmbeddingError(
+                "reuse needs two numbers or more: of no use, and of the next batch"
+            )
+        if not self.tables:
+            raise EmbeddingError("tables are none, needs one or more")
+
+    @property
+    def lookahead(self) -> int:
+        """Batches that were looked at for a row's next use, its own included."""
+        return len(self.reuse)
+
+    @property
+    def rows(self) -> float:
+        """Distinct rows of a batch."""
+        return float(self.reuse.sum())
+
+    def fetched(self, lookahead: int) -> float:
+        """Return the rows that are fetched for a batch, at a lookahead up to the measured one."""
+        self._check(lookahead)
+        return float(self.reuse[0] + self.reuse[lookahead:].sum())
+
+    def resident(self, lookahead: int) -> float:
+        """Return the rows that a cache holds while a batch is trained, at such a lookahead."""
+        self._check(lookahead)
+        batches = np.arange(1, lookahead)
+        return self.rows + float((self.reuse[1:lookahead] * (batches - 1)).sum())
+
+    def _check(self, lookahead: int) -> None:
+        if not 1 <= lookahead <= self.lookahead:
+            raise EmbeddingError(f"lookahead is {lookahead}, needs 1 to {self.lookahead}")
+
+    @property
+    def description(self) -> str:
+        """Batches, and the distinct rows of one."""
+        return (
+            f"{self.batches} batches of {self.batch} examples, {len(self.tables)} tables, "
+            f"{self.rows:,.0f} distinct rows a batch"
+        )
+
+    def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
+        """Return the head, and the tables of reuse and of tables' accesses."""
+        head = {
+            "batch": self.batch,
+            "batches": self.batches,
+            "trainers": self.trainers,
+            "counted": self.counted,
+            "transfers": {
+                name: getattr(self.transfers, name) for name in RowTransfers.__dataclass_fields__
+            },
+        }
+        tables = {
+            name: np.array([getattr(table, name) for table in self.tables], np.int64)
+            for name in _TABLE_COLUMNS
+        }
+        return head, {"reuse": {"rows": self.reuse}, "tables": tables}
+
+    @classmethod
+    def from_artifact(cls, artifact: Artifact, source: str) -> "EmbeddingProfile":
+        """Rebuild the profile; errors begin with `source`."""
+        head = Field(artifact.head, source, ArtifactError)
+        transfers = head.at("transfers")
+        columns = artifact.numbers("tables", _TABLE_COLUMNS, source)
+        try:
+            return cls(
+                batch=head.at("batch").integer(1, _MOST),
+                batches=head.at("batches").integer(1, _MOST),
+                trainers=head.at("trainers").integer(1, _MOST),
+                reuse=artifact.numbers("reuse", ("rows",), source)["rows"],
+                transfers=RowTransfers(
+                    **{
+                        name: transfers.at(name).read(fields.number)
+                        for name in RowTransfers.__dataclass_fields__
+                    }
+                ),
+                tables=tuple(
+                    TableAccesses(**dict(zip(_TABLE_COLUMNS, map(int, row), strict=True)))
+                    for row in zip(*(columns[name] for name in _TABLE_COLUMNS), strict=True)
+                ),
+                counted=head.at("counted").integer(1, _MOST),
+                provenance=artifact.provenance,
+            )
+        except (EmbeddingError, ValueError) as error:
+            raise ArtifactError(f"{source}: {error}") from error

@@ -1,0 +1,61 @@
+"""The commands, from made clicks to a page."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
+from headrace.embeddings import EmbeddingProfile
+
+RUN = CliRunner()
+
+
+def invoke(*arguments: object, code: int = 0) -> str:
+    result = RUN.invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "120"})
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output if code == 0 else str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("embeddings") / "clicks.tsv"
+    output = invoke(
+        *("embeddings", "generate", "-o", path, "--examples", 3000, "--most-rows", 1000)
+    )
+    assert output.startswith("Wrote")
+    assert path.read_bytes().count(b"\n") == 3000
+    assert list(path.parent.iterdir()) == [path]
+    return path
+
+
+def test_measured_clicks_are_shown_and_drawn(
+    clicks: Path, tmp_path: Path, figures: list[dict]
+) -> None:
+    profile = tmp_path / "profile"
+    output = invoke(
+        *("embeddings", "measure", clicks, "-o", profile, "--batch", 100, "--lookahead", 10)
+    )
+    loaded = EmbeddingProfile.load(profile)
+    assert (loaded.batches, loaded.batch, loaded.lookahead) == (20, 100, 10)
+    shown = invoke("show", profile)
+    for text in (output, shown):
+        assert f"{loaded.transfers.targeted_next:,.0f}" in text
+        assert f"{loaded.fetched(5):,.0f}" in text
+    invoke("verify", profile, code=1)
+    page = tmp_path / "profile.html"
+    invoke("report", profile, "-o", page)
+    assert "Rows between trainers a step" in page.read_text()
+    assert {trace["name"] for trace in figures[0]["data"]} == {"fetched a step", "in the cache"}
+
+
+def test_wrong_input_is_named(clicks: Path, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    generate = ("embeddings", "generate", "-o", output)
+    measure = ("embeddings", "measure", clicks, "-o", output)
+    assert "skew is 'x'" in invoke(*generate, "--skew", "x", code=1)
+    assert "--examples is 'x'" in invoke(*generate, "--examples", "x", code=1)
+    assert "--batch is '-4'" in invoke(*measure, "--batch=-4", code=1)
+    assert "needs four or more" in invoke(*measure, "--batch", 1500, code=1)
+    assert "line 1: has 40 columns, needs 39" in invoke(*measure, "--unlabelled", code=1)
+    assert not list(tmp_path.iterdir())
