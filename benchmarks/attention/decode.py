@@ -21,6 +21,7 @@ from benchmarks.attention.cells import (
 from benchmarks.harness import Report
 from headrace.attention import StorageFormat
 from headrace.attention.plan.formats import LayerHeads
+from headrace.attention.run import pages
 from headrace.attention.run.membership import HeadMembership
 
 HEADS = LayerHeads(query_heads=32, key_value_heads=32, dim=DIM)
@@ -50,7 +51,8 @@ def measure(report: Report, *, quick: bool) -> None:
     report.note(
         f"decode: processor time of one thread, medians of calls in turns; {CLUSTERS} of 32 heads "
         f"represent, at most {BOUND:.2f} of full attention; of read: bytes a second over those of "
-        "a plain sum over as many; wall: elapsed time of all threads"
+        "a plain sum over as many in a tensor as PyTorch allocates it; of read own: in a tensor as "
+        "a cache allocates it; wall: elapsed time of all threads"
     )
 
 
@@ -69,6 +71,7 @@ def _cell(
     membership, full = mixed_membership(batch, HEADS, CLUSTERS), HeadMembership.full(batch, HEADS)
     shared = stored_keys(keys, membership)
     int8 = (StorageFormat.INT8, StorageFormat.INT8)
+    own = pages.empty(values.shape, dtype, values.device).copy_(values)
     calls = {
         "sdpa": lambda: functional.scaled_dot_product_attention(query, keys, values, scale=SCALE),
         "full": attending(query, store_of(keys, values), full),
@@ -76,11 +79,13 @@ def _cell(
         "int8": attending(query, store_of(keys, values, *int8), full),
         "int8 clusters": attending(query, store_of(shared, values, *int8), membership),
         "read": lambda: values.view(torch.float32).sum(),
+        "read own": lambda: own.view(torch.float32).sum(),
     }
     _check(calls, dtype)
     cache = 2 * keys.nbytes
     seconds = seconds_of(calls, cache)
-    rate = cache / seconds["full"], values.nbytes / seconds["read"]
+    rate = cache / seconds["full"]
+    read_rate, own_read_rate = (values.nbytes / seconds[name] for name in ("read", "read own"))
     torch.set_num_threads(ALL_THREADS)
     wall = wall_seconds({name: calls[name] for name in ("sdpa", "clusters")}, rounds=5)
     torch.set_num_threads(1)
@@ -99,7 +104,8 @@ def _cell(
         clusters_over_sdpa=of_sdpa["clusters"],
         int8_over_sdpa=of_sdpa["int8"],
         int8_clusters_over_sdpa=of_sdpa["int8 clusters"],
-        of_read=rate[0] / rate[1],
+        of_read=rate / read_rate,
+        of_read_own=rate / own_read_rate,
         wall_over_sdpa=wall["sdpa"] / wall["clusters"],
     )
     ratios["decode-over-own-full"].append(over_full)
@@ -107,7 +113,7 @@ def _cell(
     ratios["int8-over-sdpa"].append(of_sdpa["int8"])
     ratios["int8-clusters-over-sdpa"].append(of_sdpa["int8 clusters"])
     if cache > _READ_BYTES:
-        ratios["of-read-rate"].append(rate[0] / rate[1])
+        ratios["of-read-rate"].append(rate / read_rate)
 
 
 def _check(calls: dict, dtype: torch.dtype) -> None:

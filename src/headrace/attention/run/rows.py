@@ -16,6 +16,7 @@ from headrace import _native
 from headrace._native import AttentionFormat
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import CODE_DIMENSIONS, GROUP_TOKENS, StorageFormat
+from headrace.attention.run import pages
 
 MODEL_FORMATS = {
     torch.float32: AttentionFormat.FLOAT32,
@@ -49,8 +50,8 @@ class StoredRows:
         """Return rows of some requests, copied."""
         return StoredRows(
             format=self.format,
-            codes=self.codes.index_select(0, requests),
-            scales=None if self.scales is None else self.scales.index_select(0, requests),
+            codes=pages.selected(self.codes, requests),
+            scales=None if self.scales is None else pages.selected(self.scales, requests),
             capacity=self.capacity,
         )
 
@@ -75,17 +76,17 @@ class RowFormat:
         scales: Tensor | None = None
         match self.native:
             case AttentionFormat.INT8:
-                codes = torch.empty(*shape, dim, dtype=torch.int8, device=device)
-                scales = torch.empty(shape, dtype=torch.float32, device=device)
+                codes = pages.empty((*shape, dim), torch.int8, device)
+                scales = pages.empty(shape, torch.float32, device)
             case AttentionFormat.INT4:
-                codes = torch.empty(*shape, dim // 2, dtype=torch.uint8, device=device)
-                scales = torch.empty(*shape, 2, dtype=torch.bfloat16, device=device)
+                codes = pages.empty((*shape, dim // 2), torch.uint8, device)
+                scales = pages.empty((*shape, 2), torch.bfloat16, device)
             case AttentionFormat.INT4_GROUPS:
-                codes = torch.empty(*shape, dim // 2, dtype=torch.uint8, device=device)
+                codes = pages.empty((*shape, dim // 2), torch.uint8, device)
                 groups = (batch, heads, capacity // GROUP_TOKENS, 2, dim)
-                scales = torch.empty(groups, dtype=torch.bfloat16, device=device)
+                scales = pages.empty(groups, torch.bfloat16, device)
             case _:
-                codes = torch.empty(*shape, dim, dtype=self.dtype, device=device)
+                codes = pages.empty((*shape, dim), self.dtype, device)
         return StoredRows(format=self.native, codes=codes, scales=scales, capacity=capacity)
 
     def store(self, rows: StoredRows, first: int, numbers: Tensor) -> None:
