@@ -4,7 +4,8 @@
 
 A model of random weights in which every second head is a copy of another, as training makes heads
 alike. A plan keeps the keys of half of the heads; which ones, each request's first tokens tell. For
-a model in a folder `headrace attention measure` and `plan` make the plan (docs/attention.md).
+a model in a folder `headrace attention measure` and `plan` make the plan (docs/attention.md). Where
+heads follow others than those they agree with, an adaptation gives new caches more clusters.
 """
 
 from dataclasses import replace
@@ -13,7 +14,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import headrace.attention
-from headrace.attention import AttentionPlan, LayerPlan, StorageFormat
+from headrace.attention import AttentionAdaptation, AttentionPlan, LayerPlan, StorageFormat
 
 NEW_TOKENS = 40
 
@@ -47,6 +48,17 @@ def generated(model: LlamaForCausalLM, plan: AttentionPlan, prompt: torch.Tensor
     return tokens
 
 
+def clusters_after(model: LlamaForCausalLM, plan: AttentionPlan, prompt: torch.Tensor) -> int:
+    """Return the clusters of new caches after some requests, all of them observed."""
+    adaptation = AttentionAdaptation(plan, every=1)
+    with headrace.attention.compress(model, adaptation):
+        for _ in range(6):
+            model.generate(prompt[:1], max_new_tokens=4, do_sample=False)
+    first_error = adaptation.records.events[0]["output_error"]
+    print(f"output error {first_error:.3f}, new caches: {adaptation.plan.description}")
+    return adaptation.plan.clusters
+
+
 def main() -> None:
     model = model_with_copies()
     prompt = torch.randint(3, 500, (2, 300))
@@ -61,6 +73,12 @@ def main() -> None:
     expected = generated(model, full, prompt)
     assert torch.equal(generated(model, shared, prompt), expected), "copies share without a loss"
     generated(model, replace(shared, layers=tuple(coded)), prompt)
+
+    followed = (0, 2, 2, 4, 4, 6, 6, 0)
+    others = tuple(replace(layer, representatives=followed) for layer in layers)
+    agreeing = replace(shared, output_error=0.0)
+    assert clusters_after(model, agreeing, prompt) == shared.clusters
+    assert clusters_after(model, replace(agreeing, layers=others), prompt) > shared.clusters
 
 
 if __name__ == "__main__":
