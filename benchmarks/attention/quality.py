@@ -50,8 +50,8 @@ def measure(report: Report, *, quick: bool) -> None:
         losses = Losses(rows, subject)
         profile = _profile(subject)
         for name, figure in (
-            *compared_methods(report, subject, losses, profile, quick),
             *saved_bytes(report, subject, losses, profile, quick),
+            *compared_methods(report, subject, losses, profile, quick),
         ):
             figures.setdefault(name, []).append(figure)
     for name, required in bars().items():
@@ -102,7 +102,7 @@ def _trained(report: Report, seed: int, quick: bool) -> Iterator[Subject]:
         least_of_keys=float(differences[:, 1].min()),
         largest=float(differences.max()),
     )
-    counts = (4, 10, 10) if quick else (16, 40, 391)
+    counts = (4, 10, 5) if quick else (16, 40, 391)
     samples = _samples(quality_text.byte_tokens, quality_text.held_out_text(), 512, counts)
     models = {"grown": (grown, (12, 8), (12, 8))}
     if not quick:
@@ -121,7 +121,7 @@ def _trained(report: Report, seed: int, quick: bool) -> Iterator[Subject]:
 
 def _smollm2(quick: bool) -> Subject:
     model, tokenizer = quality_models.smollm2()
-    tokens, counts = (512, (2, 3, 3)) if quick else (1024, (8, 20, 196))
+    tokens, counts = (512, (4, 3, 4)) if quick else (1024, (8, 20, 196))
     return Subject(
         name="smollm2",
         seed=0,
