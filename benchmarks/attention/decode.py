@@ -1,7 +1,10 @@
 """Decoding with 32 heads of 128: one query for each request, over keys and values of all tokens."""
 
+from typing import Any
+
 import torch
 from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
 
 from benchmarks.attention.cells import (
     ALL_THREADS,
@@ -46,6 +49,8 @@ def measure(report: Report, *, quick: bool) -> None:
     """Measure all cells, one thread, in turns; and some with all threads."""
     ratios: dict[str, list[float]] = {name: [] for name in bars()}
     one_thread(lambda: _measure(report, ratios, quick))
+    if not quick:
+        one_thread(lambda: _measure_flex(report))
     for name, figures in ratios.items():
         report.bar(name, min(figures) if figures else None)
     report.note(
@@ -114,6 +119,36 @@ def _cell(
     ratios["int8-clusters-over-sdpa"].append(of_sdpa["int8 clusters"])
     if cache > _READ_BYTES:
         ratios["of-read-rate"].append(rate / read_rate)
+
+
+def _measure_flex(report: Report) -> None:
+    """Print compiled FlexAttention beside the stock kernel and ours."""
+    flex: Any = torch.compile(flex_attention, dynamic=False)
+    for dtype in (torch.float32, torch.bfloat16):
+        for tokens in (2048, 8192):
+            torch.manual_seed(0)
+            query = torch.randn(1, 32, 1, DIM).to(dtype)
+            keys, values = (torch.randn(1, 32, tokens, DIM).to(dtype) for _ in range(2))
+            full = HeadMembership.full(1, HEADS)
+            calls = {
+                "sdpa": lambda q=query, k=keys, v=values: functional.scaled_dot_product_attention(
+                    q, k, v, scale=SCALE
+                ),
+                "flex": lambda q=query, k=keys, v=values: flex(q, k, v, scale=SCALE),
+                "full": attending(query, store_of(keys, values), full),
+            }
+            with torch.no_grad():
+                rounding = 1e-5 if dtype == torch.float32 else 2e-2
+                check_close("FlexAttention", calls["flex"](), calls["sdpa"](), rounding)
+                seconds = seconds_of(calls, 2 * keys.nbytes)
+            report.row(
+                "compiled FlexAttention, 32 heads",
+                type=str(dtype).removeprefix("torch."),
+                tokens=tokens,
+                sdpa_us=1e6 * seconds["sdpa"],
+                flex_over_sdpa=seconds["sdpa"] / seconds["flex"],
+                our_full_over_flex=seconds["flex"] / seconds["full"],
+            )
 
 
 def _check(calls: dict, dtype: torch.dtype) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -236,11 +236,27 @@ def model_digest(model: nn.Module) -> str:
     """
     state = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
-        flat = tensor.detach().reshape(-1)
-        step = max(1, flat.numel() // _SAMPLED_NUMBERS)
-        state.update(f"{name}{tuple(tensor.shape)}".encode())
-        state.update(flat[::step].float().cpu().numpy().tobytes())
+        for part_name, part in _plain_parts(name, tensor.detach()):
+            flat = part.reshape(-1)
+            step = max(1, flat.numel() // _SAMPLED_NUMBERS)
+            state.update(f"{part_name}{tuple(part.shape)}".encode())
+            state.update(flat[::step].float().cpu().numpy().tobytes())
     return state.hexdigest()
+
+
+def _plain_parts(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield a tensor, or the codes and units that one of fewer bits consists of, by name."""
+    flatten: Any = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        yield name, tensor
+        return
+    for part in flatten()[0]:
+        yield from _plain_parts(f"{name}.{part}", getattr(tensor, part))
+
+
+def plain_numbers(weight: Tensor) -> Tensor:
+    """Return a weight, or the numbers that its codes of fewer bits stand for."""
+    return weight.dequantize() if hasattr(weight, "__tensor_flatten__") else weight
 
 
 def model_weights(model: nn.Module) -> ModelWeights:
@@ -255,7 +271,9 @@ def model_weights(model: nn.Module) -> ModelWeights:
                 multiplied[id(parameter)] = parameter
     config: Any = model.config
     return ModelWeights(
-        read_bytes=sum(weight.nbytes for weight in multiplied.values()),
+        read_bytes=sum(
+            part.nbytes for weight in multiplied.values() for _, part in _plain_parts("", weight)
+        ),
         read_numbers=sum(weight.numel() for weight in multiplied.values()),
         hidden_size=config.get_text_config().hidden_size,
     )

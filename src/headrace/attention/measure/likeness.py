@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace import _native
-from headrace.attention.models import collecting, layer_heads, model_digest, output_layer
+from headrace.attention.models import (
+    collecting,
+    layer_heads,
+    model_digest,
+    output_layer,
+    plain_numbers,
+)
 from headrace.attention.plan.clusters import clustering_errors, elbow
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.profile import AttentionProfile, LayerProfile
@@ -160,5 +166,6 @@ def _output_weight(module: nn.Module, heads: LayerHeads) -> Tensor | None:
     layer = output_layer(module, heads)
     if layer is None:
         return None
-    weight = layer.weight.T if isinstance(layer, nn.Linear) else layer.weight
+    weight = plain_numbers(layer.weight)
+    weight = weight.T if isinstance(layer, nn.Linear) else weight
     return weight.detach().float().unflatten(0, (heads.query_heads, heads.dim))
