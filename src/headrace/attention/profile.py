@@ -1,7 +1,9 @@
 """The attention profile: how alike the heads of a model are, on a text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,8 @@ _PAIR_COLUMNS = (
     "distance",
     "output_error",
 )
+_LATER_COLUMN = "sample_correlation_beyond_first"
+"""Of the table of pairs, which profiles by an earlier version do not have."""
 
 
 @offered_by("headrace.attention")
@@ -43,6 +47,8 @@ class LayerProfile:
         heads: a head that adds little to the layer may follow one that is unlike it.
     uniformity : [heads]: entropy of the probabilities over its largest value; 1: a head that
         looks at all tokens alike (Figure 6.1).
+    sample_correlation_beyond_first : `correlation_beyond_first` of one sample; None of a profile by
+        an earlier version.
     changes : [tokens]: share of pairs of heads that are in one cluster by the first n tokens, and
         not by the first n + 1, or the other way round, from n = 2 on (Figure 6.6).
     """
@@ -55,6 +61,7 @@ class LayerProfile:
     output_error: NDArray[np.float64]
     uniformity: NDArray[np.float64]
     changes: NDArray[np.float64]
+    sample_correlation_beyond_first: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         count = self.heads.query_heads
@@ -65,6 +72,14 @@ class LayerProfile:
                 raise AttentionError(f"{name} needs {count} times {count} numbers")
         if self.uniformity.shape != (count,):
             raise AttentionError(f"uniformity needs {count} numbers")
+        beyond = self.sample_correlation_beyond_first
+        if beyond is not None and np.shape(beyond) != (count, count):
+            raise AttentionError(f"{_LATER_COLUMN} needs {count} times {count} numbers")
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Set the fields of a pickle; one of an earlier version lacks the last one."""
+        for declared, value in zip_longest(fields_of(self), state):
+            object.__setattr__(self, declared.name, value)
 
 
 @offered_by("headrace.attention")
@@ -121,6 +136,13 @@ class AttentionProfile(ArtifactValue):
             name: np.concatenate([getattr(layer, name).ravel() for layer in self.layers])
             for name in _PAIR_COLUMNS
         }
+        later = [
+            layer.sample_correlation_beyond_first.ravel()
+            for layer in self.layers
+            if layer.sample_correlation_beyond_first is not None
+        ]
+        if len(later) == len(self.layers):
+            pairs[_LATER_COLUMN] = np.concatenate(later)
         heads = {"uniformity": np.concatenate([layer.uniformity for layer in self.layers])}
         return head, {"pairs": pairs, "heads": heads}
 
@@ -142,7 +164,7 @@ class AttentionProfile(ArtifactValue):
         counts = [layer.query_heads for layer in shapes]
         ends, pair_ends = np.cumsum(counts), np.cumsum([count**2 for count in counts])
         uniformity = np.split(heads["uniformity"], ends[:-1])
-        matrices = {name: np.split(pairs[name], pair_ends[:-1]) for name in _PAIR_COLUMNS}
+        matrices = {name: np.split(pairs[name], pair_ends[:-1]) for name in pairs}
         try:
             return cls(
                 layers=tuple(
@@ -154,7 +176,8 @@ class AttentionProfile(ArtifactValue):
                         ),
                         **{
                             name: matrices[name][index].reshape(layer.query_heads, -1)
-                            for name in _PAIR_COLUMNS
+                            for name in (*_PAIR_COLUMNS, _LATER_COLUMN)
+                            if name in matrices
                         },
                     )
                     for index, (layer, node) in enumerate(zip(shapes, nodes, strict=True))

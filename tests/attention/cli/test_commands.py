@@ -1,17 +1,23 @@
 """The commands, from a folder with a model to text by a plan."""
 
 import json
+import signal
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from headrace.attention import AttentionPlan
+from headrace.attention import AttentionPlan, AttentionProfile
+from headrace.attention.cli import measure
 from headrace.attention.plan.step import decoding_step, step_bound
 from headrace.cli.app import app
+from headrace.cli.interrupts import interrupts
 from tests.attention.models import model_of, shared_plan
+from tests.old_files_test import WRITTEN
 
 RUN = CliRunner()
 
@@ -121,6 +127,48 @@ def test_the_texts_own_continuation_among_others(folder: Path, plan: Path, tmp_p
     assert "--task-folder is" in invoke(
         *arguments, plan, *task, "--task-folder", tmp_path / "none", code=1
     )
+
+
+def test_the_page_of_a_profile_has_the_chapters_figures(profile: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    invoke("report", profile, "-o", page)
+    html = page.read_text()
+    for number in ("6.1", "6.3 and 6.4", "6.5", "6.6", "6.10"):
+        assert f"Figure {number})" in html or f"Figures {number})" in html
+    # of two layers: correlations and output errors; then five of all layers
+    assert html.count('class="figure"') == 2 * 2 + 5
+    assert "one sample, without the first token" in html
+    invoke("report", WRITTEN / "attention-profile.headrace", "-o", page)
+    assert "one sample, without the first token" not in page.read_text()
+
+
+def test_an_interrupt_keeps_the_samples_that_are_complete(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    @contextmanager
+    def second_sample() -> Generator[Callable[[], bool]]:
+        with interrupts() as struck:
+
+            def after() -> bool:
+                asked.append(1)
+                if len(asked) == 2:
+                    signal.raise_signal(signal.SIGINT)
+                return struck()
+
+            yield after
+
+    monkeypatch.setattr(measure, "interrupts", second_sample)
+    path = tmp_path / "profile.json"
+    output = invoke("attention", "measure", folder, "-o", path, "--samples", 4, "--tokens", 48)
+    assert "of 2 samples: interrupted." in " ".join(output.split())
+    assert AttentionProfile.load(path).samples == 2
+    monkeypatch.undo()
+    text = tmp_path / "short.txt"
+    text.write_text("the " * 100)
+    arguments = ("attention", "measure", folder, "-o", path, "--tokens", 48, "--text", text)
+    assert "of 2 samples: the text has no more." in " ".join(invoke(*arguments).split())
 
 
 def test_a_missing_package_of_tasks_is_named(

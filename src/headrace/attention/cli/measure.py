@@ -7,6 +7,7 @@ import typer
 
 from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_folder
 from headrace.cli.console import terminal, text_of
+from headrace.cli.interrupts import interrupts
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.units import size
@@ -16,18 +17,29 @@ def likeness_command(
     folder: FolderArgument,
     output: Annotated[Path, output_option("File for the attention profile.")],
     text: TextOption = None,
-    samples: Annotated[int, typer.Option(help="Of the text, at most.", min=1)] = 128,
+    samples: Annotated[
+        int, typer.Option(help="Of the text, at most; the paper takes 1,024.", min=1)
+    ] = 128,
     tokens: Annotated[int, typer.Option(help="Of each sample.", min=16)] = 256,
     dtype: TypeOption = "float32",
 ) -> None:
-    """Measure which heads of a model look at the same tokens, and what sharing them changes."""
+    """Measure which heads of a model look at the same tokens, and what sharing them changes.
+
+    Ctrl-C ends after the present sample: the profile is of those that are complete.
+    """
     model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.measure.likeness import measure_likeness
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
 
     source = text_of_files(text or ())
     rows = token_samples(tokenizer, source, samples, tokens)
-    with progress(terminal(stderr=True), visible=True) as report:
-        profile = measure_likeness(model, rows, text=text_digest(source), progress=report)
+    with progress(terminal(stderr=True), visible=True) as report, interrupts() as stopped:
+        profile = measure_likeness(
+            model, rows, text=text_digest(source), progress=report, stopped=stopped
+        )
     profile.save(output, {"model": str(folder), "text": [str(path) for path in text or ()]})
-    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    written = f"Wrote {text_of(output)} ({size(output.stat().st_size)})"
+    if profile.samples < samples:
+        reason = "interrupted" if profile.samples < len(rows) else "the text has no more"
+        written += f", of {profile.samples} samples: {reason}"
+    terminal().print(f"{written}.", soft_wrap=True)

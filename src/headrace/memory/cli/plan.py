@@ -1,15 +1,13 @@
 """``headrace memory plan``: the fastest schedule of a training step within a budget."""
 
-import signal
-import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.console import terminal, text_of
+from headrace.cli.interrupts import interrupts
 from headrace.cli.options import check_output, output_option
 from headrace.errors import InputError
 from headrace.memory.cli import measure
@@ -192,23 +190,6 @@ def _starts(start: Path | None, profile: MemoryProfile) -> tuple[Schedule, ...]:
 
 def _named(output: Path, budget: str) -> Path:
     return output.with_name(f"{output.stem}-{budget.replace(' ', '')}{output.suffix}")
-
-
-@contextmanager
-def interrupts() -> Generator[Callable[[], bool]]:
-    """Give a function that returns whether Ctrl-C was pressed; the second one ends the command."""
-    struck = threading.Event()
-
-    def strike(_number: int, _frame: object) -> None:
-        if struck.is_set():
-            raise KeyboardInterrupt
-        struck.set()
-
-    before = signal.signal(signal.SIGINT, strike)
-    try:
-        yield struck.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _print(plan: "MemoryPlan", output: Path) -> None:
