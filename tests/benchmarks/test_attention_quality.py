@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.attention import quality_models
+from benchmarks.attention import quality_models, quality_text
+from benchmarks.attention.quality_losses import Losses, Samples, Subject
 from benchmarks.attention.quality_models import grown, new_model, pair_differences
 from benchmarks.attention.quality_rivals import (
     LayerSample,
@@ -14,6 +15,7 @@ from benchmarks.attention.quality_rivals import (
     reused_heads,
     spatten,
 )
+from benchmarks.kept import KeptRows
 from headrace.attention.plan.plan import FIRST_TOKENS
 from headrace.attention.run.loss import sample_losses
 
@@ -176,3 +178,64 @@ def test_a_method_that_changes_nothing_has_the_models_own_losses() -> None:
     unchanged = method_losses(model, lambda sample: sample.probabilities @ sample.values, samples)
     assert unchanged == pytest.approx(own, rel=1e-5)
     assert method_losses(model, dejavu(1.0), samples) != pytest.approx(own, rel=1e-5)
+
+
+def test_held_out_text_is_not_trained_on() -> None:
+    trained = bytes(quality_text.training_tokens(packages=False).tolist())
+    text = quality_text.held_out_text()
+    pieces = [text[first : first + 4096].encode() for first in range(0, len(text), 4096)]
+    assert len(pieces) > 20
+    assert not any(piece in trained for piece in pieces)
+    assert 3.5 < len(trained) / len(text.encode()) < 4.5
+
+
+def test_a_pass_key_is_in_a_prompt_of_so_many_tokens_once_before_the_question() -> None:
+    def tokenizer(text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        assert not add_special_tokens
+        return quality_text.byte_tokens(text)
+
+    prompts = quality_text.passkey_prompts(tokenizer, 600, 3)
+    assert len({passkey for _, passkey in prompts}) == 3
+    for prompt, passkey in prompts:
+        text = bytes(prompt[0].tolist()).decode(errors="replace")
+        assert prompt.shape == (1, 600)
+        assert text.count(passkey) == 2, "the fact says it twice"
+        assert text.endswith("The pass key is")
+
+
+def test_losses_that_were_measured_are_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.kept.ROOT", tmp_path)
+    samples = torch.arange(45 * 8).reshape(45, 8)
+    measured: list[int] = []
+
+    def measure(part: torch.Tensor) -> list[float]:
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(len(part))
+        return [float(first) for first in part[:, 0]]
+
+    def losses(seed: int) -> Losses:
+        torch.manual_seed(seed)
+        subject = Subject(
+            name="plain",
+            seed=0,
+            model=new_model(quality_models.HEADS),
+            tokenizer=None,
+            samples=Samples(profile=samples, plan=samples, unseen=samples),
+            clusters=(),
+            barred=(),
+        )
+        return Losses(KeptRows("attention", "quality", quick=True), subject)
+
+    with pytest.raises(KeyboardInterrupt):
+        losses(0).measured("a method", samples, measure)
+    assert measured == [20, 20]
+    measured.clear()
+    assert losses(0).measured("a method", samples, measure) == [8.0 * row for row in range(45)]
+    assert measured == [5], "the chunks of the run before were kept"
+    measured.clear()
+    with pytest.raises(KeyboardInterrupt):
+        losses(1).measured("a method", samples, measure)
+    assert measured == [20, 20], "another model's losses are others"
