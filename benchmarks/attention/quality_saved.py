@@ -36,9 +36,9 @@ def saved_bytes(
         measured[name] = plan
         return losses.of_plan(name, plan, subject.samples.plan)
 
-    own = losses.of_plan("own", None, subject.samples.unseen)
     for allowed in (SAVED_AT,) if quick else ALLOWED:
         plan = choose(profile, measure_plan, allowed_loss=allowed, element_bytes=ELEMENT_BYTES)
+        own = losses.of_plan("own", None, subject.samples.unseen)
         added, error = added_loss(losses.of_plan(plan.chosen, plan, subject.samples.unseen), own)
         saved = 1 - _allocated_share(subject, plan)
         report.row(
