@@ -113,7 +113,9 @@ def test_new_caches_get_more_clusters_where_heads_stop_agreeing(
 ) -> None:
     plan = planned(model)
     log = tmp_path / "events"
-    adaptation = AttentionAdaptation(plan, every=1, log_path=log)
+    # tokens that the model generates are of both domains
+    limits = ClusterLimits(threshold=2)
+    adaptation = AttentionAdaptation(plan, every=1, limits=limits, log_path=log)
     with headrace.attention.compress(model, adaptation):
         for seed in range(10):
             generate(model, sample(PROSE, seed))
@@ -270,6 +272,26 @@ def test_beams_sampling_and_assistants_are_observed(model: LlamaForCausalLM) -> 
             )
         assert len(events(adaptation, "observed")) == 3
         assert all(math.isfinite(e["output_error"]) for e in events(adaptation, "observed"))
+
+
+@pytest.mark.slow
+def test_compiled_steps_are_observed(model: LlamaForCausalLM) -> None:
+    torch._dynamo.reset()
+    plan, tokens = plan_of(model, (0, 1, 0, 1)), sample(CODE, 5, count=20)
+    seen: list[float] = []
+    for compiled in (False, True):
+        adaptation = AttentionAdaptation(plan, every=1)
+        with headrace.attention.compress(model, adaptation):
+            step = torch.compile(model, fullgraph=True, backend="eager") if compiled else model
+            cache = headrace.attention.cache(model, adaptation, max_tokens=32)
+            model(input_ids=tokens[:, :8], cache=cache)
+            for place in range(8, 20):
+                step(input_ids=tokens[:, place : place + 1].contiguous(), cache=cache)
+            cache.reset()  # compiled code refers to it
+        (event,) = events(adaptation, "observed")
+        assert event["tokens"] == 20
+        seen.append(event["output_error"])
+    assert seen[0] == pytest.approx(seen[1], rel=1e-4)
 
 
 def test_turns_of_a_cache_are_looked_at_one_by_one(model: LlamaForCausalLM) -> None:

@@ -16,7 +16,7 @@ from headrace.attention.adapt.decide import (
 from tests.policies import PolicyRun
 
 NONE, MORE_CLUSTERS = ClusterAction.NONE, ClusterAction.MORE_CLUSTERS
-PROSE, CODE = (0.01, 0.009, 0.007, 0.0), (0.08, 0.03, 0.012, 0.0)
+PROSE, CODE = (0.01, 0.009, 0.007, 0.0), (0.08, 0.03, 0.01, 0.0)
 """Output errors of the plan and of its alternatives, on two domains of text."""
 
 
@@ -34,7 +34,7 @@ class Run(PolicyRun[ClusterState, SeenRequest, ClusterAction]):
 
     def requests(self, domain: tuple[float, ...], count: int) -> Iterator[SeenRequest]:
         for _ in range(count):
-            error = domain[self.state.level] * self.random.uniform(0.6, 1.5)
+            error = domain[self.state.level] * self.random.uniform(0.6, 1.4)
             yield SeenRequest(level=self.state.level, output_error=error)
 
 

@@ -60,14 +60,18 @@ class RequestObservation:
         self._sample = sample
         self._cache = weakref.ref(cache)
         self._request: int | None = None
-        self._sampled = False
+        self._sampled = self._left = False
         self._errors: list[Tensor | None] = [None] * len(cache.plan.layers)
         self._tokens = 0
 
     @property
     def ended(self) -> bool:
-        """True if the cache is gone."""
-        return self._cache() is None
+        """True if the cache is gone, or the request is gone from it."""
+        return self._left or self._cache() is None
+
+    def end(self) -> None:
+        """Observe no more: the cache was reset, or goes on without the request."""
+        self._left = True
 
     def request(self, batch: int) -> int | None:
         """Return the place of the observed request; the first layer that asks decides."""
@@ -187,6 +191,7 @@ class _RequestObserver:
         """End the observation."""
         self._request, self._begun = None, True
         self._full.reset()
+        self._observation.end()
 
 
 def observe(

@@ -25,6 +25,7 @@ from headrace.attention.run.store import KeyValueStore
 NATIVE_QUERIES = 16
 """Most queries of a call of the native kernels, which read keys and values once for four of them;
 for more, products of matrices read them less often."""
+_TRITON_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 _BLOCK_QUERIES = 128
 """Of a prompt, whose scores stay in a processor's cache."""
 _SHARING_CLUSTERS = 0.6
@@ -51,7 +52,7 @@ def attend_store(
     allowed : bool [batch, queries, tokens] of the tokens that a query may see; None: those up to
         its own. A query that may see none gets zeros.
     """
-    if query.device.type == "cuda" and _has_triton():
+    if query.device.type == "cuda" and query.dtype in _TRITON_TYPES and _has_triton():
         from headrace.attention.run.triton_decode import attend_parts
 
         return attend_parts(query, store, membership, scale=scale, allowed=allowed)
