@@ -83,6 +83,15 @@ def copy_examples() -> None:
     Path("examples/testbed-2x2.toml").write_bytes((ROOT / "examples/testbed-2x2.toml").read_bytes())
 
 
+def write_attention_model() -> None:
+    """Write a small model and its tokenizer."""
+    pytest.importorskip("transformers")
+    from tests.attention.folders import write_model
+    from tests.attention.models import with_copied_heads
+
+    write_model(Path("model"), with_copied_heads())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """A page whose commands run.
@@ -102,6 +111,14 @@ class Page:
 
 
 PAGES = {
+    "attention": Page(
+        files=(write_attention_model,),
+        not_run={
+            "attention evaluate ./model --plan model.plan --tasks": "needs lm-eval and its data",
+            "attention evaluate ./model --plan chai.plan --tasks piqa": "downloads data",
+        },
+        smaller={"--samples 1024": "--samples 8 --tokens 64", "--skip 64": "--skip 8"},
+    ),
     "compression": Page(
         files=(write_compression_profile,),
         commands=(
@@ -134,7 +151,7 @@ PAGES = {
         not_run={"collectives trace --testbed": "needs the rights to make network namespaces"},
     ),
 }
-SLOW = {"memory", "executor"}
+SLOW = {"attention", "memory", "executor"}
 """Pages whose commands start processes, or take many seconds."""
 
 

@@ -1,5 +1,6 @@
 """Small models of random weights, and plans for them."""
 
+import copy
 from dataclasses import replace
 from functools import cache
 
@@ -104,3 +105,13 @@ def shared_plan(model: nn.Module, *, fixed: bool) -> AttentionPlan:
             )
         )
     return AttentionPlan(layers=tuple(layers), element_bytes=4)
+
+
+def with_copied_heads() -> nn.Module:
+    """Return a model in which two heads of every layer look at what the other two look at."""
+    model = copy.deepcopy(model_of("llama"))
+    for layer in model.model.layers:
+        for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+            rows = projection.weight.data.unflatten(0, (4, -1))
+            projection.weight.data = rows[[0, 1, 0, 1]].flatten(0, 1).contiguous()
+    return model

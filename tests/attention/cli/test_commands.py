@@ -16,7 +16,8 @@ from headrace.attention.cli import measure
 from headrace.attention.plan.step import decoding_step, step_bound
 from headrace.cli.app import app
 from headrace.cli.interrupts import interrupts
-from tests.attention.models import model_of, shared_plan
+from tests.attention.folders import write_model
+from tests.attention.models import model_of, shared_plan, with_copied_heads
 from tests.old_files_test import WRITTEN
 
 RUN = CliRunner()
@@ -169,6 +170,29 @@ def test_an_interrupt_keeps_the_samples_that_are_complete(
     text.write_text("the " * 100)
     arguments = ("attention", "measure", folder, "-o", path, "--tokens", 48, "--text", text)
     assert "of 2 samples: the text has no more." in " ".join(invoke(*arguments).split())
+
+
+@pytest.mark.parametrize("method", ["chai", "chai-static"])
+def test_the_papers_plans_are_written_and_evaluated(method: str, tmp_path: Path) -> None:
+    copied = write_model(tmp_path / "model", with_copied_heads())
+    profile, path = tmp_path / "profile.json", tmp_path / "plan.json"
+    invoke("attention", "measure", copied, "-o", profile, "--samples", 4, "--tokens", 48)
+    output = invoke(
+        *("attention", "plan", copied, "--profile", profile, "-o", path, "--method", method)
+    )
+    assert "CHAI: clusters by elbow" in output
+    plan = AttentionPlan.load(path)
+    assert [layer.clusters for layer in plan.layers] == [2, 2]
+    fixed = method == "chai-static"
+    for layer in plan.layers:
+        assert (layer.representatives is not None) == fixed
+        if fixed:
+            assert layer.representatives[:2] == layer.representatives[2:]
+    assert plan.weights is not None
+    output = invoke(
+        *("attention", "evaluate", copied, "--plan", path, "--tokens", 96, "--sample-tokens", 48)
+    )
+    assert "added +0.00%" in output, "copies share without a change"
 
 
 def test_a_missing_package_of_tasks_is_named(

@@ -1,8 +1,9 @@
 """``headrace attention plan``: bits and heads of keys, by the loss that they add."""
 
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,8 +17,20 @@ from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.units import size
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
 _ERROR_SAMPLES = 8
 """Held-out samples that the output error is measured on: it varies by less than requests do."""
+
+
+class PlanMethod(StrEnum):
+    """Ways to make a plan."""
+
+    LOSS = "loss"
+    CHAI = "chai"
+    CHAI_STATIC = "chai-static"
 
 
 def cache_plan_command(
@@ -32,6 +45,13 @@ def cache_plan_command(
         int, typer.Option(help="Held-out tokens to measure the loss on, at least.", min=1)
     ] = 20_480,
     sample_tokens: Annotated[int, typer.Option(help="Of each sample.", min=16)] = 1024,
+    method: Annotated[
+        PlanMethod,
+        typer.Option(
+            help="By loss; or the paper's plan, clusters at the elbow, of each request or fixed: "
+            "its loss is not measured."
+        ),
+    ] = PlanMethod.LOSS,
     dtype: TypeOption = "float32",
 ) -> None:
     """Choose what a model's cache keeps: measure the loss of ever fewer bytes on held-out text.
@@ -40,26 +60,46 @@ def cache_plan_command(
     """
     measured = AttentionProfile.load(profile)
     model, tokenizer = load_folder(folder, dtype)
-    from headrace.attention.adapt.observe import measured_output_error
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
     from headrace.attention.models import model_digest, model_weights
-    from headrace.attention.plan.alternatives import with_alternatives
-    from headrace.attention.plan.choose import choose
-    from headrace.attention.run.loss import sample_losses
+    from headrace.attention.plan.chai import chai_plan
 
     if measured.model != model_digest(model):
         raise AttentionError(
             f"{profile} is of another model, or of this one in another --dtype: measure this one"
         )
-    source = text_of_files(text or ())
-    seen = measured.samples * measured.tokens if measured.text == text_digest(source) else 0
-    samples = token_samples(
-        tokenizer,
-        source,
-        -(-tokens // sample_tokens),
-        sample_tokens,
-        skip=-(-seen // sample_tokens),
-    )
+    provenance = {"model": str(folder), "profile": measured.digest, "method": method.value}
+    if method is PlanMethod.LOSS:
+        source = text_of_files(text or ())
+        seen = measured.samples * measured.tokens if measured.text == text_digest(source) else 0
+        samples = token_samples(
+            tokenizer,
+            source,
+            -(-tokens // sample_tokens),
+            sample_tokens,
+            skip=-(-seen // sample_tokens),
+        )
+        plan = _by_loss(model, measured, samples, loss)
+        provenance |= {"loss": loss, "tokens": samples.numel()}
+    else:
+        fixed = method is PlanMethod.CHAI_STATIC
+        plan = chai_plan(measured, element_bytes=_element_bytes(model), fixed=fixed)
+        plan = replace(plan, weights=model_weights(model))
+    plan.save(output, provenance)
+    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    for table in cache_tables(plan, everything=False):
+        terminal().print(table)
+
+
+def _by_loss(
+    model: "Module", measured: AttentionProfile, samples: "Tensor", loss: float
+) -> AttentionPlan:
+    from headrace.attention.adapt.observe import measured_output_error
+    from headrace.attention.models import model_weights
+    from headrace.attention.plan.alternatives import with_alternatives
+    from headrace.attention.plan.choose import choose
+    from headrace.attention.run.loss import sample_losses
+
     with progress(terminal(stderr=True), visible=True) as report:
 
         def measure(name: str, plan: AttentionPlan) -> list[float]:
@@ -69,21 +109,15 @@ def cache_plan_command(
 
         plan = choose(measured, measure, allowed_loss=loss, element_bytes=_element_bytes(model))
         plan = with_alternatives(replace(plan, weights=model_weights(model)), measured)
-        if plan.alternatives:
-            error = measured_output_error(
-                model,
-                plan,
-                samples[:_ERROR_SAMPLES],
-                lambda what, share: report(f"output error: {what}", share),
-            )
-            plan = replace(plan, output_error=error)
-    plan.save(
-        output,
-        {"model": str(folder), "profile": measured.digest, "loss": loss, "tokens": samples.numel()},
-    )
-    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
-    for table in cache_tables(plan, everything=False):
-        terminal().print(table)
+        if not plan.alternatives:
+            return plan
+        error = measured_output_error(
+            model,
+            plan,
+            samples[:_ERROR_SAMPLES],
+            lambda what, share: report(f"output error: {what}", share),
+        )
+    return replace(plan, output_error=error)
 
 
 def _element_bytes(model: object) -> int:

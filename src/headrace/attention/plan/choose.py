@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.attention.plan.chai import chai_plan
 from headrace.attention.plan.clusters import (
-    clustering_errors,
-    elbow,
     representatives_by_error,
 )
 from headrace.attention.plan.formats import CODE_DIMENSIONS, StorageFormat
@@ -133,12 +132,9 @@ def _allowed_bits(trials: _Trials) -> list[tuple[StorageFormat, StorageFormat]]:
 
 def _try_elbows(trials: _Trials, profile: AttentionProfile) -> None:
     """Measure the paper's clusters: each layer's at its elbow, of each request's own heads."""
-    layers = tuple(
-        _own_membership(layer, elbow(clustering_errors(measured.distance)))
-        for layer, measured in zip(trials.full.layers, profile.layers, strict=True)
-    )
-    if any(layer.clustered for layer in layers):
-        trials.measured("clusters by elbow, of each request", replace(trials.full, layers=layers))
+    plan = chai_plan(profile, element_bytes=trials.full.element_bytes)
+    if any(layer.clustered for layer in plan.layers):
+        trials.measured("clusters by elbow, of each request", plan)
 
 
 def _try_fewer_keys(
@@ -239,12 +235,6 @@ def _memberships(name: str, fixed: AttentionPlan) -> Iterator[tuple[str, Attenti
     for tokens in (FIRST_TOKENS, _MORE_TOKENS):
         plan = replace(fixed, layers=layers, first_tokens=tokens)
         yield f"{name}, by the first {tokens} tokens", plan
-
-
-def _own_membership(layer: LayerPlan, clusters: int) -> LayerPlan:
-    """Return a layer that clusters each request's heads; as many heads of keys as may be left."""
-    key_heads = min(clusters, layer.heads.key_value_heads)
-    return replace(layer, clusters=clusters, key_heads=key_heads)
 
 
 def frontier(choices: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
