@@ -78,6 +78,7 @@ def test_attention_alone_gains_at_most_2h_over_h_and_k() -> None:
     plan = changed(WIDE_7B, clusters=12, key_heads=12)
     assert 1 / plan.share == pytest.approx(2 * 32 / (32 + 12))
     without = replace(plan, weights=ModelWeights(read_bytes=1, read_numbers=1, hidden_size=1))
+    assert decoding_step(without, batch=1, tokens=1).weight_bytes == 0
     bound = step_bound(without, batch=16, tokens=1 << 20)
     assert bound == pytest.approx(1 / plan.share, abs=0.001)
 

@@ -53,7 +53,8 @@ def decoding_step(plan: AttentionPlan, *, batch: int, tokens: int) -> DecodingSt
             "by headrace.attention.model_weights(model)"
         )
     unused_rows = sum(_unused_rows(layer, batch) for layer in plan.layers)
-    numbers = weights.read_numbers - weights.hidden_size * unused_rows
+    # Layers that share their weights have more rows than these.
+    numbers = max(0, weights.read_numbers - weights.hidden_size * unused_rows)
     products = sum(
         (layer.clusters + layer.heads.query_heads) * layer.heads.dim for layer in plan.layers
     )
