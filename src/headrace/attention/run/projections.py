@@ -18,6 +18,7 @@ from torch.nn import functional
 from headrace.attention.models import collecting
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.plan.plan import AttentionPlan
+from headrace.attention.run.cache import CompressedCache
 from headrace.attention.run.membership import UsedHeads
 
 _QUERIES, _KEYS = "q_proj", "k_proj"
@@ -72,10 +73,10 @@ class _UsedRows(threading.local):
         if torch.compiler.is_compiling():
             return
         hidden = kwargs.get("hidden_states", args[0] if args else None)
-        caches = (kwargs.get(name) for name in self._cache_names)
-        cache: Any = next((cache for cache in caches if cache is not None), None)
-        if cache is not None and hidden is not None:
-            self.used = cache.layers[module.layer_idx].layer.used_heads(hidden.shape[0])
+        for cache in map(kwargs.get, self._cache_names):
+            if isinstance(cache, CompressedCache) and hidden is not None:
+                layer: Any = cache.layers[module.layer_idx]
+                self.used = layer.layer.used_heads(hidden.shape[0])
 
     def end(self, module: Any, args: Any, output: Any) -> None:
         """Multiply all rows again in calls outside of the module."""
