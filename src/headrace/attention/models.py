@@ -279,6 +279,12 @@ def model_weights(model: nn.Module) -> ModelWeights:
     )
 
 
+def position_limit(model: nn.Module) -> int | None:
+    """Return the tokens for which a model has positions; None where it does not say."""
+    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    return limit if isinstance(limit, int) else None
+
+
 def check_plan(model: nn.Module, plan: AttentionPlan) -> None:
     """Refuse a plan for another model.
 
@@ -301,8 +307,8 @@ def check_plan(model: nn.Module, plan: AttentionPlan) -> None:
             )
     if plan.model and plan.model != model_digest(model):
         raise AttentionError(
-            "the plan is for other weights of this architecture, or for these in another type: "
-            "make one by headrace attention plan"
+            "the plan is for other weights of this architecture, or for these in another type "
+            "(--dtype of a command): make one by headrace attention plan"
         )
 
 

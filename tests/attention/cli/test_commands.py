@@ -224,6 +224,14 @@ def test_mistakes_are_named(folder: Path, profile: Path, plan: Path, tmp_path: P
     assert "needs 'attention-plan'; make one with headrace attention plan" in invoke(
         "attention", "run", folder, "--plan", profile, "--prompt", "a", code=1
     )
+    for command in (
+        ("attention", "measure", folder, "-o", output, "--tokens", 5000),
+        ("attention", "evaluate", folder, "--plan", plan, "--sample-tokens", 5000),
+        ("attention", "run", folder, "--plan", plan, "--prompt", "the", "--tokens", 5000),
+        ("attention", "plan", folder, "--profile", profile, "-o", output)
+        + ("--sample-tokens", 5000),
+    ):
+        assert "the model has positions for 2048" in invoke(*command, code=1)
     assert "is no folder" in invoke("attention", "measure", tmp_path / "none", "-o", output, code=1)
     assert "Transformers cannot load it" in invoke(
         "attention", "measure", tmp_path, "-o", output, code=1

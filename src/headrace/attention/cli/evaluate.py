@@ -12,6 +12,7 @@ from headrace.attention.cli.models import (
     PlanOption,
     TextOption,
     TypeOption,
+    check_positions,
     load_folder,
 )
 from headrace.attention.errors import AttentionError
@@ -78,6 +79,7 @@ def evaluate_command(
     from headrace.attention.measure.text import text_of_files, token_samples
 
     def samples(count: int, size: int) -> "Tensor":
+        check_positions(model, size, "--sample-tokens")
         return token_samples(tokenizer, text_of_files(text or ()), count, size, skip=skip)
 
     if names is None:

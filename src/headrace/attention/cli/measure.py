@@ -5,7 +5,13 @@ from typing import Annotated
 
 import typer
 
-from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_folder
+from headrace.attention.cli.models import (
+    FolderArgument,
+    TextOption,
+    TypeOption,
+    check_positions,
+    load_folder,
+)
 from headrace.cli.console import terminal, text_of
 from headrace.cli.interrupts import interrupts
 from headrace.cli.options import output_option
@@ -31,6 +37,7 @@ def likeness_command(
     from headrace.attention.measure.likeness import measure_likeness
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
 
+    check_positions(model, tokens, "--tokens")
     source = text_of_files(text or ())
     rows = token_samples(tokenizer, source, samples, tokens)
     with progress(terminal(stderr=True), visible=True) as report, interrupts() as stopped:

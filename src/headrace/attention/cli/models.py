@@ -55,3 +55,23 @@ def load_folder(folder: Path, dtype: str) -> "tuple[Module, Any]":
         reason = " ".join(str(error).split())
         raise AttentionError(f"{folder}: Transformers cannot load it: {reason}") from error
     return model.eval(), tokenizer
+
+
+def check_positions(model: "Module", tokens: int, options: str) -> None:
+    """Refuse more tokens in a row than a model has positions for.
+
+    Parameters
+    ----------
+    options : of the command that ask for so many.
+
+    Raises
+    ------
+    AttentionError
+    """
+    from headrace.attention.models import position_limit
+
+    limit = position_limit(model)
+    if limit is not None and tokens > limit:
+        raise AttentionError(
+            f"{options} ask for {tokens} tokens in a row, the model has positions for {limit}"
+        )

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.attention.cli.models import FolderArgument, TextOption, TypeOption, load_folder
+from headrace.attention.cli.models import (
+    FolderArgument,
+    TextOption,
+    TypeOption,
+    check_positions,
+    load_folder,
+)
 from headrace.attention.cli.show import cache_tables
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.plan import AttentionPlan
@@ -70,6 +76,7 @@ def cache_plan_command(
         )
     provenance = {"model": str(folder), "profile": measured.digest, "method": method.value}
     if method is PlanMethod.LOSS:
+        check_positions(model, sample_tokens, "--sample-tokens")
         source = text_of_files(text or ())
         seen = measured.samples * measured.tokens if measured.text == text_digest(source) else 0
         samples = token_samples(

@@ -6,7 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.attention.cli.models import FolderArgument, PlanOption, TypeOption, load_folder
+from headrace.attention.cli.models import (
+    FolderArgument,
+    PlanOption,
+    TypeOption,
+    check_positions,
+    load_folder,
+)
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import BLOCK_TOKENS
 from headrace.attention.plan.plan import AttentionPlan
@@ -33,6 +39,7 @@ def continue_command(
     inputs = tokenizer(prompt, return_tensors="pt")
     if not inputs["input_ids"].numel():
         raise AttentionError("--prompt has no tokens, needs at least one")
+    check_positions(model, inputs["input_ids"].shape[1] + tokens, "--prompt and --tokens")
     table: list[tuple[str, ...]] = []
     caches: dict[str, Any] = {
         "model's own": DynamicCache(),

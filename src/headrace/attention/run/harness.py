@@ -17,16 +17,12 @@ from torch import Tensor, nn
 from headrace.attention.errors import AttentionError
 from headrace.attention.lm_eval import TaskManager, TemplateLM, dataset_settings, simple_evaluate
 from headrace.attention.measure.likeness import SampleProgress
-from headrace.attention.models import evaluating
+from headrace.attention.models import evaluating, position_limit
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import CompressedCache
 from headrace.attention.run.compress import compressed
 from headrace.attention.run.continuation_task import NOTHING_COMPRESSED
-from headrace.attention.run.scoring import (
-    is_compressed,
-    position_limit,
-    score_continuations,
-)
+from headrace.attention.run.scoring import is_compressed, score_continuations
 
 _ROLLING_TOKENS = 64
 """Tokens of a text that are scored in one call, after those before it."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace.attention.models import position_limit
 from headrace.attention.plan.formats import GROUP_TOKENS, StorageFormat
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import CompressedCache
@@ -108,9 +109,3 @@ def _reads_fewer_bytes(layer: LayerCache) -> bool:
     if plan.values is not StorageFormat.MODEL or plan.keys is StorageFormat.INT8:
         return True
     return plan.keys is StorageFormat.INT4 and layer.tokens >= GROUP_TOKENS
-
-
-def position_limit(model: nn.Module) -> int | None:
-    """Return the tokens for which a model has positions; None where it does not say."""
-    limit = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    return limit if isinstance(limit, int) else None

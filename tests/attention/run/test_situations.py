@@ -1,0 +1,133 @@
+"""How models are used: chats, shared prefixes, pipelines, streams; each as without compression."""
+
+import copy
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer, DynamicCache, TextIteratorStreamer, pipeline
+
+import headrace.attention
+from headrace.attention import AttentionError, StorageFormat
+from tests.attention.models import WORDS, model_of, plain_plan, shared_plan, with_bits
+
+
+def tokens_of(count: int = 23, batch: int = 1) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(3, WORDS, (batch, count), generator=generator)
+
+
+def generate(model: Any, tokens: torch.Tensor, **options: Any) -> torch.Tensor:
+    mask = torch.ones_like(tokens)
+    return model.generate(tokens, attention_mask=mask, max_new_tokens=6, do_sample=False, **options)
+
+
+def chat(model: Any, cache: Any) -> list[torch.Tensor]:
+    """Return three turns, each of which begins with all turns before."""
+    text = tokens_of()
+    turns: list[torch.Tensor] = []
+    for turn in range(3):
+        text = torch.cat([text, tokens_of(4 + turn)], dim=1)
+        text = generate(model, text, cache=cache)
+        turns.append(text)
+    return turns
+
+
+def test_a_chat_over_several_turns_keeps_its_cache() -> None:
+    model = model_of("llama-gqa")
+    plan = plain_plan(model)
+    expected = chat(model, DynamicCache())
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        turns = chat(model, cache)
+        assert cache.get_seq_length() == turns[-1].shape[1] - 1
+    assert all(map(torch.equal, turns, expected))
+    shared = shared_plan(model, fixed=False)
+    with headrace.attention.compress(model, shared):
+        kept = chat(model, headrace.attention.cache(model, shared))[-1]
+        anew = generate(model, kept[:, :-6])
+    assert torch.equal(kept, anew), "turns over one cache differ from one prompt"
+
+
+@torch.no_grad()
+def test_a_prefix_is_read_once_for_many_continuations() -> None:
+    model = model_of("llama")
+    plan = with_bits(shared_plan(model, fixed=False), StorageFormat.INT8, StorageFormat.INT8)
+    prefix = tokens_of()
+    prompts = torch.cat([prefix.repeat(3, 1), tokens_of(4, batch=3)], dim=1)
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        model(prefix, cache=cache)
+        single = [generate(model, prompt[None], cache=copy.deepcopy(cache)) for prompt in prompts]
+        assert cache.get_seq_length() == prefix.shape[1]
+        cache.batch_repeat_interleave(3)
+        together = generate(model, prompts, cache=cache)
+    assert torch.equal(torch.cat(single), together)
+
+
+def test_generating_twice_begins_twice() -> None:
+    model = model_of("llama")
+    with headrace.attention.compress(model, shared_plan(model, fixed=False)):
+        assert torch.equal(generate(model, tokens_of()), generate(model, tokens_of()))
+        with torch.no_grad(), pytest.raises(IndexError):
+            model(tokens_of() + WORDS)
+        assert generate(model, tokens_of()).shape == (1, 29)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_pipelines_made_before_or_within_the_context(folder: Path) -> None:
+    model = model_of("llama")
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    prompts = ["the value of an object", "the"]
+
+    def texts(generator: Any) -> list[str]:
+        results = generator(prompts, max_new_tokens=5, do_sample=False, batch_size=2)
+        return [result[0]["generated_text"] for result in results]
+
+    before = pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
+    expected = texts(before)
+    with headrace.attention.compress(model, plain_plan(model)):
+        assert texts(before) == expected
+        within = pipeline("text-generation", model=model, tokenizer=tokenizer, device="cpu")
+        assert texts(within) == expected
+    assert texts(within) == expected
+    with headrace.attention.compress(model, shared_plan(model, fixed=True)):
+        assert texts(before) != expected
+
+
+def test_streams_embeddings_and_looked_up_prompts(folder: Path) -> None:
+    model = model_of("llama")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokens = tokens_of()
+    plan = shared_plan(model, fixed=False)
+    with headrace.attention.compress(model, plan):
+        expected = generate(model, tokens)
+        streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60)
+        thread = threading.Thread(
+            target=generate, args=(model, tokens), kwargs={"streamer": streamer}
+        )
+        thread.start()
+        streamed = "".join(streamer)
+        thread.join(60)
+        assert streamed == tokenizer.decode(expected[0, tokens.shape[1] :])
+        embeddings = model.get_input_embeddings()(tokens)
+        by_embeddings = model.generate(
+            inputs_embeds=embeddings,
+            attention_mask=torch.ones_like(tokens),
+            max_new_tokens=6,
+            do_sample=False,
+        )
+        assert torch.equal(by_embeddings, expected[:, tokens.shape[1] :])
+        assert torch.equal(generate(model, tokens, prompt_lookup_num_tokens=3), expected)
+
+
+def test_a_longer_prompt_than_a_fixed_cache_holds_is_refused_at_once() -> None:
+    model = model_of("llama")
+    plan = plain_plan(model)
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan, max_tokens=20)
+        with pytest.raises(AttentionError, match="has room for 20 tokens, holds 0, and 23 more"):
+            generate(model, tokens_of(), cache=cache)
+        assert cache.get_seq_length() == 0
