@@ -37,6 +37,7 @@ from transformers import (
 
 import headrace.attention
 from headrace.attention import AttentionError, AttentionPlan, StorageFormat, layer_heads
+from headrace.attention.models import collecting
 from tests.attention.models import WORDS, model_of, plain_plan, shared_plan, with_bits
 
 TINY = {
@@ -438,3 +439,61 @@ def test_layers_may_have_different_numbers_of_heads() -> None:
         cache = headrace.attention.cache(model, plan)
         model(tokens_of(batch=2), cache=cache)
         assert cache.allocated_bytes == plan.cache_bytes(2, 23)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "tie",
+    [
+        lambda attention, first: setattr(attention, "k_proj", attention.q_proj),
+        lambda attention, first: setattr(attention, "v_proj", attention.k_proj),
+        lambda attention, first: setattr(attention, "q_proj", first.q_proj),
+        lambda attention, first: setattr(attention.k_proj, "weight", attention.q_proj.weight),
+    ],
+    ids=["keys are queries", "values are keys", "layers share queries", "weights are shared"],
+)
+def test_tied_projections_are_multiplied_in_whole(tie: Callable[[Any, Any], None]) -> None:
+    """Values that are keys had zeros for heads whose keys nothing reads; keys that are queries
+    ended in an error."""
+    model = copy.deepcopy(model_of("llama"))
+    for layer in model.model.layers:
+        tie(layer.self_attn, model.model.layers[0].self_attn)
+    plan = shared_plan(model, fixed=True)
+    tokens = tokens_of()
+    with headrace.attention.compress(model, plan):
+        alone = model(tokens).logits
+    assert not any("forward" in vars(module) for module in model.modules())
+    assert_close_to_shared(model, plan, tokens, alone)
+
+
+def assert_close_to_shared(
+    model: Any, plan: AttentionPlan, tokens: torch.Tensor, logits: torch.Tensor
+) -> None:
+    """Compare logits with those of heads that take their representatives' queries and keys."""
+
+    def attention(
+        module: Any, query: Any, key: Any, value: Any, mask: Any, **options: Any
+    ) -> tuple[torch.Tensor, None]:
+        del mask
+        rows = list(plan.layers[module.layer_idx].representatives or ())
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query[:, rows], key[:, rows], value, is_causal=True, scale=options["scaling"]
+        )
+        return out.transpose(1, 2), None
+
+    with collecting(model, attention):
+        torch.testing.assert_close(logits, model(tokens).logits, rtol=0, atol=2e-5)
+
+
+@torch.no_grad()
+def test_a_copy_of_a_compressed_model_generates_with_its_own_weights_or_not_at_all() -> None:
+    """Its `generate` was that of the model that it is a copy of."""
+    model = copy.deepcopy(model_of("llama"))
+    with headrace.attention.compress(model, plain_plan(model)):
+        twin = copy.deepcopy(model)
+        twin.get_input_embeddings().weight.mul_(-1)
+        expected = copy.deepcopy(model_of("llama"))
+        expected.get_input_embeddings().weight.mul_(-1)
+        assert torch.equal(generate(twin, tokens_of()), generate(expected, tokens_of()))
+    with pytest.raises(AttentionError, match=r"within headrace\.attention\.compress"):
+        generate(twin, tokens_of())

@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import MethodType
 from typing import Any
 
 import torch
@@ -61,15 +62,17 @@ def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> G
         yield
         return
 
-    @functools.wraps(generate)
-    def with_cache(*args: Any, **kwargs: Any) -> Any:
-        _check_generation(model, kwargs)
+    own = vars(model).get("generate")
+
+    @functools.wraps(getattr(generate, "__func__", generate))
+    def with_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_generation(self, kwargs)
         if not any(kwargs.get(name) is not None for name in _CACHE_NAMES):
             kwargs["cache"] = new_cache()
-        return generate(*args, **kwargs)
+        return type(self).generate(self, *args, **kwargs) if own is None else own(*args, **kwargs)
 
-    own = vars(model).get("generate")
-    model.generate = with_cache  # type: ignore[assignment]
+    # a method of the model, so that a copy of the model generates with its own weights
+    model.generate = MethodType(with_cache, model)  # type: ignore[assignment]
     try:
         yield
     finally:

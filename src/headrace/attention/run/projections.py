@@ -131,6 +131,8 @@ def _attention_modules(
         linears = [getattr(module, name, None) for name in (_QUERIES, _KEYS)]
         if index is None or not all(_is_plain(linear) for linear in linears):
             continue
+        if not _are_used_once(module, linears):
+            continue
         layer = plan.layers[index]
         sizes = [layer.heads.query_heads, layer.heads.key_value_heads]
         fits = all(
@@ -140,6 +142,12 @@ def _attention_modules(
         )
         if layer.clustered and fits:
             yield module, layer.heads
+
+
+def _are_used_once(module: nn.Module, linears: Sequence[Any]) -> bool:
+    """Return whether a module multiplies each by one name: values, too, need all rows of keys'."""
+    children = [child for _, child in module.named_modules(remove_duplicate=False)]
+    return all(sum(child is linear for child in children) == 1 for linear in linears)
 
 
 def _is_plain(linear: Any) -> bool:
