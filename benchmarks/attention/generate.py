@@ -25,7 +25,8 @@ from headrace.memory.measure.available import available_bytes
 BATCH, TOKENS = 4, 4096
 _UNFUSED = "unfused"
 _PROMPT = 8
-_ROUNDS, _REPEATS = 5, 4
+_ROUNDS, _QUICK_ROUNDS = 5, 3
+_REPEATS = 4
 _LAYER_BYTES = 1 << 30
 """Of a layer and its share of the vocabulary, its caches, and what the default one copies."""
 
@@ -44,7 +45,8 @@ def bars() -> dict[str, str]:
 def measure(report: Report, *, quick: bool) -> None:
     """Measure both models; fewer layers where memory for all is missing."""
     layers = 4 if quick else _affordable_layers()
-    one_thread(lambda: _measure(report, layers))
+    rounds = _QUICK_ROUNDS if quick else _ROUNDS
+    one_thread(lambda: _measure(report, layers, rounds))
     report.note(
         f"generate: {layers} of 16 layers of 2,048 and as large a share of the vocabulary of "
         f"128,256, random weights in bfloat16 of which heads are copies, {BATCH} requests of "
@@ -60,9 +62,9 @@ def _affordable_layers() -> int:
     return next((layers for layers in (16, 8) if layers <= fitting), 4)
 
 
-def _measure(report: Report, layers: int) -> None:
+def _measure(report: Report, layers: int, rounds: int) -> None:
     for key_value_heads, suffix in ((32, ""), (8, "-gqa")):
-        compared = _compared(layers, key_value_heads)
+        compared = _compared(layers, key_value_heads, rounds)
         seconds = compared.seconds
         for name, figure in seconds.items():
             report.row(
@@ -106,7 +108,7 @@ class _Compared:
         return (self.over_full[name] - 1) / (bounds[name] - 1)
 
 
-def _compared(layers: int, key_value_heads: int) -> _Compared:
+def _compared(layers: int, key_value_heads: int, rounds: int) -> _Compared:
     """Return the times of steps by cache, after the comparison of their logits."""
     model = decoder(layers, key_value_heads)
     compressed = plans(model)
@@ -121,7 +123,7 @@ def _compared(layers: int, key_value_heads: int) -> _Compared:
     check_close("8 bits of clusters", logits["int8 clusters"], logits["full"], 5e-2)
     seconds: dict[str, list[float]] = {name: [] for name in steps.names}
     rates: list[tuple[float, float]] = []
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         for name in steps.names:
             # Transformers' caches, several times as long, once.
             if name not in compressed:

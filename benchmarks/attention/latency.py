@@ -27,7 +27,7 @@ def bars() -> dict[str, str]:
 def measure(report: Report, *, quick: bool) -> None:
     """Measure a decoder of 32 heads by every cache, one thread."""
     layers = 4 if quick else 16
-    one_thread(lambda: _measure(report, layers, (256, 1024) if quick else _TOKENS))
+    one_thread(lambda: _measure(report, layers, (256, 512) if quick else _TOKENS))
     report.note(
         f"latency: one request, {layers} layers of 2,048, 12 of 32 heads represent; processor time "
         "of one thread; the first token includes the clustering of heads"
