@@ -39,7 +39,7 @@ from headrace.compression.profile import (
     GradientBucket,
     ModelTensor,
 )
-from headrace.embeddings import EmbeddingProfile, RowTransfers, TableAccesses
+from headrace.embeddings import EmbeddingProfile, RowTransfers, Synchronisation, TableAccesses
 from headrace.errors import TopologyError
 from headrace.index.configuration import Configuration
 from headrace.index.measure.survey import survey_trace
@@ -266,13 +266,13 @@ def attention_plan(number: Number) -> AttentionPlan:
 
 
 def embedding_profile(number: Number) -> EmbeddingProfile:
-    names = RowTransfers.__dataclass_fields__
+    transfers = RowTransfers(rows=number(1), critical_rows=number(0))
     return EmbeddingProfile(
         batch=4,
         batches=9,
         trainers=2,
         reuse=np.array([number(1), number(0), number(1)]),
-        transfers=RowTransfers(**{name: number(1) for name in names}),
+        transfers=dict.fromkeys(Synchronisation, transfers),
         tables=(TableAccesses(accesses=9, rows=3, rows_once=1, top_accesses=5),) * 2,
         counted=36,
     )

@@ -24,7 +24,7 @@ DIGESTS = {
     "attention-profile": "ab901e6090680d3de33755dca2b41c3bdc4a6f37f33fa2a1de54be92ff668914",
     "compression-plan": "de678f51ad222160738a409e60f03fb85b18c5142f98cb0e9fea4a3512bb3006",
     "compression-profile": "286e84317906cf6a179379df7a62f52cf70f367d2f0b262f5a5202ba9d8b63b9",
-    "embedding-profile": "37a48ce5856eb5442bd1f22b5ec7489a87e4e99a4ec21dd439ed601f9d87bc5e",
+    "embedding-profile": "bf018c993b291918b7d1f975a23be6d15d363fce08b1d3868fcd483eb1b52710",
     "hardware-probes": "b00a46100bc28c5dbf3d68467771e2d3c2635d43d80da0a0cc8401fa185d1e5a",
     "index-plan": "73dc90a77fee61bcac70554b52266cd28f0cb05ebc0631663fb1e39e92e11fe2",
     "index-profile": "e380246fc027a321c1c54008f3adcba70cf6e8eb2108e3d7731179048f0d952e",

@@ -199,6 +199,7 @@ PUBLIC = {
         "Examples",
         "Rejects",
         "RowTransfers",
+        "Synchronisation",
         "TableAccesses",
     },
     "headrace.index": {

@@ -9,7 +9,12 @@ if TYPE_CHECKING:
     from headrace.embeddings.data.criteo import CriteoFormat, DenseScale
     from headrace.embeddings.data.examples import Examples
     from headrace.embeddings.data.rejects import Rejects
-    from headrace.embeddings.profile import EmbeddingProfile, RowTransfers, TableAccesses
+    from headrace.embeddings.profile import (
+        EmbeddingProfile,
+        RowTransfers,
+        Synchronisation,
+        TableAccesses,
+    )
 
 __all__ = [
     "CriteoFormat",
@@ -20,6 +25,7 @@ __all__ = [
     "Examples",
     "Rejects",
     "RowTransfers",
+    "Synchronisation",
     "TableAccesses",
 ]
 
@@ -30,6 +36,7 @@ _MODULES = {
     "Examples": "data.examples",
     "Rejects": "data.rejects",
     "RowTransfers": "profile",
+    "Synchronisation": "profile",
     "TableAccesses": "profile",
 }
 __getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)

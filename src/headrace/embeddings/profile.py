@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -20,31 +21,36 @@ _TABLE_COLUMNS = ("accesses", "rows", "rows_once", "top_accesses")
 
 
 @offered_by("headrace.embeddings")
+class Synchronisation(Enum):
+    """Exchange of rows and their gradients between trainers.
+
+    POOLED is an all-to-all of pooled rows, forward and backward: one for each table and example
+    that another trainer computes. DISTINCT is an all-to-all of each trainer's distinct rows,
+    forward and backward. REPLICATED is a ring that reduces the gradients of all rows of the batch.
+    LRPP is a ring over the rows that several trainers use (BagPipe, 5.2.3). TARGETED goes from the
+    trainers that used a row to the one that updates it, and on to those that use it next.
+    """
+
+    POOLED = "pooled"
+    DISTINCT = "distinct"
+    REPLICATED = "replicated"
+    LRPP = "lrpp"
+    TARGETED = "targeted"
+
+
+@offered_by("headrace.embeddings")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTransfers:
     """Rows that cross the network in one step, the mean over steps, of all trainers together.
 
-    A row here is a gradient, or a value with its optimizer's state.
-
     Attributes
     ----------
-    pooled : of an all-to-all of pooled rows, forward and backward: one for each table and example
-        that another trainer computes.
-    distinct : of an all-to-all of each trainer's distinct rows, forward and backward.
-    replicated : of a ring that reduces the gradients of all rows of the batch.
-    lrpp, lrpp_next : of a ring over the rows that several trainers use (BagPipe, 5.2.3); those that
-        the next batch uses, which the step waits for.
-    targeted, targeted_next : from the trainers that used a row to the one that updates it, and from
-        there to those that use it next; those that the next batch uses.
+    rows : gradients of rows, or rows with their optimizer's state.
+    critical_rows : those that the next step needs: others can move while it computes.
     """
 
-    pooled: float
-    distinct: float
-    replicated: float
-    lrpp: float
-    lrpp_next: float
-    targeted: float
-    targeted_next: float
+    rows: float
+    critical_rows: float
 
     def __post_init__(self) -> None:
         fields.conform(self, EmbeddingError)
@@ -83,7 +89,7 @@ class EmbeddingProfile(ArtifactValue):
     trainers : that share each batch.
     reuse : [lookahead]: distinct rows of a batch whose next use is so many batches later, the mean;
         at 0 those without a next use within the lookahead.
-    transfers : rows that cross the network in a step, at this lookahead.
+    transfers : of every synchronisation, at this lookahead.
     tables : accesses of each table, of the first `counted` examples.
     """
 
@@ -95,7 +101,7 @@ class EmbeddingProfile(ArtifactValue):
     batches: int
     trainers: int
     reuse: NDArray[np.float64]
-    transfers: RowTransfers
+    transfers: Mapping[Synchronisation, RowTransfers]
     tables: tuple[TableAccesses, ...]
     counted: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -109,6 +115,8 @@ class EmbeddingProfile(ArtifactValue):
             )
         if not self.tables:
             raise EmbeddingError("tables are none, needs one or more")
+        if {*self.transfers} != {*Synchronisation}:
+            raise EmbeddingError("transfers need those of every synchronisation")
 
     @property
     def lookahead(self) -> int:
@@ -151,7 +159,8 @@ class EmbeddingProfile(ArtifactValue):
             "trainers": self.trainers,
             "counted": self.counted,
             "transfers": {
-                name: getattr(self.transfers, name) for name in RowTransfers.__dataclass_fields__
+                name.value: {"rows": transfers.rows, "critical_rows": transfers.critical_rows}
+                for name, transfers in self.transfers.items()
             },
         }
         tables = {
@@ -164,7 +173,6 @@ class EmbeddingProfile(ArtifactValue):
     def from_artifact(cls, artifact: Artifact, source: str) -> "EmbeddingProfile":
         """Rebuild the profile; errors begin with `source`."""
         head = Field(artifact.head, source, ArtifactError)
-        transfers = head.at("transfers")
         columns = artifact.numbers("tables", _TABLE_COLUMNS, source)
         try:
             return cls(
@@ -172,12 +180,10 @@ class EmbeddingProfile(ArtifactValue):
                 batches=head.at("batches").integer(1, _MOST),
                 trainers=head.at("trainers").integer(1, _MOST),
                 reuse=artifact.numbers("reuse", ("rows",), source)["rows"],
-                transfers=RowTransfers(
-                    **{
-                        name: transfers.at(name).read(fields.number)
-                        for name in RowTransfers.__dataclass_fields__
-                    }
-                ),
+                transfers={
+                    name: _transfers(head.at("transfers").at(name.value))
+                    for name in Synchronisation
+                },
                 tables=tuple(
                     TableAccesses(**dict(zip(_TABLE_COLUMNS, map(int, row), strict=True)))
                     for row in zip(*(columns[name] for name in _TABLE_COLUMNS), strict=True)
@@ -187,3 +193,10 @@ class EmbeddingProfile(ArtifactValue):
             )
         except (EmbeddingError, ValueError) as error:
             raise ArtifactError(f"{source}: {error}") from error
+
+
+def _transfers(node: Field) -> RowTransfers:
+    return RowTransfers(
+        rows=node.at("rows").read(fields.number),
+        critical_rows=node.at("critical_rows").read(fields.number),
+    )

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
-from headrace.embeddings import EmbeddingProfile
+from headrace.embeddings import EmbeddingProfile, Synchronisation
 
 RUN = CliRunner()
 
@@ -40,7 +40,7 @@ def test_measured_clicks_are_shown_and_drawn(
     assert (loaded.batches, loaded.batch, loaded.lookahead) == (20, 100, 10)
     shown = invoke("show", profile)
     for text in (output, shown):
-        assert f"{loaded.transfers.targeted_next:,.0f}" in text
+        assert f"{loaded.transfers[Synchronisation.TARGETED].critical_rows:,.0f}" in text
         assert f"{loaded.fetched(5):,.0f}" in text
     invoke("verify", profile, code=1)
     page = tmp_path / "profile.html"

@@ -3,6 +3,7 @@
 import gzip
 import math
 import re
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from headrace.embeddings import CriteoFormat, DenseScale, EmbeddingError, ExampleError, Rejects
 from headrace.embeddings.data import criteo
 from headrace.embeddings.data.criteo import HASHES, MISSING, read_criteo
-from headrace.embeddings.data.examples import Examples, batches, joined
+from headrace.embeddings.data.examples import Examples, concatenated, in_batches
 from headrace.embeddings.data.generate import ClickSource, Skew
 
 LINE = "\t".join(["1", *map(str, range(13)), *(f"{k:08x}" for k in range(26))])
@@ -25,7 +26,7 @@ def generated(examples: int) -> bytes:
 def read(
     path: Path, layout: CriteoFormat | None = None, rejects: Rejects | None = None
 ) -> Examples:
-    return joined(list(read_criteo([path], layout or CriteoFormat(), rejects)))
+    return concatenated(list(read_criteo([path], layout or CriteoFormat(), rejects)))
 
 
 def file(tmp_path: Path, *lines: str) -> Path:
@@ -139,7 +140,7 @@ def test_rejected_lines_are_written_with_their_numbers(
     lines = [LINE] * 40
     lines[17], lines[3], lines[31] = "what is this", LINE.replace("00000003", "nothing"), ""
     path, report = file(tmp_path, *lines), tmp_path / "rejects.tsv"
-    with Rejects(report, most_share=0.1) as rejects:
+    with closing(Rejects(report, most_share=0.1)) as rejects:
         examples = read(path, rejects=rejects)
     assert (len(examples), rejects.lines, rejects.rejected) == (37, 40, 3)
     rows = [line.split("\t", 3) for line in report.read_text().splitlines()]
@@ -170,4 +171,4 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(ExampleError, match=r"cut\.gz: cannot be read"):
         read(tmp_path / "cut.gz")
     (tmp_path / "empty").touch()
-    assert list(batches(read_criteo([tmp_path / "empty"], CriteoFormat()), 4)) == []
+    assert list(in_batches(read_criteo([tmp_path / "empty"], CriteoFormat()), 4)) == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace import _native
-from headrace.embeddings import EmbeddingError, EmbeddingProfile, Examples
+from headrace.embeddings import EmbeddingError, EmbeddingProfile, Examples, Synchronisation
 from headrace.embeddings.measure.accesses import measure_accesses
 
 TRAINERS = 3
@@ -52,7 +52,7 @@ def test_reuse_and_transfers_are_those_of_the_batches(count: int, lookahead: int
     assert profile.lookahead == lookahead
     users = [uses(batch) for batch in batches]
     reuse = np.zeros(lookahead)
-    distinct = rows = lrpp = lrpp_next = targeted = 0
+    distinct = rows = lrpp = lrpp_next = targeted = targeted_next = 0
     for x in range(decided):
         for row, trainers in users[x].items():
             window = [users[y].get(row, set()) for y in range(x + 1, x + lookahead)]
@@ -64,16 +64,24 @@ def test_reuse_and_transfers_are_those_of_the_batches(count: int, lookahead: int
             lrpp += shared
             lrpp_next += shared and gap == 1
             later = window[gap - 1] if gap else set[int]()
-            targeted += len(trainers) - 1 + len(later) - bool(trainers & later)
+            moved = len(trainers) - 1 + len(later) - bool(trainers & later)
+            targeted += moved
+            targeted_next += moved * (gap == 1)
     transfers = profile.transfers
+    for name in (Synchronisation.POOLED, Synchronisation.DISTINCT, Synchronisation.REPLICATED):
+        assert transfers[name].critical_rows == transfers[name].rows
     assert profile.reuse == pytest.approx(reuse / decided)
-    assert transfers.distinct == pytest.approx(distinct * 2 * 2 / 3 / decided)
-    assert transfers.replicated == pytest.approx(4 * rows / decided)
-    assert transfers.pooled == pytest.approx(2 * 2 / 3 * SIZE * 2)
-    assert transfers.targeted == pytest.approx(targeted / decided)
+    assert transfers[Synchronisation.DISTINCT].rows == pytest.approx(distinct * 2 * 2 / 3 / decided)
+    assert transfers[Synchronisation.REPLICATED].rows == pytest.approx(4 * rows / decided)
+    assert transfers[Synchronisation.POOLED].rows == pytest.approx(2 * 2 / 3 * SIZE * 2)
+    assert transfers[Synchronisation.TARGETED].rows == pytest.approx(targeted / decided)
+    critical = transfers[Synchronisation.TARGETED].critical_rows
+    assert critical == pytest.approx(targeted_next / decided)
     if not cut:  # else these decisions look as far as the last batch
-        assert transfers.lrpp == pytest.approx(4 * lrpp / decided)
-        assert transfers.lrpp_next == pytest.approx(4 * lrpp_next / decided)
+        assert transfers[Synchronisation.LRPP].rows == pytest.approx(4 * lrpp / decided)
+        assert transfers[Synchronisation.LRPP].critical_rows == pytest.approx(
+            4 * lrpp_next / decided
+        )
 
 
 def test_fetches_and_the_cache_follow_from_reuse() -> None:

@@ -1,5 +1,6 @@
 """``headrace embeddings measure``: which rows batches access, and what each design moves."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +32,7 @@ def access_command(
     """Measure how often and how soon again batches access embedding rows."""
     from headrace.embeddings.cli.show import access_tables
     from headrace.embeddings.data.criteo import CriteoFormat, read_criteo
-    from headrace.embeddings.data.examples import batches as batches_of
+    from headrace.embeddings.data.examples import in_batches
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.measure.accesses import measure_accesses
 
@@ -39,10 +40,10 @@ def access_command(
     layout = CriteoFormat(labelled=not unlabelled)
     with (
         progress(terminal(stderr=True), visible=True) as report,
-        Rejects(rejects, most_rejected) as rejected,
+        closing(Rejects(rejects, most_rejected)) as rejected,
     ):
         profile = measure_accesses(
-            batches_of(read_criteo(data, layout, rejected), examples),
+            in_batches(read_criteo(data, layout, rejected), examples),
             trainers=trainers,
             lookahead=lookahead,
             most_batches=2 * lookahead if batches is None else batches,

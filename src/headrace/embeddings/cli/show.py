@@ -5,10 +5,18 @@ from collections.abc import Iterable, Sequence
 from rich.console import RenderableType
 
 from headrace.cli.tables import facts, rows
-from headrace.embeddings.profile import EmbeddingProfile
+from headrace.embeddings.profile import EmbeddingProfile, Synchronisation
 
-TRANSFER_COLUMNS = ("design", "rows", "before the next step")
+TRANSFER_COLUMNS = ("synchronisation", "rows", "before the next step")
+LOOKAHEAD_COLUMNS = ("batches", "fetched a step", "of the distinct rows", "rows in the cache")
 TABLE_COLUMNS = ("table", "rows", "accessed once", "accesses of the top 1%")
+_SYNCHRONISATIONS = {
+    Synchronisation.POOLED: "all-to-all of pooled rows",
+    Synchronisation.DISTINCT: "all-to-all of distinct rows",
+    Synchronisation.REPLICATED: "replicated caches",
+    Synchronisation.LRPP: "LRPP caches",
+    Synchronisation.TARGETED: "targeted",
+}
 _LOOKAHEADS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -23,45 +31,33 @@ def access_tables(profile: EmbeddingProfile, everything: bool) -> Iterable[Rende
         },
         everything=everything,
     )
-    yield from rows(
-        "rows between trainers a step",
-        TRANSFER_COLUMNS,
-        transfer_cells(profile),
-        everything=everything,
-    )
-    yield from rows(
-        "lookahead",
-        ("batches", "fetched a step", "of the distinct rows", "rows in the cache"),
-        [
-            (
-                str(lookahead),
-                f"{profile.fetched(lookahead):,.0f}",
-                f"{profile.fetched(lookahead) / profile.rows:z.0%}",
-                f"{profile.resident(lookahead):,.0f}",
-            )
-            for lookahead in lookaheads(profile)
-        ],
-        everything=everything,
-    )
-    yield from rows(
-        f"tables, of {profile.counted} examples",
-        TABLE_COLUMNS,
-        table_cells(profile),
-        everything=everything,
-    )
+    for title, columns, cells in (
+        ("rows between trainers a step", TRANSFER_COLUMNS, transfer_cells(profile)),
+        ("lookahead", LOOKAHEAD_COLUMNS, lookahead_cells(profile)),
+        (f"tables, of {profile.counted} examples", TABLE_COLUMNS, table_cells(profile)),
+    ):
+        yield from rows(title, columns, cells, everything=everything)
 
 
 def transfer_cells(profile: EmbeddingProfile) -> Sequence[tuple[str, str, str]]:
-    """Return a row of cells for each design: name, rows in all, rows that a step waits for."""
-    transfers = profile.transfers
-    designs = {
-        "all-to-all of pooled rows": (transfers.pooled, transfers.pooled),
-        "all-to-all of distinct rows": (transfers.distinct, transfers.distinct),
-        "replicated caches": (transfers.replicated, transfers.replicated),
-        "LRPP caches": (transfers.lrpp, transfers.lrpp_next),
-        "targeted": (transfers.targeted, transfers.targeted_next),
-    }
-    return [(name, f"{total:,.0f}", f"{next_:,.0f}") for name, (total, next_) in designs.items()]
+    """Return a row of cells for each synchronisation: name, rows in all, critical ones."""
+    return [
+        (_SYNCHRONISATIONS[name], f"{transfers.rows:,.0f}", f"{transfers.critical_rows:,.0f}")
+        for name, transfers in profile.transfers.items()
+    ]
+
+
+def lookahead_cells(profile: EmbeddingProfile) -> Sequence[tuple[str, ...]]:
+    """Return a row of cells for each lookahead: batches, rows fetched and cached."""
+    return [
+        (
+            str(lookahead),
+            f"{profile.fetched(lookahead):,.0f}",
+            f"{profile.fetched(lookahead) / profile.rows:z.0%}",
+            f"{profile.resident(lookahead):,.0f}",
+        )
+        for lookahead in lookaheads(profile)
+    ]
 
 
 def table_cells(profile: EmbeddingProfile) -> Sequence[tuple[str, str, str, str]]:

@@ -93,7 +93,7 @@ def share_ends(examples: int, parts: int) -> NDArray[np.int64]:
     return -(-examples * np.arange(1, parts + 1) // parts)
 
 
-def joined(parts: Sequence[Examples]) -> Examples:
+def concatenated(parts: Sequence[Examples]) -> Examples:
     """Return several parts' examples as one; the parts have the same tables, and labels or none."""
     if len(parts) == 1:
         return parts[0]
@@ -119,7 +119,7 @@ def joined(parts: Sequence[Examples]) -> Examples:
     )
 
 
-def batches(parts: Iterable[Examples], size: int) -> Iterator[Examples]:
+def in_batches(parts: Iterable[Examples], size: int) -> Iterator[Examples]:
     """Yield batches of `size` examples, in order; the last one may be shorter.
 
     Raises
@@ -135,10 +135,10 @@ def batches(parts: Iterable[Examples], size: int) -> Iterator[Examples]:
         count += len(part)
         if count < size:
             continue
-        examples = joined(pending)
+        examples = concatenated(pending)
         full = count - count % size
         for start in range(0, full, size):
             yield examples[start : start + size]
         pending, count = [examples[full:]], count - full
     if count:
-        yield joined(pending)
+        yield concatenated(pending)

@@ -1,8 +1,7 @@
 """Lines that are no examples: counted, written down, and too many of them an error."""
 
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from headrace.embeddings.errors import ExampleError
 from headrace.facades import offered_by
@@ -35,15 +34,8 @@ class Rejects:
         self._first_problem = ""
         self._file = None if path is None else _opened(Path(path))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 

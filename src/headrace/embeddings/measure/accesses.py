@@ -1,7 +1,6 @@
 """Accesses of embedding rows by the batches of a job: reuse, transfers, frequency of rows."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -10,15 +9,18 @@ from numpy.typing import NDArray
 from headrace import _native
 from headrace.embeddings.data.examples import Examples
 from headrace.embeddings.errors import EmbeddingError
-from headrace.embeddings.profile import EmbeddingProfile, RowTransfers, TableAccesses
+from headrace.embeddings.profile import (
+    EmbeddingProfile,
+    RowTransfers,
+    Synchronisation,
+    TableAccesses,
+)
 
 _MOST_SLOTS = (1 << 32) - 1
 """No row is evicted for want of room while accesses are measured."""
 
 _COUNTED = 1 << 18
 """Examples whose accesses are counted row by row: their ids stay in memory."""
-
-Progress = Callable[[str, float], None]
 
 
 def measure_accesses(
@@ -27,7 +29,7 @@ def measure_accesses(
     trainers: int,
     lookahead: int,
     most_batches: int,
-    progress: Progress = lambda _activity, _share: None,
+    progress: Callable[[str, float], None] = lambda _activity, _share: None,
 ) -> EmbeddingProfile:
     """Measure the accesses of a job's first batches.
 
@@ -102,6 +104,7 @@ class _StepCounts:
     Attributes
     ----------
     reuse : [lookahead]: rows by the batches to their next use; 0: none within the lookahead.
+    transfers : [synchronisation, 2]: `RowTransfers`, in the order of `Synchronisation`.
     """
 
     def __init__(
@@ -116,14 +119,16 @@ class _StepCounts:
         targeted = _ones(users & others) + _ones(next_users & others)
         shared, again = decision.shared == 1, gap == 1
         ring, remote = 2.0 * (trainers - 1), 2.0 * (trainers - 1) / trainers
-        self.transfers = RowTransfers(
-            pooled=remote * vectors,
-            distinct=remote * float(_ones(users).sum()),
-            replicated=ring * len(users),
-            lrpp=ring * float(shared.sum()),
-            lrpp_next=ring * float((shared & again).sum()),
-            targeted=float(targeted.sum()),
-            targeted_next=float(targeted[again].sum()),
+        pooled, distinct = remote * vectors, remote * _ones(users).sum()
+        replicated = ring * len(users)
+        self.transfers = np.array(
+            [
+                [pooled, pooled],
+                [distinct, distinct],
+                [replicated, replicated],
+                [ring * shared.sum(), ring * (shared & again).sum()],
+                [targeted.sum(), targeted[again].sum()],
+            ]
         )
 
 
@@ -131,13 +136,15 @@ def _ones(bits: NDArray[np.uint32]) -> NDArray[np.int64]:
     return np.bitwise_count(bits).astype(np.int64)
 
 
-def _mean_transfers(steps: list[RowTransfers]) -> RowTransfers:
-    return RowTransfers(
-        **{
-            column.name: float(np.mean([getattr(step, column.name) for step in steps]))
-            for column in fields(RowTransfers)
-        }
-    )
+def _mean_transfers(
+    steps: Sequence[NDArray[np.float64]],
+) -> dict[Synchronisation, RowTransfers]:
+    return {
+        name: RowTransfers(rows=rows, critical_rows=critical)
+        for name, (rows, critical) in zip(
+            Synchronisation, np.mean(steps, axis=0).tolist(), strict=True
+        )
+    }
 
 
 def _tables(sample: list[Examples]) -> tuple[TableAccesses, ...]:
