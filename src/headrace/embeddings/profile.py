@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from headrace.facades import offered_by
 from headrace.fields import Field
 
 _MOST = 1 << 40
-_TABLE_COLUMNS = ("accesses", "rows", "rows_once", "top_accesses")
+_COUNTS = ("batch", "batches", "trainers", "counted")
 
 
 @offered_by("headrace.embeddings")
@@ -39,8 +39,7 @@ class Synchronisation(Enum):
 
 
 @offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowTransfers:
+class RowTransfers(NamedTuple):
     """Rows that cross the network in one step, the mean over steps, of all trainers together.
 
     Attributes
@@ -52,13 +51,9 @@ class RowTransfers:
     rows: float
     critical_rows: float
 
-    def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
-
 
 @offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableAccesses:
+class TableAccesses(NamedTuple):
     """Accesses of one table's rows, in the examples that were counted.
 
     Attributes
@@ -72,9 +67,6 @@ class TableAccesses:
     rows: int
     rows_once: int
     top_accesses: int
-
-    def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
 
 
 @offered_by("headrace.embeddings")
@@ -97,11 +89,11 @@ class EmbeddingProfile(ArtifactValue):
     SCHEMA = 1
     REMEDY = "make one with headrace embeddings measure"
 
+    reuse: NDArray[np.float64]
     batch: int
     batches: int
-    trainers: int
-    reuse: NDArray[np.float64]
     transfers: Mapping[Synchronisation, RowTransfers]
+    trainers: int
     tables: tuple[TableAccesses, ...]
     counted: int
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -147,25 +139,21 @@ class EmbeddingProfile(ArtifactValue):
     def description(self) -> str:
         """Batches, and the distinct rows of one."""
         return (
-            f"{self.batches} batches of {self.batch} examples, {len(self.tables)} tables, "
-            f"{self.rows:,.0f} distinct rows a batch"
+            f"{self.rows:,.0f} rows in a batch of {self.batch} examples, {len(self.tables)} tables"
         )
 
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         """Return the head, and the tables of reuse and of tables' accesses."""
         head = {
-            "batch": self.batch,
-            "batches": self.batches,
-            "trainers": self.trainers,
-            "counted": self.counted,
+            **{name: getattr(self, name) for name in _COUNTS},
             "transfers": {
-                name.value: {"rows": transfers.rows, "critical_rows": transfers.critical_rows}
+                name.value: {column: float(rows) for column, rows in transfers._asdict().items()}
                 for name, transfers in self.transfers.items()
             },
         }
         tables = {
             name: np.array([getattr(table, name) for table in self.tables], np.int64)
-            for name in _TABLE_COLUMNS
+            for name in TableAccesses._fields
         }
         return head, {"reuse": {"rows": self.reuse}, "tables": tables}
 
@@ -173,25 +161,21 @@ class EmbeddingProfile(ArtifactValue):
     def from_artifact(cls, artifact: Artifact, source: str) -> "EmbeddingProfile":
         """Rebuild the profile; errors begin with `source`."""
         head = Field(artifact.head, source, ArtifactError)
-        columns = artifact.numbers("tables", _TABLE_COLUMNS, source)
+        columns = artifact.numbers("tables", TableAccesses._fields, source)
+        rows = zip(*(columns[name] for name in TableAccesses._fields), strict=True)
+        transfers = {
+            name: _transfers(head.at("transfers").at(name.value)) for name in Synchronisation
+        }
+        counts = {name: head.at(name).integer(1, _MOST) for name in _COUNTS}
         try:
             return cls(
-                batch=head.at("batch").integer(1, _MOST),
-                batches=head.at("batches").integer(1, _MOST),
-                trainers=head.at("trainers").integer(1, _MOST),
+                **counts,
+                transfers=transfers,
+                tables=tuple(TableAccesses(*map(int, row)) for row in rows),
                 reuse=artifact.numbers("reuse", ("rows",), source)["rows"],
-                transfers={
-                    name: _transfers(head.at("transfers").at(name.value))
-                    for name in Synchronisation
-                },
-                tables=tuple(
-                    TableAccesses(**dict(zip(_TABLE_COLUMNS, map(int, row), strict=True)))
-                    for row in zip(*(columns[name] for name in _TABLE_COLUMNS), strict=True)
-                ),
-                counted=head.at("counted").integer(1, _MOST),
                 provenance=artifact.provenance,
             )
-        except (EmbeddingError, ValueError) as error:
+        except EmbeddingError as error:
             raise ArtifactError(f"{source}: {error}") from error
 
 

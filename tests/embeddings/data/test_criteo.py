@@ -12,7 +12,7 @@ import pytest
 from headrace.embeddings import CriteoFormat, DenseScale, EmbeddingError, ExampleError, Rejects
 from headrace.embeddings.data import criteo
 from headrace.embeddings.data.criteo import HASHES, MISSING, read_criteo
-from headrace.embeddings.data.examples import Examples, concatenated, in_batches
+from headrace.embeddings.data.examples import Examples, in_batches, merged_examples
 from headrace.embeddings.data.generate import ClickSource, Skew
 
 LINE = "\t".join(["1", *map(str, range(13)), *(f"{k:08x}" for k in range(26))])
@@ -26,7 +26,7 @@ def generated(examples: int) -> bytes:
 def read(
     path: Path, layout: CriteoFormat | None = None, rejects: Rejects | None = None
 ) -> Examples:
-    return concatenated(list(read_criteo([path], layout or CriteoFormat(), rejects)))
+    return merged_examples(list(read_criteo([path], layout or CriteoFormat(), rejects)))
 
 
 def file(tmp_path: Path, *lines: str) -> Path:

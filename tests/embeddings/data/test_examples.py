@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.embeddings import EmbeddingError, Examples
-from headrace.embeddings.data.examples import concatenated, in_batches, share_ends
+from headrace.embeddings.data.examples import in_batches, merged_examples, share_ends
 
 
 def examples(count: int, seed: int = 0, labelled: bool = True) -> Examples:
@@ -30,11 +30,11 @@ def bags(part: Examples) -> list[list[int]]:
 @pytest.mark.parametrize("size", [1, 7, 10, 40])
 def test_batches_are_the_examples_in_their_order(size: int, labelled: bool) -> None:
     parts = [examples(count, seed, labelled) for seed, count in enumerate((3, 0, 15, 1, 19))]
-    every = concatenated(parts)
+    every = merged_examples(parts)
     cut = list(in_batches(iter(parts), size))
     assert [len(batch) for batch in cut[:-1]] == [size] * (38 // size - (38 % size == 0))
-    assert (concatenated(cut).dense == every.dense).all()
-    assert (concatenated(cut).ids[0] == every.ids[0]).all()
+    assert (merged_examples(cut).dense == every.dense).all()
+    assert (merged_examples(cut).ids[0] == every.ids[0]).all()
     assert [bag for batch in cut for bag in bags(batch)] == bags(every)
     assert (every.labels is None) == (cut[0].labels is None)
 
@@ -55,7 +55,7 @@ def test_tables_of_single_ids_join_those_of_several() -> None:
         ids=(np.arange(2), np.array([5, 6])),
         lengths=(None, None),
     )
-    assert bags(concatenated([examples(3, labelled=False), single]))[-2:] == [[5], [6]]
+    assert bags(merged_examples([examples(3, labelled=False), single]))[-2:] == [[5], [6]]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 20])

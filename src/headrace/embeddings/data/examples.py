@@ -93,7 +93,7 @@ def share_ends(examples: int, parts: int) -> NDArray[np.int64]:
     return -(-examples * np.arange(1, parts + 1) // parts)
 
 
-def concatenated(parts: Sequence[Examples]) -> Examples:
+def merged_examples(parts: Sequence[Examples]) -> Examples:
     """Return several parts' examples as one; the parts have the same tables, and labels or none."""
     if len(parts) == 1:
         return parts[0]
@@ -135,10 +135,10 @@ def in_batches(parts: Iterable[Examples], size: int) -> Iterator[Examples]:
         count += len(part)
         if count < size:
             continue
-        examples = concatenated(pending)
+        examples = merged_examples(pending)
         full = count - count % size
         for start in range(0, full, size):
             yield examples[start : start + size]
         pending, count = [examples[full:]], count - full
     if count:
-        yield concatenated(pending)
+        yield merged_examples(pending)
