@@ -76,7 +76,7 @@ def _cell(
     membership, full = mixed_membership(batch, HEADS, CLUSTERS), HeadMembership.full(batch, HEADS)
     shared = stored_keys(keys, membership)
     int8 = (StorageFormat.INT8, StorageFormat.INT8)
-    own = pages.empty(values.shape, dtype, values.device).copy_(values)
+    own = pages.allocated(values.shape, dtype, values.device).copy_(values)
     calls = {
         "sdpa": lambda: functional.scaled_dot_product_attention(query, keys, values, scale=SCALE),
         "full": attending(query, store_of(keys, values), full),

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from headrace.attention.errors import AttentionError, CapacityError
-from headrace.attention.plan.formats import LayerHeads, StorageFormat
-from headrace.attention.plan.plan import AttentionPlan, FrontierPoint, LayerPlan, ModelWeights
+from headrace.attention.plan.formats import LayerHeads, ModelWeights, StorageFormat
+from headrace.attention.plan.plan import AttentionPlan, FrontierPoint, LayerPlan
 from headrace.extras import require
 from headrace.facades import deferred_names
 

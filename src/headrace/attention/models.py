@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from headrace.attention.errors import AttentionError
-from headrace.attention.plan.formats import LayerHeads
-from headrace.attention.plan.plan import AttentionPlan, ModelWeights
+from headrace.attention.plan.formats import LayerHeads, ModelWeights
+from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.transformers import ALL_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 _COLLECTING = "headrace_collecting"
@@ -260,7 +260,7 @@ def plain_numbers(weight: Tensor) -> Tensor:
 
 
 def model_weights(model: nn.Module) -> ModelWeights:
-    """Return what every step of decoding reads of a model's weights.
+    """Return the weights that every step of decoding reads.
 
     Embeddings are left out, unless they are the output's weights, too.
     """

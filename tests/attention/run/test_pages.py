@@ -29,7 +29,7 @@ def flags_of(address: int) -> set[str]:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("count", [3, 1_048_575, 3_000_001])
 def test_storage_has_the_bytes_of_the_numbers(dtype: torch.dtype, count: int) -> None:
-    tensor = pages.empty((count, 2), dtype, CPU)
+    tensor = pages.allocated((count, 2), dtype, CPU)
     assert tensor.shape == (count, 2)
     assert tensor.dtype == dtype
     assert tensor.untyped_storage().nbytes() == 2 * count * dtype.itemsize
@@ -39,7 +39,7 @@ def test_storage_has_the_bytes_of_the_numbers(dtype: torch.dtype, count: int) ->
 
 @pytest.mark.skipif(not SETTING.exists(), reason="the kernel has no large pages")
 def test_large_tensors_alone_ask_for_large_pages() -> None:
-    large = pages.empty((5 << 20,), torch.int8, CPU)
+    large = pages.allocated((5 << 20,), torch.int8, CPU)
     assert large.data_ptr() % (2 << 20) == 0
     assert "hg" in flags_of(large.data_ptr())
     assert "hg" in flags_of(large.data_ptr() + (4 << 20) - 1)
@@ -47,7 +47,7 @@ def test_large_tensors_alone_ask_for_large_pages() -> None:
 
 
 def test_entries_are_selected_and_tensors_copied_and_saved() -> None:
-    tensor = pages.empty((3, 1 << 20), torch.float32, CPU)
+    tensor = pages.allocated((3, 1 << 20), torch.float32, CPU)
     tensor.copy_(torch.arange(3.0)[:, None].expand(-1, 1 << 20))
     chosen = pages.selected(tensor, torch.tensor([2, 0, 2, 1]))
     assert chosen[:, 5].tolist() == [2, 0, 2, 1]

@@ -150,7 +150,7 @@ def check(case: Case) -> float:
     )
     from headrace.attention.run.triton_decode import attend_parts
 
-    output = attend_parts(query, store, membership, scale=SCALE, allowed=allowed)
+    output = attend_parts(query, store, membership, SCALE, allowed)
     return float(np.abs(output.float().numpy() - expected).max())
 
 
@@ -166,7 +166,7 @@ def nan_heads() -> list[bool]:
     membership = HeadMembership.full(1, heads)
     from headrace.attention.run.triton_decode import attend_parts
 
-    output = attend_parts(torch.randn(1, 2, 1, 32), store, membership, scale=SCALE)
+    output = attend_parts(torch.randn(1, 2, 1, 32), store, membership, SCALE, None)
     return output[0, 0].isnan().all(1).tolist()
 
 

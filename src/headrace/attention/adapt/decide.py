@@ -16,14 +16,6 @@ from headrace.facades import offered_by
 
 
 @offered_by("headrace.attention")
-class ClusterAction(Enum):
-    """Actions about caches that are yet to be made."""
-
-    NONE = auto()
-    MORE_CLUSTERS = auto()  # of the plan's next alternative
-
-
-@offered_by("headrace.attention")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterLimits:
     """Policy.
@@ -95,6 +87,14 @@ class ClusterState:
         if self.planned_error is None:
             return None
         return max(self.limits.threshold * self.planned_error, self.limits.least_error)
+
+
+@offered_by("headrace.attention")
+class ClusterAction(Enum):
+    """Actions about caches that are yet to be made."""
+
+    NONE = auto()
+    MORE_CLUSTERS = auto()  # of the plan's next alternative
 
 
 def decide(state: ClusterState, seen: SeenRequest) -> tuple[ClusterState, ClusterAction]:

@@ -32,8 +32,7 @@ def bound_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Times by a device's data sheet: a JSON object of name, flops_per_s, bytes_per_s "
-            "and launch_us.",
+            help="Data sheet for times: JSON of name, flops_per_s, bytes_per_s, launch_us.",
         ),
     ] = None,
 ) -> None:

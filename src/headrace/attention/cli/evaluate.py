@@ -31,6 +31,7 @@ _CONTINUATION = "continuation"
 _CONTINUATION_TOKENS = 16
 _LOSS_TOKENS = 1024
 _QUESTION_TOKENS = 256
+_SCORE_COLUMNS = ("task", "questions", "metric", "model's own", "plan's", "change")
 
 
 def evaluate_command(
@@ -65,11 +66,7 @@ def evaluate_command(
 ) -> None:
     """Measure the loss of a model on text, or its scores of tasks, with a plan and without."""
     cache_plan = AttentionPlan.load(plan)
-    names = None if tasks is None else _names(tasks)
-    if names is not None and cache_plan.layers == cache_plan.uncompressed().layers:
-        raise AttentionError(
-            f"{plan} keeps all as the model's own cache does: there is nothing to evaluate"
-        )
+    names = None if tasks is None else _names(tasks, cache_plan, str(plan))
     others = [name for name in names or () if name != _CONTINUATION]
     if others:
         require("lm_eval", "tasks", f"evaluating {', '.join(others)}")
@@ -95,12 +92,15 @@ def evaluate_command(
             _harness_rows(model, tokenizer, cache_plan, others, limit, task_folder, download)
         )
     title = f"at {cache_plan.share:z.0%} of the cache's bytes; with standard errors"
-    columns = ("task", "questions", "metric", "model's own", "plan's", "change")
-    for part in rows(title, columns, table, everything=True):
+    for part in rows(title, _SCORE_COLUMNS, table, everything=True):
         terminal().print(part)
 
 
-def _names(tasks: str) -> list[str]:
+def _names(tasks: str, plan: AttentionPlan, source: str) -> list[str]:
+    if plan.layers == plan.uncompressed().layers:
+        raise AttentionError(
+            f"{source} keeps all as the model's own cache does: there is nothing to evaluate"
+        )
     names = [name.strip() for name in tasks.split(",") if name.strip()]
     if not names:
         raise AttentionError("--tasks names none, needs continuation, or tasks of lm-eval")

@@ -91,7 +91,7 @@ class _Trials:
         return self._add(name, plan, self._measure(name, plan))
 
     def choice(self, name: str) -> FrontierPoint:
-        """Return what was measured of a plan."""
+        """Return the measured point of a plan."""
         return self._choices[name]
 
     def allows(self, choice: FrontierPoint) -> bool:

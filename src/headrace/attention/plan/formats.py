@@ -1,7 +1,8 @@
-"""Formats of stored keys and values, and the bytes that a token takes."""
+"""Formats of stored keys and values, the bytes that a token takes, and those of weights."""
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from headrace import fields
 from headrace.attention.errors import AttentionError
@@ -73,3 +74,19 @@ class LayerHeads:
 
     def __post_init__(self) -> None:
         fields.conform(self, AttentionError)
+
+
+@offered_by("headrace.attention")
+class ModelWeights(NamedTuple):
+    """Weights that every step of decoding reads.
+
+    Attributes
+    ----------
+    read_bytes : of all weights but embeddings, of which a step reads single rows.
+    read_numbers : in them.
+    hidden_size : numbers of a token between layers, which projections multiply.
+    """
+
+    read_bytes: int
+    read_numbers: int
+    hidden_size: int

@@ -1,7 +1,7 @@
 """The attention plan: representatives and bits of every layer, and what they were chosen by."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, replace
 from dataclasses import fields as fields_of
 from itertools import pairwise
 from typing import Any
@@ -14,6 +14,7 @@ from headrace.attention.plan.formats import (
     BLOCK_TOKENS,
     TAIL_TOKENS,
     LayerHeads,
+    ModelWeights,
     StorageFormat,
     key_bytes,
     value_bytes,
@@ -96,26 +97,6 @@ class LayerPlan:
         if self.keys is StorageFormat.INT4:
             tail = TAIL_TOKENS * self.key_heads * self.heads.dim * element_bytes
         return batch * (round(blocks * self.token_bytes(element_bytes)) + tail)
-
-
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelWeights:
-    """Weights that every step of decoding reads.
-
-    Attributes
-    ----------
-    read_bytes : of all weights but embeddings, of which a step reads single rows.
-    read_numbers : in them.
-    hidden_size : numbers of a token between layers, which projections multiply.
-    """
-
-    read_bytes: int
-    read_numbers: int
-    hidden_size: int
-
-    def __post_init__(self) -> None:
-        fields.conform(self, AttentionError)
 
 
 @offered_by("headrace.attention")
@@ -248,7 +229,7 @@ class AttentionPlan(ArtifactValue):
             "first_tokens": self.first_tokens,
             "chosen": self.chosen,
             # absent where not known, as in plans of earlier versions
-            **({} if weights is None else {"weights": asdict(weights)}),
+            **({} if weights is None else {"weights": weights._asdict()}),
             "frontier": [
                 {
                     "name": choice.name,

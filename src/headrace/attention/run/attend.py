@@ -55,7 +55,7 @@ def attend_store(
     if query.device.type == "cuda" and query.dtype in _TRITON_TYPES and _has_triton():
         from headrace.attention.run.triton_decode import attend_parts
 
-        return attend_parts(query, store, membership, scale=scale, allowed=allowed)
+        return attend_parts(query, store, membership, scale, allowed)
     if not is_native(query):
         keys, values = store.load()
         return attend_shared(query, keys, values, membership, scale=scale, allowed=allowed)
@@ -215,8 +215,8 @@ def attend_stock(
         newest = torch.ones(1, queries, tokens, dtype=torch.bool, device=query.device)
         visible = newest.tril(tokens - queries)
     out = functional.scaled_dot_product_attention(
-        gathered(query, query_heads),
-        gathered(keys, key_heads),
+        heads_of(query, query_heads),
+        heads_of(keys, key_heads),
         values.repeat_interleave(group, dim=1) if group > 1 else values,
         attn_mask=None if visible is None else visible[:, None],
         is_causal=visible is None,
@@ -227,7 +227,7 @@ def attend_stock(
     return out
 
 
-def gathered(tensor: Tensor, heads: NDArray[np.int32]) -> Tensor:
+def heads_of(tensor: Tensor, heads: NDArray[np.int32]) -> Tensor:
     """Return some heads of a tensor [batch, heads, ..]: itself where they are all, in order."""
     count = tensor.shape[1]
     if heads.shape[1] == count and bool((heads == np.arange(count)).all()):

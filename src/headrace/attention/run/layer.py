@@ -21,7 +21,7 @@ from headrace.attention.run.attend import (
     NATIVE_QUERIES,
     attend_prompt,
     attend_store,
-    gathered,
+    heads_of,
     stock_reason,
 )
 from headrace.attention.run.membership import HeadMembership, UsedHeads, within_key_heads
@@ -218,7 +218,7 @@ class LayerCache:
                 f"the cache has {self.tokens} tokens: its heads' membership comes with the "
                 f"attention of {self._first_tokens}"
             )
-        self._store.append(gathered(keys, self._membership.stored), values)
+        self._store.append(heads_of(keys, self._membership.stored), values)
         self.length.fill_(self.tokens)
 
     def _check(self, query: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -284,7 +284,7 @@ class LayerCache:
         """Attend with the membership that the store has."""
         store = self._store
         assert store is not None
-        keys = gathered(keys, membership.stored)
+        keys = heads_of(keys, membership.stored)
         if query.shape[2] <= NATIVE_QUERIES:
             store.append(keys, values)
             return attend_store(query, store, membership, scale=scale, allowed=allowed)
@@ -343,7 +343,7 @@ class LayerCache:
         self._store = self._new_store(self.plan, like, self._capacity)
         if before.tokens:
             keys, values = before.load()
-            self._store.append(gathered(keys, membership.stored), values)
+            self._store.append(heads_of(keys, membership.stored), values)
 
     def crop(self, tokens: int) -> None:
         """Remove the newest tokens; see `KeyValueStore.crop`."""

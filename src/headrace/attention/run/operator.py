@@ -5,39 +5,18 @@ and cache are values of tensors, not constants. The operator has no derivative.
 """
 
 import itertools
-from typing import Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-
-class AttendingLayer(Protocol):
-    """The part of `headrace.attention.run.layer.LayerCache` that the operator calls."""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that are stored."""
-        ...
-
-    def attend(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        *,
-        scale: float,
-        allowed: Tensor | None = None,
-    ) -> Tensor:
-        """Store the next tokens, and return their attention."""
-        ...
-
-
-_layers: WeakValueDictionary[int, AttendingLayer] = WeakValueDictionary()
+_layers: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""Layers of `headrace.attention.run.layer`, which imports this module, by number."""
 _numbers = itertools.count()
 
 
-def registered(layer: AttendingLayer) -> Tensor:
+def registered(layer: Any) -> Tensor:
     """Return a layer's number for the operator, and the number of its calls: int64[2]."""
     number = next(_numbers)
     _layers[number] = layer

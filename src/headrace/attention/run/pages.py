@@ -16,7 +16,7 @@ from torch import Tensor
 _PAGE_BYTES = 2 << 20
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def allocated(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a tensor whose numbers are anything, on large pages as far as it covers whole ones.
 
     Its storage has the bytes of its numbers; on other devices and systems it is PyTorch's.
@@ -37,5 +37,5 @@ def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Ten
 
 def selected(tensor: Tensor, indices: Tensor) -> Tensor:
     """Return some entries of the first dimension, each any number of times, on large pages."""
-    out = empty((len(indices), *tensor.shape[1:]), tensor.dtype, tensor.device)
+    out = allocated((len(indices), *tensor.shape[1:]), tensor.dtype, tensor.device)
     return torch.index_select(tensor, 0, indices, out=out)

@@ -76,17 +76,17 @@ class RowFormat:
         scales: Tensor | None = None
         match self.native:
             case AttentionFormat.INT8:
-                codes = pages.empty((*shape, dim), torch.int8, device)
-                scales = pages.empty(shape, torch.float32, device)
+                codes = pages.allocated((*shape, dim), torch.int8, device)
+                scales = pages.allocated(shape, torch.float32, device)
             case AttentionFormat.INT4:
-                codes = pages.empty((*shape, dim // 2), torch.uint8, device)
-                scales = pages.empty((*shape, 2), torch.bfloat16, device)
+                codes = pages.allocated((*shape, dim // 2), torch.uint8, device)
+                scales = pages.allocated((*shape, 2), torch.bfloat16, device)
             case AttentionFormat.INT4_GROUPS:
-                codes = pages.empty((*shape, dim // 2), torch.uint8, device)
+                codes = pages.allocated((*shape, dim // 2), torch.uint8, device)
                 groups = (batch, heads, capacity // GROUP_TOKENS, 2, dim)
-                scales = pages.empty(groups, torch.bfloat16, device)
+                scales = pages.allocated(groups, torch.bfloat16, device)
             case _:
-                codes = pages.empty((*shape, dim), self.dtype, device)
+                codes = pages.allocated((*shape, dim), self.dtype, device)
         return StoredRows(format=self.native, codes=codes, scales=scales, capacity=capacity)
 
     def store(self, rows: StoredRows, first: int, numbers: Tensor) -> None:

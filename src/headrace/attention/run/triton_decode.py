@@ -53,9 +53,8 @@ def attend_parts(
     query: Tensor,
     store: KeyValueStore,
     membership: HeadMembership,
-    *,
     scale: float,
-    allowed: Tensor | None = None,
+    allowed: Tensor | None,
 ) -> Tensor:
     """Return the attention of the store's newest tokens; see `attend.attend_store`."""
     batch, heads, queries, dim = query.shape

@@ -17,7 +17,7 @@ queries, ``queries`` of each, ``dim`` numbers of a head and ``padded_dim``, the 
 
 # Triton types its language, and takes branches on constants, when it compiles a kernel
 # pyright: reportMissingParameterType=false, reportPossiblyUnboundVariable=false
-# pyright: reportArgumentType=false
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl
@@ -67,81 +67,103 @@ def score_kernel(
     product_type: tl.constexpr,
 ):
     """Write the scores [batch, scores, queries, all tokens] of a tile of one head of keys."""
-    element_type: tl.constexpr = query.dtype.element_ty
     token = tl.program_id(0) * tile_tokens + tl.arange(0, tile_tokens)
-    request = (tl.program_id(1) // key_heads).to(tl.int64)
-    key_head = tl.program_id(1) % key_heads
-    stored = first_key + token
+    head_of_request = tl.program_id(1).to(tl.int64)
+    request = head_of_request // key_heads
     valid = token < tokens
-    first_row = (request * key_heads + key_head) * capacity
-    first = tl.load(first_score + request * (key_heads + 1) + key_head)
-    count = (tl.load(first_score + request * (key_heads + 1) + key_head + 1) - first) * queries
-    channel = tl.arange(0, padded_dim)
-    if form == INT4_GROUPS:
-        half = tl.arange(0, padded_dim // 2)
-        low = half // (_CHUNK // 2) * _CHUNK + half % (_CHUNK // 2)
-        high = low + _CHUNK // 2
-        used = half < dim // 2
-        packed = tl.load(
-            codes + (first_row + stored)[:, None] * (dim // 2) + half[None, :],
-            mask=valid[:, None] & used[None, :],
-            other=0,
-        )
-        # a tile begins with a group
-        group = (first_key + tl.program_id(0) * tile_tokens) // _GROUP
-        units = scales + ((request * key_heads + key_head) * (capacity // _GROUP) + group) * 2 * dim
-        low_unit = tl.load(units + low, mask=used, other=0).to(tl.float32)
-        high_unit = tl.load(units + high, mask=used, other=0).to(tl.float32)
-        low_zero = tl.load(units + dim + low, mask=used, other=0).to(tl.float32)
-        high_zero = tl.load(units + dim + high, mask=used, other=0).to(tl.float32)
-        low_codes = tl.trans((packed & 15).to(product_type))
-        high_codes = tl.trans((packed >> 4).to(product_type))
-    else:
-        numbers = tl.load(
-            codes + (first_row + stored)[:, None] * dim + channel[None, :],
-            mask=valid[:, None] & (channel < dim)[None, :],
-            other=0,
-        )
-        keys = tl.trans(numbers.to(product_type))
-    for start in range(0, count, rows):
+    stored = head_of_request * capacity + first_key + token
+    # a tile begins with a group, and so does a head
+    group = (head_of_request * capacity + first_key + tl.program_id(0) * tile_tokens) // _GROUP
+    from_first = first_score + head_of_request + request
+    first, end = tl.load(from_first), tl.load(from_first + 1)
+    for start in range(0, (end - first) * queries, rows):
         row = start + tl.arange(0, rows)
+        used = row < (end - first) * queries
         index = first + row // queries
-        head = tl.load(query_head + request * score_count + index, mask=row < count, other=0)
-        numbers_of_row = ((request * heads + head) * queries + row % queries) * dim
+        head = tl.load(query_head + request * score_count + index, mask=used, other=0)
+        from_query = query + ((request * heads + head) * queries + row % queries) * dim
         if form == INT4_GROUPS:
-            mask = (row < count)[:, None] & used[None, :]
-            low_query = tl.load(
-                query + numbers_of_row[:, None] + low[None, :], mask=mask, other=0
-            ).to(tl.float32)
-            high_query = tl.load(
-                query + numbers_of_row[:, None] + high[None, :], mask=mask, other=0
-            ).to(tl.float32)
-            low_scaled = (low_query * low_unit[None, :]).to(element_type).to(product_type)
-            high_scaled = (high_query * high_unit[None, :]).to(element_type).to(product_type)
-            zeros = low_query * low_zero[None, :] + high_query * high_zero[None, :]
-            products = tl.dot(low_scaled, low_codes, input_precision="ieee")
-            products += tl.dot(high_scaled, high_codes, input_precision="ieee")
-            products += tl.sum(zeros, axis=1)[:, None]
-        else:
-            row_query = tl.load(
-                query + numbers_of_row[:, None] + channel[None, :],
-                mask=(row < count)[:, None] & (channel < dim)[None, :],
-                other=0,
+            products = _grouped_products(
+                from_query, codes, scales, group, stored, used, valid, dim, padded_dim, product_type
             )
-            products = tl.dot(row_query.to(product_type), keys, input_precision="ieee")
-            if form == INT8:
-                unit = tl.load(scales + first_row + stored, mask=valid, other=0)
-                products = products * unit[None, :]
-        place = first_token + token
-        written = (row < count)[:, None] & valid[None, :]
-        if masked:
-            seen = allowed + (request * queries + row % queries)[:, None] * all_tokens
-            visible = tl.load(seen + place[None, :], mask=written, other=0) != 0
         else:
-            visible = place[None, :] <= all_tokens - queries + (row % queries)[:, None]
+            products = _products(
+                from_query, codes, stored, used, valid, dim, padded_dim, product_type
+            )
+            if form == INT8:
+                products *= tl.load(scales + stored, mask=valid, other=0)[None, :]
+        place, position = (first_token + token)[None, :], (row % queries)[:, None]
+        visible = place <= all_tokens - queries + position
+        if masked:
+            seen = allowed + (request * queries + position) * all_tokens + place
+            visible = tl.load(seen, mask=used[:, None] & valid[None, :], other=0) != 0
         products = tl.where(visible, products * scale, -float("inf"))
-        target = ((request * score_count + index) * queries + row % queries) * all_tokens
-        tl.store(scores + target[:, None] + place[None, :], products, mask=written)
+        target = ((request * score_count + index)[:, None] * queries + position) * all_tokens
+        tl.store(scores + target + place, products, mask=used[:, None] & valid[None, :])
+
+
+@triton.jit
+def _products(
+    from_query,
+    codes,
+    stored,
+    used,
+    valid,
+    dim: tl.constexpr,
+    padded_dim: tl.constexpr,
+    product_type: tl.constexpr,
+):
+    """Return the products of rows of queries with a tile's keys: [rows, tokens]."""
+    channel = tl.arange(0, padded_dim)
+    inside = (channel < dim)[None, :]
+    keys = tl.load(
+        codes + stored[:, None] * dim + channel[None, :], mask=valid[:, None] & inside, other=0
+    )
+    row_query = tl.load(
+        from_query[:, None] + channel[None, :], mask=used[:, None] & inside, other=0
+    )
+    return tl.dot(
+        row_query.to(product_type), tl.trans(keys.to(product_type)), input_precision="ieee"
+    )
+
+
+@triton.jit
+def _grouped_products(
+    from_query,
+    codes,
+    scales,
+    group,
+    stored,
+    used,
+    valid,
+    dim: tl.constexpr,
+    padded_dim: tl.constexpr,
+    product_type: tl.constexpr,
+):
+    """Return `_products` with keys of 4 bits, whose units are multiplied into the queries."""
+    units = scales + group * 2 * dim
+    element_type: tl.constexpr = from_query.dtype.element_ty
+    half = tl.arange(0, padded_dim // 2)
+    low = half // (_CHUNK // 2) * _CHUNK + half % (_CHUNK // 2)
+    inside = half < dim // 2
+    packed = tl.load(
+        codes + stored[:, None] * (dim // 2) + half[None, :],
+        mask=valid[:, None] & inside[None, :],
+        other=0,
+    )
+    products = tl.zeros([from_query.shape[0], stored.shape[0]], tl.float32)
+    for part in tl.static_range(2):
+        channel = low + part * (_CHUNK // 2)
+        unit = tl.load(units + channel, mask=inside, other=0).to(tl.float32)
+        zero = tl.load(units + dim + channel, mask=inside, other=0).to(tl.float32)
+        row_query = tl.load(
+            from_query[:, None] + channel[None, :], mask=used[:, None] & inside[None, :], other=0
+        ).to(tl.float32)
+        numbers = packed & 15 if part == 0 else packed >> 4
+        scaled = (row_query * unit[None, :]).to(element_type).to(product_type)
+        products += tl.dot(scaled, tl.trans(numbers.to(product_type)), input_precision="ieee")
+        products += tl.sum(row_query * zero[None, :], axis=1)[:, None]
+    return products
 
 
 @triton.jit(do_not_specialize=_CHANGING)
@@ -186,71 +208,92 @@ def value_kernel(
     head = value_head * group_heads + row // queries
     index = tl.load(score_of_head + request * heads + head, mask=used, other=0)
     scores_of_row = ((request * score_count + index) * queries + row % queries) * all_tokens
-    first_row = (request * value_heads + value_head) * capacity
-    channel = tl.arange(0, padded_dim)
-    half = tl.arange(0, padded_dim // 2)
-    row_largest = tl.full([rows], -float("inf"), tl.float32)
-    row_weight = tl.zeros([rows], tl.float32)
-    if form == INT4:
-        low_sum = tl.zeros([rows, padded_dim // 2], tl.float32)
-        high_sum = tl.zeros([rows, padded_dim // 2], tl.float32)
-    else:
-        row_sum = tl.zeros([rows, padded_dim], tl.float32)
-    for start in range(0, split_tokens, tile_tokens):
-        token = tl.program_id(0) * split_tokens + start + tl.arange(0, tile_tokens)
-        valid = token < tokens
-        stored = first_row + first_value + token
-        products = tl.load(
-            scores + scores_of_row[:, None] + (first_token + token)[None, :],
-            mask=used[:, None] & valid[None, :],
-            other=-float("inf"),
-        )
-        tile_largest = tl.maximum(row_largest, tl.max(products, axis=1))
-        # of rows that see nothing yet, every difference would be no number
-        shift = tl.where(tile_largest == -float("inf"), 0.0, tile_largest)
-        probabilities = tl.exp(products - shift[:, None])
-        decay = tl.exp(row_largest - shift)
-        row_weight = row_weight * decay + tl.sum(probabilities, axis=1)
-        row_largest = tile_largest
-        if form == INT4:
-            packed = tl.load(
-                codes + stored[:, None] * (dim // 2) + half[None, :],
-                mask=valid[:, None] & (half < dim // 2)[None, :],
-                other=0,
-            )
-            unit = tl.load(scales + 2 * stored, mask=valid, other=0).to(tl.float32)
-            zero = tl.load(scales + 2 * stored + 1, mask=valid, other=0).to(tl.float32)
-            zeros = tl.sum(probabilities * zero[None, :], axis=1)
-            scaled = (probabilities * unit[None, :]).to(element_type).to(product_type)
-            low_codes, high_codes = (packed & 15).to(product_type), (packed >> 4).to(product_type)
-            low_sum = low_sum * decay[:, None] + zeros[:, None]
-            high_sum = high_sum * decay[:, None] + zeros[:, None]
-            low_sum += tl.dot(scaled, low_codes, input_precision="ieee")
-            high_sum += tl.dot(scaled, high_codes, input_precision="ieee")
-        else:
-            numbers = tl.load(
-                codes + stored[:, None] * dim + channel[None, :],
-                mask=valid[:, None] & (channel < dim)[None, :],
-                other=0,
-            )
-            if form == INT8:
-                unit = tl.load(scales + stored, mask=valid, other=0)
-                probabilities = probabilities * unit[None, :]
-            scaled = probabilities.to(element_type).to(product_type)
-            row_sum = row_sum * decay[:, None]
-            row_sum += tl.dot(scaled, numbers.to(product_type), input_precision="ieee")
+    from_scores = scores + scores_of_row + first_token
+    stored = (request * value_heads + value_head) * capacity + first_value
     part = ((request * heads + head) * queries + row % queries) * all_splits
     part += first_split + tl.program_id(0)
+    first = tl.program_id(0) * split_tokens
+    target = sums + part * dim
+    constants: tl.constexpr = (dim, padded_dim, rows, tile_tokens, split_tokens)
+    types: tl.constexpr = (form, element_type, product_type)
+    row_largest, row_weight = _sums(
+        from_scores, codes, scales, target, stored, used, first, tokens, constants, types
+    )
     tl.store(largest + part, row_largest, mask=used)
     tl.store(weights + part, row_weight, mask=used)
-    target = sums + part[:, None] * dim
+
+
+@triton.jit
+def _sums(
+    from_scores,
+    codes,
+    scales,
+    target,
+    first_stored,
+    used,
+    first,
+    tokens,
+    constants: tl.constexpr,
+    types: tl.constexpr,
+):
+    """Store the sums of a split's values; return its largest scores and sums of probabilities.
+
+    Values of 4 bits are summed as two halves, by the half of a byte that has their codes.
+    """
+    dim: tl.constexpr = constants[0]
+    rows: tl.constexpr = constants[2]
+    form: tl.constexpr = types[0]
+    parts: tl.constexpr = 2 if form == INT4 else 1
+    width: tl.constexpr = constants[1] // parts
+    channel = tl.arange(0, width)
+    inside = (channel < dim // parts)[None, :]
+    row_largest = tl.full([rows], -float("inf"), tl.float32)
+    row_weight = tl.zeros([rows], tl.float32)
+    row_sum = tl.zeros([rows, width], tl.float32)
+    high_sum = tl.zeros([rows, width], tl.float32)
+    for start in range(0, constants[4], constants[3]):
+        token = first + start + tl.arange(0, constants[3])
+        valid = token < tokens
+        stored = first_stored + token
+        from_tile = from_scores[:, None] + token[None, :]
+        products = tl.load(from_tile, mask=used[:, None] & valid[None, :], other=-float("inf"))
+        probabilities, decay, row_largest = _probabilities(products, row_largest)
+        row_weight = row_weight * decay + tl.sum(probabilities, axis=1)
+        from_codes = codes + stored[:, None] * (dim // parts) + channel[None, :]
+        numbers = tl.load(from_codes, mask=valid[:, None] & inside, other=0)
+        row_sum *= decay[:, None]
+        if form == INT4:
+            zero = tl.load(scales + 2 * stored + 1, mask=valid, other=0).to(tl.float32)
+            zeros = tl.sum(probabilities * zero[None, :], axis=1)[:, None]
+            unit = tl.load(scales + 2 * stored, mask=valid, other=0).to(tl.float32)
+            scaled = (probabilities * unit[None, :]).to(types[1]).to(types[2])
+            high = (numbers >> 4).to(types[2])
+            high_sum = high_sum * decay[:, None] + zeros
+            high_sum += tl.dot(scaled, high, input_precision="ieee")
+            row_sum += zeros + tl.dot(scaled, (numbers & 15).to(types[2]), input_precision="ieee")
+        else:
+            if form == INT8:
+                probabilities *= tl.load(scales + stored, mask=valid, other=0)[None, :]
+            scaled = probabilities.to(types[1]).to(types[2])
+            row_sum += tl.dot(scaled, numbers.to(types[2]), input_precision="ieee")
     if form == INT4:
-        low = half // (_CHUNK // 2) * _CHUNK + half % (_CHUNK // 2)
-        mask = used[:, None] & (half < dim // 2)[None, :]
-        tl.store(target + low[None, :], low_sum, mask=mask)
-        tl.store(target + low[None, :] + _CHUNK // 2, high_sum, mask=mask)
-    else:
-        tl.store(target + channel[None, :], row_sum, mask=used[:, None] & (channel < dim)[None, :])
+        channel = channel // (_CHUNK // 2) * _CHUNK + channel % (_CHUNK // 2)
+        high_target = target[:, None] + channel[None, :] + _CHUNK // 2
+        tl.store(high_target, high_sum, mask=used[:, None] & inside)
+    tl.store(target[:, None] + channel[None, :], row_sum, mask=used[:, None] & inside)
+    return row_largest, row_weight
+
+
+@triton.jit
+def _probabilities(products, before):
+    """Return a tile's probabilities relative to the largest score so far, and that.
+
+    The second result is the factor of sums that are relative to the largest score before.
+    """
+    largest = tl.maximum(before, tl.max(products, axis=1))
+    # of rows that see nothing yet, every difference would be no number
+    shift = tl.where(largest == -float("inf"), 0.0, largest)
+    return tl.exp(products - shift[:, None]), tl.exp(before - shift), largest
 
 
 @triton.jit(do_not_specialize=["all_splits"])
