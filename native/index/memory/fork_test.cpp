@@ -255,8 +255,10 @@ void test_fork_beside_writers_of_shards() {
         map.insert_or_assign(code, code);
         CHECK(map.get(code, value) && value == code);
       }
+#ifndef __SANITIZE_THREAD__  // which ends a child that starts threads, as its parent had some
       std::thread reader([&] { CHECK(map.get(7, value) && value == 7); });
       reader.join();
+#endif
     });
   }
   ended = true;
