@@ -118,7 +118,7 @@ def _cell(
     ratios["int8-over-sdpa"].append(of_sdpa["int8"])
     ratios["int8-clusters-over-sdpa"].append(of_sdpa["int8 clusters"])
     if cache > _READ_BYTES:
-        ratios["of-read-rate"].append(rate / read_rate)
+        ratios["of-read-rate"].append(rate / max(read_rate, own_read_rate))
 
 
 def _measure_flex(report: Report) -> None:
