@@ -18,9 +18,13 @@ from benchmarks.attention.quality_rivals import (
 from benchmarks.attention.quality_saved import ELEMENT_BYTES
 from benchmarks.harness import Report
 from headrace.attention.plan.choose import added_loss
-from headrace.attention.plan.clusters import clustered_by_distance, representatives_by_error
+from headrace.attention.plan.clusters import (
+    clustered_by_distance,
+    representatives_by_error,
+    with_representatives,
+)
 from headrace.attention.plan.formats import LayerHeads, StorageFormat
-from headrace.attention.plan.plan import AttentionPlan, LayerPlan, uncompressed_layer
+from headrace.attention.plan.plan import AttentionPlan, uncompressed_layer
 from headrace.attention.profile import AttentionProfile, LayerProfile
 
 _STOCK_CHUNK = 64
@@ -134,19 +138,9 @@ def _fixed(
     return replace(
         _full_plan(profile),
         layers=tuple(
-            _fixed_layer(layer.heads, representatives_of(layer)) for layer in profile.layers
+            with_representatives(uncompressed_layer(layer.heads), representatives_of(layer))
+            for layer in profile.layers
         ),
-    )
-
-
-def _fixed_layer(heads: LayerHeads, representatives: NDArray[np.int32]) -> LayerPlan:
-    distinct = np.unique(representatives)
-    group = heads.query_heads // heads.key_value_heads
-    return LayerPlan(
-        heads=heads,
-        clusters=len(distinct),
-        key_heads=len(np.unique(distinct // group)),
-        representatives=tuple(int(head) for head in representatives),
     )
 
 

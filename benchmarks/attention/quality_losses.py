@@ -1,4 +1,4 @@
-"""What the quality section measures a model with, and its losses, kept in rows."""
+"""Models, samples and losses of the quality section; losses are kept in rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

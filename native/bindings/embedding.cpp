@@ -49,8 +49,9 @@ auto column(std::vector<T> Decision::* member) {
 }  // namespace
 
 void bind_embedding(nb::module_& module) {
-  nb::class_<Decision>(module, "LookaheadDecision",
-                       "What happens with the rows of one batch; columns are read-only arrays.")
+  nb::class_<Decision>(
+      module, "LookaheadDecision",
+      "Fetches, uses and evictions of the rows of one batch; columns are read-only arrays.")
       .def_ro("batch", &Decision::batch)
       .def_ro("after", &Decision::after)
       .def_ro("evicted_for_room", &Decision::evicted_for_room)

@@ -1,4 +1,4 @@
-// What caches of embedding rows fetch, keep and evict, decided from the batches that are to come
+// Decisions on caches of embedding rows, what to fetch, keep and evict, from the batches to come
 // (the lookahead algorithm of BagPipe, 5.2.2, for several trainers: 5.2.3).
 //
 // Batches arrive in order. When those from x to x + lookahead - 1 have arrived, x is decided: which
@@ -54,8 +54,8 @@ struct TableIds {
   std::span<const std::int64_t> ends;
 };
 
-// What happens with the rows of one batch. Columns of rows have a table's rows together, in the
-// order of their first use.
+// Fetches, uses and evictions of the rows of one batch. Columns of rows have a table's rows
+// together, in the order of their first use.
 struct Decision {
   Batch batch = kNoBatch;
   // Fetches for this batch begin when the evictions after this one are written back; below 0: at

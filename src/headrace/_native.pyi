@@ -244,7 +244,9 @@ def attention_clusters(points: Annotated[NDArray[numpy.float32], dict(shape=(Non
     """
 
 class LookaheadDecision:
-    """What happens with the rows of one batch; columns are read-only arrays."""
+    """
+    Fetches, uses and evictions of the rows of one batch; columns are read-only arrays.
+    """
 
     @property
     def batch(self) -> int: ...

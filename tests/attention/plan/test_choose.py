@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.attention import AttentionPlan, FrontierPoint, LayerHeads, StorageFormat
-from headrace.attention.plan.choose import added_loss, choose, frontier
+from headrace.attention.plan.choose import added_loss, choose, frontier, mean_and_error
 from headrace.attention.profile import AttentionProfile, LayerProfile
 
 HEADS = LayerHeads(query_heads=4, key_value_heads=4, dim=64)
@@ -135,3 +135,8 @@ def test_added_loss_is_of_samples_in_pairs() -> None:
     added, error = added_loss([2.2, 4.2], [2.0, 4.0])
     assert added == pytest.approx(0.2 / 3)
     assert error == pytest.approx(0, abs=1e-12)
+
+
+def test_mean_and_error() -> None:
+    assert mean_and_error([1, 0, 1, 0]) == (0.5, pytest.approx(0.5773503 / 2))
+    assert mean_and_error([True]) == (1, 0)

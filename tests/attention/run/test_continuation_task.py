@@ -9,7 +9,6 @@ from headrace.attention import AttentionError, StorageFormat
 from headrace.attention.run.continuation_task import (
     answered,
     continuation_questions,
-    mean_and_error,
 )
 from headrace.attention.run.scoring import score_continuations
 from tests.attention.measure.test_likeness import silent
@@ -130,8 +129,3 @@ def test_a_plan_that_keeps_all_is_not_evaluated() -> None:
     questions = continuation_questions(samples, 3)
     with pytest.raises(AttentionError, match="nothing was compressed: the plan keeps all"):
         answered(model, plain_plan(model), questions, silent)
-
-
-def test_mean_and_error() -> None:
-    assert mean_and_error([1, 0, 1, 0]) == (0.5, pytest.approx(0.5773503 / 2))
-    assert mean_and_error([True]) == (1, 0)

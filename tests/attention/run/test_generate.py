@@ -97,7 +97,7 @@ def stepwise(
 
 
 def test_assistants_change_no_token(plan: AttentionPlan) -> None:
-    """What the assistant proposes in vain is removed from the cache, with its codes."""
+    """Proposals of the assistant that are rejected leave the cache, with their codes."""
     model, assistant = model_of("llama"), model_of("llama-gqa")
     inputs = alone(padded_inputs(plan)[0], 0, 0)
     options = {"do_sample": False, "max_new_tokens": 3 * NEW}

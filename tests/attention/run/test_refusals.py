@@ -1,4 +1,4 @@
-"""What compressed attention does not serve is refused by name, where it is asked for."""
+"""Options and models that compressed attention does not serve are refused by name."""
 
 import copy
 import threading

@@ -1,4 +1,4 @@
-"""How models are used: chats, shared prefixes, pipelines, streams; each as without compression."""
+"""Uses of models: chats, shared prefixes, pipelines, streams; each as without compression."""
 
 import copy
 import threading

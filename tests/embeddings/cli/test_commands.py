@@ -59,3 +59,11 @@ def test_wrong_input_is_named(clicks: Path, tmp_path: Path) -> None:
     assert "needs four or more" in invoke(*measure, "--batch", 1500, code=1)
     assert "line 1: has 40 columns, needs 39" in invoke(*measure, "--unlabelled", code=1)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_examples_are_not_overwritten(clicks: Path, tmp_path: Path) -> None:
+    before = clicks.read_bytes()
+    for output, rejects in ((clicks, tmp_path / "rejects"), (tmp_path / "profile", clicks)):
+        arguments = ("embeddings", "measure", clicks, "-o", output, "--rejects", rejects)
+        assert "is read by this command, too" in invoke(*arguments, "--batch", 100, code=1)
+    assert clicks.read_bytes() == before

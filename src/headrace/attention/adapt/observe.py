@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.attention.measure.likeness import SampleProgress
-from headrace.attention.models import evaluating, output_layers
+from headrace.attention.models import output_layers
 from headrace.attention.plan.plan import AttentionPlan, LayerPlan, uncompressed_layer
 from headrace.attention.run.cache import CompressedCache
-from headrace.attention.run.compress import compressed
+from headrace.attention.run.compress import evaluated
 from headrace.attention.run.layer import LayerCache
 
 LEAST_TOKENS = 256
@@ -222,7 +222,7 @@ def measured_output_error(
     """
     device = next(model.parameters()).device
     errors: list[float] = []
-    with evaluating(model), torch.no_grad(), compressed(model, plan):
+    with evaluated(model, plan):
         for index, sample in enumerate(samples):
             progress(f"sample {index + 1} of {len(samples)}", index / len(samples))
             cache = CompressedCache(plan, through_store=True)

@@ -125,11 +125,8 @@ def _print_losses(model: "Module", plan: AttentionPlan, samples: "Tensor") -> No
 
 
 def _continuation_row(model: "Module", plan: AttentionPlan, samples: "Tensor") -> tuple[str, ...]:
-    from headrace.attention.run.continuation_task import (
-        answered,
-        continuation_questions,
-        mean_and_error,
-    )
+    from headrace.attention.plan.choose import mean_and_error
+    from headrace.attention.run.continuation_task import answered, continuation_questions
 
     questions = continuation_questions(samples, _CONTINUATION_TOKENS)
     with progress(terminal(stderr=True), visible=True) as report:

@@ -191,10 +191,10 @@ class _LayerSums:
         """Add the changes of outputs of some of the queries."""
         step = max(1, tokens // _ERROR_QUERIES)
         places = [place - first for place in range(step - 1, tokens, step)]
-        chosen = [place for place in places if 0 <= place < rows.shape[1]]
-        if not chosen:
+        queries = [place for place in places if 0 <= place < rows.shape[1]]
+        if not queries:
             return
-        weights = rows[:, chosen]
+        weights = rows[:, queries]
         group = self._heads.query_heads // self._heads.key_value_heads
         for head in range(self._heads.query_heads):
             outputs = weights @ values[head // group, : rows.shape[2]]

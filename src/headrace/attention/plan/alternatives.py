@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.attention.plan.clusters import representatives_by_error
+from headrace.attention.plan.clusters import representatives_by_error, with_representatives
 from headrace.attention.plan.plan import AttentionPlan, LayerPlan
 from headrace.attention.profile import AttentionProfile
 
@@ -55,12 +55,7 @@ def _with_more_clusters(
             representatives=None,
         )
     representatives, _ = representatives_by_error(error, heads, key_heads)
-    return replace(
-        layer,
-        clusters=len(set(representatives.tolist())),
-        key_heads=key_heads,
-        representatives=tuple(int(head) for head in representatives),
-    )
+    return with_representatives(layer, representatives)
 
 
 def _increased(count: int, most: int, share: float) -> int:

@@ -1,8 +1,11 @@
 """The paper's plans: clusters of a layer at the elbow of their error (section 6.2.2 of CHAI)."""
 
-from dataclasses import replace
-
-from headrace.attention.plan.clusters import clustered_by_distance, clustering_errors, elbow
+from headrace.attention.plan.clusters import (
+    clustered_by_distance,
+    clustering_errors,
+    elbow,
+    with_representatives,
+)
 from headrace.attention.plan.plan import AttentionPlan, LayerPlan, uncompressed_layer
 from headrace.attention.profile import AttentionProfile, LayerProfile
 
@@ -36,12 +39,5 @@ def _own_layer(layer: LayerProfile, clusters: int) -> LayerPlan:
 
 
 def _fixed_layer(layer: LayerProfile, clusters: int) -> LayerPlan:
-    heads = layer.heads
-    representatives = tuple(map(int, clustered_by_distance(layer.distance, clusters)))
-    group = heads.query_heads // heads.key_value_heads
-    return replace(
-        uncompressed_layer(heads),
-        clusters=len(set(representatives)),
-        key_heads=len({head // group for head in representatives}),
-        representatives=representatives,
-    )
+    representatives = clustered_by_distance(layer.distance, clusters)
+    return with_representatives(uncompressed_layer(layer.heads), representatives)

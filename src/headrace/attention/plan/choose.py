@@ -5,20 +5,14 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headrace.attention.plan.chai import chai_plan
-from headrace.attention.plan.clusters import (
-    representatives_by_error,
-)
+from headrace.attention.plan.clusters import representatives_by_error, with_representatives
 from headrace.attention.plan.formats import CODE_DIMENSIONS, StorageFormat
 from headrace.attention.plan.layer_shares import key_head_levels, key_heads_by_loss
 from headrace.attention.plan.plan import (
     FIRST_TOKENS,
     AttentionPlan,
     FrontierPoint,
-    LayerPlan,
     uncompressed_layer,
 )
 from headrace.attention.profile import AttentionProfile
@@ -219,7 +213,9 @@ def _with_counts(
     layers = tuple(
         layer
         if count == layer.heads.key_value_heads
-        else _with_keys(layer, measured.output_error, count)
+        else with_representatives(
+            layer, representatives_by_error(measured.output_error, layer.heads, count)[0]
+        )
         for layer, measured, count in zip(full.layers, profile.layers, counts, strict=True)
     )
     return replace(full, layers=layers)
@@ -270,21 +266,16 @@ def _bits(keys: StorageFormat, values: StorageFormat) -> str:
     return f"{named[keys]} keys, {named[values]} values"
 
 
-def _with_keys(layer: LayerPlan, error: NDArray[np.float64], key_heads: int) -> LayerPlan:
-    representatives, _ = representatives_by_error(error, layer.heads, key_heads)
-    return replace(
-        layer,
-        clusters=len(set(representatives.tolist())),
-        key_heads=key_heads,
-        representatives=tuple(int(head) for head in representatives),
-    )
-
-
 def added_loss(losses: Losses, own: Losses) -> tuple[float, float]:
     """Return the loss over the model's own, less 1, and its standard error: of samples in pairs."""
     mean = statistics.fmean(own)
-    differences = [loss - reference for loss, reference in zip(losses, own, strict=True)]
-    error = 0.0
-    if len(differences) > 1:
-        error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return statistics.fmean(differences) / mean, error / mean
+    added, error = mean_and_error(
+        [loss - reference for loss, reference in zip(losses, own, strict=True)]
+    )
+    return added / mean, error / mean
+
+
+def mean_and_error(numbers: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and its standard error; 0 of a single number."""
+    error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
+    return statistics.fmean(numbers), error

@@ -1,6 +1,8 @@
 """Numbers of clusters and their representatives, from a profile's distances and output errors."""
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.attention.plan.formats import LayerHeads
+from headrace.attention.plan.plan import LayerPlan
 from headrace.extras import require
 
 if TYPE_CHECKING:
@@ -98,6 +101,19 @@ def representatives_by_error(
     representatives = np.array(members, np.int32)[np.argmin(error[members], axis=0)]
     representatives[members] = members
     return representatives, _error_of(error, staying, group)
+
+
+def with_representatives(layer: LayerPlan, representatives: Iterable[int]) -> LayerPlan:
+    """Return a layer whose heads have these representatives for all requests."""
+    heads = layer.heads
+    fixed = tuple(int(head) for head in representatives)
+    group = heads.query_heads // heads.key_value_heads
+    return replace(
+        layer,
+        clusters=len(set(fixed)),
+        key_heads=len({head // group for head in fixed}),
+        representatives=fixed,
+    )
 
 
 def _without_least(error: NDArray[np.float64], heads: LayerHeads, key_heads: int) -> list[int]:

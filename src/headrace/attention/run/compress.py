@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from headrace.attention.errors import AttentionError
-from headrace.attention.models import check_model, check_options, check_plan, implementation
+from headrace.attention.models import (
+    check_model,
+    check_options,
+    check_plan,
+    evaluating,
+    implementation,
+)
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import LAYER, CompressedCache
 from headrace.attention.run.contexts import compressing
@@ -55,6 +61,22 @@ def compressed(
 
 
 @contextmanager
+def evaluated(model: nn.Module, plan: AttentionPlan | None) -> Generator[None]:
+    """Compute the model by a plan meanwhile, in evaluation and without gradients.
+
+    Parameters
+    ----------
+    plan : None: the model as it is.
+    """
+    with (
+        evaluating(model),
+        torch.no_grad(),
+        nullcontext() if plan is None else compressed(model, plan),
+    ):
+        yield
+
+
+@contextmanager
 def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> Generator[None]:
     """Let `model.generate` begin with a compressed cache where it is given none."""
     generate: Any = getattr(model, "generate", None)
@@ -91,8 +113,8 @@ def _check_generation(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
     configs = [kwargs.get("generation_config"), getattr(model, "generation_config", None)]
 
     def option(name: str) -> Any:
-        found = [kwargs.get(name), *(getattr(config, name, None) for config in configs)]
-        return next((setting for setting in found if setting is not None), None)
+        settings = [kwargs.get(name), *(getattr(config, name, None) for config in configs)]
+        return next((setting for setting in settings if setting is not None), None)
 
     if (implementation := option("cache_implementation")) is not None:
         raise AttentionError(
@@ -116,8 +138,8 @@ def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> An
     def supply(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         del module
         cache: Any = None
-        for other in _CACHE_NAMES:
-            cache = kwargs.get(other) if cache is None else cache
+        for cache_name in _CACHE_NAMES:
+            cache = kwargs.get(cache_name) if cache is None else cache
         arguments = kwargs
         if cache is None:
             arguments = {**kwargs, **signature.bind_partial(*args, **kwargs).arguments}

@@ -3,21 +3,16 @@
 The other choices are continuations of other places of the text. Nothing is downloaded.
 """
 
-import math
-import statistics
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from headrace.attention.errors import AttentionError
 from headrace.attention.measure.likeness import SampleProgress
-from headrace.attention.models import evaluating
 from headrace.attention.plan.plan import AttentionPlan
-from headrace.attention.run.compress import compressed
+from headrace.attention.run.compress import evaluated
 from headrace.attention.run.scoring import score_continuations
 
 CHOICES = 4
@@ -90,11 +85,7 @@ def answered(
     """
     correct: list[bool] = []
     read_compressed = False
-    with ExitStack() as stack:
-        stack.enter_context(evaluating(model))
-        stack.enter_context(torch.no_grad())
-        if plan is not None:
-            stack.enter_context(compressed(model, plan))
+    with evaluated(model, plan):
         for index, question in enumerate(questions):
             progress(f"question {index + 1} of {len(questions)}", index / len(questions))
             result = score_continuations(model, plan, question.context, question.choices)
@@ -110,9 +101,3 @@ NOTHING_COMPRESSED = (
     "nothing was compressed: the plan keeps all, or the task's contexts are shorter than what it "
     "compresses; take a plan of fewer bytes, or a task with longer contexts"
 )
-
-
-def mean_and_error(numbers: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and its standard error; 0 of a single number."""
-    error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
-    return statistics.fmean(numbers), error

@@ -5,7 +5,6 @@ Here they are two calls (`headrace.attention.run.scoring`).
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -17,10 +16,10 @@ from torch import Tensor, nn
 from headrace.attention.errors import AttentionError
 from headrace.attention.lm_eval import TaskManager, TemplateLM, dataset_settings, simple_evaluate
 from headrace.attention.measure.likeness import SampleProgress
-from headrace.attention.models import evaluating, position_limit
+from headrace.attention.models import position_limit
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import CompressedCache
-from headrace.attention.run.compress import compressed
+from headrace.attention.run.compress import evaluated
 from headrace.attention.run.continuation_task import NOTHING_COMPRESSED
 from headrace.attention.run.scoring import is_compressed, score_continuations
 
@@ -104,11 +103,7 @@ def task_scores(
     AttentionError : with a plan nothing was compressed.
     """
     adapter = _Adapter(model, tokenizer, plan, progress)
-    with ExitStack() as stack:
-        stack.enter_context(evaluating(model))
-        stack.enter_context(torch.no_grad())
-        if plan is not None:
-            stack.enter_context(compressed(model, plan))
+    with evaluated(model, plan):
         results: Any = simple_evaluate(
             model=adapter, tasks=[*tasks.values()], limit=limit, log_samples=False
         )

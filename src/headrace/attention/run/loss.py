@@ -1,16 +1,12 @@
 """Loss of a model on text, with attention by a plan."""
 
-from contextlib import ExitStack
-
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.attention.measure.likeness import SampleProgress
-from headrace.attention.models import evaluating
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import CompressedCache
-from headrace.attention.run.compress import compressed
+from headrace.attention.run.compress import evaluated
 
 
 def sample_losses(
@@ -23,11 +19,7 @@ def sample_losses(
     """
     device = next(model.parameters()).device
     losses: list[float] = []
-    with ExitStack() as stack:
-        stack.enter_context(evaluating(model))
-        stack.enter_context(torch.no_grad())
-        if plan is not None:
-            stack.enter_context(compressed(model, plan))
+    with evaluated(model, plan):
         for index, sample in enumerate(samples):
             progress(f"sample {index + 1} of {len(samples)}", index / len(samples))
             tokens = sample[None].to(device)

@@ -24,7 +24,9 @@ def access_command(
         int | None, typer.Option(help="To read; twice the lookahead by default.", min=4)
     ] = None,
     unlabelled: Annotated[bool, typer.Option(help="Lines have no label.")] = False,
-    rejects: Annotated[Path | None, typer.Option(help="File for lines that are rejected.")] = None,
+    rejects: Annotated[
+        Path | None, output_option("File for lines that are rejected.", "--rejects")
+    ] = None,
     most_rejected: Annotated[
         float, typer.Option(help="Share of lines that may be rejected.", min=0.0, max=1.0)
     ] = 0.0,

@@ -206,9 +206,10 @@ def _reason(content: bytes, column: int | None, layout: CriteoFormat) -> str:
     if column is None:
         return f"has {len(fields)} columns, needs {layout.columns}"
     field = fields[column].decode("utf-8", "replace")
-    needed = "an integer of up to 18 digits"
     if column == 0 and layout.labelled:
-        needed = "0 or 1"
+        expected = "0 or 1"
     elif column >= layout.labelled + INTEGERS:
-        needed = "a hash of up to 8 hexadecimal digits"
-    return f"column {column + 1} is {field!r}, needs {needed}"
+        expected = "a hash of up to 8 hexadecimal digits"
+    else:
+        expected = "an integer of up to 18 digits"
+    return f"column {column + 1} is {field!r}, needs {expected}"

@@ -16,8 +16,8 @@ class Rejects:
 
     Parameters
     ----------
-    path : gets one line for each: file, line number, reason, and the line itself, separated by
-        tabs; None: they are only counted.
+    path : file of rejected lines: the source, its line number, the reason and the line itself,
+        separated by tabs; None: they are only counted.
     most_share : of all lines that may be rejected; more of them are an error. 0: the first one is.
 
     Raises
