@@ -1,5 +1,6 @@
 """The commands, from made clicks to a page."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,21 @@ def test_the_examples_are_not_overwritten(clicks: Path, tmp_path: Path) -> None:
         arguments = ("embeddings", "measure", clicks, "-o", output, "--rejects", rejects)
         assert "is read by this command, too" in invoke(*arguments, "--batch", 100, code=1)
     assert clicks.read_bytes() == before
+
+
+def test_a_full_disk_is_named_and_leaves_no_part(clicks: Path, tmp_path: Path) -> None:
+    """Files of this process are limited to some kilobytes, as on a disk that is full."""
+    output, rejects = tmp_path / "clicks.tsv", tmp_path / "rejects"
+    wrong = tmp_path / "wrong.tsv"
+    wrong.write_bytes(clicks.read_bytes().replace(b"\t", b" "))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        said = invoke("embeddings", "generate", "-o", output, code=1)
+        arguments = ("--rejects", rejects, "--most-rejected", 1, "-o", tmp_path / "profile")
+        refused = invoke("embeddings", "measure", wrong, *arguments, code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert said == f"{output}: cannot be written: File too large"
+    assert refused == f"{rejects}: cannot be written: File too large"
+    assert {path.name for path in tmp_path.iterdir()} == {"rejects", "wrong.tsv"}

@@ -9,6 +9,7 @@ import typer
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
+from headrace.embeddings.errors import ExampleError
 from headrace.units import parse_count, size
 
 
@@ -41,6 +42,8 @@ def generate_command(
             for written in write_lines(file, source, count):
                 report(f"{written} of {count} lines", written / count)
         os.replace(partial, output)
+    except OSError as error:
+        raise ExampleError(f"{output}: cannot be written: {error.strerror}") from error
     finally:
         partial.unlink(missing_ok=True)
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)

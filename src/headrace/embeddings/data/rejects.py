@@ -1,5 +1,7 @@
 """Lines that are no examples: counted, written down, and too many of them an error."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,12 +34,14 @@ class Rejects:
         self.rejected = 0
         self._most_share = most_share
         self._first_problem = ""
+        self._path = path
         self._file = None if path is None else _opened(Path(path))
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with _written(self._path):
+                self._file.close()
 
     def count(self, lines: int) -> None:
         """Note that so many lines were read; rejected ones among them are reported afterwards."""
@@ -48,12 +52,13 @@ class Rejects:
 
         Raises
         ------
-        ExampleError : too many are rejected; names the first one.
+        ExampleError : too many are rejected; names the first one. The file cannot be written.
         """
         self.rejected += 1
         self._first_problem = self._first_problem or f"{source}: line {line}: {problem}"
         if self._file is not None:
-            self._file.write(f"{source}\t{line}\t{problem}\t".encode() + content + b"\n")
+            with _written(self._path):
+                self._file.write(f"{source}\t{line}\t{problem}\t".encode() + content + b"\n")
         self._check(max(self.lines, _FIRST_LINES))
 
     def finish(self) -> None:
@@ -65,7 +70,8 @@ class Rejects:
         """
         self._check(self.lines)
         if self._file is not None:
-            self._file.flush()
+            with _written(self._path):
+                self._file.flush()
 
     def _check(self, lines: int) -> None:
         if self.rejected <= self._most_share * lines:
@@ -77,7 +83,13 @@ class Rejects:
 
 
 def _opened(path: Path) -> BinaryIO:
-    try:
+    with _written(path):
         return path.open("wb")
+
+
+@contextmanager
+def _written(path: str | Path | None) -> Generator[None]:
+    try:
+        yield
     except OSError as error:
         raise ExampleError(f"{path}: cannot be written: {error.strerror}") from error
