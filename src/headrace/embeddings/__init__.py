@@ -15,28 +15,35 @@ if TYPE_CHECKING:
         Synchronisation,
         TableAccesses,
     )
+    from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 
 __all__ = [
     "CriteoFormat",
     "DenseScale",
     "EmbeddingError",
     "EmbeddingProfile",
+    "EmbeddingTable",
     "ExampleError",
     "Examples",
+    "InitialValues",
     "Rejects",
     "RowTransfers",
     "Synchronisation",
     "TableAccesses",
+    "TableGroup",
 ]
 
 _MODULES = {
     "CriteoFormat": "data.criteo",
     "DenseScale": "data.criteo",
     "EmbeddingProfile": "profile",
+    "EmbeddingTable": "tables",
     "Examples": "data.examples",
+    "InitialValues": "tables",
     "Rejects": "data.rejects",
     "RowTransfers": "profile",
     "Synchronisation": "profile",
     "TableAccesses": "profile",
+    "TableGroup": "tables",
 }
 __getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
