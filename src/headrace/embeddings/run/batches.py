@@ -40,6 +40,8 @@ class GroupBatch:
     evicted : rows that leave the caches after the batch, whose newest value this trainer has: it
         writes them back.
     used : this trainer uses the first `used` rows; of the others it is only a next user.
+    used_ends : [tables of the group]: where the used rows of each table end; the last is `used`. A
+        trainer has one leaf tensor for each table, as the gradient of each is a whole tensor.
     slots : [rows]: where the rows lie.
     users : [rows]: bits of the trainers that use the row in this batch.
     next_users : [rows]: bits of those that use it in the next batch that uses it; 0: it is evicted.
@@ -47,7 +49,7 @@ class GroupBatch:
         one of `users` is among them, it is one of these.
     critical : [rows]: whether the next batch uses the row.
     rows_of_ids : of each id of this trainer's examples, one table's after the other's, the number
-        of its row, below `used`.
+        of its row among the used rows of its table.
     id_ends : [tables of the group]: where the ids of each table end.
     """
 
@@ -55,6 +57,7 @@ class GroupBatch:
     fetched: SlottedRows
     evicted: SlottedRows
     used: int
+    used_ends: NDArray[np.int64]
     slots: NDArray[np.uint32]
     users: NDArray[np.uint32]
     next_users: NDArray[np.uint32]
