@@ -1,0 +1,121 @@
+"""Embedding modules of a model: which there are, and which of their options are served."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headrace.embeddings.errors import EmbeddingError
+
+Module = nn.Embedding | nn.EmbeddingBag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EmbeddingModule:
+    """An embedding module, whose weight is a table.
+
+    Attributes
+    ----------
+    name : in the model, of its weight's table.
+    """
+
+    name: str
+    module: Module
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table."""
+        return self.module.num_embeddings
+
+    @property
+    def dim(self) -> int:
+        """Numbers of a row."""
+        return self.module.embedding_dim
+
+    def take_weight(self) -> Tensor:
+        """Return the weight, which is no parameter of the model any more.
+
+        Its place has no rows until `set_rows`.
+        """
+        weight = self.module.weight.detach()
+        self.module.sparse = False  # a batch uses all rows of the tensors that take its place
+        del self.module.weight
+        self.set_rows(torch.empty(0, self.dim, dtype=weight.dtype))
+        return weight
+
+    def set_rows(self, rows: Tensor) -> None:
+        """Let the module look up in these rows: [rows of a batch, dim]."""
+        self.module.weight = rows  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def embedding_modules(model: nn.Module) -> list[EmbeddingModule]:
+    """Return a model's embedding modules, in their order; one that has two names is there once.
+
+    Raises
+    ------
+    EmbeddingError : there is none; an option of one is not served.
+    """
+    modules = [
+        EmbeddingModule(name=name or type(module).__name__, module=module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    ]
+    if not modules:
+        raise EmbeddingError("the model has no nn.Embedding and no nn.EmbeddingBag")
+    for embedding in modules:
+        _check(embedding)
+    parameters: dict[int, str] = {}
+    for embedding in modules:
+        same = parameters.setdefault(id(embedding.module.weight), embedding.name)
+        if same != embedding.name:
+            raise EmbeddingError(
+                f"{embedding.name} and {same} share a weight: let one module look up for both"
+            )
+    return modules
+
+
+def _check(embedding: EmbeddingModule) -> None:
+    module = embedding.module
+    refused = {
+        "max_norm": module.max_norm is not None,
+        "scale_grad_by_freq": module.scale_grad_by_freq,
+        "padding_idx": module.padding_idx is not None,
+        "mode='max'": getattr(module, "mode", "sum") == "max",
+        "requires_grad=False": not module.weight.requires_grad,
+    }
+    for option, is_set in refused.items():
+        if is_set:
+            raise EmbeddingError(
+                f"{embedding.name} has {option}, which is not served: make the module without it"
+            )
+    if module.weight.dtype not in (torch.float32, torch.float64):
+        raise EmbeddingError(
+            f"{embedding.name} has rows of {module.weight.dtype}, needs float32 or float64"
+        )
+
+
+@contextmanager
+def lookups_observed(
+    modules: list[EmbeddingModule], observe: Callable[[EmbeddingModule, Tensor], None]
+) -> Generator[None]:
+    """Let modules return zeros, and pass the ids that each is asked for to `observe`."""
+
+    def observed(embedding: EmbeddingModule) -> Callable[..., Tensor]:
+        def forward(input: Tensor, offsets: Tensor | None = None, *_: object) -> Tensor:  # noqa: A002
+            observe(embedding, input)
+            shape = (len(offsets),) if offsets is not None else input.shape[:1]
+            if isinstance(embedding.module, nn.Embedding):
+                shape = input.shape
+            return torch.zeros(*shape, embedding.dim, dtype=embedding.module.weight.dtype)
+
+        return forward
+
+    for embedding in modules:
+        embedding.module.forward = observed(embedding)
+    try:
+        yield
+    finally:
+        for embedding in modules:
+            del embedding.module.forward
