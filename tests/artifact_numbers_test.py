@@ -39,7 +39,13 @@ from headrace.compression.profile import (
     GradientBucket,
     ModelTensor,
 )
-from headrace.embeddings import EmbeddingProfile, RowTransfers, Synchronisation, TableAccesses
+from headrace.embeddings import (
+    EmbeddingPlan,
+    EmbeddingProfile,
+    RowTransfers,
+    Synchronisation,
+    TableAccesses,
+)
 from headrace.errors import TopologyError
 from headrace.index.configuration import Configuration
 from headrace.index.measure.survey import survey_trace
@@ -278,9 +284,29 @@ def embedding_profile(number: Number) -> EmbeddingProfile:
     )
 
 
+def embedding_plan(number: Number) -> EmbeddingPlan:
+    return EmbeddingPlan(
+        batch=4,
+        trainers=2,
+        servers=1,
+        readers=1,
+        lookahead=3,
+        prefetch=2,
+        cache_bytes=4096,
+        row_bytes=16,
+        synchronisation=Synchronisation.TARGETED,
+        rows=number(7),
+        fetched_rows=number(2),
+        resident_rows=number(9),
+        exchanged_rows=number(5),
+        critical_rows=number(3),
+    )
+
+
 BUILDERS: dict[str, Callable[[Number], Any]] = {
     "attention-profile": attention_profile,
     "attention-plan": attention_plan,
+    "embedding-plan": embedding_plan,
     "embedding-profile": embedding_profile,
     "topology": topology,
     "profile": profile,

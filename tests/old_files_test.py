@@ -24,6 +24,7 @@ DIGESTS = {
     "attention-profile": "ab901e6090680d3de33755dca2b41c3bdc4a6f37f33fa2a1de54be92ff668914",
     "compression-plan": "de678f51ad222160738a409e60f03fb85b18c5142f98cb0e9fea4a3512bb3006",
     "compression-profile": "286e84317906cf6a179379df7a62f52cf70f367d2f0b262f5a5202ba9d8b63b9",
+    "embedding-plan": "75957c2b07a2163fe8e40f64a7d94b66aa1affcd0b0869220f1f88cd3d239cfd",
     "embedding-profile": "bf018c993b291918b7d1f975a23be6d15d363fce08b1d3868fcd483eb1b52710",
     "hardware-probes": "b00a46100bc28c5dbf3d68467771e2d3c2635d43d80da0a0cc8401fa185d1e5a",
     "index-plan": "73dc90a77fee61bcac70554b52266cd28f0cb05ebc0631663fb1e39e92e11fe2",

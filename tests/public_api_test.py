@@ -194,6 +194,7 @@ PUBLIC = {
         "CriteoFormat",
         "DenseScale",
         "EmbeddingError",
+        "EmbeddingPlan",
         "EmbeddingProfile",
         "EmbeddingTable",
         "ExampleError",

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from headrace.embeddings.data.criteo import CriteoFormat, DenseScale
     from headrace.embeddings.data.examples import Examples
     from headrace.embeddings.data.rejects import Rejects
+    from headrace.embeddings.plan.plan import EmbeddingPlan
     from headrace.embeddings.profile import (
         EmbeddingProfile,
         RowTransfers,
@@ -21,6 +22,7 @@ __all__ = [
     "CriteoFormat",
     "DenseScale",
     "EmbeddingError",
+    "EmbeddingPlan",
     "EmbeddingProfile",
     "EmbeddingTable",
     "ExampleError",
@@ -36,6 +38,7 @@ __all__ = [
 _MODULES = {
     "CriteoFormat": "data.criteo",
     "DenseScale": "data.criteo",
+    "EmbeddingPlan": "plan.plan",
     "EmbeddingProfile": "profile",
     "EmbeddingTable": "tables",
     "Examples": "data.examples",

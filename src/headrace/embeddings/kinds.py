@@ -1,5 +1,6 @@
 """Artifact kinds of embeddings."""
 
+from headrace.embeddings.plan.plan import EmbeddingPlan
 from headrace.embeddings.profile import EmbeddingProfile
 from headrace.kinds import kind_of
 
@@ -10,4 +11,11 @@ PROFILE = kind_of(
     show="headrace.embeddings.cli.show:access_tables",
     page="headrace.embeddings.report.profile_page:access_page",
 )
-KINDS = (PROFILE,)
+PLAN = kind_of(
+    EmbeddingPlan,
+    summary="lookahead, caches and synchronisation of a job's embedding rows",
+    documentation="embeddings.md",
+    show="headrace.embeddings.cli.show:plan_tables",
+    page="headrace.embeddings.report.plan_page:plan_page",
+)
+KINDS = (PROFILE, PLAN)

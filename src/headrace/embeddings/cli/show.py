@@ -1,14 +1,17 @@
-"""Profiles of embeddings as tables."""
+"""Profiles and plans of embeddings as tables."""
 
 from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
 
 from headrace.cli.tables import facts, rows
+from headrace.embeddings.plan.plan import EmbeddingPlan
 from headrace.embeddings.profile import EmbeddingProfile, Synchronisation
+from headrace.units import size
 
 TRANSFER_COLUMNS = ("synchronisation", "rows", "before the next step")
 LOOKAHEAD_COLUMNS = ("batches", "fetched a step", "of the distinct rows", "rows in the cache")
+STEP_COLUMNS = ("predicted, of a step", "rows", "bytes")
 TABLE_COLUMNS = ("table", "rows", "accessed once", "accesses of the top 1%")
 _SYNCHRONISATIONS = {
     Synchronisation.POOLED: "all-to-all of pooled rows",
@@ -77,3 +80,34 @@ def table_cells(profile: EmbeddingProfile) -> Sequence[tuple[str, str, str, str]
 def lookaheads(profile: EmbeddingProfile) -> list[int]:
     """Return the lookaheads to print, up to the measured one."""
     return sorted({*(n for n in _LOOKAHEADS if n < profile.lookahead), profile.lookahead})
+
+
+def plan_tables(plan: EmbeddingPlan, everything: bool) -> Iterable[RenderableType]:
+    """Return the tables of a plan: its processes and caches, and what a step is to move."""
+    yield facts("embedding plan", plan_facts(plan), everything=everything)
+    yield from rows("rows of a step", STEP_COLUMNS, step_cells(plan), everything=everything)
+
+
+def plan_facts(plan: EmbeddingPlan) -> dict[str, str]:
+    """Return the numbers of processes, lookahead and cache of a plan, by name."""
+    return {
+        "batch": f"{plan.batch} examples",
+        "trainers, servers, readers": f"{plan.trainers}, {plan.servers}, {plan.readers}",
+        "lookahead": f"{plan.lookahead} batches, fetched {plan.prefetch} ahead",
+        "cache of a trainer": size(plan.cache_bytes),
+        "synchronisation": plan.synchronisation.value,
+    }
+
+
+def step_cells(plan: EmbeddingPlan) -> Sequence[tuple[str, str, str]]:
+    """Return a row of cells for each kind of rows that a step moves."""
+    return [
+        (kind, f"{number:,.0f}", size(round(number * plan.row_bytes)))
+        for kind, number in (
+            ("distinct rows", plan.rows),
+            ("in the cache", plan.resident_rows),
+            ("from the servers", plan.fetched_rows),
+            ("between trainers", plan.exchanged_rows),
+            ("before the next step", plan.critical_rows),
+        )
+    ]

@@ -42,15 +42,9 @@ class JobDescription:
         """
         try:
             return cls(
-                tables=tuple(
-                    EmbeddingTable(**{**table, "initial": InitialValues(**table["initial"])})
-                    for table in fields["tables"]
-                ),
+                tables=tuple(map(_table, fields["tables"])),
                 columns=tuple(map(tuple, fields["columns"])),
-                groups=tuple(
-                    TableGroup(**{**group, "tables": tuple(group["tables"])})
-                    for group in fields["groups"]
-                ),
+                groups=tuple(map(_group, fields["groups"])),
                 slots=tuple(fields["slots"]),
                 seed=fields["seed"],
                 data=fields["data"],
@@ -64,3 +58,15 @@ class JobDescription:
         return next(
             (name for name in names if getattr(self, name) != getattr(description, name)), None
         )
+
+
+def _table(fields: dict[str, Any]) -> EmbeddingTable:
+    fields = dict(fields)
+    initial: dict[str, Any] = fields.pop("initial")
+    return EmbeddingTable(**fields, initial=InitialValues(**initial))
+
+
+def _group(fields: dict[str, Any]) -> TableGroup:
+    fields = dict(fields)
+    tables: list[int] = fields.pop("tables")
+    return TableGroup(**fields, tables=tuple(tables))

@@ -1,0 +1,1 @@
+"""From an embedding profile to a plan: lookahead, caches, synchronisation, numbers of roles."""
