@@ -191,6 +191,7 @@ PUBLIC = {
         "send",
     },
     "headrace.embeddings": {
+        "CriteoData",
         "CriteoFormat",
         "DenseScale",
         "EmbeddingError",

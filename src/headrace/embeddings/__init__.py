@@ -8,6 +8,7 @@ from headrace.facades import deferred_names
 if TYPE_CHECKING:
     from headrace.embeddings.data.criteo import CriteoFormat, DenseScale
     from headrace.embeddings.data.examples import Examples
+    from headrace.embeddings.data.files import CriteoData
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.plan.plan import EmbeddingPlan
     from headrace.embeddings.profile import (
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 
 __all__ = [
+    "CriteoData",
     "CriteoFormat",
     "DenseScale",
     "EmbeddingError",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CriteoData": "data.files",
     "CriteoFormat": "data.criteo",
     "DenseScale": "data.criteo",
     "EmbeddingPlan": "plan.plan",
