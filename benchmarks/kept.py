@@ -34,7 +34,9 @@ class KeptRows:
         complete = text[: text.rfind("\n") + 1]
         if complete != text:  # a kill while a row was written
             path.write_text(complete)
-        self._lines = list(filter(self._is_current, map(json.loads, complete.splitlines())))
+        lines = map(json.loads, complete.splitlines())
+        # an interrupted run of an earlier version may have left lines of another form
+        self._lines = [line for line in lines if isinstance(line, dict) and self._is_current(line)]
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
