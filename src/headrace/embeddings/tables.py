@@ -87,6 +87,11 @@ class TableGroup:
         """Numbers of a row with its state."""
         return self.dim + self.state
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row with its state."""
+        return self.width * (4 if self.dtype == "float32" else 8)
+
 
 def table_groups(
     tables: Sequence[EmbeddingTable],

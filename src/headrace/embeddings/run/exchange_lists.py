@@ -1,9 +1,9 @@
 """Gradients and rows that a trainer exchanges after a batch, by the columns of its part.
 
-A row's owner receives the gradients of the other users, updates the row, and sends it with its
-state to those who use it next. What the next batch uses is critical, and exchanged before it; the
-rest is delayed. Both sides of a message derive its rows from their own columns, in one order: those
-that the receiver uses in this batch, then the others, either in the order of the batch.
+A row's owner receives the gradients of its other users, updates the row, and sends it with its
+state to its next users. Rows that the next batch uses are critical, and exchanged before it; the
+others are delayed. Both sides of a message derive its rows from their own columns, in one order:
+those that the receiver uses in this batch, then the others, either in the order of the batch.
 """
 
 from dataclasses import dataclass

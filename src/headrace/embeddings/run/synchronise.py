@@ -1,0 +1,351 @@
+"""Exchange of gradients and rows between trainers after a batch, and the rows that leave.
+
+The critical exchange is the training thread's. The delayed one is a background thread's while the
+next batch computes; it ends before the next critical exchange begins, and the rows that leave the
+caches are then written back to the servers. It is not tried on a GPU.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.embeddings.run.batches import TrainerBatch
+from headrace.embeddings.run.cache import HostCopies, RowCache
+from headrace.embeddings.run.exchange_lists import ExchangeLists, PeerRows, exchange_lists
+from headrace.embeddings.run.optimizers import RowUpdate
+from headrace.embeddings.run.servers import RowServers
+from headrace.executor import Exchange, Executor, Priority, all_to_all
+
+_TAGS_OF_GROUP = 4
+"""Gradients and rows, each critical and delayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PeerIndices:
+    """`PeerRows` on the device of the caches."""
+
+    rows: Tensor
+    ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class GroupExchange:
+    """`ExchangeLists` on the device of the caches.
+
+    Attributes
+    ----------
+    updated_slots, slots_received : where the rows lie that this trainer updates or receives.
+    """
+
+    updated: Tensor
+    updated_slots: Tensor
+    gradients_sent: PeerIndices
+    gradients_received: PeerIndices
+    rows_sent: PeerIndices
+    slots_received: PeerIndices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class BatchExchange:
+    """Exchanges after a batch, one for each group of tables.
+
+    Attributes
+    ----------
+    evicted_slots : of every group, of the rows that this trainer writes back.
+    """
+
+    batch: TrainerBatch
+    critical: tuple[GroupExchange, ...]
+    delayed: tuple[GroupExchange, ...]
+    evicted_slots: tuple[Tensor, ...]
+
+
+@dataclass(slots=True)
+class ExchangeCounts:
+    """Sums over batches, of one trainer; each is written by one thread.
+
+    Attributes
+    ----------
+    critical_s : in critical exchanges.
+    delayed_wait_s : in which the training thread waited for delayed ones.
+    delayed_s : in delayed exchanges and evictions, in the background.
+    critical_bytes, delayed_bytes : of gradients and rows that this trainer sent to others.
+    critical_rows, delayed_rows : those gradients and rows.
+    evicted_rows : that this trainer wrote back.
+    """
+
+    critical_s: float = 0.0
+    delayed_wait_s: float = 0.0
+    delayed_s: float = 0.0
+    critical_bytes: int = 0
+    delayed_bytes: int = 0
+    critical_rows: int = 0
+    delayed_rows: int = 0
+    evicted_rows: int = 0
+
+
+def indices(numbers: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Return numbers on a device, as torch's indices."""
+    return torch.from_numpy(numbers.astype(np.int64, copy=False)).to(device)
+
+
+def _on_device(peers: PeerRows, device: torch.device) -> PeerIndices:
+    return PeerIndices(rows=indices(peers.rows, device), ends=peers.ends)
+
+
+def _group_exchange(
+    lists: ExchangeLists, slots: NDArray[np.uint32], device: torch.device
+) -> GroupExchange:
+    received = lists.rows_received
+    return GroupExchange(
+        updated=indices(lists.updated, device),
+        updated_slots=indices(slots[lists.updated], device),
+        gradients_sent=_on_device(lists.gradients_sent, device),
+        gradients_received=_on_device(lists.gradients_received, device),
+        rows_sent=_on_device(lists.rows_sent, device),
+        slots_received=PeerIndices(rows=indices(slots[received.rows], device), ends=received.ends),
+    )
+
+
+def batch_exchange(
+    batch: TrainerBatch, trainer: int, trainers: int, device: torch.device
+) -> BatchExchange:
+    """Return a trainer's exchanges after a batch."""
+    critical: list[GroupExchange] = []
+    delayed: list[GroupExchange] = []
+    for group in batch.groups:
+        lists = exchange_lists(group, trainer, trainers)
+        critical.append(_group_exchange(lists[0], group.slots, device))
+        delayed.append(_group_exchange(lists[1], group.slots, device))
+    return BatchExchange(
+        batch=batch,
+        critical=tuple(critical),
+        delayed=tuple(delayed),
+        evicted_slots=tuple(indices(group.evicted.slots, device) for group in batch.groups),
+    )
+
+
+class RowSynchronisation:
+    """One trainer's exchanges and evictions, one batch after the other.
+
+    Gradients are summed in the order of trainers, so that results do not depend on arrivals.
+
+    Parameters
+    ----------
+    executor : of the trainers' group, connected; a trainer's number is its rank.
+    caches : of every group of tables.
+    tag : first of the tags of messages, four for each group; the same at all trainers.
+    deadline_s : of each message.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        servers: RowServers,
+        caches: Sequence[RowCache],
+        device: torch.device,
+        *,
+        tag: int,
+        deadline_s: float,
+    ) -> None:
+        self._executor = executor
+        self._servers = servers
+        self._caches = tuple(caches)
+        self._tag = tag
+        self._deadline_s = deadline_s
+        self._copies = HostCopies(device, own_stream=False)
+        self._delayed_copies = HostCopies(device, own_stream=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="delayed rows")
+        self._delayed: Future[None] | None = None
+        self.counts = ExchangeCounts()
+
+    def step(
+        self, exchange: BatchExchange, gradients: Sequence[Tensor], updates: Sequence[RowUpdate]
+    ) -> None:
+        """Update the rows of a batch: critical ones now, the others in the background.
+
+        Parameters
+        ----------
+        gradients : of every group, [used rows, dim], weighted so that those of all trainers add up
+            to the batch's.
+        updates : of every group.
+
+        Raises
+        ------
+        CommunicationError : a trainer or server failed, in this exchange or the one before it.
+        """
+        self.finish()
+        began = time.perf_counter()
+        with self._copies.beside():
+            rows, sent_bytes = self._exchange(
+                exchange.critical, gradients, updates, exchange.batch.batch, Priority.normal
+            )
+        self.counts.critical_s += time.perf_counter() - began
+        self.counts.critical_rows += rows
+        self.counts.critical_bytes += sent_bytes
+        self._delayed = self._thread.submit(self._delay, exchange, gradients, updates)
+
+    def check(self) -> None:
+        """Raise the error of the delayed exchange if it failed."""
+        if self._delayed is not None and self._delayed.done():
+            self._delayed.result()
+
+    def finish(self) -> None:
+        """Wait for the delayed exchange and evictions of the batch before.
+
+        Raises
+        ------
+        CommunicationError : they failed.
+        """
+        if self._delayed is None:
+            return
+        began = time.perf_counter()
+        self._delayed.result()  # each wait in it has a deadline
+        self.counts.delayed_wait_s += time.perf_counter() - began
+
+    def close(self) -> None:
+        """Wait for the background thread: the owner ends the executor and servers before."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _delay(
+        self, exchange: BatchExchange, gradients: Sequence[Tensor], updates: Sequence[RowUpdate]
+    ) -> None:
+        """Exchange delayed rows, and write back what leaves the cache."""
+        began = time.perf_counter()
+        number = exchange.batch.batch
+        with self._delayed_copies.beside():
+            rows, sent_bytes = self._exchange(
+                exchange.delayed, gradients, updates, number, Priority.background
+            )
+            groups = zip(exchange.batch.groups, self._caches, exchange.evicted_slots, strict=True)
+            for group, (part, cache, slots) in enumerate(groups):
+                evicted = self._delayed_copies.to_host(cache.read(slots))
+                self._servers.write_back(number, group, part.evicted, evicted)
+                self.counts.evicted_rows += len(slots)
+        self.counts.delayed_rows += rows
+        self.counts.delayed_bytes += sent_bytes
+        self.counts.delayed_s += time.perf_counter() - began
+
+    def _exchange(
+        self,
+        exchanges: Sequence[GroupExchange],
+        gradients: Sequence[Tensor],
+        updates: Sequence[RowUpdate],
+        batch: int,
+        priority: Priority,
+    ) -> tuple[int, int]:
+        """Exchange gradients, update rows and exchange these; return rows and bytes sent.
+
+        The messages of all groups are under way together.
+        """
+        background = priority == Priority.background
+        copies = self._delayed_copies if background else self._copies
+        first = self._tag + 2 * background
+        columns = list(zip(exchanges, gradients, self._caches, updates, strict=True))
+        messages = _Messages(self._executor, copies, priority, self._deadline_s)
+        arriving: list[_Arriving] = []
+        for group, (exchange, gradient, _, _) in enumerate(columns):
+            arriving.append(
+                messages.begin(
+                    gradient.index_select(0, exchange.gradients_sent.rows),
+                    exchange.gradients_sent.ends,
+                    exchange.gradients_received.ends,
+                    first + _TAGS_OF_GROUP * group,
+                )
+            )
+        returning: list[_Arriving] = []
+        for group, (exchange, gradient, cache, update) in enumerate(columns):
+            sums = self._sums(exchange, gradient, arriving[group].wait())
+            rows = cache.read(exchange.updated_slots)
+            update(rows, sums, batch + 1)
+            cache.write(exchange.updated_slots, rows)
+            returning.append(
+                messages.begin(
+                    rows.index_select(0, exchange.rows_sent.rows),
+                    exchange.rows_sent.ends,
+                    exchange.slots_received.ends,
+                    first + _TAGS_OF_GROUP * group + 1,
+                )
+            )
+        for (exchange, _, cache, _), rows in zip(columns, returning, strict=True):
+            cache.write(exchange.slots_received.rows, rows.wait())
+        return messages.rows, messages.sent_bytes
+
+    def _sums(self, exchange: GroupExchange, gradients: Tensor, received: Tensor) -> Tensor:
+        """Return the sums of all trainers' gradients of the rows that this trainer updates."""
+        own = gradients.index_select(0, exchange.updated)
+        if self._executor.ranks == 1:
+            return own
+        sums = torch.zeros_like(own)
+        start = 0
+        for rank, end in enumerate(exchange.gradients_received.ends):
+            if rank == self._executor.rank:
+                sums.add_(own)
+            elif end > start:
+                rows = exchange.gradients_received.rows[start:end]
+                sums.index_add_(0, rows, received[start:end])
+            start = end
+        return sums
+
+
+class _Messages:
+    """Exchanges of one priority, and what this trainer sends in them.
+
+    Attributes
+    ----------
+    rows, sent_bytes : sent so far.
+    """
+
+    def __init__(
+        self, executor: Executor, copies: HostCopies, priority: Priority, deadline_s: float
+    ) -> None:
+        self._executor = executor
+        self._copies = copies
+        self._priority = priority
+        self._deadline_s = deadline_s
+        self.rows = 0
+        self.sent_bytes = 0
+
+    def begin(
+        self,
+        sent: Tensor,
+        sent_ends: tuple[int, ...],
+        received_ends: tuple[int, ...],
+        tag: int,
+    ) -> "_Arriving":
+        """Begin to send rows to every trainer, and to receive them: their ends are by trainer."""
+        received = self._copies.room(received_ends[-1], sent.shape[1], sent.dtype)
+        exchange = None
+        if self._executor.ranks > 1:
+            exchange = all_to_all(
+                self._executor,
+                np.split(self._copies.to_host(sent), sent_ends[:-1]),
+                np.split(received.numpy(), received_ends[:-1]),
+                tag,
+                priority=self._priority,
+                deadline_s=self._deadline_s,
+            )
+        self.rows += len(sent)
+        self.sent_bytes += sent.nbytes
+        return _Arriving(exchange, received, self._copies)
+
+
+class _Arriving:
+    """Rows that other trainers send."""
+
+    def __init__(self, exchange: Exchange | None, rows: Tensor, copies: HostCopies) -> None:
+        self._exchange = exchange
+        self._rows = rows
+        self._copies = copies
+
+    def wait(self) -> Tensor:
+        """Return the rows on the device."""
+        if self._exchange is not None:
+            self._exchange.wait()
+        return self._copies.to_device(self._rows)

@@ -1,0 +1,414 @@
+"""A trainer's embedding rows: fetched before a batch, read by its model, updated after it.
+
+Three threads: one prepares coming batches and fetches their rows, the training thread computes and
+does the critical exchange, one does the delayed exchange and evictions.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.batches import TrainerBatch
+from headrace.embeddings.run.cache import HostCopies, RowCache
+from headrace.embeddings.run.optimizers import RowOptimizer
+from headrace.embeddings.run.servers import RowServers
+from headrace.embeddings.run.synchronise import (
+    BatchExchange,
+    ExchangeCounts,
+    RowSynchronisation,
+    batch_exchange,
+    indices,
+)
+from headrace.embeddings.tables import TableGroup
+from headrace.executor import DEFAULT_DEADLINE_S, Executor, receive
+
+_ENDLESS_S = 1e9
+_CHECK_S = 0.1
+"""Seconds between looks at the other threads and trainers, while a batch does not arrive."""
+
+_JOIN_S = 30.0
+"""Seconds that a closed stream and closed servers have to end the fetching thread."""
+
+Pooling = Literal["sum", "mean"]
+
+
+class BatchStream(Protocol):
+    """A trainer's parts of the batches, in their order."""
+
+    def __next__(self) -> TrainerBatch:
+        """Return the next; StopIteration after the last one.
+
+        Raises
+        ------
+        CommunicationError : what makes them failed, or the deadline passed.
+        """
+        ...
+
+    def close(self) -> None:
+        """End a `__next__` that waits in another thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TableRows:
+    """Rows of one table that this trainer uses in a batch.
+
+    Attributes
+    ----------
+    leaf : [used rows, dim], of which the backward pass computes the gradient.
+    ids : [ids of the trainer's examples]: the row of each, in `leaf`.
+    lengths : [examples]: ids of each example; None: one each.
+    """
+
+    leaf: Tensor
+    ids: Tensor
+    lengths: Tensor | None
+
+    def pooled(self, pooling: Pooling = "sum") -> Tensor:
+        """Return each example's row, or the sum or mean of its rows: [examples, dim].
+
+        Those of an example without ids are zeros.
+        """
+        if self.lengths is None:
+            return functional.embedding(self.ids, self.leaf)
+        offsets = self.lengths.cumsum(0) - self.lengths
+        return functional.embedding_bag(self.ids, self.leaf, offsets, mode=pooling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RowsOfBatch:
+    """A trainer's part of a batch, with its rows.
+
+    Attributes
+    ----------
+    tables : rows of every table of the job.
+    """
+
+    batch: TrainerBatch
+    tables: tuple[TableRows, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerStatistics:
+    """Sums over a trainer's batches so far.
+
+    Attributes
+    ----------
+    fetch_wait_s : in which the training thread waited for a batch and its rows.
+    fetched_rows, fetched_bytes : from servers, with the optimizer's state.
+    exchange : see `ExchangeCounts`.
+    """
+
+    batches: int
+    fetch_wait_s: float
+    fetched_rows: int
+    fetched_bytes: int
+    exchange: ExchangeCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class _Prefetched:
+    """A batch whose rows that it fetches are in the caches.
+
+    Attributes
+    ----------
+    used_slots, ids : of every group.
+    lengths : of every table.
+    """
+
+    exchange: BatchExchange
+    used_slots: tuple[Tensor, ...]
+    ids: tuple[Tensor, ...]
+    lengths: tuple[Tensor | None, ...]
+
+
+class _Handoff:
+    """Batches from the fetching to the training thread, at most `limit` of them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._batches: deque[_Prefetched] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._error: BaseException | None = None
+
+    def put(self, batch: _Prefetched) -> bool:
+        """Hand over a batch when there is room; False: the training thread takes no more."""
+        with self._changed:
+            # the training thread ends this wait by `take` or `close`
+            self._changed.wait_for(lambda: self._ended or len(self._batches) < self._limit)
+            self._batches.append(batch)
+            self._changed.notify_all()
+            return not self._ended
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Hand over no more batches; an error comes before those that were not taken yet."""
+        with self._changed:
+            self._ended = True
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def take(self, timeout_s: float) -> _Prefetched | None:
+        """Return the next batch, None after the last one.
+
+        Raises
+        ------
+        TimeoutError : none came in time.
+        """
+        with self._changed:
+            arrived = self._changed.wait_for(lambda: self._ended or self._batches, timeout_s)
+            if self._error is not None:
+                raise self._error
+            if not arrived:
+                raise TimeoutError
+            batch = self._batches.popleft() if self._batches else None
+            self._changed.notify_all()
+            return batch
+
+
+class TrainerRows:
+    """A trainer's batches with their embedding rows, for a training loop.
+
+    ::
+
+        with TrainerRows(...) as rows:
+            for batch in rows:
+                pooled = [table.pooled() for table in batch.tables]
+                loss = ...  # the mean over the trainer's examples
+                loss.backward()
+                rows.step()
+
+    Gradients are averaged over the examples of all trainers. Not tried on a GPU.
+
+    Parameters
+    ----------
+    stream : of this trainer's parts of batches; closed at the end, as `servers` are.
+    executor : of the trainers' group, connected; a trainer's number is its rank. Not closed.
+    optimizers, slots : of every group of tables; the rows that the trainer's caches have room for.
+    prefetch : batches that are fetched before their use.
+    tag : first of the tags of messages, at most 4 for each group and one more are used.
+    deadline_s : of each message between trainers.
+    """
+
+    def __init__(
+        self,
+        stream: BatchStream,
+        servers: RowServers,
+        executor: Executor,
+        groups: Sequence[TableGroup],
+        optimizers: Sequence[RowOptimizer],
+        *,
+        slots: Sequence[int],
+        prefetch: int,
+        device: torch.device | None = None,
+        tag: int = 0,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+    ) -> None:
+        self._stream = stream
+        self._servers = servers
+        self._executor = executor
+        self._groups = tuple(groups)
+        self._optimizers = tuple(optimizers)
+        self._device = device or torch.device("cpu")
+        self._caches = tuple(
+            RowCache(group, count, self._device) for group, count in zip(groups, slots, strict=True)
+        )
+        self._synchronisation = RowSynchronisation(
+            executor, servers, self._caches, self._device, tag=tag + 1, deadline_s=deadline_s
+        )
+        # No trainer sends it: it fails when the group does, also while nothing else is received.
+        self._group_end = receive(executor, np.empty(0), -1, tag, deadline_s=_ENDLESS_S)
+        self._prefetched = _Handoff(prefetch)
+        self._current: tuple[_Prefetched, RowsOfBatch] | None = None
+        self._batches = 0
+        self._fetch_wait_s = 0.0
+        self._fetched_rows = 0
+        self._fetched_bytes = 0
+        self._complete = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._prefetch, name="fetched rows", daemon=True)
+        self._thread.start()
+
+    @property
+    def statistics(self) -> TrainerStatistics:
+        """Sums over the batches so far."""
+        return TrainerStatistics(
+            batches=self._batches,
+            fetch_wait_s=self._fetch_wait_s,
+            fetched_rows=self._fetched_rows,
+            fetched_bytes=self._fetched_bytes,
+            exchange=replace(self._synchronisation.counts),
+        )
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> RowsOfBatch:
+        """Return the next batch, when its rows are in the caches.
+
+        Raises
+        ------
+        CommunicationError : a trainer, a server or what makes the batches failed.
+        EmbeddingError : the batch before had no `step`.
+        """
+        if self._current is not None:
+            raise EmbeddingError(
+                f"batch {self._current[1].batch.batch} had no step: call it after backward()"
+            )
+        began = time.perf_counter()
+        prefetched = self._take()
+        self._fetch_wait_s += time.perf_counter() - began
+        if prefetched is None:
+            self._synchronisation.finish()
+            self._complete = True
+            raise StopIteration
+        batch = self._rows(prefetched)
+        self._current = prefetched, batch
+        return batch
+
+    def step(self) -> None:
+        """Update the rows of the batch by their gradients.
+
+        The optimizers' options are those of now. Rows of a table without a gradient, and all rows
+        of a share without examples, get one of zeros.
+
+        Raises
+        ------
+        CommunicationError : a trainer or server failed.
+        EmbeddingError : there is no batch; an option of an optimizer is not served.
+        """
+        if self._current is None:
+            raise EmbeddingError("there is no batch to step: take one from the iterator first")
+        prefetched, batch = self._current
+        updates = [optimizer.update() for optimizer in self._optimizers]
+        gradients = [self._gradients(group, batch) for group in self._groups]
+        self._synchronisation.step(prefetched.exchange, gradients, updates)
+        self._current = None
+        self._batches += 1
+
+    def close(self, reason: str | None = None) -> None:
+        """End all threads and connections; before the last batch, the other trainers too.
+
+        Parameters
+        ----------
+        reason : which other trainers get.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if not self._complete:
+            rank = self._executor.rank
+            self._executor.abort(reason or f"trainer {rank} was closed before its last batch")
+        self._prefetched.end()
+        self._stream.close()
+        self._servers.close()
+        self._synchronisation.close()
+        self._thread.join(_JOIN_S)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; the other trainers get the error."""
+        failure = (
+            f"trainer {self._executor.rank} failed: {kind.__name__}: {error}" if kind else None
+        )
+        self.close(failure)
+
+    def _take(self) -> _Prefetched | None:
+        """Return the next batch; the wait ends with a failure of any thread or trainer.
+
+        Without one it ends with the deadlines of the stream and of the servers.
+        """
+        while True:
+            self._synchronisation.check()
+            if self._group_end.done():
+                self._group_end.wait()
+            with suppress(TimeoutError):
+                return self._prefetched.take(_CHECK_S)
+
+    def _prefetch(self) -> None:
+        """Prepare batches and fetch their rows, until the last one or a failure."""
+        copies = HostCopies(self._device, own_stream=True)
+        try:
+            while (batch := next(self._stream, None)) is not None:
+                with copies.beside():
+                    prefetched = self._fetch(batch, copies)
+                if not self._prefetched.put(prefetched):
+                    return
+        except BaseException as error:
+            self._prefetched.end(error)
+        else:
+            self._prefetched.end()
+
+    def _fetch(self, batch: TrainerBatch, copies: HostCopies) -> _Prefetched:
+        executor, device = self._executor, self._device
+        exchange = batch_exchange(batch, executor.rank, executor.ranks, device)
+        for number, (part, cache) in enumerate(zip(batch.groups, self._caches, strict=True)):
+            if len(part.fetched.slots) > 0:
+                rows = self._servers.fetch(batch.batch, number, part.after, part.fetched)
+                cache.write(indices(part.fetched.slots, device), copies.from_host(rows))
+                self._fetched_rows += len(rows)
+                self._fetched_bytes += rows.nbytes
+        return _Prefetched(
+            exchange=exchange,
+            used_slots=tuple(indices(part.slots[: part.used], device) for part in batch.groups),
+            ids=tuple(indices(part.rows_of_ids, device) for part in batch.groups),
+            lengths=tuple(
+                None if lengths is None else indices(lengths, device) for lengths in batch.lengths
+            ),
+        )
+
+    def _rows(self, prefetched: _Prefetched) -> RowsOfBatch:
+        """Return a batch with its rows gathered from the caches."""
+        batch = prefetched.exchange.batch
+        tables: dict[int, TableRows] = {}
+        columns = zip(
+            self._groups,
+            self._caches,
+            batch.groups,
+            prefetched.used_slots,
+            prefetched.ids,
+            strict=True,
+        )
+        for group, cache, part, slots, ids in columns:
+            leaves = cache.numbers(slots).tensor_split(part.used_ends[:-1].tolist())
+            ids_of_tables = ids.tensor_split(part.id_ends[:-1].tolist())
+            for table, leaf, table_ids in zip(group.tables, leaves, ids_of_tables, strict=True):
+                tables[table] = TableRows(
+                    leaf=leaf.requires_grad_(),
+                    ids=table_ids,
+                    lengths=prefetched.lengths[table],
+                )
+        return RowsOfBatch(batch=batch, tables=tuple(tables[table] for table in sorted(tables)))
+
+    def _gradients(self, group: TableGroup, rows: RowsOfBatch) -> Tensor:
+        """Return the gradients of a group's rows, weighted by this trainer's examples."""
+        batch = rows.batch
+        leaves = [rows.tables[table].leaf for table in group.tables]
+        if batch.examples == 0:
+            return torch.cat([torch.zeros_like(leaf) for leaf in leaves]).detach()
+        gradients = torch.cat(
+            [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+        )
+        if batch.examples != batch.examples_in_all:
+            gradients.mul_(batch.examples / batch.examples_in_all)
+        return gradients

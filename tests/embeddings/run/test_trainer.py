@@ -1,0 +1,146 @@
+"""Trainers with caches end with the tables of one process."""
+
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from headrace.embeddings.run.batches import TrainerBatch
+from headrace.embeddings.run.optimizers import RowOptimizer
+from headrace.embeddings.run.trainer import TrainerRows, TrainerStatistics
+from headrace.executor import Executor
+from tests.conformance.groups import each, group
+from tests.embeddings.run.memory_servers import MemoryServers, initial_numbers
+from tests.embeddings.run.reference import (
+    IDS,
+    OPTIMIZERS,
+    POOLINGS,
+    TABLES,
+    Share,
+    Window,
+    groups_of,
+    losses,
+    reference_tables,
+    shares,
+    trainer_batches,
+)
+from tests.waiting import HANG_S
+
+
+class ListStream:
+    """A trainer's batches."""
+
+    def __init__(self, batches: Sequence[TrainerBatch]) -> None:
+        self.batches = iter(batches)
+
+    def __next__(self) -> TrainerBatch:
+        return next(self.batches)
+
+    def close(self) -> None:
+        pass
+
+
+def train(
+    executors: Sequence[Executor],
+    batches: Sequence[Sequence[Share]],
+    window: Window,
+    optimizer: str,
+    decay: float,
+    dtype: torch.dtype,
+) -> tuple[list[Tensor], list[TrainerStatistics]]:
+    """Return the tables at the servers after training, and every trainer's statistics."""
+    row_optimizer = RowOptimizer(OPTIMIZERS[optimizer]([nn.Parameter(torch.zeros(1))]))
+    groups = groups_of(row_optimizer, dtype)
+    parts, slots = trainer_batches(batches, groups, window)
+    servers = MemoryServers(groups, len(executors))
+    statistics: dict[int, TrainerStatistics] = {}
+
+    def act(executor: Executor) -> None:
+        torch_optimizer = OPTIMIZERS[optimizer]([nn.Parameter(torch.zeros(1))])
+        schedule = torch.optim.lr_scheduler.ExponentialLR(torch_optimizer, decay)
+        with TrainerRows(
+            ListStream(parts[executor.rank]),
+            servers.connection(executor.rank),
+            executor,
+            groups,
+            [RowOptimizer(torch_optimizer)] * len(groups),
+            slots=slots,
+            prefetch=window.prefetch,
+            deadline_s=HANG_S,
+        ) as rows:
+            for number, batch in zip(count(), rows):
+                assert batch.batch.batch == number
+                pooled = [
+                    table.pooled(pooling)
+                    for table, pooling in zip(batch.tables, POOLINGS, strict=True)
+                ]
+                losses(pooled, batch.batch.fields["label"]).mean().backward()
+                rows.step()
+                torch_optimizer.step()
+                schedule.step()
+        statistics[executor.rank] = rows.statistics
+
+    each(list(executors), act)
+    tables: list[Tensor] = []
+    for table, shape in enumerate(TABLES):
+        rows = np.stack([initial_numbers(table, row, shape.dim) for row in range(IDS)])
+        for (written, row), values in servers.rows.items():
+            if written == table:
+                rows[row] = values[: shape.dim]
+        tables.append(torch.from_numpy(rows).to(dtype))
+    return tables, [statistics[rank] for rank in range(len(executors))]
+
+
+windows = st.integers(1, 5).flatmap(
+    lambda lookahead: st.builds(
+        Window,
+        lookahead=st.just(lookahead),
+        prefetch=st.integers(1, lookahead),
+        room=st.integers(0, 12),
+    )
+)
+seeds = st.integers(0, 1 << 30)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's own, in its Adagrad
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_one_trainer_has_the_reference_s_rows_bit_for_bit(
+    optimizer: str, dtype: torch.dtype
+) -> None:
+    with group(1) as executors:
+
+        @settings(max_examples=10, deadline=None)
+        @given(window=windows, seed=seeds)
+        def check(window: Window, seed: int) -> None:
+            batches = shares(seed, 12, 1)
+            tables, statistics = train(executors, batches, window, optimizer, 0.95, dtype)
+            expected = reference_tables(batches, optimizer, 0.95, dtype)
+            for table, reference in zip(tables, expected, strict=True):
+                assert torch.equal(table, reference)
+            assert statistics[0].exchange.critical_bytes == 0
+
+        check()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("trainers", [2, 3, 4])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_several_trainers_have_the_reference_s_rows(optimizer: str, trainers: int) -> None:
+    with group(trainers) as executors:
+
+        @settings(max_examples=6, deadline=None)
+        @given(window=windows, seed=seeds)
+        def check(window: Window, seed: int) -> None:
+            batches = shares(seed, 12, trainers)
+            tables, _ = train(executors, batches, window, optimizer, 0.95, torch.float64)
+            expected = reference_tables(batches, optimizer, 0.95, torch.float64)
+            for table, reference in zip(tables, expected, strict=True):
+                torch.testing.assert_close(table, reference, rtol=1e-9, atol=1e-9)
+
+        check()
