@@ -1,4 +1,5 @@
 // Python binding of native/embedding: arrays are translated, the GIL released, no logic.
+#include "embedding/dispatch.hpp"
 #include "embedding/lookahead.hpp"
 
 #include <nanobind/nanobind.h>
@@ -18,6 +19,7 @@ namespace {
 namespace embedding = headrace::embedding;
 using embedding::Decision;
 using embedding::Lookahead;
+using embedding::TrainerRows;
 
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ends = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -37,11 +39,11 @@ void push(Lookahead& lookahead, const std::vector<Ids>& ids, const Ends& ends) {
   lookahead.push(tables);
 }
 
-// A getter of a column, whose memory is the decision's.
-template <class T>
-auto column(std::vector<T> Decision::* member) {
+// A getter of a column, whose memory is the object's.
+template <class C, class T>
+auto column(std::vector<T> C::* member) {
   return [member](nb::handle self) {
-    auto& values = nb::cast<Decision&>(self).*member;
+    auto& values = nb::cast<C&>(self).*member;
     return nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, self);
   };
 }
@@ -69,7 +71,26 @@ void bind_embedding(nb::module_& module) {
       .def_prop_ro("evicted_ids", column(&Decision::evicted_ids))
       .def_prop_ro("evicted_slots", column(&Decision::evicted_slots))
       .def_prop_ro("evicted_owner", column(&Decision::evicted_owner))
-      .def_prop_ro("id_slots", column(&Decision::id_slots));
+      .def_prop_ro("id_slots", column(&Decision::id_slots))
+      .def_prop_ro("id_rows", column(&Decision::id_rows))
+      .def("dispatch", &embedding::dispatch, "trainer"_a, nb::call_guard<nb::gil_scoped_release>());
+
+  nb::class_<TrainerRows>(module, "TrainerRows",
+                          "One trainer's part of a decision; columns are read-only arrays.")
+      .def_prop_ro("used_ends", column(&TrainerRows::used_ends))
+      .def_prop_ro("slots", column(&TrainerRows::slots))
+      .def_prop_ro("users", column(&TrainerRows::users))
+      .def_prop_ro("next_users", column(&TrainerRows::next_users))
+      .def_prop_ro("owners", column(&TrainerRows::owners))
+      .def_prop_ro("critical", column(&TrainerRows::critical))
+      .def_prop_ro("fetched_ends", column(&TrainerRows::fetched_ends))
+      .def_prop_ro("fetched_ids", column(&TrainerRows::fetched_ids))
+      .def_prop_ro("fetched_slots", column(&TrainerRows::fetched_slots))
+      .def_prop_ro("evicted_ends", column(&TrainerRows::evicted_ends))
+      .def_prop_ro("evicted_ids", column(&TrainerRows::evicted_ids))
+      .def_prop_ro("evicted_slots", column(&TrainerRows::evicted_slots))
+      .def_prop_ro("rows_of_ids", column(&TrainerRows::rows_of_ids))
+      .def_prop_ro("id_ends", column(&TrainerRows::id_ends));
 
   nb::class_<Lookahead>(module, "Lookahead",
                         "Decides what caches of embedding rows fetch, keep and evict.")

@@ -100,6 +100,7 @@ void Lookahead::push(std::span<const TableIds> tables) {
   std::size_t count = 0;
   for (const auto& table : tables) count += table.ids.size();
   arrived.uses.clear();
+  arrived.ends.clear();
   arrived.places.resize(count);
   arrived.first.assign(1, 0);
   auto* places = arrived.places.data();
@@ -110,6 +111,7 @@ void Lookahead::push(std::span<const TableIds> tables) {
       arrive<false>(tables_[t], tables[t], arrived, places);
     }
     arrived.first.push_back(arrived.uses.size());
+    arrived.ends.insert(arrived.ends.end(), tables[t].ends.begin(), tables[t].ends.end());
     places += tables[t].ids.size();
   }
   if (arrived.uses.size() > options_.slots) {
@@ -207,11 +209,15 @@ Decision Lookahead::pop() {
   decision.id_slots.resize(arrived.places.size());
   std::ranges::transform(arrived.places, decision.id_slots.begin(),
                          [&](std::uint32_t place) { return decision.slots[place]; });
+  decision.id_rows = arrived.places;
+  decision.id_ends = arrived.ends;
+  decision.trainers = options_.trainers;
   resident_ = resident_ + arrived.fetched - evicted.size();
   evict_for_room(decision, evicted);
   add_evicted(evicted, decision);
   for (const auto& row : evicted) free_.push_back({row.slot, first_});
-  spare_ = {std::move(arrived.uses), std::move(arrived.first), std::move(arrived.places)};
+  spare_ = {std::move(arrived.uses), std::move(arrived.first), std::move(arrived.places),
+            std::move(arrived.ends)};
   window_.pop_front();
   ++first_;
   return decision;
@@ -231,7 +237,7 @@ void Lookahead::prefetch_newest(const Table& table, const Use& use) const {
 
 void Lookahead::decide(std::size_t table_index, Decision& decision, std::vector<Evicted>& evicted) {
   auto& table = tables_[table_index];
-  const auto& [uses, first, places, fetched, resident, after] = window_.front();
+  const auto& [uses, first, places, ends, fetched, resident, after] = window_.front();
   const auto stop = first[table_index + 1];
   for (auto i = first[table_index]; i < stop; ++i) {
     if (i + 2 * kDecidedAhead < stop) prefetch(table, uses[i + 2 * kDecidedAhead]);

@@ -90,8 +90,13 @@ struct Decision {
   // Evicted only because the cache has no room.
   std::size_t evicted_for_room = 0;
 
-  // [ids of the batch], in the order of the tables: the slot of each.
+  // [ids of the batch], in the order of the tables: the slot of each, and its place in the columns
+  // of rows.
   std::vector<std::uint32_t> id_slots;
+  std::vector<std::uint32_t> id_rows;
+  // [tables * trainers]: where the ids of each trainer end, from the first of the table's on.
+  std::vector<std::int64_t> id_ends;
+  std::size_t trainers = 0;
 
   // The columns of rows.
   void resize(std::size_t rows);
@@ -149,6 +154,7 @@ class Lookahead {
     std::vector<Use, HugePages<Use>> uses = {};  // one table's after the other's
     std::vector<std::size_t> first = {};         // [tables + 1], in `uses`
     std::vector<std::uint32_t> places = {};      // of every id in `uses`
+    std::vector<std::int64_t> ends = {};         // [tables * trainers], of ids
     std::size_t fetched = 0;                     // rows that are fetched for it, as decided so far
     std::size_t resident = 0;                    // rows in the cache that are used next here
     Batch after = kNoBatch;

@@ -71,3 +71,21 @@ def test_wrong_arguments_are_refused() -> None:
         window(slots=0)
     push(lookahead, [1, 2], [3, 4])
     assert lookahead.resident == 0
+
+
+def test_a_decision_has_every_trainers_part() -> None:
+    lookahead = window()
+    push(lookahead, [3, 4], [7, 7])
+    push(lookahead, [4, 4], [1 << 40, 7])
+    parts = [lookahead.pop().dispatch(1)]
+    assert parts[0].used_ends.tolist() == [1, 2]
+    assert parts[0].next_users.tolist() == [3, 2]
+    assert parts[0].owners.tolist() == [1, 1]
+    assert parts[0].critical.tolist() == [1, 1]
+    assert parts[0].fetched_ids.tolist() == [4, 7]
+    assert parts[0].rows_of_ids.tolist() == [0, 0]
+    assert parts[0].id_ends.tolist() == [1, 2]
+    assert parts[0].evicted_ends.tolist() == [0, 0]
+    lookahead.finish()
+    with pytest.raises(ValueError, match="trainer is 2, needs 0 to 1"):
+        lookahead.pop().dispatch(2)

@@ -1,0 +1,42 @@
+// One trainer's part of a decision: the rows that it uses, fetches, evicts and receives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "embedding/lookahead.hpp"
+
+namespace headrace::embedding {
+
+// Rows in the order of the decision, a table's together.
+struct TrainerRows {
+  // [tables]: where each table's rows end, among the used ones.
+  std::vector<std::int64_t> used_ends;
+  // The rows that the trainer uses, then those of which it is only a next user.
+  std::vector<std::uint32_t> slots;
+  std::vector<Users> users;
+  std::vector<Users> next_users;
+  std::vector<std::uint8_t> owners;
+  // 1: the next batch uses the row.
+  std::vector<std::uint8_t> critical;
+
+  // Used rows that are not in the cache.
+  std::vector<std::int64_t> fetched_ends;
+  std::vector<std::int64_t> fetched_ids;
+  std::vector<std::uint32_t> fetched_slots;
+
+  // Rows that are evicted after the batch, whose newest value the trainer has.
+  std::vector<std::int64_t> evicted_ends;
+  std::vector<std::int64_t> evicted_ids;
+  std::vector<std::uint32_t> evicted_slots;
+
+  // Of each of the trainer's ids, the number of its row among the used ones of its table.
+  std::vector<std::uint32_t> rows_of_ids;
+  std::vector<std::int64_t> id_ends;
+};
+
+// Throws std::invalid_argument where the decision is of fewer trainers.
+TrainerRows dispatch(const Decision& decision, std::size_t trainer);
+
+}  // namespace headrace::embedding
