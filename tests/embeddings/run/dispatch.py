@@ -8,7 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from headrace import _native
+from headrace.embeddings import Synchronisation
 from headrace.embeddings.run.batches import GroupBatch, SlottedRows
+from headrace.embeddings.run.replication import CacheDesign, RowColumns
 
 TableIds = list[list[int]]
 """Of one table in one batch: [trainers] lists of ids."""
@@ -76,33 +78,32 @@ def decisions(job: Job) -> list[_native.LookaheadDecision]:
 
 
 def group_batches(
-    decision: _native.LookaheadDecision, batch: Sequence[TableIds], trainers: int
+    decision: _native.LookaheadDecision,
+    batch: Sequence[TableIds],
+    trainers: int,
+    columns: RowColumns | None = None,
 ) -> list[GroupBatch]:
-    """Return every trainer's part of a batch."""
-    return [_group_batch(decision, batch, trainer) for trainer in range(trainers)]
+    """Return every trainer's part of a batch; without columns, by targeted exchanges."""
+    columns = columns or CacheDesign(Synchronisation.TARGETED, trainers, 0).columns(decision)
+    return [_group_batch(decision, columns, batch, trainer) for trainer in range(trainers)]
 
 
 def _group_batch(
-    decision: _native.LookaheadDecision, batch: Sequence[TableIds], trainer: int
+    decision: _native.LookaheadDecision,
+    columns: RowColumns,
+    batch: Sequence[TableIds],
+    trainer: int,
 ) -> GroupBatch:
     tables = len(batch)
     table_of = np.repeat(np.arange(tables), np.diff(decision.first))
     evicted_tables = np.repeat(np.arange(tables), np.diff(decision.evicted_first))
-    evicted = {*zip(evicted_tables.tolist(), decision.evicted_ids.tolist(), strict=True)}
-    stays = np.array(
-        [
-            (table, row) not in evicted
-            for table, row in zip(table_of.tolist(), decision.ids.tolist(), strict=True)
-        ],
-        bool,
-    )
-    next_users = np.where(stays, decision.next_users, 0).astype(np.uint32)
-    uses = (decision.users >> trainer & 1).astype(bool)
+    next_users = columns.next_users
+    uses = (columns.users >> trainer & 1).astype(bool)
     used = np.flatnonzero(uses)
     later = np.flatnonzero(~uses & (next_users >> trainer & 1).astype(bool))
     rows = np.concatenate([used, later])
     fetched = np.flatnonzero(uses & (decision.fetched == 1))
-    written = np.flatnonzero(decision.evicted_owner == trainer)
+    written = np.flatnonzero(columns.evicted_owners == trainer)
     numbers: list[int] = []
     for table in range(tables):
         ids = decision.ids[used[table_of[used] == table]].tolist()
@@ -116,10 +117,10 @@ def _group_batch(
         used=len(used),
         used_ends=_ends(table_of[used], tables),
         slots=decision.slots[rows],
-        users=decision.users[rows],
+        users=columns.users[rows],
         next_users=next_users[rows],
-        owners=decision.owner[rows],
-        critical=decision.next[rows] == decision.batch + 1,
+        owners=columns.owners[rows],
+        critical=columns.critical[rows],
         rows_of_ids=np.array(numbers, np.uint32),
         id_ends=np.cumsum([len(table[trainer]) for table in batch]),
     )

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headrace.embeddings import EmbeddingTable, InitialValues
+from headrace.embeddings import EmbeddingTable, InitialValues, Synchronisation
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.optimizers import RowOptimizer
+from headrace.embeddings.run.replication import CacheDesign
 from headrace.embeddings.run.trainer import Pooling
 from headrace.embeddings.tables import TableGroup, table_groups
 from tests.embeddings.run.dispatch import Job, decisions, group_batches
@@ -161,7 +162,10 @@ class Window:
 
 
 def trainer_batches(
-    batches: Sequence[Sequence[Share]], groups: Sequence[TableGroup], window: Window
+    batches: Sequence[Sequence[Share]],
+    groups: Sequence[TableGroup],
+    window: Window,
+    synchronisation: Synchronisation = Synchronisation.TARGETED,
 ) -> tuple[list[list[TrainerBatch]], list[int]]:
     """Return every trainer's parts, [trainers][batches], and the slots of every group."""
     trainers = len(batches[0])
@@ -183,9 +187,10 @@ def trainer_batches(
             batches=ids,
         )
         slots.append(job.slots)
+        design = CacheDesign(synchronisation, trainers, job.slots)
         by_group.append(
             [
-                group_batches(decision, batch, trainers)
+                group_batches(decision, batch, trainers, design.columns(decision))
                 for decision, batch in zip(decisions(job), ids, strict=True)
             ]
         )

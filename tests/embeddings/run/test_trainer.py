@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from headrace.embeddings import EmbeddingError, Synchronisation
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.optimizers import RowOptimizer
+from headrace.embeddings.run.replication import CacheDesign
 from headrace.embeddings.run.trainer import TrainerRows, TrainerStatistics
 from headrace.executor import Executor
 from tests.conformance.groups import each, group
@@ -52,11 +54,12 @@ def train(
     optimizer: str,
     decay: float,
     dtype: torch.dtype,
+    synchronisation: Synchronisation = Synchronisation.TARGETED,
 ) -> tuple[list[Tensor], list[TrainerStatistics]]:
     """Return the tables at the servers after training, and every trainer's statistics."""
     row_optimizer = RowOptimizer(OPTIMIZERS[optimizer]([nn.Parameter(torch.zeros(1))]))
     groups = groups_of(row_optimizer, dtype)
-    parts, slots = trainer_batches(batches, groups, window)
+    parts, slots = trainer_batches(batches, groups, window, synchronisation)
     servers = MemoryServers(groups, len(executors))
     statistics: dict[int, TrainerStatistics] = {}
 
@@ -144,3 +147,43 @@ def test_several_trainers_have_the_reference_s_rows(optimizer: str, trainers: in
                 torch.testing.assert_close(table, reference, rtol=1e-9, atol=1e-9)
 
         check()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("optimizer", ["sgd", "sparse adam"])
+@pytest.mark.parametrize("name", ["lrpp", "replicated", "distinct"])
+def test_every_design_has_the_reference_s_rows(name: str, optimizer: str) -> None:
+    with group(3) as executors:
+
+        @settings(max_examples=6, deadline=None)
+        @given(window=windows, seed=seeds)
+        def check(window: Window, seed: int) -> None:
+            batches = shares(seed, 12, 3)
+            design = Synchronisation(name)
+            tables, _ = train(executors, batches, window, optimizer, 0.95, torch.float64, design)
+            expected = reference_tables(batches, optimizer, 0.95, torch.float64)
+            for table, reference in zip(tables, expected, strict=True):
+                torch.testing.assert_close(table, reference, rtol=1e-9, atol=1e-9)
+
+        check()
+
+
+def test_replicated_caches_send_the_bytes_of_a_ring() -> None:
+    """2 (n - 1) / n of all rows of the batch from each trainer."""
+    batches = shares(5, 8, 3)
+    window = Window(lookahead=2, prefetch=1, room=4)
+    design = Synchronisation.REPLICATED
+    with group(3) as executors:
+        _, statistics = train(executors, batches, window, "sgd", 1.0, torch.float64, design)
+    row_bytes = sum(
+        8 * shape.dim * len({row for share in batch for row in share.ids[table]})
+        for batch in batches
+        for table, shape in enumerate(TABLES)
+    )
+    assert sum(part.exchange.critical_bytes for part in statistics) == 2 * (3 - 1) * row_bytes
+    assert sum(part.exchange.delayed_bytes for part in statistics) == 0
+
+
+def test_pooled_rows_have_no_caches() -> None:
+    with pytest.raises(EmbeddingError, match="synchronisation is pooled, which has no caches"):
+        CacheDesign(Synchronisation.POOLED, 2, 5)
