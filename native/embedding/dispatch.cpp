@@ -7,10 +7,32 @@ namespace headrace::embedding {
 
 namespace {
 
-void add_row(const Decision& decision, std::size_t row, TrainerRows& rows) {
+// Slots whose rows are evicted after the batch.
+class EvictedSlots {
+ public:
+  explicit EvictedSlots(const Decision& decision) {
+    for (auto slot : decision.evicted_slots) {
+      if (slot >= evicted_.size()) evicted_.resize(slot + std::size_t{1});
+      evicted_[slot] = true;
+    }
+  }
+  bool contains(std::uint32_t slot) const { return slot < evicted_.size() && evicted_[slot]; }
+
+ private:
+  std::vector<bool> evicted_;
+};
+
+// Trainers that get the row's newest value from its owner: none of a row that is evicted for want
+// of room before the next batch that uses it.
+Users next_users(const Decision& decision, const EvictedSlots& evicted, std::size_t row) {
+  return evicted.contains(decision.slots[row]) ? Users{0} : decision.next_users[row];
+}
+
+void add_row(const Decision& decision, const EvictedSlots& evicted, std::size_t row,
+             TrainerRows& rows) {
   rows.slots.push_back(decision.slots[row]);
   rows.users.push_back(decision.users[row]);
-  rows.next_users.push_back(decision.next_users[row]);
+  rows.next_users.push_back(next_users(decision, evicted, row));
   rows.owners.push_back(decision.owner[row]);
   rows.critical.push_back(decision.next[row] == decision.batch + 1 ? 1 : 0);
 }
@@ -19,6 +41,7 @@ void add_row(const Decision& decision, std::size_t row, TrainerRows& rows) {
 std::vector<std::uint32_t> add_rows(const Decision& decision, std::size_t trainer,
                                     TrainerRows& rows) {
   const auto bit = Users{1} << trainer;
+  const EvictedSlots evicted(decision);
   std::vector<std::uint32_t> numbers(decision.ids.size());
   std::vector<std::size_t> received;
   for (std::size_t t = 0; t + 1 < decision.first.size(); ++t) {
@@ -26,11 +49,11 @@ std::vector<std::uint32_t> add_rows(const Decision& decision, std::size_t traine
     const auto stop = static_cast<std::size_t>(decision.first[t + 1]);
     for (auto row = static_cast<std::size_t>(decision.first[t]); row < stop; ++row) {
       if ((decision.users[row] & bit) == 0) {
-        if ((decision.next_users[row] & bit) != 0) received.push_back(row);
+        if ((next_users(decision, evicted, row) & bit) != 0) received.push_back(row);
         continue;
       }
       numbers[row] = number++;
-      add_row(decision, row, rows);
+      add_row(decision, evicted, row, rows);
       if (decision.fetched[row] == 0) continue;
       rows.fetched_ids.push_back(decision.ids[row]);
       rows.fetched_slots.push_back(decision.slots[row]);
@@ -38,7 +61,7 @@ std::vector<std::uint32_t> add_rows(const Decision& decision, std::size_t traine
     rows.used_ends.push_back(static_cast<std::int64_t>(rows.slots.size()));
     rows.fetched_ends.push_back(static_cast<std::int64_t>(rows.fetched_ids.size()));
   }
-  for (auto row : received) add_row(decision, row, rows);
+  for (auto row : received) add_row(decision, evicted, row, rows);
   return numbers;
 }
 

@@ -16,6 +16,7 @@ struct TrainerRows {
   // The rows that the trainer uses, then those of which it is only a next user.
   std::vector<std::uint32_t> slots;
   std::vector<Users> users;
+  // 0: the row is evicted, for want of room, too.
   std::vector<Users> next_users;
   std::vector<std::uint8_t> owners;
   // 1: the next batch uses the row.

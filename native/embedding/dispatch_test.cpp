@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <span>
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "check.hpp"
@@ -60,6 +61,11 @@ std::vector<T> part(const std::vector<T>& column, std::size_t start, std::int64_
 void check_trainer(const Decision& decision, const PushedBatch& batch, std::size_t trainer) {
   const auto parts = dispatch(decision, trainer);
   auto uses = [&](std::size_t row) { return (decision.users[row] >> trainer & 1) == 1; };
+  auto next_users = [&](std::size_t row) {
+    const auto& gone = decision.evicted_slots;
+    return std::ranges::find(gone, decision.slots[row]) == gone.end() ? decision.next_users[row]
+                                                                      : Users{0};
+  };
   std::vector<std::size_t> expected;
   std::vector<std::size_t> received;
   std::size_t fetched = 0;
@@ -68,7 +74,7 @@ void check_trainer(const Decision& decision, const PushedBatch& batch, std::size
   for (std::size_t t = 0; t < batch.ids.size(); ++t) {
     const auto used = rows_where(decision, t, uses);
     const auto only_next = rows_where(decision, t, [&](std::size_t row) {
-      return !uses(row) && (decision.next_users[row] >> trainer & 1) == 1;
+      return !uses(row) && (next_users(row) >> trainer & 1) == 1;
     });
     expected.insert(expected.end(), used.begin(), used.end());
     received.insert(received.end(), only_next.begin(), only_next.end());
@@ -107,24 +113,33 @@ void check_trainer(const Decision& decision, const PushedBatch& batch, std::size
     const auto row = expected[i];
     CHECK(parts.slots[i] == decision.slots[row]);
     CHECK(parts.users[i] == decision.users[row]);
-    CHECK(parts.next_users[i] == decision.next_users[row]);
+    CHECK(parts.next_users[i] == next_users(row));
     CHECK(parts.owners[i] == decision.owner[row]);
     CHECK((parts.critical[i] == 1) == (decision.next[row] == decision.batch + 1));
   }
 }
 
-void test_parts(Random& random) {
+// Returns the rows that were evicted for want of room.
+std::size_t test_parts(Random& random) {
   LookaheadOptions options;
   options.trainers = static_cast<std::size_t>(1 + random.below(8));
   options.lookahead = static_cast<std::size_t>(1 + random.below(5));
-  options.slots = 200;
   for (int t = 1 + random.below(4); t > 0; --t) {
     options.rows.push_back(random.below(3) == 0 ? 0
                                                 : static_cast<std::uint64_t>(1 + random.below(20)));
   }
-  Lookahead lookahead(options);
   std::vector<PushedBatch> batches;
+  options.slots = 1;
+  for (int b = 0; b < 12; ++b) {
+    const auto& batch = batches.emplace_back(random_batch(random, options));
+    std::size_t distinct = 0;
+    for (const auto& ids : batch.ids) distinct += std::set(ids.begin(), ids.end()).size();
+    options.slots = std::max(options.slots, distinct);
+  }
+  options.slots += static_cast<std::size_t>(random.below(20));
+  Lookahead lookahead(options);
   std::size_t decided = 0;
+  std::size_t for_room = 0;
   auto check = [&] {
     const auto decision = lookahead.pop();
     for (std::size_t trainer = 0; trainer < options.trainers; ++trainer) {
@@ -133,10 +148,10 @@ void test_parts(Random& random) {
     CHECK(thrown<std::invalid_argument>([&] {
             dispatch(decision, options.trainers);
           }).starts_with("trainer is " + std::to_string(options.trainers)));
+    for_room += decision.evicted_for_room;
     ++decided;
   };
-  for (int b = 0; b < 12; ++b) {
-    const auto& batch = batches.emplace_back(random_batch(random, options));
+  for (const auto& batch : batches) {
     std::vector<TableIds> tables;
     for (std::size_t t = 0; t < batch.ids.size(); ++t) {
       tables.push_back({batch.ids[t], batch.ends[t]});
@@ -147,13 +162,16 @@ void test_parts(Random& random) {
   lookahead.finish();
   while (lookahead.ready()) check();
   CHECK(decided == batches.size());
+  return for_room;
 }
 
 }  // namespace
 
 int main() {
+  std::size_t for_room = 0;
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
     Random random(seed, 3);
-    test_parts(random);
+    for_room += test_parts(random);
   }
+  CHECK(for_room > 100);
 }
