@@ -81,3 +81,10 @@ def test_columns_of_other_lengths_are_refused() -> None:
     with pytest.raises(EmbeddingError, match="0 examples"):
         list(in_batches([whole], 0))
     assert repr(whole) == "<Examples: 3, of 2 numbers and 2 tables>"
+
+
+def test_the_first_shares_have_one_example_more() -> None:
+    """Six examples of four trainers were shares of 2, 1, 2 and 1."""
+    assert share_ends(6, 4).tolist() == [2, 4, 5, 6]
+    assert share_ends(2, 4).tolist() == [1, 2, 2, 2]
+    assert share_ends(8, 4).tolist() == [2, 4, 6, 8]

@@ -89,8 +89,13 @@ def _ends(lengths: NDArray[np.int64], start: int, stop: int) -> tuple[int, int]:
 
 
 def share_ends(examples: int, parts: int) -> NDArray[np.int64]:
-    """Return where each of `parts` consecutive shares of some examples ends: [parts]."""
-    return -(-examples * np.arange(1, parts + 1) // parts)
+    """Return where each of `parts` consecutive shares of some examples ends: [parts].
+
+    The first shares have one example more where they are not equally large.
+    """
+    size, larger = divmod(examples, parts)
+    numbers = np.arange(1, parts + 1)
+    return size * numbers + np.minimum(numbers, larger)
 
 
 def merged_examples(parts: Sequence[Examples]) -> Examples:
