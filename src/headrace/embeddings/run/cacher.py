@@ -1,0 +1,253 @@
+"""The cacher: of batches of ids, each trainer's part of every batch (BagPipe, 5.2.2)."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace import _native
+from headrace.embeddings.data.examples import Examples, share_ends
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.batches import GroupBatch, SlottedRows, TrainerBatch
+from headrace.embeddings.tables import EmbeddingTable, TableGroup
+
+MOST_LOOKAHEAD = 300
+"""Batches that are taken at most where the lookahead follows from the caches' slots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class IdBatch:
+    """A batch of examples: the rows that they use, and columns that are no ids.
+
+    Attributes
+    ----------
+    examples : their number.
+    fields : [examples, ...]: columns such as labels.
+    ids : of every table of the job, one example's ids after the other's.
+    lengths : of every table, [examples]: the number of each example's ids; None: one each.
+    """
+
+    examples: int
+    fields: Mapping[str, NDArray[Any]]
+    ids: tuple[NDArray[np.int64], ...]
+    lengths: tuple[NDArray[np.int64] | None, ...]
+
+    def __post_init__(self) -> None:
+        for name, column in self.fields.items():
+            if len(column) != self.examples:
+                raise EmbeddingError(
+                    f"field {name} has {len(column)} rows, needs one for each of "
+                    f"{self.examples} examples"
+                )
+        if len(self.ids) != len(self.lengths):
+            raise EmbeddingError(
+                f"{len(self.ids)} tables have {len(self.lengths)} columns of lengths"
+            )
+        for table, (ids, lengths) in enumerate(zip(self.ids, self.lengths, strict=True)):
+            if lengths is None:
+                examples, count = len(ids), len(ids)
+            else:
+                examples, count = len(lengths), int(lengths.sum())
+            if examples != self.examples or count != len(ids):
+                raise EmbeddingError(
+                    f"table {table}: its ids are not those of {self.examples} examples"
+                )
+
+
+def id_batch(examples: Examples) -> IdBatch:
+    """Return examples as a batch whose fields are `dense` and, of labelled ones, `labels`."""
+    fields: dict[str, NDArray[Any]] = {"dense": examples.dense}
+    if examples.labels is not None:
+        fields["labels"] = examples.labels
+    return IdBatch(
+        examples=len(examples), fields=fields, ids=examples.ids, lengths=examples.lengths
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacherOptions:
+    """Trainers and caches that batches are decided for.
+
+    Attributes
+    ----------
+    tables : of the job.
+    groups : of the tables; every table is in one.
+    slots : of every group, rows that a trainer's cache has room for.
+    trainers : that share each batch; the first ones have one example more where their number does
+        not divide the batch.
+    lookahead : batches that a decision looks at, its own included; None: as many as have arrived
+        when the cache of one group would be full (5.3), at most `MOST_LOOKAHEAD`.
+    prefetch : batches between a fetch and its use, at most `lookahead`.
+    """
+
+    tables: tuple[EmbeddingTable, ...]
+    groups: tuple[TableGroup, ...]
+    slots: tuple[int, ...]
+    trainers: int
+    lookahead: int | None = None
+    prefetch: int = 1
+
+    def __post_init__(self) -> None:
+        numbers = sorted(table for group in self.groups for table in group.tables)
+        if numbers != list(range(len(self.tables))):
+            raise EmbeddingError(
+                f"groups have tables {numbers}, need each of the {len(self.tables)} once"
+            )
+        if len(self.slots) != len(self.groups):
+            raise EmbeddingError(
+                f"slots are of {len(self.slots)} groups, need one number for each of "
+                f"{len(self.groups)}"
+            )
+
+
+def dispatched(
+    batches: Iterable[IdBatch],
+    options: CacherOptions,
+    on_lookahead: Callable[[int], None] = lambda _lookahead: None,
+) -> Iterator[tuple[TrainerBatch, ...]]:
+    """Yield, of every batch in order, the part of each trainer.
+
+    Parameters
+    ----------
+    on_lookahead : is called with the lookahead before the first decision.
+
+    Raises
+    ------
+    EmbeddingError : a batch has other tables than the job, an id outside its table, or more rows
+        of a group than its cache has slots.
+    """
+    source = iter(batches)
+    pending: deque[IdBatch] = deque()
+    lookahead = options.lookahead
+    if lookahead is None:
+        lookahead = _fill(source, pending, options)
+    on_lookahead(lookahead)
+    windows = _windows(options, lookahead)
+    buffered, pending = pending, deque()
+    for number, batch in enumerate(_chain(buffered, source)):
+        _push(windows, batch, number, options)
+        pending.append(batch)
+        if windows[0].ready:
+            yield _decide(windows, pending.popleft(), options)
+    for window in windows:
+        window.finish()
+    while pending:
+        yield _decide(windows, pending.popleft(), options)
+
+
+def _chain(buffered: deque[IdBatch], source: Iterator[IdBatch]) -> Iterator[IdBatch]:
+    while buffered:
+        yield buffered.popleft()
+    yield from source
+
+
+def _fill(source: Iterator[IdBatch], pending: deque[IdBatch], options: CacherOptions) -> int:
+    """Take batches until their distinct rows would fill a group's cache; return the lookahead."""
+    resident = [np.empty(0, np.int64) for _ in options.tables]
+    for batch in source:
+        pending.append(batch)
+        _check_tables(batch, len(pending) - 1, options)
+        resident = [_merged(rows, ids) for rows, ids in zip(resident, batch.ids, strict=True)]
+        counts = [sum(len(resident[table]) for table in group.tables) for group in options.groups]
+        full = any(count > slots for count, slots in zip(counts, options.slots, strict=True))
+        if full or len(pending) == MOST_LOOKAHEAD:
+            return max(len(pending) - full, options.prefetch)
+    return max(len(pending), options.prefetch)
+
+
+def _merged(rows: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct rows of both, rising; `rows` are so already."""
+    fresh = np.unique(ids)
+    if len(rows):
+        places = np.minimum(np.searchsorted(rows, fresh), len(rows) - 1)
+        fresh = fresh[rows[places] != fresh]
+    # The stable sort merges two runs in one pass.
+    return np.sort(np.concatenate([rows, fresh]), kind="stable")
+
+
+def _windows(options: CacherOptions, lookahead: int) -> list[_native.Lookahead]:
+    try:
+        return [
+            _native.Lookahead(
+                [options.tables[table].rows for table in group.tables],
+                trainers=options.trainers,
+                lookahead=lookahead,
+                prefetch=options.prefetch,
+                slots=slots,
+            )
+            for group, slots in zip(options.groups, options.slots, strict=True)
+        ]
+    except ValueError as error:
+        raise EmbeddingError(str(error)) from error
+
+
+def _check_tables(batch: IdBatch, number: int, options: CacherOptions) -> None:
+    if len(batch.ids) != len(options.tables):
+        raise EmbeddingError(
+            f"batch {number} has ids of {len(batch.ids)} tables, needs {len(options.tables)}"
+        )
+
+
+def _push(
+    windows: Sequence[_native.Lookahead], batch: IdBatch, number: int, options: CacherOptions
+) -> None:
+    _check_tables(batch, number, options)
+    ends = share_ends(batch.examples, options.trainers)
+    for group, window in zip(options.groups, windows, strict=True):
+        id_ends = np.array(
+            [_id_ends(batch.lengths[table], ends) for table in group.tables], np.int64
+        )
+        ids = [np.ascontiguousarray(batch.ids[table], np.int64) for table in group.tables]
+        try:
+            window.push(ids, id_ends)
+        except ValueError as error:
+            names = ", ".join(options.tables[table].name for table in group.tables)
+            raise EmbeddingError(f"batch {number}, tables {names}: {error}") from error
+
+
+def _id_ends(lengths: NDArray[np.int64] | None, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where the ids of each share end, of shares that end at the examples `ends`."""
+    return ends if lengths is None else np.concatenate([[0], np.cumsum(lengths)])[ends]
+
+
+def _decide(
+    windows: Sequence[_native.Lookahead], batch: IdBatch, options: CacherOptions
+) -> tuple[TrainerBatch, ...]:
+    decisions = [window.pop() for window in windows]
+    ends = share_ends(batch.examples, options.trainers).tolist()
+    parts: list[TrainerBatch] = []
+    for trainer, (start, stop) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        parts.append(
+            TrainerBatch(
+                batch=decisions[0].batch,
+                examples=stop - start,
+                examples_in_all=batch.examples,
+                fields={name: column[start:stop] for name, column in batch.fields.items()},
+                lengths=tuple(
+                    None if lengths is None else lengths[start:stop] for lengths in batch.lengths
+                ),
+                groups=tuple(_group_batch(decision, trainer) for decision in decisions),
+            )
+        )
+    return tuple(parts)
+
+
+def _group_batch(decision: _native.LookaheadDecision, trainer: int) -> GroupBatch:
+    rows = decision.dispatch(trainer)
+    return GroupBatch(
+        after=decision.after,
+        fetched=SlottedRows(ends=rows.fetched_ends, ids=rows.fetched_ids, slots=rows.fetched_slots),
+        evicted=SlottedRows(ends=rows.evicted_ends, ids=rows.evicted_ids, slots=rows.evicted_slots),
+        used=int(rows.used_ends[-1]),
+        used_ends=rows.used_ends,
+        slots=rows.slots,
+        users=rows.users,
+        next_users=rows.next_users,
+        owners=rows.owners,
+        critical=rows.critical.view(np.bool_),
+        rows_of_ids=rows.rows_of_ids,
+        id_ends=rows.id_ends,
+    )
