@@ -51,7 +51,7 @@ class EmbeddingModule:
 
 
 def embedding_modules(model: nn.Module) -> list[EmbeddingModule]:
-    """Return a model's embedding modules, in their order; one that has two names is there once.
+    """Return a model's embedding modules, in their order; one that has two names is listed once.
 
     Raises
     ------
