@@ -158,6 +158,8 @@ def test_a_server_s_error_is_the_training_thread_s(job: Job) -> None:
 
 
 def test_a_batch_needs_one_step(job: Job) -> None:
+    checked = threading.Barrier(TRAINERS, timeout=HANG_S)  # closing one ends the others
+
     def act(executor: Executor) -> None:
         with job.rows(executor.rank) as rows:
             with pytest.raises(EmbeddingError, match="there is no batch to step"):
@@ -165,6 +167,7 @@ def test_a_batch_needs_one_step(job: Job) -> None:
             next(rows)
             with pytest.raises(EmbeddingError, match="batch 0 had no step"):
                 next(rows)
+            checked.wait()
             rows.close()
 
     with no_hang():

@@ -44,7 +44,8 @@ class GroupBatch:
         trainer has one leaf tensor for each table, as the gradient of each is a whole tensor.
     slots : [rows]: where the rows lie.
     users : [rows]: bits of the trainers that use the row in this batch.
-    next_users : [rows]: bits of those that use it in the next batch that uses it; 0: it is evicted.
+    next_users : [rows]: bits of those that use it in the next batch that uses it, and of those that
+        a cache's design gives it to; 0: it goes to none of the others.
     owners : [rows]: the trainer that updates the row, one of `users`. If there are next users and
         one of `users` is among them, it is one of these.
     critical : [rows]: whether the next batch uses the row.
