@@ -30,6 +30,7 @@ LAYERS = {
     "headrace": 0,
     "headrace.accelerators": 0,
     "headrace.errors": 0,
+    "headrace.evaluation": 0,
     "headrace.extras": 0,
     "headrace.facades": 0,
     "headrace.roofline": 0,

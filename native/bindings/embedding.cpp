@@ -18,8 +18,8 @@ namespace {
 
 namespace embedding = headrace::embedding;
 using embedding::Decision;
+using embedding::DispatchedRows;
 using embedding::Lookahead;
-using embedding::TrainerRows;
 
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ends = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -75,22 +75,22 @@ void bind_embedding(nb::module_& module) {
       .def_prop_ro("id_rows", column(&Decision::id_rows))
       .def("dispatch", &embedding::dispatch, "trainer"_a, nb::call_guard<nb::gil_scoped_release>());
 
-  nb::class_<TrainerRows>(module, "TrainerRows",
-                          "One trainer's part of a decision; columns are read-only arrays.")
-      .def_prop_ro("used_ends", column(&TrainerRows::used_ends))
-      .def_prop_ro("slots", column(&TrainerRows::slots))
-      .def_prop_ro("users", column(&TrainerRows::users))
-      .def_prop_ro("next_users", column(&TrainerRows::next_users))
-      .def_prop_ro("owners", column(&TrainerRows::owners))
-      .def_prop_ro("critical", column(&TrainerRows::critical))
-      .def_prop_ro("fetched_ends", column(&TrainerRows::fetched_ends))
-      .def_prop_ro("fetched_ids", column(&TrainerRows::fetched_ids))
-      .def_prop_ro("fetched_slots", column(&TrainerRows::fetched_slots))
-      .def_prop_ro("evicted_ends", column(&TrainerRows::evicted_ends))
-      .def_prop_ro("evicted_ids", column(&TrainerRows::evicted_ids))
-      .def_prop_ro("evicted_slots", column(&TrainerRows::evicted_slots))
-      .def_prop_ro("rows_of_ids", column(&TrainerRows::rows_of_ids))
-      .def_prop_ro("id_ends", column(&TrainerRows::id_ends));
+  nb::class_<DispatchedRows>(module, "DispatchedRows",
+                             "One trainer's part of a decision; columns are read-only arrays.")
+      .def_prop_ro("used_ends", column(&DispatchedRows::used_ends))
+      .def_prop_ro("slots", column(&DispatchedRows::slots))
+      .def_prop_ro("users", column(&DispatchedRows::users))
+      .def_prop_ro("next_users", column(&DispatchedRows::next_users))
+      .def_prop_ro("owners", column(&DispatchedRows::owners))
+      .def_prop_ro("critical", column(&DispatchedRows::critical))
+      .def_prop_ro("fetched_ends", column(&DispatchedRows::fetched_ends))
+      .def_prop_ro("fetched_ids", column(&DispatchedRows::fetched_ids))
+      .def_prop_ro("fetched_slots", column(&DispatchedRows::fetched_slots))
+      .def_prop_ro("evicted_ends", column(&DispatchedRows::evicted_ends))
+      .def_prop_ro("evicted_ids", column(&DispatchedRows::evicted_ids))
+      .def_prop_ro("evicted_slots", column(&DispatchedRows::evicted_slots))
+      .def_prop_ro("rows_of_ids", column(&DispatchedRows::rows_of_ids))
+      .def_prop_ro("id_ends", column(&DispatchedRows::id_ends));
 
   nb::class_<Lookahead>(module, "Lookahead",
                         "Decides what caches of embedding rows fetch, keep and evict.")

@@ -29,7 +29,7 @@ Users next_users(const Decision& decision, const EvictedSlots& evicted, std::siz
 }
 
 void add_row(const Decision& decision, const EvictedSlots& evicted, std::size_t row,
-             TrainerRows& rows) {
+             DispatchedRows& rows) {
   rows.slots.push_back(decision.slots[row]);
   rows.users.push_back(decision.users[row]);
   rows.next_users.push_back(next_users(decision, evicted, row));
@@ -39,7 +39,7 @@ void add_row(const Decision& decision, const EvictedSlots& evicted, std::size_t 
 
 // Returns the number of each used row among those of its table.
 std::vector<std::uint32_t> add_rows(const Decision& decision, std::size_t trainer,
-                                    TrainerRows& rows) {
+                                    DispatchedRows& rows) {
   const auto bit = Users{1} << trainer;
   const EvictedSlots evicted(decision);
   std::vector<std::uint32_t> numbers(decision.ids.size());
@@ -65,7 +65,7 @@ std::vector<std::uint32_t> add_rows(const Decision& decision, std::size_t traine
   return numbers;
 }
 
-void add_evicted(const Decision& decision, std::size_t trainer, TrainerRows& rows) {
+void add_evicted(const Decision& decision, std::size_t trainer, DispatchedRows& rows) {
   for (std::size_t t = 0; t + 1 < decision.evicted_first.size(); ++t) {
     const auto stop = static_cast<std::size_t>(decision.evicted_first[t + 1]);
     for (auto row = static_cast<std::size_t>(decision.evicted_first[t]); row < stop; ++row) {
@@ -78,7 +78,7 @@ void add_evicted(const Decision& decision, std::size_t trainer, TrainerRows& row
 }
 
 void add_ids(const Decision& decision, std::size_t trainer,
-             const std::vector<std::uint32_t>& numbers, TrainerRows& rows) {
+             const std::vector<std::uint32_t>& numbers, DispatchedRows& rows) {
   std::size_t first = 0;  // of the table's ids, in the batch
   for (std::size_t t = 0; t + 1 < decision.first.size(); ++t) {
     const auto* ends = decision.id_ends.data() + t * decision.trainers;
@@ -94,12 +94,12 @@ void add_ids(const Decision& decision, std::size_t trainer,
 
 }  // namespace
 
-TrainerRows dispatch(const Decision& decision, std::size_t trainer) {
+DispatchedRows dispatch(const Decision& decision, std::size_t trainer) {
   if (trainer >= decision.trainers) {
     throw std::invalid_argument("trainer is " + std::to_string(trainer) + ", needs 0 to " +
                                 std::to_string(static_cast<std::int64_t>(decision.trainers) - 1));
   }
-  TrainerRows rows;
+  DispatchedRows rows;
   const auto numbers = add_rows(decision, trainer, rows);
   add_evicted(decision, trainer, rows);
   add_ids(decision, trainer, numbers, rows);

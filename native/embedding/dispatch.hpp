@@ -10,7 +10,7 @@
 namespace headrace::embedding {
 
 // Rows in the order of the decision, a table's together.
-struct TrainerRows {
+struct DispatchedRows {
   // [tables]: where each table's rows end, among the used ones.
   std::vector<std::int64_t> used_ends;
   // The rows that the trainer uses, then those of which it is only a next user.
@@ -38,6 +38,6 @@ struct TrainerRows {
 };
 
 // Throws std::invalid_argument where the decision is of fewer trainers.
-TrainerRows dispatch(const Decision& decision, std::size_t trainer);
+DispatchedRows dispatch(const Decision& decision, std::size_t trainer);
 
 }  // namespace headrace::embedding

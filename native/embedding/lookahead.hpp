@@ -66,13 +66,15 @@ struct Decision {
   std::vector<std::int64_t> first;
   std::vector<std::int64_t> ids;
   std::vector<std::uint32_t> slots;
-  // Trainers that use the row in this batch, and in the next one that uses it (0: it is evicted).
+  // Trainers that use the row in this batch, and in the next one of the window that uses it (0:
+  // none does, and it is evicted).
   std::vector<Users> users;
   std::vector<Users> next_users;
   // One of `users`, of `next_users` too where there is one: it updates the row and has its newest
   // value.
   std::vector<std::uint8_t> owner;
-  // The next batch that uses the row, kNoBatch: it is evicted after this batch.
+  // The next batch of the window that uses the row, even where it is evicted for want of room;
+  // kNoBatch: none does.
   std::vector<Batch> next;
   // The last batch of the window that uses the row: its time to live.
   std::vector<Batch> last;

@@ -305,9 +305,9 @@ class LookaheadDecision:
     @property
     def id_rows(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]: ...
 
-    def dispatch(self, trainer: int) -> TrainerRows: ...
+    def dispatch(self, trainer: int) -> DispatchedRows: ...
 
-class TrainerRows:
+class DispatchedRows:
     """One trainer's part of a decision; columns are read-only arrays."""
 
     @property

@@ -14,6 +14,7 @@ from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import LayerHeads, ModelWeights
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.transformers import ALL_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from headrace.evaluation import evaluating
 
 _COLLECTING = "headrace_collecting"
 _OUTPUT_NAMES = ("o_proj", "out_proj", "c_proj", "dense", "wo")
@@ -98,18 +99,6 @@ def collecting(model: nn.Module, function: Callable[..., Any]) -> Generator[None
                 yield
         finally:
             del ALL_ATTENTION_FUNCTIONS[_COLLECTING]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Generator[None]:
-    """Put a model into evaluation mode meanwhile; each of its modules has its own mode again."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def layer_heads(model: nn.Module) -> tuple[LayerHeads, ...]:

@@ -15,7 +15,7 @@ PLAN = kind_of(
     EmbeddingPlan,
     summary="lookahead, caches and synchronisation of a job's embedding rows",
     documentation="embeddings.md",
-    show="headrace.embeddings.cli.show:plan_tables",
-    page="headrace.embeddings.report.plan_page:plan_page",
+    show="headrace.embeddings.cli.show:lookahead_plan_tables",
+    page="headrace.embeddings.report.plan_page:lookahead_plan_page",
 )
 KINDS = (PROFILE, PLAN)

@@ -1,11 +1,27 @@
 """Embedding tables, and groups of tables whose rows have one shape."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.facades import offered_by
+
+
+class RowState(NamedTuple):
+    """Numbers of an optimizer beside a row, and beside each of the row's numbers."""
+
+    per_row: int
+    per_number: int
+
+
+ROW_STATES: Mapping[str, RowState] = {
+    "SGD": RowState(0, 0),
+    "Adagrad": RowState(0, 1),
+    "RowWiseAdagrad": RowState(1, 0),
+    "SparseAdam": RowState(0, 2),
+}
+"""By the class of the optimizer: torch's, and TorchRec's RowWiseAdagrad."""
 
 
 @offered_by("headrace.embeddings")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace import _native
 from headrace.embeddings import Synchronisation
 from headrace.embeddings.run.batches import GroupBatch, SlottedRows
-from headrace.embeddings.run.replication import CacheDesign, RowColumns
+from headrace.embeddings.run.cache_design import CacheDesign, RowColumns
 
 TableIds = list[list[int]]
 """Of one table in one batch: [trainers] lists of ids."""

@@ -73,9 +73,6 @@ class Connection:
             servers.written[self.trainer, group] = batch
             servers.changed.notify_all()
 
-    def read(self, table: int, ids: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
-
     def close(self) -> None:
         with self.servers.changed:
             self.servers.closed[self.trainer] = True

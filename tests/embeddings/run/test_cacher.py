@@ -11,8 +11,8 @@ from headrace import _native
 from headrace.embeddings.data.examples import Examples
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batches import GroupBatch
+from headrace.embeddings.run.cache_design import RowColumns
 from headrace.embeddings.run.cacher import CacherOptions, IdBatch, dispatched, id_batch
-from headrace.embeddings.run.replication import RowColumns
 from headrace.embeddings.tables import EmbeddingTable, InitialValues, table_groups
 from tests.embeddings.run.dispatch import Job, decisions, group_batches
 

@@ -65,6 +65,27 @@ def test_ids_that_are_not_a_batchs_columns_are_refused(ids_of: str, message: str
     assert "forward" not in vars(model.user)
 
 
+class Bags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(9, 8, mode="sum", include_last_offset=True)
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        ends = torch.arange(0, ids.numel() + 1, ids.shape[1])
+        weights = torch.ones(ids.numel())
+        bags = self.bag(ids.flatten(), ends, per_sample_weights=weights)
+        return self.top(bags + torch.zeros(len(ids), 8))
+
+
+def test_bags_by_offsets_have_as_many_as_there_are_examples() -> None:
+    model = Bags()
+    own = model.bag.forward
+    model.bag.forward = own  # as libraries do that wrap it
+    assert table_columns(model, embedding_modules(model), IDS, model) == [(0, 1, 2, 3)]
+    assert vars(model.bag)["forward"] is own
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from headrace.embeddings import EmbeddingError, Synchronisation
 from headrace.embeddings.run.batches import TrainerBatch
+from headrace.embeddings.run.cache_design import CacheDesign
 from headrace.embeddings.run.optimizers import RowOptimizer
-from headrace.embeddings.run.replication import CacheDesign
 from headrace.embeddings.run.trainer import TrainerRows, TrainerStatistics
 from headrace.executor import Executor
 from tests.conformance.groups import each, group

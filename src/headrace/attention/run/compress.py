@@ -15,7 +15,6 @@ from headrace.attention.models import (
     check_model,
     check_options,
     check_plan,
-    evaluating,
     implementation,
 )
 from headrace.attention.plan.plan import AttentionPlan
@@ -25,6 +24,7 @@ from headrace.attention.run.layer import LayerCache
 from headrace.attention.run.operator import attend_layer
 from headrace.attention.run.projections import only_used_rows
 from headrace.attention.transformers import AttentionInterface, AttentionMaskInterface
+from headrace.evaluation import evaluating
 
 IMPLEMENTATION = "headrace"
 _CACHE_NAMES = ("cache", "past_key_values")

@@ -8,8 +8,15 @@ import typer
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 
+_OPTIMIZERS = {
+    "sgd": "SGD",
+    "adagrad": "Adagrad",
+    "row-wise-adagrad": "RowWiseAdagrad",
+    "sparse-adam": "SparseAdam",
+}
 
-def plan_command(
+
+def lookahead_plan_command(
     profile: Annotated[Path, typer.Argument(help="Embedding profile of the job's data.")],
     output: Annotated[Path, output_option("File for the embedding plan.")],
     dim: Annotated[int, typer.Option(help="Numbers of a row.", min=1)] = 48,
@@ -27,22 +34,23 @@ def plan_command(
     ] = "targeted",
 ) -> None:
     """Plan a training job's lookahead, caches and synchronisation."""
-    from headrace.embeddings.cli.show import plan_tables
+    from headrace.embeddings.cli.show import lookahead_plan_tables
     from headrace.embeddings.plan.choose import plan_embeddings
     from headrace.embeddings.profile import EmbeddingProfile, Synchronisation
+    from headrace.embeddings.tables import ROW_STATES
     from headrace.units import parse_size, size
 
-    state = {"sgd": 0, "adagrad": dim, "row-wise-adagrad": 1, "sparse-adam": 2 * dim}[optimizer]
+    per_row, per_number = ROW_STATES[_OPTIMIZERS[optimizer]]
     accesses = EmbeddingProfile.load(profile)
     plan = plan_embeddings(
         accesses,
-        row_bytes=4 * (dim + state),
-        cache_bytes=None if cache is None else parse_size(cache),
+        row_bytes=4 * (dim + per_row + per_number * dim),
+        cache_bytes=None if cache is None else parse_size(cache, "--cache"),
         servers=servers,
         readers=readers,
         synchronisation=Synchronisation(synchronisation),
     )
     plan.save(output, {"profile": accesses.digest})
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
-    for table in plan_tables(plan, everything=False):
+    for table in lookahead_plan_tables(plan, everything=False):
         terminal().print(table)

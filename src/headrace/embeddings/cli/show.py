@@ -82,7 +82,7 @@ def lookaheads(profile: EmbeddingProfile) -> list[int]:
     return sorted({*(n for n in _LOOKAHEADS if n < profile.lookahead), profile.lookahead})
 
 
-def plan_tables(plan: EmbeddingPlan, everything: bool) -> Iterable[RenderableType]:
+def lookahead_plan_tables(plan: EmbeddingPlan, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a plan: its processes and caches, and what a step is to move."""
     yield facts("embedding plan", plan_facts(plan), everything=everything)
     yield from rows("rows of a step", STEP_COLUMNS, step_cells(plan), everything=everything)

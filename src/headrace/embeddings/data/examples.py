@@ -29,18 +29,9 @@ class Examples:
     lengths: tuple[NDArray[np.int64] | None, ...]
 
     def __post_init__(self) -> None:
-        if len(self.ids) != len(self.lengths):
-            raise EmbeddingError(
-                f"{len(self.ids)} tables have {len(self.lengths)} columns of lengths"
-            )
+        check_ids(len(self), self.ids, self.lengths)
         if self.labels is not None and len(self.labels) != len(self):
             raise EmbeddingError(f"{len(self)} examples have {len(self.labels)} labels")
-        for table, (ids, lengths) in enumerate(zip(self.ids, self.lengths, strict=True)):
-            examples, count = (len(ids),) * 2 if lengths is None else (len(lengths), lengths.sum())
-            if examples != len(self) or count != len(ids):
-                raise EmbeddingError(
-                    f"table {table}: its ids are not those of {len(self)} examples"
-                )
 
     def __len__(self) -> int:
         return len(self.dense)
@@ -74,18 +65,38 @@ class Examples:
         The first shares have one example more where they are not equally large: [tables, parts].
         """
         ends = share_ends(len(self), parts)
-        return np.array(
-            [
-                ends if lengths is None else np.concatenate([[0], np.cumsum(lengths)])[ends]
-                for lengths in self.lengths
-            ],
-            np.int64,
-        ).reshape(len(self.ids), parts)
+        return np.array([id_ends(lengths, ends) for lengths in self.lengths], np.int64).reshape(
+            len(self.ids), parts
+        )
 
 
 def _ends(lengths: NDArray[np.int64], start: int, stop: int) -> tuple[int, int]:
     before = int(lengths[:start].sum())
     return before, before + int(lengths[start:stop].sum())
+
+
+def check_ids(
+    examples: int,
+    ids: Sequence[NDArray[np.int64]],
+    lengths: Sequence[NDArray[np.int64] | None],
+) -> None:
+    """Check columns of ids, one for each table, and of their lengths.
+
+    Raises
+    ------
+    EmbeddingError : they are not those of so many examples; names the table.
+    """
+    if len(ids) != len(lengths):
+        raise EmbeddingError(f"{len(ids)} tables have {len(lengths)} columns of lengths")
+    for table, (column, counts) in enumerate(zip(ids, lengths, strict=True)):
+        rows, count = (len(column),) * 2 if counts is None else (len(counts), counts.sum())
+        if rows != examples or count != len(column):
+            raise EmbeddingError(f"table {table}: its ids are not those of {examples} examples")
+
+
+def id_ends(lengths: NDArray[np.int64] | None, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where a table's ids of each share end, of shares that end at the examples `ends`."""
+    return ends if lengths is None else np.concatenate([[0], np.cumsum(lengths)])[ends]
 
 
 def share_ends(examples: int, parts: int) -> NDArray[np.int64]:

@@ -35,7 +35,9 @@ def plan_embeddings(
     EmbeddingError : the caches have no room for a batch; a number is out of range.
     """
     lookahead = profile.lookahead
-    if cache_bytes is not None:
+    if cache_bytes is None:
+        cache_bytes = math.ceil(needed_slots(profile, lookahead)) * row_bytes
+    else:
         slots = cache_bytes // row_bytes
         while lookahead and needed_slots(profile, lookahead) > slots:
             lookahead -= 1
@@ -53,7 +55,7 @@ def plan_embeddings(
         readers=readers,
         lookahead=lookahead,
         prefetch=min(PREFETCH, lookahead),
-        cache_bytes=cache_bytes or math.ceil(needed_slots(profile, lookahead)) * row_bytes,
+        cache_bytes=cache_bytes,
         row_bytes=row_bytes,
         synchronisation=synchronisation,
         rows=profile.rows,

@@ -47,7 +47,8 @@ class EmbeddingPlan(ArtifactValue):
     rows : predicted distinct rows of a batch.
     fetched_rows : of them from the servers.
     resident_rows : in a cache while a batch is trained.
-    exchanged_rows : rows and gradients between trainers in a step, in all.
+    exchanged_rows : rows and gradients between trainers in a step, in all, at the profile's
+        lookahead: a shorter one moves no more of them.
     critical_rows : those of them that the next step needs.
     """
 

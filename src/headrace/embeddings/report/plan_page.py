@@ -5,7 +5,7 @@ from headrace.embeddings.plan.plan import EmbeddingPlan
 from headrace.report.page import Page
 
 
-def plan_page(plan: EmbeddingPlan, source: str) -> Page:
+def lookahead_plan_page(plan: EmbeddingPlan, source: str) -> Page:
     """Return the page of a plan, which was read from `source`."""
     page = Page("Embedding rows of a training job", f"{source}: {plan.description}")
     page.facts(list(plan_facts(plan).items()))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace import _native
-from headrace.embeddings.data.examples import Examples, share_ends
+from headrace.embeddings.data.examples import Examples, check_ids, id_ends, share_ends
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batches import GroupBatch, SlottedRows, TrainerBatch
 from headrace.embeddings.tables import EmbeddingTable, TableGroup
@@ -42,19 +42,7 @@ class IdBatch:
                     f"field {name} has {len(column)} rows, needs one for each of "
                     f"{self.examples} examples"
                 )
-        if len(self.ids) != len(self.lengths):
-            raise EmbeddingError(
-                f"{len(self.ids)} tables have {len(self.lengths)} columns of lengths"
-            )
-        for table, (ids, lengths) in enumerate(zip(self.ids, self.lengths, strict=True)):
-            if lengths is None:
-                examples, count = len(ids), len(ids)
-            else:
-                examples, count = len(lengths), int(lengths.sum())
-            if examples != self.examples or count != len(ids):
-                raise EmbeddingError(
-                    f"table {table}: its ids are not those of {self.examples} examples"
-                )
+        check_ids(self.examples, self.ids, self.lengths)
 
 
 def id_batch(examples: Examples) -> IdBatch:
@@ -197,20 +185,15 @@ def _push(
     _check_tables(batch, number, options)
     ends = share_ends(batch.examples, options.trainers)
     for group, window in zip(options.groups, windows, strict=True):
-        id_ends = np.array(
-            [_id_ends(batch.lengths[table], ends) for table in group.tables], np.int64
+        ends_of_ids = np.array(
+            [id_ends(batch.lengths[table], ends) for table in group.tables], np.int64
         )
         ids = [np.ascontiguousarray(batch.ids[table], np.int64) for table in group.tables]
         try:
-            window.push(ids, id_ends)
+            window.push(ids, ends_of_ids)
         except ValueError as error:
             names = ", ".join(options.tables[table].name for table in group.tables)
             raise EmbeddingError(f"batch {number}, tables {names}: {error}") from error
-
-
-def _id_ends(lengths: NDArray[np.int64] | None, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where the ids of each share end, of shares that end at the examples `ends`."""
-    return ends if lengths is None else np.concatenate([[0], np.cumsum(lengths)])[ends]
 
 
 def _decide(

@@ -1,21 +1,21 @@
-"""Which columns of a batch's ids feed which embedding table: seen in a run of the model.
+"""Columns of a batch's ids by the embedding table that they feed, as a run of the model shows.
 
 Every id of a small batch is replaced by a number of its own. A module that gets these numbers,
 copied or in another order, looks up the ids of their columns; one that gets others computes its
 ids.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.modules import EmbeddingModule, lookups_observed
+from headrace.evaluation import evaluating
 
-_FIRST = 1 << 40
-"""First of the numbers: above all moduli, so that a model that takes a remainder is detected."""
+_FIRST = 1 << 62
+"""First of the numbers: a model that takes a remainder, of up to as many rows, changes them."""
 
 
 def table_columns(
@@ -44,8 +44,13 @@ def table_columns(
     def observe(embedding: EmbeddingModule, lookups: Tensor) -> None:
         columns[embedding.name] |= _columns_of(lookups, ids.shape, embedding.name)
 
-    with lookups_observed(list(modules), observe), _evaluating(model):
-        call(numbers.to(ids.dtype))
+    with (
+        lookups_observed(modules, observe),
+        evaluating(model),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+    ):
+        call(numbers)
     for name, own in columns.items():
         if not own:
             raise EmbeddingError(f"{name} looks up nothing: remove it from the model")
@@ -71,15 +76,3 @@ def _columns_of(lookups: Tensor, shape: torch.Size, name: str) -> set[int]:
     if not bool(((counts > 0) == present).all()):
         raise EmbeddingError(f"{name} looks up the ids of some examples of a batch alone")
     return set(present.nonzero().flatten().tolist())
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Generator[None]:
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        for module, mode in training.items():
-            module.training = mode

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.embeddings.run.batches import GroupBatch
 
-Numbers = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -26,7 +26,7 @@ class PeerRows:
     ends : [trainers]: where those of each trainer end.
     """
 
-    rows: Numbers
+    rows: RowNumbers
     ends: tuple[int, ...]
 
 
@@ -43,7 +43,7 @@ class ExchangeLists:
     rows_received : rows by owner, by their numbers in the part of the batch.
     """
 
-    updated: Numbers
+    updated: RowNumbers
     gradients_sent: PeerRows
     gradients_received: PeerRows
     rows_sent: PeerRows
@@ -60,7 +60,7 @@ def exchange_lists(
     )
 
 
-def _lists(batch: GroupBatch, rows: Numbers, trainer: int, trainers: int) -> ExchangeLists:
+def _lists(batch: GroupBatch, rows: RowNumbers, trainer: int, trainers: int) -> ExchangeLists:
     owners, users, next_users = batch.owners[rows], batch.users[rows], batch.next_users[rows]
     own, others = np.uint32(1 << trainer), np.uint32(~(1 << trainer) & 0xFFFFFFFF)
     foreign = owners != trainer
@@ -77,7 +77,7 @@ def _lists(batch: GroupBatch, rows: Numbers, trainer: int, trainers: int) -> Exc
     )
 
 
-def _by_owner(rows: Numbers, owners: NDArray[np.uint8], trainers: int) -> PeerRows:
+def _by_owner(rows: RowNumbers, owners: NDArray[np.uint8], trainers: int) -> PeerRows:
     """Return rows by the trainer that updates them, those of each in their order."""
     counts = np.bincount(owners, minlength=trainers)
     return PeerRows(
@@ -89,7 +89,7 @@ def _by_trainer(parts: tuple[NDArray[np.uint32], ...], trainers: int) -> PeerRow
     """Return the rows of each trainer by their bits, those of one part after the other's."""
     listed = [(np.flatnonzero(bits), bits) for bits in parts]
     columns = [(rows, bits[rows]) for rows, bits in listed]
-    lists: list[Numbers] = []
+    lists: list[RowNumbers] = []
     ends: list[int] = []
     end = 0
     for trainer in range(trainers):

@@ -1,6 +1,6 @@
 """Embedding modules of a model: which there are, and which of their options are served."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -98,24 +98,36 @@ def _check(embedding: EmbeddingModule) -> None:
 
 @contextmanager
 def lookups_observed(
-    modules: list[EmbeddingModule], observe: Callable[[EmbeddingModule, Tensor], None]
+    modules: Sequence[EmbeddingModule], observe: Callable[[EmbeddingModule, Tensor], None]
 ) -> Generator[None]:
     """Let modules return zeros, and pass the ids that each is asked for to `observe`."""
 
     def observed(embedding: EmbeddingModule) -> Callable[..., Tensor]:
-        def forward(input: Tensor, offsets: Tensor | None = None, *_: object) -> Tensor:  # noqa: A002
+        module = embedding.module
+
+        def forward(
+            input: Tensor,  # noqa: A002
+            offsets: Tensor | None = None,
+            *_: object,
+            **_options: object,
+        ) -> Tensor:
             observe(embedding, input)
-            shape = (len(offsets),) if offsets is not None else input.shape[:1]
-            if isinstance(embedding.module, nn.Embedding):
-                shape = input.shape
-            return torch.zeros(*shape, embedding.dim, dtype=embedding.module.weight.dtype)
+            shape = input.shape
+            if isinstance(module, nn.EmbeddingBag):
+                bags = len(input) if offsets is None else len(offsets) - module.include_last_offset
+                shape = (bags,)
+            return torch.zeros(*shape, embedding.dim, dtype=module.weight.dtype)
 
         return forward
 
+    # a library may have given an instance a forward of its own
+    own = {embedding: vars(embedding.module).get("forward") for embedding in modules}
     for embedding in modules:
         embedding.module.forward = observed(embedding)
     try:
         yield
     finally:
-        for embedding in modules:
+        for embedding, forward in own.items():
             del embedding.module.forward
+            if forward is not None:
+                embedding.module.forward = forward

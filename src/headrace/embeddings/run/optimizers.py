@@ -7,12 +7,13 @@ torch's own optimizers on coalesced sparse gradients, bit for bit.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.tables import ROW_STATES
 
 
 class RowUpdate(Protocol):
@@ -44,42 +45,54 @@ class SGDUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdagradUpdate:
-    """Adagrad: a sum of squares for each number."""
-
+class _AdagradOptions:
     learning_rate: float
     decay: float
     eps: float
     maximize: bool = False
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step, which falls with the steps before it."""
+        return self.learning_rate / (1 + (step - 1) * self.decay)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return those of a parameter group."""
+        return cls(
+            learning_rate=_rate(options),
+            decay=options["lr_decay"],
+            eps=options["eps"],
+            maximize=_maximize(options),
+        )
+
+
+class AdagradUpdate(_AdagradOptions):
+    """Adagrad: a sum of squares for each number."""
+
+    __slots__ = ()
 
     def __call__(self, rows: Tensor, gradients: Tensor, step: int) -> None:
         """Update rows in place; see `RowUpdate`."""
         gradients = -gradients if self.maximize else gradients
         numbers, sums = rows.tensor_split(2, dim=1)
         sums.add_(gradients.square())
-        rate = self.learning_rate / (1 + (step - 1) * self.decay)
-        numbers.add_(gradients / sums.sqrt().add_(self.eps), alpha=-rate)
+        numbers.add_(gradients / sums.sqrt().add_(self.eps), alpha=-self.rate(step))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowWiseAdagradUpdate:
+class RowWiseAdagradUpdate(_AdagradOptions):
     """Adagrad with one sum for each row, of the mean of its gradient's squares.
 
     It is FBGEMM's EXACT_ROWWISE_ADAGRAD, and TorchRec's RowWiseAdagrad.
     """
 
-    learning_rate: float
-    decay: float
-    eps: float
-    maximize: bool = False
+    __slots__ = ()
 
     def __call__(self, rows: Tensor, gradients: Tensor, step: int) -> None:
         """Update rows in place; see `RowUpdate`."""
         gradients = -gradients if self.maximize else gradients
         numbers, sums = rows[:, :-1], rows[:, -1:]
         sums.add_(gradients.square().mean(dim=1, keepdim=True))
-        rate = self.learning_rate / (1 + (step - 1) * self.decay)
-        numbers.addcdiv_(gradients, sums.sqrt().add_(self.eps), value=-rate)
+        numbers.addcdiv_(gradients, sums.sqrt().add_(self.eps), value=-self.rate(step))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,21 +118,6 @@ class SparseAdamUpdate:
         numbers.add_(mean.div(square.sqrt().add_(self.eps)).mul_(-rate))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """A class of optimizers.
-
-    Attributes
-    ----------
-    state_per_row, state_per_number : numbers beside a row, and for each of its numbers.
-    update : of a parameter group's options.
-    """
-
-    state_per_row: int
-    state_per_number: int
-    update: Callable[[Mapping[str, Any]], RowUpdate]
-
-
 def _rate(options: Mapping[str, Any]) -> float:
     return float(options["lr"])
 
@@ -128,41 +126,15 @@ def _maximize(options: Mapping[str, Any]) -> bool:
     return bool(options.get("maximize", False))
 
 
-_KINDS: Mapping[str, _Kind] = {
-    "SGD": _Kind(
-        state_per_row=0,
-        state_per_number=0,
-        update=lambda options: SGDUpdate(learning_rate=_rate(options), maximize=_maximize(options)),
-    ),
-    "Adagrad": _Kind(
-        state_per_row=0,
-        state_per_number=1,
-        update=lambda options: AdagradUpdate(
-            learning_rate=_rate(options),
-            decay=options["lr_decay"],
-            eps=options["eps"],
-            maximize=_maximize(options),
-        ),
-    ),
-    "RowWiseAdagrad": _Kind(
-        state_per_row=1,
-        state_per_number=0,
-        update=lambda options: RowWiseAdagradUpdate(
-            learning_rate=_rate(options),
-            decay=options["lr_decay"],
-            eps=options["eps"],
-            maximize=_maximize(options),
-        ),
-    ),
-    "SparseAdam": _Kind(
-        state_per_row=0,
-        state_per_number=2,
-        update=lambda options: SparseAdamUpdate(
-            learning_rate=_rate(options),
-            betas=tuple(options["betas"]),
-            eps=options["eps"],
-            maximize=_maximize(options),
-        ),
+_UPDATES: Mapping[str, Callable[[Mapping[str, Any]], RowUpdate]] = {
+    "SGD": lambda options: SGDUpdate(learning_rate=_rate(options), maximize=_maximize(options)),
+    "Adagrad": AdagradUpdate.of,
+    "RowWiseAdagrad": RowWiseAdagradUpdate.of,
+    "SparseAdam": lambda options: SparseAdamUpdate(
+        learning_rate=_rate(options),
+        betas=tuple(options["betas"]),
+        eps=options["eps"],
+        maximize=_maximize(options),
     ),
 }
 """By the name of the class: torch's own, and TorchRec's RowWiseAdagrad, which is no dependency."""
@@ -193,16 +165,15 @@ class RowOptimizer:
 
     def __init__(self, optimizer: torch.optim.Optimizer, group: int = 0) -> None:
         name = type(optimizer).__name__
-        if name not in _KINDS:
+        if name not in _UPDATES:
             raise EmbeddingError(
-                f"the optimizer of embedding rows is {name}, needs one of {', '.join(_KINDS)}: "
+                f"the optimizer of embedding rows is {name}, needs one of {', '.join(_UPDATES)}: "
                 "others update every row at every step, or keep state that is not the row's"
             )
         self._optimizer = optimizer
         self._group = group
-        self._kind = _KINDS[name]
-        self.state_per_row = self._kind.state_per_row
-        self.state_per_number = self._kind.state_per_number
+        self._updated = _UPDATES[name]
+        self.state_per_row, self.state_per_number = ROW_STATES[name]
         self.state_initial = float(self._options().get("initial_accumulator_value", 0.0))
         self.update()
 
@@ -225,4 +196,4 @@ class RowOptimizer:
                     f"embedding rows, needs 0: {reason}. Give the embeddings a parameter group of "
                     f"their own with {option}=0"
                 )
-        return self._kind.update(options)
+        return self._updated(options)

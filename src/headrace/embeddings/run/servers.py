@@ -2,12 +2,11 @@
 
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from headrace.embeddings.run.batches import SlottedRows
 
-Rows = NDArray[Any]
+RowValues = NDArray[Any]
 """[rows, width of the group]: numbers that the model reads, then the optimizer's state."""
 
 
@@ -18,22 +17,18 @@ class RowServers(Protocol):
     passes.
     """
 
-    def fetch(self, batch: int, group: int, after: int, rows: SlottedRows) -> Rows:
+    def fetch(self, batch: int, group: int, after: int, rows: SlottedRows) -> RowValues:
         """Return the rows that a batch fetches, in their order.
 
         The servers answer when all trainers' evictions after batch `after` are written.
         """
         ...
 
-    def write_back(self, batch: int, group: int, rows: SlottedRows, values: Rows) -> None:
+    def write_back(self, batch: int, group: int, rows: SlottedRows, values: RowValues) -> None:
         """Write the rows that this trainer evicts after a batch; of every batch, in their order.
 
         It is called with no rows, too: servers count the batches.
         """
-        ...
-
-    def read(self, table: int, ids: NDArray[np.int64]) -> Rows:
-        """Return the numbers of rows that the model reads; none are created: [rows, dim]."""
         ...
 
     def close(self) -> None:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Literal, Protocol, Self
 
 import numpy as np
@@ -61,7 +60,7 @@ class BatchStream(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class TableRows:
+class TableLookup:
     """Rows of one table that this trainer uses in a batch.
 
     Attributes
@@ -96,7 +95,7 @@ class RowsOfBatch:
     """
 
     batch: TrainerBatch
-    tables: tuple[TableRows, ...]
+    tables: tuple[TableLookup, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,10 +321,7 @@ class TrainerRows:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
     ) -> None:
         """Close; the other trainers get the error."""
         failure = (
@@ -380,7 +376,7 @@ class TrainerRows:
     def _rows(self, prefetched: _Prefetched) -> RowsOfBatch:
         """Return a batch with its rows gathered from the caches."""
         batch = prefetched.exchange.batch
-        tables: dict[int, TableRows] = {}
+        tables: dict[int, TableLookup] = {}
         columns = zip(
             self._groups,
             self._caches,
@@ -393,7 +389,7 @@ class TrainerRows:
             leaves = cache.numbers(slots).tensor_split(part.used_ends[:-1].tolist())
             ids_of_tables = ids.tensor_split(part.id_ends[:-1].tolist())
             for table, leaf, table_ids in zip(group.tables, leaves, ids_of_tables, strict=True):
-                tables[table] = TableRows(
+                tables[table] = TableLookup(
                     leaf=leaf.requires_grad_(),
                     ids=table_ids,
                     lengths=prefetched.lengths[table],
