@@ -198,6 +198,7 @@ PUBLIC = {
         "EmbeddingPlan",
         "EmbeddingProfile",
         "EmbeddingTable",
+        "ExampleData",
         "ExampleError",
         "Examples",
         "InitialValues",

@@ -8,7 +8,7 @@ from headrace.facades import deferred_names
 if TYPE_CHECKING:
     from headrace.embeddings.data.criteo import CriteoFormat, DenseScale
     from headrace.embeddings.data.examples import Examples
-    from headrace.embeddings.data.files import CriteoData
+    from headrace.embeddings.data.files import CriteoData, ExampleData
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.plan.plan import EmbeddingPlan
     from headrace.embeddings.profile import (
@@ -27,6 +27,7 @@ __all__ = [
     "EmbeddingPlan",
     "EmbeddingProfile",
     "EmbeddingTable",
+    "ExampleData",
     "ExampleError",
     "Examples",
     "InitialValues",
@@ -44,6 +45,7 @@ _MODULES = {
     "EmbeddingPlan": "plan.plan",
     "EmbeddingProfile": "profile",
     "EmbeddingTable": "tables",
+    "ExampleData": "data.files",
     "Examples": "data.examples",
     "InitialValues": "tables",
     "Rejects": "data.rejects",

@@ -99,6 +99,9 @@ def test_scales_of_integers() -> None:
     assert DenseScale.LOG.apply(integers) == pytest.approx(
         [0, 0, math.log(2), math.log(3), math.log(4), math.log(1001)]
     )
+    assert DenseScale.LOG_PLUS_3.apply(integers - 2) == pytest.approx(
+        [0, 0, math.log(2), math.log(3), math.log(4), math.log(1001)]
+    )
     assert DenseScale.LOG_SQUARED.apply(integers).tolist() == [-2, 0, 1, 2, 1, 47]
     assert DenseScale.NONE.apply(integers).tolist() == integers.tolist()
 

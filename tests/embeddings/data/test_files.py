@@ -6,8 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.embeddings import CriteoData, CriteoFormat, EmbeddingError, ExampleError
-from headrace.embeddings.data.files import by_table
+from headrace.embeddings import (
+    CriteoData,
+    CriteoFormat,
+    EmbeddingError,
+    ExampleError,
+    Examples,
+    Rejects,
+)
+from headrace.embeddings.data.files import by_table, data_from_fields
 from headrace.embeddings.data.generate import KAGGLE_ROWS
 
 LINE = "\t".join(["1", *map(str, range(13)), *(f"{number:x}" for number in range(26))])
@@ -45,3 +52,51 @@ def test_a_table_has_the_ids_of_its_columns_by_example(tmp_path: Path) -> None:
     assert lengths[0] is None
     assert lengths[1] is not None
     assert lengths[1].tolist() == [2, 2]
+
+
+def test_data_is_made_by_the_format_in_its_description(tmp_path: Path) -> None:
+    clicks = data(tmp_path / "clicks.tsv", 3)
+    fields = json.loads(json.dumps(clicks.to_fields()))
+    assert data_from_fields(fields) == clicks
+    with pytest.raises(EmbeddingError, match="format of data is 'arff', needs criteo"):
+        data_from_fields({**fields, "format": "arff"})
+    with pytest.raises(EmbeddingError, match="cannot be read: 'scale'"):
+        data_from_fields({key: fields[key] for key in fields if key != "scale"})
+
+
+def test_a_folder_stands_for_its_files_by_their_numbers(tmp_path: Path) -> None:
+    names = ["day_0", "day_2", "day_10.gz", "day_23"]
+    for name in reversed(names):
+        (tmp_path / name).touch()
+    (tmp_path / ".hidden").touch()
+    clicks = CriteoData.of([tmp_path], batch=4)
+    assert [Path(path).name for path in clicks.paths] == names
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ExampleError, match="none: this folder has no files"):
+        CriteoData.of([tmp_path / "none"], batch=4)
+
+
+def test_rejected_lines_go_where_the_data_says(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.tsv"
+    path.write_text(f"{LINE}\n{LINE}\nno\n{LINE}\n")
+    rejects = tmp_path / "rejects"
+    clicks = CriteoData.of([path], batch=2, most_rejected=0.5, rejects=rejects)
+    assert [len(batch) for batch in clicks.read()] == [2, 1]
+    assert rejects.read_text() == f"{path}\t3\thas 1 columns, needs 40\tno\n"
+    assert data_from_fields(clicks.to_fields()) == clicks
+    with pytest.raises(ExampleError, match="line 3"):
+        list(clicks.read(Rejects()))
+
+
+def test_bags_of_ids_have_a_table_of_their_own() -> None:
+    examples = Examples(
+        labels=None,
+        dense=np.zeros((2, 1), np.float32),
+        ids=(np.arange(2), np.arange(3)),
+        lengths=(None, np.array([0, 3])),
+    )
+    tables = by_table(examples, [(1,), (0,)])
+    assert tables.ids[0].tolist() == [0, 1, 2]
+    assert tables.lengths[0] is examples.lengths[1]
+    with pytest.raises(EmbeddingError, match="column 1 has several ids"):
+        by_table(examples, [(0, 1)])

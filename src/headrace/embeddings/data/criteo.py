@@ -4,11 +4,11 @@ Kaggle's data set and the Terabyte one have this format; files for tests have no
 be empty: an integer is 0 then, and a hash is the id `MISSING`, a row of its own.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,19 +32,23 @@ _BLOCK_BYTES = 4 << 20
 class DenseScale(Enum):
     """Scale of the integers, whose range is wide.
 
-    LOG is ln(x + 1), of negative ones 0, as in DLRM's code. LOG_SQUARED is the integer part of
-    ln(x) squared where x is above 2, else x, as in solutions of Kaggle's competition.
+    LOG is ln(x + 1), of negative ones 0, as in DLRM's code. LOG_PLUS_3 is ln(x + 3), of those
+    below -2 0, as in TorchRec's code. LOG_SQUARED is the integer part of ln(x) squared where x is
+    above 2, else x, as in solutions of Kaggle's competition.
     """
 
     LOG = "log"
+    LOG_PLUS_3 = "log-plus-3"
     LOG_SQUARED = "log-squared"
     NONE = "none"
 
-    def apply(self, integers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the scaled integers."""
-        numbers = integers.astype(np.float64)
+    def apply(self, numbers: NDArray[np.int64 | np.float64]) -> NDArray[np.float32]:
+        """Return the scaled numbers."""
+        numbers = numbers.astype(np.float64)
         if self is DenseScale.LOG:
-            numbers = np.log1p(np.maximum(numbers, 0.0))
+            numbers = np.log(np.maximum(numbers, 0.0) + 1.0)
+        elif self is DenseScale.LOG_PLUS_3:
+            numbers = np.log(np.maximum(numbers, -2.0) + 3.0)
         elif self is DenseScale.LOG_SQUARED:
             numbers = np.where(
                 numbers > 2, np.floor(np.log(np.maximum(numbers, 1.0)) ** 2), numbers
@@ -81,6 +85,33 @@ class CriteoFormat:
     def columns(self) -> int:
         """Fields of a line."""
         return self.labelled + INTEGERS + HASHES
+
+    @property
+    def tables(self) -> int:
+        """Columns of ids."""
+        return HASHES
+
+    def read(self, paths: Iterable[str | Path], rejects: Rejects) -> Iterator[Examples]:
+        """Yield the examples of files, as `read_criteo`."""
+        return read_criteo(paths, self, rejects)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return it as JSON can express it."""
+        return {
+            "labelled": self.labelled,
+            "scale": self.scale.value,
+            "rows": None if self.rows is None else list(self.rows),
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the layout that `to_fields` described; KeyError, TypeError or ValueError."""
+        rows = fields["rows"]
+        return cls(
+            labelled=fields["labelled"],
+            scale=DenseScale(fields["scale"]),
+            rows=None if rows is None else tuple(rows),
+        )
 
 
 def read_criteo(

@@ -1,38 +1,106 @@
 """Data that a job is trained on: files of examples, in batches."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from headrace.embeddings.data.criteo import HASHES, CriteoFormat, DenseScale, read_criteo
+from headrace.embeddings.data.criteo import CriteoFormat
 from headrace.embeddings.data.examples import Examples, in_batches
+from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.errors import EmbeddingError, ExampleError
 from headrace.facades import offered_by
 
 
 @offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CriteoData:
-    """Files in Criteo's format, one after the other, in batches.
+class ExampleData(Protocol):
+    """Data that a job is trained on.
 
-    A batch is (dense features, [examples, 13]; ids, [examples, 26]; labels, [examples]).
+    A batch is some examples of all trainers together; the last one of an epoch may be shorter.
+    """
+
+    @property
+    def batch(self) -> int:
+        """Examples of a batch."""
+        ...
+
+    @property
+    def columns(self) -> int:
+        """Columns of ids."""
+        ...
+
+    def read(self, rejects: Rejects | None = None) -> Iterator[Examples]:
+        """Yield the batches of an epoch, in their order."""
+        ...
+
+    def first(self, examples: int) -> Examples:
+        """Return the first examples, `examples` at most."""
+        ...
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return it as JSON can express it; `data_from_fields` is the inverse."""
+        ...
+
+
+class FileLayout(Protocol):
+    """Layout of files of one format."""
+
+    @property
+    def labelled(self) -> bool:
+        """True where examples have a label."""
+        ...
+
+    @property
+    def tables(self) -> int:
+        """Columns of ids."""
+        ...
+
+    def read(self, paths: Iterable[str | Path], rejects: Rejects) -> Iterator[Examples]:
+        """Yield the examples of files, some thousands at once."""
+        ...
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return it as JSON can express it."""
+        ...
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the layout that `to_fields` described; KeyError, TypeError or ValueError."""
+        ...
+
+
+L = TypeVar("L", bound=FileLayout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleFiles(Generic[L]):
+    """Files of one format, one after the other, in batches.
 
     Attributes
     ----------
+    paths : of the files.
     batch : examples of one, of all trainers together; the last one of an epoch may be shorter.
-    layout : of the files. Its `rows` are those of the model's tables.
+    layout : of the files.
+    most_rejected : share of the lines that may be rejected because they are no examples.
+    rejects : file that the rejected lines are written to.
 
     Raises
     ------
-    EmbeddingError : there is no file, `batch` is below 1, or the lines have no label.
+    EmbeddingError : there is no file, `batch` is below 1, or the files have no labels.
     """
+
+    FORMAT: ClassVar[str]
+    LAYOUT: ClassVar[type[FileLayout]]
 
     paths: tuple[str, ...]
     batch: int
-    layout: CriteoFormat
+    layout: L
+    most_rejected: float = 0.0
+    rejects: str | None = None
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -44,28 +112,47 @@ class CriteoData:
 
     @classmethod
     def of(
-        cls, paths: Sequence[str | Path], *, batch: int, layout: CriteoFormat | None = None
+        cls,
+        paths: Sequence[str | Path],
+        *,
+        batch: int,
+        layout: L | None = None,
+        most_rejected: float = 0.0,
+        rejects: str | Path | None = None,
     ) -> Self:
-        """Return the data in files, whose paths are made absolute: processes differ in folders."""
+        """Return the data in files, whose paths are made absolute: processes differ in folders.
+
+        A folder stands for its files, by the numbers in their names: day_2 is before day_10.
+        """
         return cls(
-            paths=tuple(str(Path(path).resolve()) for path in paths),
+            paths=tuple(str(path.resolve()) for path in files_of(paths)),
             batch=batch,
-            layout=layout or CriteoFormat(),
+            layout=cls.LAYOUT() if layout is None else layout,  # pyright: ignore[reportArgumentType]
+            most_rejected=most_rejected,
+            rejects=None if rejects is None else str(Path(rejects).resolve()),
         )
 
     @property
     def columns(self) -> int:
         """Columns of ids."""
-        return HASHES
+        return self.layout.tables
 
-    def read(self) -> Iterator[Examples]:
+    def read(self, rejects: Rejects | None = None) -> Iterator[Examples]:
         """Yield the batches of an epoch, in the order of the files.
+
+        Parameters
+        ----------
+        rejects : takes lines that are no examples, in place of what the attributes say.
 
         Raises
         ------
-        ExampleError : a file cannot be read, or a line is no example.
+        ExampleError : a file cannot be read, or more lines are rejected than may be.
         """
-        return in_batches(read_criteo(self.paths, self.layout), self.batch)
+        if rejects is not None:
+            yield from in_batches(self.layout.read(self.paths, rejects), self.batch)
+            return
+        with closing(Rejects(self.rejects, self.most_rejected)) as rejected:
+            yield from in_batches(self.layout.read(self.paths, rejected), self.batch)
 
     def first(self, examples: int) -> Examples:
         """Return the first examples.
@@ -74,19 +161,19 @@ class CriteoData:
         ------
         ExampleError : as `read`; or there are none.
         """
-        for part in read_criteo(self.paths, self.layout):
+        for part in self.layout.read(self.paths, Rejects(most_share=self.most_rejected)):
             return part[:examples]
         raise ExampleError(f"{self.paths[0]}: has no examples")
 
     def to_fields(self) -> dict[str, Any]:
         """Return it as JSON can express it."""
-        rows = self.layout.rows
         return {
-            "format": "criteo",
+            "format": self.FORMAT,
             "paths": list(self.paths),
             "batch": self.batch,
-            "scale": self.layout.scale.value,
-            "rows": None if rows is None else list(rows),
+            "most_rejected": self.most_rejected,
+            "rejects": self.rejects,
+            **self.layout.to_fields(),
         }
 
     @classmethod
@@ -98,13 +185,73 @@ class CriteoData:
         EmbeddingError : the fields are not such data's.
         """
         try:
-            rows = fields["rows"]
-            layout = CriteoFormat(
-                scale=DenseScale(fields["scale"]), rows=None if rows is None else tuple(rows)
+            return cls(
+                paths=tuple(fields["paths"]),
+                batch=fields["batch"],
+                layout=cls.LAYOUT.from_fields(fields),  # pyright: ignore[reportArgumentType]
+                most_rejected=fields["most_rejected"],
+                rejects=fields["rejects"],
             )
-            return cls(paths=tuple(fields["paths"]), batch=fields["batch"], layout=layout)
         except (KeyError, TypeError, ValueError) as error:
             raise EmbeddingError(f"the description of data cannot be read: {error}") from error
+
+
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriteoData(ExampleFiles[CriteoFormat]):
+    """Files in Criteo's format: Kaggle's data set, and the days of the Terabyte one.
+
+    A batch is (dense features, [examples, 13]; ids, [examples, 26]; labels, [examples]). The
+    layout's `rows` are those of the model's tables.
+    """
+
+    FORMAT = "criteo"
+    LAYOUT = CriteoFormat
+
+
+FORMATS: Mapping[str, type[ExampleFiles[Any]]] = {data.FORMAT: data for data in (CriteoData,)}
+"""Data in files, by the name of their format."""
+
+
+def data_from_fields(fields: Mapping[str, Any]) -> ExampleData:
+    """Return the data that `to_fields` described, by its `format`.
+
+    Raises
+    ------
+    EmbeddingError : the fields are no data's.
+    """
+    data = FORMATS.get(str(fields.get("format")))
+    if data is None:
+        raise EmbeddingError(
+            f"the format of data is {fields.get('format')!r}, needs {', '.join(FORMATS)}"
+        )
+    return data.from_fields(fields)
+
+
+def files_of(paths: Iterable[str | Path]) -> list[Path]:
+    """Return files, and those of folders by the numbers in their names; hidden ones are left out.
+
+    Raises
+    ------
+    ExampleError : a folder has no files.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            files.append(path)
+            continue
+        names = [file.name for file in path.iterdir() if file.is_file()]
+        names = sorted((name for name in names if not name.startswith(".")), key=_by_numbers)
+        if not names:
+            raise ExampleError(f"{path}: this folder has no files of examples")
+        files.extend(path / name for name in names)
+    return files
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]
 
 
 def by_table(examples: Examples, columns: Sequence[Sequence[int]]) -> Examples:
@@ -112,9 +259,23 @@ def by_table(examples: Examples, columns: Sequence[Sequence[int]]) -> Examples:
 
     Parameters
     ----------
-    examples : of one id for each example and column.
+    examples : of one id for each example and column, where a table has several columns.
     columns : of every table. An example's ids of a table are in the order of its columns.
+
+    Raises
+    ------
+    EmbeddingError : one of several columns of a table has bags of ids.
     """
+    lengths: list[Any] = []
+    for own in columns:
+        bags = [column for column in own if examples.lengths[column] is not None]
+        if bags and len(own) > 1:
+            raise EmbeddingError(
+                f"column {bags[0]} has several ids an example, and columns "
+                f"{', '.join(map(str, own))} feed one table: use a table for each"
+            )
+        several = np.full(len(examples), len(own), np.int64)
+        lengths.append(examples.lengths[own[0]] if len(own) == 1 else several)
     return Examples(
         labels=examples.labels,
         dense=examples.dense,
@@ -124,7 +285,5 @@ def by_table(examples: Examples, columns: Sequence[Sequence[int]]) -> Examples:
             else np.stack([examples.ids[column] for column in own], axis=1).reshape(-1)
             for own in columns
         ),
-        lengths=tuple(
-            None if len(own) == 1 else np.full(len(examples), len(own), np.int64) for own in columns
-        ),
+        lengths=tuple(lengths),
     )
