@@ -86,6 +86,7 @@ class DurableMap {
   // Writes a snapshot and ends the logs before it; the map stays usable. Throws what
   // DurableFolder::checkpoint throws; wait_for_checkpoint() throws the failure of the writing.
   void checkpoint() { body_->folder.checkpoint(); }
+  void checkpoint_if_due() { body_->folder.checkpoint_if_due(); }
   void wait_for_checkpoint() { body_->folder.wait(); }
 
   // Replaces all rows (sorted or not; of equal codes the last wins), much faster than by commits.

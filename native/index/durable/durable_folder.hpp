@@ -37,6 +37,12 @@ struct DurableOptions {
   // After a loss of power, open with what lies before groups that were committed without `sync` and
   // are lost in part, instead of refusing the folder.
   bool accept_unsynced_loss = false;
+  // Open with the groups up to this one, and remove those after it: of several folders that commit
+  // together, one may have a group that the others lack.
+  std::uint64_t last_group = kNoLastGroup;
+  // false: a checkpoint begins by checkpoint_if_due() or checkpoint() alone. A folder whose last
+  // group may have to be removed has its checkpoints while it has none such: a snapshot is whole.
+  bool automatic_checkpoints = true;
   bool background = true;  // false: nothing runs on other threads or begins by itself
   Files* files = &system_files();
 };
@@ -76,7 +82,8 @@ class DurableFolder {
     return base_;
   }
 
-  // The changes since the snapshot. Call it once, before any commit.
+  // The changes since the snapshot. Call it once, before any commit. Throws DamageError if the
+  // groups up to the last one that is asked for are not all there.
   MergedChanges load() {
     check_process();
     MergedChanges changes;
@@ -84,10 +91,13 @@ class DurableFolder {
     for (auto generation = base_generation();; ++generation) {
       ChangeLogReader reader(files_, changes_path(generation), format_);
       check_succession(reader, generation, end, base_generation());
-      auto last = generation == newest_log_;
+      auto newest = generation == newest_log_;
       auto file_bytes = reader.file_bytes();
-      end = changes.add(std::move(reader), last && options_.accept_unsynced_loss);
-      if (last) check_closed(end);
+      end = changes.add(std::move(reader), newest && options_.accept_unsynced_loss,
+                        options_.last_group);
+      const auto last = newest || begins_after_last_group(generation + 1);
+      if (last) check_end(end);
+      if (last) remove_logs_after(generation, end);
       if (last) log_.emplace(files_, changes_path(generation), generation, end, file_bytes);
       if (last) return changes;
       log_bytes_ += end.bytes;
@@ -101,10 +111,16 @@ class DurableFolder {
     log_->append(changes, sync == Sync::yes);
     if (running_) {
       if ((*running_)->wait_for(std::chrono::seconds(0)) == std::future_status::ready) collect();
-    } else if (options_.background && options_.checkpoint_log_bytes > 0 &&
-               log_bytes() >= next_checkpoint_) {
-      begin_checkpoint_silently();
+    } else if (options_.automatic_checkpoints) {
+      checkpoint_if_due();
     }
+  }
+
+  // Begins a checkpoint in the background if the logs have grown to where one is due.
+  void checkpoint_if_due() {
+    check_usable();
+    if (running_ || !options_.background || options_.checkpoint_log_bytes == 0) return;
+    if (log_bytes() >= next_checkpoint_) begin_checkpoint_silently();
   }
 
   // Returns once every group is on the device.
@@ -223,7 +239,43 @@ class DurableFolder {
     remove_before(base_generation(), snapshots, left);
     remove_before(base_generation(), logs, left);
     for (const auto& name : left) files_.remove(join_path(path_, name));
+    if (base_ && base_->sequence() > options_.last_group) {
+      throw DamageError(base_->path() + ": has " + std::to_string(base_->sequence()) + " groups, " +
+                        std::to_string(options_.last_group) +
+                        " are wanted: the changes of each were merged");
+    }
     schedule_checkpoint();
+  }
+
+  // Whether a log has only groups after the last one that is asked for.
+  bool begins_after_last_group(std::uint64_t generation) const {
+    if (options_.last_group == kNoLastGroup) return false;
+    ChangeLogReader reader(files_, changes_path(generation), format_);
+    return reader.first_sequence() >= options_.last_group;
+  }
+
+  // Throws unless the groups end where they have to.
+  void check_end(const ChangeLog::End& end) const {
+    if (options_.last_group == kNoLastGroup) return check_closed(end);
+    if (end.sequence == options_.last_group) return;
+    throw DamageError(path_ + ": has groups up to " + std::to_string(end.sequence) + ", " +
+                      std::to_string(options_.last_group) + " are wanted" + closing());
+  }
+
+  // Removes the logs after the one that ends with the last group, which is cut next: the newest
+  // first, so that a failure leaves logs that follow each other. That the folder was closed with
+  // more is forgotten before.
+  void remove_logs_after(std::uint64_t generation, const ChangeLog::End& end) {
+    if (options_.last_group == kNoLastGroup) return;
+    if (closed_ && closed_->sequence > end.sequence) {
+      files_.remove(closed_path());
+      files_.sync_folder(path_);
+      closed_.reset();
+    }
+    while (newest_log_ > generation) {
+      files_.remove(changes_path(newest_log_--));
+      files_.sync_folder(path_);
+    }
   }
 
   DamageError missing(std::uint64_t generation) const {
