@@ -20,6 +20,7 @@ namespace embedding = headrace::embedding;
 using embedding::Decision;
 using embedding::DispatchedRows;
 using embedding::Lookahead;
+using embedding::Synchronisation;
 
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ends = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -51,6 +52,12 @@ auto column(std::vector<T> C::* member) {
 }  // namespace
 
 void bind_embedding(nb::module_& module) {
+  nb::enum_<Synchronisation>(module, "CacheSynchronisation", "Designs of caches of embedding rows.")
+      .value("TARGETED", Synchronisation::kTargeted)
+      .value("LRPP", Synchronisation::kLrpp)
+      .value("REPLICATED", Synchronisation::kReplicated)
+      .value("DISTINCT", Synchronisation::kDistinct);
+
   nb::class_<Decision>(
       module, "LookaheadDecision",
       "Fetches, uses and evictions of the rows of one batch; columns are read-only arrays.")
@@ -67,13 +74,14 @@ void bind_embedding(nb::module_& module) {
       .def_prop_ro("last", column(&Decision::last))
       .def_prop_ro("fetched", column(&Decision::fetched))
       .def_prop_ro("shared", column(&Decision::shared))
+      .def_prop_ro("critical", column(&Decision::critical))
       .def_prop_ro("evicted_first", column(&Decision::evicted_first))
       .def_prop_ro("evicted_ids", column(&Decision::evicted_ids))
       .def_prop_ro("evicted_slots", column(&Decision::evicted_slots))
       .def_prop_ro("evicted_owner", column(&Decision::evicted_owner))
       .def_prop_ro("id_slots", column(&Decision::id_slots))
       .def_prop_ro("id_rows", column(&Decision::id_rows))
-      .def("dispatch", &embedding::dispatch, "trainer"_a, nb::call_guard<nb::gil_scoped_release>());
+      .def("dispatch", &embedding::dispatch, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<DispatchedRows>(module, "DispatchedRows",
                              "One trainer's part of a decision; columns are read-only arrays.")
@@ -97,10 +105,13 @@ void bind_embedding(nb::module_& module) {
       .def(
           "__init__",
           [](Lookahead* self, std::vector<std::uint64_t> rows, std::size_t trainers,
-             std::size_t lookahead, std::size_t prefetch, std::size_t slots) {
-            new (self) Lookahead({std::move(rows), trainers, lookahead, prefetch, slots});
+             std::size_t lookahead, std::size_t prefetch, std::size_t slots,
+             Synchronisation synchronisation, embedding::Batch first_batch) {
+            new (self) Lookahead({std::move(rows), trainers, lookahead, prefetch, slots,
+                                  synchronisation, first_batch});
           },
-          "rows"_a, nb::kw_only(), "trainers"_a, "lookahead"_a, "prefetch"_a, "slots"_a)
+          "rows"_a, nb::kw_only(), "trainers"_a, "lookahead"_a, "prefetch"_a, "slots"_a,
+          "synchronisation"_a = Synchronisation::kTargeted, "first_batch"_a = 0)
       .def("push", &push, "ids"_a.noconvert(), "ends"_a.noconvert())
       .def("finish", &Lookahead::finish)
       .def("pop", &Lookahead::pop, nb::call_guard<nb::gil_scoped_release>())

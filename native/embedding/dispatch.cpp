@@ -1,109 +1,153 @@
 #include "embedding/dispatch.hpp"
 
-#include <stdexcept>
-#include <string>
+#include <bit>
+#include <cstddef>
+#include <utility>
 
 namespace headrace::embedding {
 
 namespace {
 
-// Slots whose rows are evicted after the batch.
-class EvictedSlots {
+template <class Visit>
+void for_each(Users users, Visit visit) {
+  for (; users != 0; users &= users - 1) visit(static_cast<std::size_t>(std::countr_zero(users)));
+}
+
+// Parts that are filled from one pass over the rows and ids of each table.
+class Parts {
  public:
-  explicit EvictedSlots(const Decision& decision) {
-    for (auto slot : decision.evicted_slots) {
-      if (slot >= evicted_.size()) evicted_.resize(slot + std::size_t{1});
-      evicted_[slot] = true;
+  explicit Parts(const Decision& decision)
+      : decision_(decision), parts_(decision.trainers), cursors_(decision.trainers) {
+    make_room();
+    for (std::size_t t = 0; t + 1 < decision_.first.size(); ++t) {
+      add_rows(t);
+      add_ids(t);
     }
+    add_evicted();
   }
-  bool contains(std::uint32_t slot) const { return slot < evicted_.size() && evicted_[slot]; }
+
+  std::vector<DispatchedRows> take() { return std::move(parts_); }
 
  private:
-  std::vector<bool> evicted_;
-};
+  // Numbers of rows of one trainer's part that are filled.
+  struct Cursor {
+    std::size_t used = 0;
+    std::size_t used_before = 0;  // of the tables before
+    std::size_t received = 0;     // from the end of the used ones on
+    std::size_t ids = 0;
+  };
 
-// Trainers that get the row's newest value from its owner: none of a row that is evicted for want
-// of room before the next batch that uses it.
-Users next_users(const Decision& decision, const EvictedSlots& evicted, std::size_t row) {
-  return evicted.contains(decision.slots[row]) ? Users{0} : decision.next_users[row];
-}
+  // Trainers that are only next users.
+  Users receivers(std::size_t row) const {
+    return decision_.next_users[row] & ~decision_.users[row];
+  }
 
-void add_row(const Decision& decision, const EvictedSlots& evicted, std::size_t row,
-             DispatchedRows& rows) {
-  rows.slots.push_back(decision.slots[row]);
-  rows.users.push_back(decision.users[row]);
-  rows.next_users.push_back(next_users(decision, evicted, row));
-  rows.owners.push_back(decision.owner[row]);
-  rows.critical.push_back(decision.next[row] == decision.batch + 1 ? 1 : 0);
-}
-
-// Returns the number of each used row among those of its table.
-std::vector<std::uint32_t> add_rows(const Decision& decision, std::size_t trainer,
-                                    DispatchedRows& rows) {
-  const auto bit = Users{1} << trainer;
-  const EvictedSlots evicted(decision);
-  std::vector<std::uint32_t> numbers(decision.ids.size());
-  std::vector<std::size_t> received;
-  for (std::size_t t = 0; t + 1 < decision.first.size(); ++t) {
-    std::uint32_t number = 0;
-    const auto stop = static_cast<std::size_t>(decision.first[t + 1]);
-    for (auto row = static_cast<std::size_t>(decision.first[t]); row < stop; ++row) {
-      if ((decision.users[row] & bit) == 0) {
-        if ((next_users(decision, evicted, row) & bit) != 0) received.push_back(row);
-        continue;
+  void make_room() {
+    for (std::size_t row = 0; row < decision_.ids.size(); ++row) {
+      for_each(decision_.users[row], [&](std::size_t trainer) { ++cursors_[trainer].used; });
+      for_each(receivers(row), [&](std::size_t trainer) { ++cursors_[trainer].received; });
+    }
+    for (std::size_t trainer = 0; trainer < parts_.size(); ++trainer) {
+      auto& part = parts_[trainer];
+      const auto& counts = cursors_[trainer];
+      const auto rows = counts.used + counts.received;
+      part.slots.resize(rows);
+      part.users.resize(rows);
+      part.next_users.resize(rows);
+      part.owners.resize(rows);
+      part.critical.resize(rows);
+      std::size_t ids = 0;
+      for (std::size_t t = 0; t + 1 < decision_.first.size(); ++t) {
+        ids += id_stop(t, trainer) - id_start(t, trainer);
       }
-      numbers[row] = number++;
-      add_row(decision, evicted, row, rows);
-      if (decision.fetched[row] == 0) continue;
-      rows.fetched_ids.push_back(decision.ids[row]);
-      rows.fetched_slots.push_back(decision.slots[row]);
+      part.rows_of_ids.resize(ids);
+      cursors_[trainer] = {.received = counts.used};
     }
-    rows.used_ends.push_back(static_cast<std::int64_t>(rows.slots.size()));
-    rows.fetched_ends.push_back(static_cast<std::int64_t>(rows.fetched_ids.size()));
   }
-  for (auto row : received) add_row(decision, evicted, row, rows);
-  return numbers;
-}
 
-void add_evicted(const Decision& decision, std::size_t trainer, DispatchedRows& rows) {
-  for (std::size_t t = 0; t + 1 < decision.evicted_first.size(); ++t) {
-    const auto stop = static_cast<std::size_t>(decision.evicted_first[t + 1]);
-    for (auto row = static_cast<std::size_t>(decision.evicted_first[t]); row < stop; ++row) {
-      if (decision.evicted_owner[row] != trainer) continue;
-      rows.evicted_ids.push_back(decision.evicted_ids[row]);
-      rows.evicted_slots.push_back(decision.evicted_slots[row]);
-    }
-    rows.evicted_ends.push_back(static_cast<std::int64_t>(rows.evicted_ids.size()));
+  void add_row(DispatchedRows& part, std::size_t place, std::size_t row) const {
+    part.slots[place] = decision_.slots[row];
+    part.users[place] = decision_.users[row];
+    part.next_users[place] = decision_.next_users[row];
+    part.owners[place] = decision_.owner[row];
+    part.critical[place] = decision_.critical[row];
   }
-}
 
-void add_ids(const Decision& decision, std::size_t trainer,
-             const std::vector<std::uint32_t>& numbers, DispatchedRows& rows) {
-  std::size_t first = 0;  // of the table's ids, in the batch
-  for (std::size_t t = 0; t + 1 < decision.first.size(); ++t) {
-    const auto* ends = decision.id_ends.data() + t * decision.trainers;
-    const auto start = trainer == 0 ? 0 : static_cast<std::size_t>(ends[trainer - 1]);
-    const auto stop = static_cast<std::size_t>(ends[trainer]);
-    for (auto i = first + start; i < first + stop; ++i) {
-      rows.rows_of_ids.push_back(numbers[decision.id_rows[i]]);
+  void add_rows(std::size_t table) {
+    const auto start = static_cast<std::size_t>(decision_.first[table]);
+    const auto stop = static_cast<std::size_t>(decision_.first[table + 1]);
+    numbers_.resize(parts_.size() * (stop - start));
+    for (auto row = start; row < stop; ++row) {
+      const bool fetched = decision_.fetched[row] != 0;
+      for_each(decision_.users[row], [&](std::size_t trainer) {
+        auto& part = parts_[trainer];
+        auto& cursor = cursors_[trainer];
+        numbers_[trainer * (stop - start) + row - start] =
+            static_cast<std::uint32_t>(cursor.used - cursor.used_before);
+        add_row(part, cursor.used++, row);
+        if (!fetched) return;
+        part.fetched_ids.push_back(decision_.ids[row]);
+        part.fetched_slots.push_back(decision_.slots[row]);
+      });
+      for_each(receivers(row), [&](std::size_t trainer) {
+        add_row(parts_[trainer], cursors_[trainer].received++, row);
+      });
     }
-    rows.id_ends.push_back(static_cast<std::int64_t>(rows.rows_of_ids.size()));
-    first += static_cast<std::size_t>(ends[decision.trainers - 1]);
+    for (std::size_t trainer = 0; trainer < parts_.size(); ++trainer) {
+      auto& part = parts_[trainer];
+      cursors_[trainer].used_before = cursors_[trainer].used;
+      part.used_ends.push_back(static_cast<std::int64_t>(cursors_[trainer].used));
+      part.fetched_ends.push_back(static_cast<std::int64_t>(part.fetched_ids.size()));
+    }
   }
-}
+
+  void add_ids(std::size_t table) {
+    const auto first = static_cast<std::size_t>(decision_.first[table]);
+    const auto rows = static_cast<std::size_t>(decision_.first[table + 1]) - first;
+    for (std::size_t trainer = 0; trainer < parts_.size(); ++trainer) {
+      auto& part = parts_[trainer];
+      auto& filled = cursors_[trainer].ids;
+      const auto* numbers = numbers_.data() + trainer * rows;
+      const auto stop = id_stop(table, trainer);
+      for (auto i = id_start(table, trainer); i < stop; ++i) {
+        part.rows_of_ids[filled++] = numbers[decision_.id_rows[first_id_ + i] - first];
+      }
+      part.id_ends.push_back(static_cast<std::int64_t>(filled));
+    }
+    first_id_ += id_stop(table, parts_.size() - 1);
+  }
+
+  void add_evicted() {
+    for (std::size_t t = 0; t + 1 < decision_.evicted_first.size(); ++t) {
+      const auto stop = static_cast<std::size_t>(decision_.evicted_first[t + 1]);
+      for (auto row = static_cast<std::size_t>(decision_.evicted_first[t]); row < stop; ++row) {
+        auto& part = parts_[decision_.evicted_owner[row]];
+        part.evicted_ids.push_back(decision_.evicted_ids[row]);
+        part.evicted_slots.push_back(decision_.evicted_slots[row]);
+      }
+      for (auto& part : parts_) {
+        part.evicted_ends.push_back(static_cast<std::int64_t>(part.evicted_ids.size()));
+      }
+    }
+  }
+
+  // Of the table's ids in the batch.
+  std::size_t id_stop(std::size_t table, std::size_t trainer) const {
+    return static_cast<std::size_t>(decision_.id_ends[table * parts_.size() + trainer]);
+  }
+  std::size_t id_start(std::size_t table, std::size_t trainer) const {
+    return trainer == 0 ? 0 : id_stop(table, trainer - 1);
+  }
+
+  const Decision& decision_;
+  std::vector<DispatchedRows> parts_;
+  std::vector<Cursor> cursors_;
+  std::vector<std::uint32_t> numbers_;  // [trainers, rows of the table]: among the used ones
+  std::size_t first_id_ = 0;            // of the table, in the batch
+};
 
 }  // namespace
 
-DispatchedRows dispatch(const Decision& decision, std::size_t trainer) {
-  if (trainer >= decision.trainers) {
-    throw std::invalid_argument("trainer is " + std::to_string(trainer) + ", needs 0 to " +
-                                std::to_string(static_cast<std::int64_t>(decision.trainers) - 1));
-  }
-  DispatchedRows rows;
-  const auto numbers = add_rows(decision, trainer, rows);
-  add_evicted(decision, trainer, rows);
-  add_ids(decision, trainer, numbers, rows);
-  return rows;
-}
+std::vector<DispatchedRows> dispatch(const Decision& decision) { return Parts(decision).take(); }
 
 }  // namespace headrace::embedding

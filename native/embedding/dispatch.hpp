@@ -1,25 +1,22 @@
-// One trainer's part of a decision: the rows that it uses, fetches, evicts and receives.
+// Trainers' parts of a decision: the rows that each of them uses, fetches, evicts and receives.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "embedding/lookahead.hpp"
+#include "embedding/decision.hpp"
 
 namespace headrace::embedding {
 
-// Rows in the order of the decision, a table's together.
+// One trainer's rows, in the order of the decision, a table's together.
 struct DispatchedRows {
   // [tables]: where each table's rows end, among the used ones.
   std::vector<std::int64_t> used_ends;
   // The rows that the trainer uses, then those of which it is only a next user.
   std::vector<std::uint32_t> slots;
   std::vector<Users> users;
-  // 0: the row is evicted, for want of room, too.
   std::vector<Users> next_users;
   std::vector<std::uint8_t> owners;
-  // 1: the next batch uses the row.
   std::vector<std::uint8_t> critical;
 
   // Used rows that are not in the cache.
@@ -37,7 +34,7 @@ struct DispatchedRows {
   std::vector<std::int64_t> id_ends;
 };
 
-// Throws std::invalid_argument where the decision is of fewer trainers.
-DispatchedRows dispatch(const Decision& decision, std::size_t trainer);
+// [trainers]
+std::vector<DispatchedRows> dispatch(const Decision& decision);
 
 }  // namespace headrace::embedding

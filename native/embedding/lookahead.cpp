@@ -35,13 +35,17 @@ void check_range(const char* name, std::size_t found, std::size_t least, std::si
 
 }  // namespace
 
-Lookahead::Lookahead(LookaheadOptions options) : options_(std::move(options)) {
+Lookahead::Lookahead(LookaheadOptions options)
+    : options_(std::move(options)),
+      design_(options_.synchronisation, options_.trainers),
+      first_(options_.first_batch) {
   constexpr std::size_t kMostNumbers = std::numeric_limits<std::uint32_t>::max();
   check_range("tables", options_.rows.size(), 1, 1 << 20);
   check_range("trainers", options_.trainers, 1, kMostTrainers);
   check_range("lookahead", options_.lookahead, 1, kMostLookahead);
   check_range("prefetch", options_.prefetch, 1, options_.lookahead);
   check_range("slots", options_.slots, 1, kMostNumbers);
+  if (first_ < 0) throw std::invalid_argument("the first batch is " + std::to_string(first_));
   for (auto rows : options_.rows) {
     check_range("rows", rows, 0, kMostNumbers);
     auto& table = tables_.emplace_back();
@@ -61,6 +65,7 @@ void Decision::resize(std::size_t rows) {
   last.resize(rows);
   fetched.resize(rows);
   shared.resize(rows);
+  critical.resize(rows);
 }
 
 void Lookahead::check(std::span<const TableIds> tables) const {
@@ -201,7 +206,8 @@ Decision Lookahead::pop() {
   auto& arrived = window_.front();
   Decision decision;
   decision.batch = first_;
-  decision.after = std::max(arrived.after, first_ - static_cast<Batch>(options_.prefetch));
+  decision.after = std::max(
+      {arrived.after, first_ - static_cast<Batch>(options_.prefetch), options_.first_batch - 1});
   decision.first.assign(arrived.first.begin(), arrived.first.end());
   decision.resize(arrived.uses.size());
   std::vector<Evicted> evicted;
@@ -215,6 +221,7 @@ Decision Lookahead::pop() {
   resident_ = resident_ + arrived.fetched - evicted.size();
   evict_for_room(decision, evicted);
   add_evicted(evicted, decision);
+  design_.apply(decision);
   for (const auto& row : evicted) free_.push_back({row.slot, first_});
   spare_ = {std::move(arrived.uses), std::move(arrived.first), std::move(arrived.places),
             std::move(arrived.ends)};
@@ -256,6 +263,7 @@ void Lookahead::decide(std::size_t table_index, Decision& decision, std::vector<
     decision.last[i] = used_again ? table.newest[use.row].batch() : first_;
     decision.fetched[i] = use.resident ? 0 : 1;
     decision.shared[i] = shared(table, use) ? 1 : 0;
+    decision.critical[i] = use.next == 1 ? 1 : 0;
     if (used_again) {
       auto& next = next_use(use);
       next.slot = decision.slots[i];
@@ -290,6 +298,17 @@ void Lookahead::evict_for_room(Decision& decision, std::vector<Evicted>& evicted
     evict_from(batch, excess(at(first_ + 1).fetched), evicted);
   }
   decision.evicted_for_room = evicted.size() - before;
+  if (evicted.size() > before) leave_out_next_users(evicted, decision);
+}
+
+// Rows that are evicted for want of room go to none of the trainers of their next use.
+void Lookahead::leave_out_next_users(const std::vector<Evicted>& evicted,
+                                     Decision& decision) const {
+  std::vector<bool> gone(unused_);
+  for (const auto& row : evicted) gone[row.slot] = true;
+  for (std::size_t i = 0; i < decision.slots.size(); ++i) {
+    if (gone[decision.slots[i]]) decision.next_users[i] = 0;
+  }
 }
 
 // Evicts up to `most` of the rows in the cache whose next use is in a batch.

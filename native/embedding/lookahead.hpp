@@ -22,18 +22,14 @@
 #include <string>
 #include <vector>
 
+#include "embedding/cache_design.hpp"
+#include "embedding/decision.hpp"
 #include "embedding/row_numbers.hpp"
 #include "huge_pages.hpp"
 
 namespace headrace::embedding {
 
-using Batch = std::int64_t;
-// One bit for every trainer.
-using Users = std::uint32_t;
-
-inline constexpr std::size_t kMostTrainers = 32;
 inline constexpr std::size_t kMostLookahead = 65535;
-inline constexpr Batch kNoBatch = -1;
 
 struct LookaheadOptions {
   // Of every table; 0: ids are hashes, of 63 bits.
@@ -45,6 +41,10 @@ struct LookaheadOptions {
   std::size_t prefetch = 1;
   // Rows that the cache of a trainer has room for.
   std::size_t slots = 0;
+  Synchronisation synchronisation = Synchronisation::kTargeted;
+  // Number of the first batch: all evictions after the one before it are to be written back before
+  // a fetch.
+  Batch first_batch = 0;
 };
 
 // A table's ids in a batch, one trainer's after the other's.
@@ -52,56 +52,6 @@ struct TableIds {
   std::span<const std::int64_t> ids;
   // [trainers]: end of every trainer's ids; the last is the number of ids.
   std::span<const std::int64_t> ends;
-};
-
-// Fetches, uses and evictions of the rows of one batch. Columns of rows have a table's rows
-// together, in the order of their first use.
-struct Decision {
-  Batch batch = kNoBatch;
-  // Fetches for this batch begin when the evictions after this one are written back; below 0: at
-  // once.
-  Batch after = kNoBatch;
-
-  // [tables + 1]: the first row of every table, and the end.
-  std::vector<std::int64_t> first;
-  std::vector<std::int64_t> ids;
-  std::vector<std::uint32_t> slots;
-  // Trainers that use the row in this batch, and in the next one of the window that uses it (0:
-  // none does, and it is evicted).
-  std::vector<Users> users;
-  std::vector<Users> next_users;
-  // One of `users`, of `next_users` too where there is one: it updates the row and has its newest
-  // value.
-  std::vector<std::uint8_t> owner;
-  // The next batch of the window that uses the row, even where it is evicted for want of room;
-  // kNoBatch: none does.
-  std::vector<Batch> next;
-  // The last batch of the window that uses the row: its time to live.
-  std::vector<Batch> last;
-  // 1: the row is not in the cache, and fetched.
-  std::vector<std::uint8_t> fetched;
-  // 1: another trainer than this batch's one uses the row in the window, or several do here.
-  std::vector<std::uint8_t> shared;
-
-  // [tables + 1], [evicted]: rows evicted after this batch, where they lie, and the trainer with
-  // the newest value.
-  std::vector<std::int64_t> evicted_first;
-  std::vector<std::int64_t> evicted_ids;
-  std::vector<std::uint32_t> evicted_slots;
-  std::vector<std::uint8_t> evicted_owner;
-  // Evicted only because the cache has no room.
-  std::size_t evicted_for_room = 0;
-
-  // [ids of the batch], in the order of the tables: the slot of each, and its place in the columns
-  // of rows.
-  std::vector<std::uint32_t> id_slots;
-  std::vector<std::uint32_t> id_rows;
-  // [tables * trainers]: where the ids of each trainer end, from the first of the table's on.
-  std::vector<std::int64_t> id_ends;
-  std::size_t trainers = 0;
-
-  // The columns of rows.
-  void resize(std::size_t rows);
 };
 
 class Lookahead {
@@ -183,6 +133,7 @@ class Lookahead {
   bool shared(const Table& table, const Use& use) const;
   void evict_for_room(Decision& decision, std::vector<Evicted>& evicted);
   void evict_from(Batch batch, std::size_t most, std::vector<Evicted>& evicted);
+  void leave_out_next_users(const std::vector<Evicted>& evicted, Decision& decision) const;
   void add_evicted(const std::vector<Evicted>& evicted, Decision& decision) const;
   std::uint32_t take_slot(Batch& after);
 
@@ -199,10 +150,11 @@ class Lookahead {
   Batch end() const { return first_ + static_cast<Batch>(window_.size()); }
 
   LookaheadOptions options_;
+  CacheDesign design_;
   std::vector<Table> tables_;
   std::deque<Arrived> window_;  // from batch first_ on
   Arrived spare_;               // of the batch decided last, for its memory
-  Batch first_ = 0;
+  Batch first_;
   std::size_t resident_ = 0;
   std::deque<FreeSlot> free_;  // by `since`
   std::uint32_t unused_ = 0;   // the first slot that was never used

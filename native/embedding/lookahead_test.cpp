@@ -229,17 +229,32 @@ void test_window(const Case& example) {
         }
       }
       CHECK(all[x].next[i] == next);
-      CHECK(all[x].next_users[i] == next_users);
+      const auto& evicted = all[x].evicted_slots;
+      const bool stays = std::ranges::find(evicted, all[x].slots[i]) == evicted.end();
+      CHECK(all[x].next_users[i] == (stays ? next_users : Users{0}));
+      CHECK((all[x].critical[i] == 1) == (next == static_cast<Batch>(x) + 1));
       CHECK(all[x].last[i] == last);
       CHECK(all[x].shared[i] == (std::popcount(window) > 1 ? 1 : 0));
       const auto both = all[x].users[i] & next_users;
       CHECK(both == 0 || (both >> all[x].owner[i] & 1) == 1);
-      if (all[x].evicted_for_room == 0 && next == kNoBatch) {
-        CHECK(std::count(all[x].evicted_slots.begin(), all[x].evicted_slots.end(),
-                         all[x].slots[i]) == 1);
-      }
+      if (all[x].evicted_for_room == 0) CHECK(stays == (next != kNoBatch));
     }
     if (options.slots >= 100) CHECK(all[x].evicted_for_room == 0);
+  }
+}
+
+// A later epoch's batches are numbered on, and fetched after all evictions of the epoch before.
+void test_later_epoch(const Case& example) {
+  auto options = example.options;
+  const auto expected = decisions(options, example.batches);
+  options.first_batch = 1000;
+  const auto later = decisions(options, example.batches);
+  for (std::size_t x = 0; x < later.size(); ++x) {
+    CHECK(later[x].batch == expected[x].batch + options.first_batch);
+    CHECK(later[x].after == options.first_batch + std::max(expected[x].after, kNoBatch));
+    CHECK(later[x].slots == expected[x].slots && later[x].fetched == expected[x].fetched);
+    CHECK(later[x].next_users == expected[x].next_users);
+    CHECK(later[x].evicted_slots == expected[x].evicted_slots);
   }
 }
 
@@ -371,6 +386,7 @@ int main() {
     const auto example = random_case(random);
     test_versions(example);
     test_window(example);
+    test_later_epoch(example);
     test_hashed(example);
     test_fewest_fetches(random);
   }

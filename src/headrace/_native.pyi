@@ -243,6 +243,17 @@ def attention_clusters(points: Annotated[NDArray[numpy.float32], dict(shape=(Non
     points is [batch, heads, features]; a request's heads are clustered by k-means, and each cluster's medoid represents it. Raises ValueError for numbers that are not finite.
     """
 
+class CacheSynchronisation(enum.Enum):
+    """Designs of caches of embedding rows."""
+
+    TARGETED = 0
+
+    LRPP = 1
+
+    REPLICATED = 2
+
+    DISTINCT = 3
+
 class LookaheadDecision:
     """
     Fetches, uses and evictions of the rows of one batch; columns are read-only arrays.
@@ -288,6 +299,9 @@ class LookaheadDecision:
     def shared(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
 
     @property
+    def critical(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
     def evicted_first(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
 
     @property
@@ -305,7 +319,7 @@ class LookaheadDecision:
     @property
     def id_rows(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]: ...
 
-    def dispatch(self, trainer: int) -> DispatchedRows: ...
+    def dispatch(self) -> list[DispatchedRows]: ...
 
 class DispatchedRows:
     """One trainer's part of a decision; columns are read-only arrays."""
@@ -355,7 +369,7 @@ class DispatchedRows:
 class Lookahead:
     """Decides what caches of embedding rows fetch, keep and evict."""
 
-    def __init__(self, rows: Sequence[int], *, trainers: int, lookahead: int, prefetch: int, slots: int) -> None: ...
+    def __init__(self, rows: Sequence[int], *, trainers: int, lookahead: int, prefetch: int, slots: int, synchronisation: CacheSynchronisation = CacheSynchronisation.TARGETED, first_batch: int = 0) -> None: ...
 
     def push(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]], ends: Annotated[NDArray[numpy.int64], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
 

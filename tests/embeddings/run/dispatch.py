@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace import _native
 from headrace.embeddings import Synchronisation
 from headrace.embeddings.run.batches import GroupBatch, SlottedRows
-from headrace.embeddings.run.cache_design import CacheDesign, RowColumns
+from tests.embeddings.run.cache_design import CacheDesign, RowColumns
 
 TableIds = list[list[int]]
 """Of one table in one batch: [trainers] lists of ids."""
@@ -56,13 +56,15 @@ def jobs(draw: st.DrawFn, *, tables: tuple[int, ...] = (9, 0), most_trainers: in
     )
 
 
-def decisions(job: Job) -> list[_native.LookaheadDecision]:
+def decisions(job: Job, first_batch: int = 0) -> list[_native.LookaheadDecision]:
+    """Return the decisions on a job's batches, of targeted exchanges."""
     lookahead = _native.Lookahead(
         job.rows,
         trainers=job.trainers,
         lookahead=job.lookahead,
         prefetch=job.prefetch,
         slots=job.slots,
+        first_batch=first_batch,
     )
     decided: list[_native.LookaheadDecision] = []
     for batch in job.batches:

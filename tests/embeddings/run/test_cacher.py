@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import _native
 from headrace.embeddings.data.examples import Examples
 from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run.batches import GroupBatch
-from headrace.embeddings.run.cache_design import RowColumns
-from headrace.embeddings.run.cacher import CacherOptions, IdBatch, dispatched, id_batch
+from headrace.embeddings.run.cacher import CACHES, CacherOptions, IdBatch, dispatched, id_batch
 from headrace.embeddings.tables import EmbeddingTable, InitialValues, table_groups
+from tests.embeddings.run.cache_design import CacheDesign
 from tests.embeddings.run.dispatch import Job, decisions, group_batches
 
 SCALE = InitialValues(scale=0.1)
@@ -74,18 +74,6 @@ def trainers_ids(batch: IdBatch, table: int, trainers: int) -> list[list[int]]:
     return [[*chain.from_iterable(next(bags) for _ in range(share))] for share in shares]
 
 
-def row_columns(decision: _native.LookaheadDecision) -> RowColumns:
-    """Return the columns of targeted exchanges: an evicted row has no next users."""
-    stays = ~np.isin(decision.slots, decision.evicted_slots)
-    return RowColumns(
-        users=decision.users,
-        next_users=np.where(stays, decision.next_users, np.uint32(0)),
-        owners=decision.owner,
-        critical=decision.next == decision.batch + 1,
-        evicted_owners=decision.evicted_owner,
-    )
-
-
 def assert_equal(part: GroupBatch, expected: GroupBatch) -> None:
     for name in GroupBatch.__dataclass_fields__:
         values = [getattr(group, name) for group in (part, expected)]
@@ -108,9 +96,16 @@ def assert_equal(part: GroupBatch, expected: GroupBatch) -> None:
     trainers=st.integers(1, 4),
     lookahead=st.integers(1, 4),
     room=st.integers(0, 12),
+    synchronisation=st.sampled_from([*CACHES]),
+    first_batch=st.sampled_from([0, 1000]),
 )
 def test_each_trainer_gets_its_part_of_every_group(
-    batches: list[IdBatch], trainers: int, lookahead: int, room: int
+    batches: list[IdBatch],
+    trainers: int,
+    lookahead: int,
+    room: int,
+    synchronisation: Synchronisation,
+    first_batch: int,
 ) -> None:
     groups = table_groups(TABLES)
     slots = tuple(
@@ -121,8 +116,11 @@ def test_each_trainer_gets_its_part_of_every_group(
         )
         for group in groups
     )
-    stream = [*dispatched(batches, options(trainers=trainers, lookahead=lookahead, slots=slots))]
-    assert [parts[0].batch for parts in stream] == [*range(len(batches))]
+    job_options = options(
+        trainers=trainers, lookahead=lookahead, slots=slots, synchronisation=synchronisation
+    )
+    stream = [*dispatched(batches, job_options, first_batch=first_batch)]
+    assert [parts[0].batch - first_batch for parts in stream] == [*range(len(batches))]
     for number, group in enumerate(groups):
         job = Job(
             rows=tuple(TABLES[table].rows for table in group.tables),
@@ -135,8 +133,10 @@ def test_each_trainer_gets_its_part_of_every_group(
                 for batch in batches
             ],
         )
-        for parts, decision, ids in zip(stream, decisions(job), job.batches, strict=True):
-            references = group_batches(decision, ids, trainers, row_columns(decision))
+        design = CacheDesign(synchronisation, trainers, slots[number])
+        decided = decisions(job, first_batch=first_batch)
+        for parts, decision, ids in zip(stream, decided, job.batches, strict=True):
+            references = group_batches(decision, ids, trainers, design.columns(decision))
             for part, reference in zip(parts, references, strict=True):
                 assert_equal(part.groups[number], reference)
     for parts, batch in zip(stream, batches, strict=True):
@@ -185,6 +185,8 @@ def test_wrong_batches_are_errors_that_name_batch_and_table() -> None:
         list(dispatched([item_batch(1)], options(prefetch=3)))
     with pytest.raises(EmbeddingError, match="need each of the 3 once"):
         options(groups=table_groups(TABLES[:1]))
+    with pytest.raises(EmbeddingError, match="synchronisation is pooled, which has no caches"):
+        options(synchronisation=Synchronisation.POOLED)
     with pytest.raises(EmbeddingError, match="field labels has 1 rows"):
         IdBatch(examples=2, fields={"labels": np.zeros(1)}, ids=(), lengths=())
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from headrace.embeddings import EmbeddingError, Synchronisation
+from headrace.embeddings import Synchronisation
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.cache_design import CacheDesign
 from headrace.embeddings.run.optimizers import RowOptimizer
 from headrace.embeddings.run.trainer import TrainerRows, TrainerStatistics
 from headrace.executor import Executor
@@ -182,8 +181,3 @@ def test_replicated_caches_send_the_bytes_of_a_ring() -> None:
     )
     assert sum(part.exchange.critical_bytes for part in statistics) == 2 * (3 - 1) * row_bytes
     assert sum(part.exchange.delayed_bytes for part in statistics) == 0
-
-
-def test_pooled_rows_have_no_caches() -> None:
-    with pytest.raises(EmbeddingError, match="synchronisation is pooled, which has no caches"):
-        CacheDesign(Synchronisation.POOLED, 2, 5)

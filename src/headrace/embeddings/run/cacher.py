@@ -11,11 +11,20 @@ from numpy.typing import NDArray
 from headrace import _native
 from headrace.embeddings.data.examples import Examples, check_ids, id_ends, share_ends
 from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run.batches import GroupBatch, SlottedRows, TrainerBatch
 from headrace.embeddings.tables import EmbeddingTable, TableGroup
 
 MOST_LOOKAHEAD = 300
 """Batches that are taken at most where the lookahead follows from the caches' slots."""
+
+CACHES: Mapping[Synchronisation, _native.CacheSynchronisation] = {
+    Synchronisation.TARGETED: _native.CacheSynchronisation.TARGETED,
+    Synchronisation.LRPP: _native.CacheSynchronisation.LRPP,
+    Synchronisation.REPLICATED: _native.CacheSynchronisation.REPLICATED,
+    Synchronisation.DISTINCT: _native.CacheSynchronisation.DISTINCT,
+}
+"""Synchronisations that have caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -69,6 +78,12 @@ class CacherOptions:
     lookahead : batches that a decision looks at, its own included; None: as many as have arrived
         when the cache of one group would be full (5.3), at most `MOST_LOOKAHEAD`.
     prefetch : batches between a fetch and its use, at most `lookahead`.
+    synchronisation : between the caches.
+
+    Raises
+    ------
+    EmbeddingError : a table is in no group or in several, a group has no slots, or the
+        synchronisation has no caches.
     """
 
     tables: tuple[EmbeddingTable, ...]
@@ -77,8 +92,15 @@ class CacherOptions:
     trainers: int
     lookahead: int | None = None
     prefetch: int = 1
+    synchronisation: Synchronisation = Synchronisation.TARGETED
 
     def __post_init__(self) -> None:
+        if self.synchronisation not in CACHES:
+            names = ", ".join(synchronisation.value for synchronisation in CACHES)
+            raise EmbeddingError(
+                f"synchronisation is {self.synchronisation.value}, which has no caches: needs one "
+                f"of {names}"
+            )
         numbers = sorted(table for group in self.groups for table in group.tables)
         if numbers != list(range(len(self.tables))):
             raise EmbeddingError(
@@ -95,12 +117,18 @@ def dispatched(
     batches: Iterable[IdBatch],
     options: CacherOptions,
     on_lookahead: Callable[[int], None] = lambda _lookahead: None,
+    *,
+    first_batch: int = 0,
 ) -> Iterator[tuple[TrainerBatch, ...]]:
-    """Yield, of every batch in order, the part of each trainer.
+    """Yield, of every batch of an epoch in order, the part of each trainer.
+
+    All rows are evicted by the last batch.
 
     Parameters
     ----------
     on_lookahead : is called with the lookahead before the first decision.
+    first_batch : number of the first batch: batches are numbered on over epochs, and those of a
+        later one fetch rows when all evictions of the epoch before are written back.
 
     Raises
     ------
@@ -111,11 +139,11 @@ def dispatched(
     pending: deque[IdBatch] = deque()
     lookahead = options.lookahead
     if lookahead is None:
-        lookahead = _fill(source, pending, options)
+        lookahead = _fill(source, pending, options, first_batch)
     on_lookahead(lookahead)
-    windows = _windows(options, lookahead)
+    windows = _windows(options, lookahead, first_batch)
     buffered, pending = pending, deque()
-    for number, batch in enumerate(_chain(buffered, source)):
+    for number, batch in enumerate(_chain(buffered, source), first_batch):
         _push(windows, batch, number, options)
         pending.append(batch)
         if windows[0].ready:
@@ -132,12 +160,14 @@ def _chain(buffered: deque[IdBatch], source: Iterator[IdBatch]) -> Iterator[IdBa
     yield from source
 
 
-def _fill(source: Iterator[IdBatch], pending: deque[IdBatch], options: CacherOptions) -> int:
+def _fill(
+    source: Iterator[IdBatch], pending: deque[IdBatch], options: CacherOptions, first_batch: int
+) -> int:
     """Take batches until their distinct rows would fill a group's cache; return the lookahead."""
     resident = [np.empty(0, np.int64) for _ in options.tables]
     for batch in source:
         pending.append(batch)
-        _check_tables(batch, len(pending) - 1, options)
+        _check_tables(batch, first_batch + len(pending) - 1, options)
         resident = [_merged(rows, ids) for rows, ids in zip(resident, batch.ids, strict=True)]
         counts = [sum(len(resident[table]) for table in group.tables) for group in options.groups]
         full = any(count > slots for count, slots in zip(counts, options.slots, strict=True))
@@ -156,7 +186,7 @@ def _merged(rows: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64
     return np.sort(np.concatenate([rows, fresh]), kind="stable")
 
 
-def _windows(options: CacherOptions, lookahead: int) -> list[_native.Lookahead]:
+def _windows(options: CacherOptions, lookahead: int, first_batch: int) -> list[_native.Lookahead]:
     try:
         return [
             _native.Lookahead(
@@ -165,6 +195,8 @@ def _windows(options: CacherOptions, lookahead: int) -> list[_native.Lookahead]:
                 lookahead=lookahead,
                 prefetch=options.prefetch,
                 slots=slots,
+                synchronisation=CACHES[options.synchronisation],
+                first_batch=first_batch,
             )
             for group, slots in zip(options.groups, options.slots, strict=True)
         ]
@@ -200,6 +232,7 @@ def _decide(
     windows: Sequence[_native.Lookahead], batch: IdBatch, options: CacherOptions
 ) -> tuple[TrainerBatch, ...]:
     decisions = [window.pop() for window in windows]
+    dispatched_rows = [decision.dispatch() for decision in decisions]
     ends = share_ends(batch.examples, options.trainers).tolist()
     parts: list[TrainerBatch] = []
     for trainer, (start, stop) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
@@ -212,16 +245,18 @@ def _decide(
                 lengths=tuple(
                     None if lengths is None else lengths[start:stop] for lengths in batch.lengths
                 ),
-                groups=tuple(_group_batch(decision, trainer) for decision in decisions),
+                groups=tuple(
+                    _group_batch(decision.after, rows[trainer])
+                    for decision, rows in zip(decisions, dispatched_rows, strict=True)
+                ),
             )
         )
     return tuple(parts)
 
 
-def _group_batch(decision: _native.LookaheadDecision, trainer: int) -> GroupBatch:
-    rows = decision.dispatch(trainer)
+def _group_batch(after: int, rows: _native.DispatchedRows) -> GroupBatch:
     return GroupBatch(
-        after=decision.after,
+        after=after,
         fetched=SlottedRows(ends=rows.fetched_ends, ids=rows.fetched_ids, slots=rows.fetched_slots),
         evicted=SlottedRows(ends=rows.evicted_ends, ids=rows.evicted_ids, slots=rows.evicted_slots),
         used=int(rows.used_ends[-1]),

@@ -1,9 +1,4 @@
-"""Designs of caches as columns of a decision: trainers that use, update and receive each row.
-
-All designs exchange alike, by these columns. In a replicated cache every trainer uses every row, so
-that gradients are reduced to one trainer and rows go to all: the bytes of a ring, as long as the
-optimizer has no state, which travels with the row.
-"""
+"""Columns of caches' designs from targeted decisions, whole columns at once: an oracle."""
 
 from dataclasses import dataclass
 
@@ -11,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace import _native
-from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.profile import Synchronisation
 
 
@@ -32,7 +26,7 @@ class RowColumns:
 
 
 class CacheDesign:
-    """Columns of one group's decisions, in their order.
+    """Columns of one group's targeted decisions, in their order.
 
     TARGETED has those of the decision. REPLICATED has all rows at all trainers, none of them
     delayed. LRPP (BagPipe, 5.2.3) has those at all trainers that several use: from the batch on in
@@ -42,18 +36,9 @@ class CacheDesign:
     Parameters
     ----------
     slots : of the group's cache.
-
-    Raises
-    ------
-    EmbeddingError : the synchronisation has no caches.
     """
 
     def __init__(self, synchronisation: Synchronisation, trainers: int, slots: int) -> None:
-        if synchronisation == Synchronisation.POOLED:
-            raise EmbeddingError(
-                f"synchronisation is {synchronisation.value}, which has no caches: needs targeted, "
-                "lrpp, replicated or distinct"
-            )
         self._synchronisation = synchronisation
         self._trainers = trainers
         self._everyone = np.uint32((1 << trainers) - 1)
