@@ -63,6 +63,19 @@ inline KeyColumn checked_keys(const ArrayView& keys, KeyType type) {
   return {keys.data, keys.count, type};
 }
 
+// The code of the first key of a column that has one.
+inline std::uint64_t first_code(const KeyColumn& keys) {
+  switch (keys.type) {
+    case KeyType::int64:
+      return encode(*static_cast<const std::int64_t*>(keys.data));
+    case KeyType::float64:
+      return encode(*static_cast<const double*>(keys.data));
+    case KeyType::uint64:
+      break;
+  }
+  return *static_cast<const std::uint64_t*>(keys.data);
+}
+
 // Calls use(codes, first, count) for one block of codes after another, `first` being the position
 // of its first key in the column.
 template <class Use>
