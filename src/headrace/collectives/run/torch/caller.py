@@ -24,6 +24,7 @@ from headrace.collectives.run.torch.buffers import (
     Tensors,
 )
 from headrace.collectives.run.torch.callbacks import Callbacks
+from headrace.collectives.run.torch.compared import CallComparison
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.spans import open_span, profiling, span
 from headrace.collectives.run.torch.work import PendingWork, SeveralWorks, guarded
@@ -105,7 +106,10 @@ class Caller:
     switch : changes plans between calls; every call checks its `armed` first.
     reductions : by (dtype, elements, operator), for the plan in force.
     region : this thread's open coalescing region, if any.
+    comparison : of each collective among the ranks before it begins; None: they are not compared.
     """
+
+    comparison: CallComparison | None = None
 
     def __init__(
         self, executor: Executor, chooser: Chooser, timeout_s: float, callbacks: Callbacks
@@ -125,7 +129,7 @@ class Caller:
         self._before = executor.submitted()
 
     def sequence(self) -> int:
-        """Return the number of collectives begun: the sequence number of the last."""
+        """Return the number of collectives begun, without those that compare."""
         return self.executor.submitted() - self._before
 
     def ready(self, collective: Collective, total_bytes: int, root: int = 0) -> Ready:
@@ -177,6 +181,8 @@ class Caller:
         bound: Binding = IN_PLACE,
     ) -> dist.Work:
         """Run or submit a prepared allreduce at `address`."""
+        if self.comparison is not None:
+            self.comparison.allreduce(tensors, opts)
         call = reduction.prepared.at(
             address, self.executor.epoch, _priority(reduction), self.deadline_s(opts)
         )
@@ -191,11 +197,25 @@ class Caller:
         arithmetic: Arithmetic = MOVED,
     ) -> dist.Work:
         """Run a collective to its end, or submit it if torch's `opts` are asynchronous."""
+        if self.comparison is not None:
+            self.comparison.call(ready.program.collective, bound, tensors, opts, arithmetic)
         priority, deadline_s = _priority(ready), self.deadline_s(opts)
         call = self.executor.prepare(
             ready.program, bound.segments, *arithmetic, priority=priority, deadline_s=deadline_s
         )
         return self._run(call, ready.program.collective, bound, tensors, opts)
+
+    def gather_rows(self, rows: torch.Tensor, opts: Any) -> None:
+        """All-gather the rows of a tensor of bytes in place, outside of the sequence of calls."""
+        ready = self._chosen((Collective.ALLGATHER, rows.nbytes, 0))
+        bound = binding.gathered([rows], rows[self.executor.rank], ready.layout)
+        self._before += 1
+        deadline_s = self.deadline_s(opts)
+        self.executor.run(
+            self.executor.prepare(
+                ready.program, bound.segments, priority=ready.priority, deadline_s=deadline_s
+            )
+        )
 
     def _run(
         self, call: _native.Call, name: str, bound: Binding, tensors: Tensors, opts: Any

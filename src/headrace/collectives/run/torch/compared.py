@@ -7,23 +7,15 @@ so that all raise or none does, and none has moved data: the group can be used a
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.torch import buffers as binding
-from headrace.collectives.run.torch.buffers import (
-    IN_PLACE,
-    MOVED,
-    Arithmetic,
-    Binding,
-    Tensors,
-)
-from headrace.collectives.run.torch.caller import Caller, Ready, Reduction
+from headrace.collectives.run.torch.buffers import MOVED, Arithmetic, Binding, Tensors
 from headrace.errors import CommunicationError
 from headrace.job.same import ranks_by_value
 
@@ -37,47 +29,47 @@ _ROOTED: Mapping[Collective, str] = {
 _OF_ONE_SHAPE = (Collective.BROADCAST, Collective.REDUCE, Collective.ALLGATHER)
 
 
-class ComparingCaller(Caller):
-    """Compares every collective with those that the other ranks begin, then runs it.
+class CallComparison:
+    """Compares a collective with those that the other ranks begin, before it begins.
 
     An asynchronous call, too, begins once all ranks have reached it.
+
+    Parameters
+    ----------
+    gather : all-gathers the rows of a tensor of bytes, of which each rank has its own, in place,
+        within the deadline in torch's `opts`.
     """
 
-    _comparisons = 0
+    def __init__(self, rank: int, ranks: int, gather: Callable[[torch.Tensor, Any], None]) -> None:
+        self._rank = rank
+        self._ranks = ranks
+        self._gather = gather
 
-    def sequence(self) -> int:
-        """Return the number of collectives begun, without those that compare."""
-        return super().sequence() - self._comparisons
+    def allreduce(self, tensors: Tensors, opts: Any) -> None:
+        """Compare an allreduce that is about to begin.
 
-    def allreduce(
-        self,
-        reduction: Reduction,
-        address: int,
-        tensors: Tensors,
-        opts: Any,
-        bound: Binding = IN_PLACE,
-    ) -> dist.Work:
-        """Compare an allreduce, then run or submit it."""
+        Raises
+        ------
+        CommunicationError : at all ranks, if their calls differ.
+        """
         _, combine, average = binding.arithmetic(tensors[0].dtype, opts.reduceOp)
         operator = "avg" if average else combine.name
         self._compare(f"allreduce of {_shapes(tensors)} by {operator}", opts)
-        return super().allreduce(reduction, address, tensors, opts, bound)
 
     def call(
-        self,
-        ready: Ready,
-        bound: Binding,
-        tensors: Tensors,
-        opts: Any,
-        arithmetic: Arithmetic = MOVED,
-    ) -> dist.Work:
-        """Compare a collective, then run or submit it."""
-        collective = Collective(ready.program.collective)
+        self, name: str, bound: Binding, tensors: Tensors, opts: Any, arithmetic: Arithmetic
+    ) -> None:
+        """Compare the collective of this name that is about to begin.
+
+        Raises
+        ------
+        CommunicationError : at all ranks, if their calls differ.
+        """
+        collective = Collective(name)
         # sent to each rank, then received from each rank, in an all-to-all
         sizes = [size for _, size, blocks, _ in bound.segments for _ in range(blocks)]
         exchanged = sizes if collective is Collective.ALL_TO_ALL else ()
         self._compare(_description(collective, sizes, tensors, opts, arithmetic), opts, exchanged)
-        return super().call(ready, bound, tensors, opts, arithmetic)
 
     def _compare(self, description: str, opts: Any, exchanged: Sequence[int] = ()) -> None:
         """Raise CommunicationError at all ranks unless their calls match.
@@ -86,7 +78,7 @@ class ComparingCaller(Caller):
         ----------
         exchanged : of an all-to-all, bytes sent to each rank, then bytes received from each.
         """
-        rank, ranks = self.executor.rank, self.executor.ranks
+        rank, ranks = self._rank, self._ranks
         row = np.dtype(
             [("digest", "V32"), ("text", f"S{_TEXT_BYTES}"), ("exchanged", "<i8", 2 * ranks)]
         )
@@ -96,18 +88,7 @@ class ComparingCaller(Caller):
         table[rank]["digest"] = hashlib.sha256(encoded).digest()
         table[rank]["text"] = encoded[:_TEXT_BYTES]
         table[rank]["exchanged"][: len(exchanged)] = exchanged
-        ready = self._chosen((Collective.ALLGATHER, records.nbytes, 0))
-        own = records.view(ranks, -1)[rank]
-        bound = binding.gathered([records], own, ready.layout)
-        self._comparisons += 1
-        self.executor.run(
-            self.executor.prepare(
-                ready.program,
-                bound.segments,
-                priority=ready.priority,
-                deadline_s=self.deadline_s(opts),
-            )
-        )
+        self._gather(records.view(ranks, -1), opts)
         if problem := mismatch(
             [bytes(record["digest"]) for record in table],
             [record["text"].decode(errors="replace") for record in table],

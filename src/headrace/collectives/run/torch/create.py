@@ -17,7 +17,7 @@ from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous, allgath
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch.callbacks import Callbacks
 from headrace.collectives.run.torch.caller import Caller
-from headrace.collectives.run.torch.compared import ComparingCaller
+from headrace.collectives.run.torch.compared import CallComparison
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.group import HeadraceBackend, HeadraceGroup, check_device
 from headrace.collectives.run.torch.incarnation import own_part
@@ -202,12 +202,15 @@ def _group(
 
     # torch itself compares the calls of a group with several backends
     compares = config.compares_calls and kind is HeadraceGroup
-    caller_class = ComparingCaller if compares else Caller
 
     def caller_on(connected: Executor) -> Caller:
         one_host = config.shared_memory and joined.one_host
         chooser = Chooser(connected.ranks, book, one_host=one_host, channels=config.channels)
-        return caller_class(connected, chooser, joined.timeout_s, callbacks)
+        caller = Caller(connected, chooser, joined.timeout_s, callbacks)
+        if compares:
+            rank, ranks = connected.rank, connected.ranks
+            caller.comparison = CallComparison(rank, ranks, caller.gather_rows)
+        return caller
 
     def connect_again(name: str, deadline_s: float) -> Caller:
         return caller_on(joined.connect_again(name, deadline_s))
