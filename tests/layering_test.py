@@ -96,6 +96,8 @@ PURE = (
     "headrace.embeddings.errors",
     "headrace.embeddings.plan",
     "headrace.embeddings.profile",
+    "headrace.embeddings.run.rpc",
+    "headrace.embeddings.run.rpc_messages",
     "headrace.embeddings.tables",
     "headrace.index.configuration",
     "headrace.index.errors",

@@ -1,0 +1,367 @@
+"""Calls between the processes of a job: JSON and NumPy columns over Arrow Flight, without pickling.
+
+Every call is a `do_exchange` stream of its own, so its deadline ends it at both sides, and the loss
+of a process ends the calls with it at once: waiting ones at the server, and those at the client.
+The descriptor of the stream is the handshake: protocol version, role, secret and method. Calls
+without the job's secret are refused; the network between the hosts is trusted, as that of
+`torch.distributed`.
+"""
+
+import hmac
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.rpc_messages import Encoded, Message, receive
+from headrace.errors import CommunicationError, InputError
+
+PROTOCOL = 1
+"""Version of the messages: a peer of another one is refused."""
+
+_POLL_S = 0.05
+_CLOSE_S = 5.0
+"""For calls to end after `close`; a method that computes for longer ends by itself."""
+
+_log = logging.getLogger(__name__)
+
+EMPTY = Message(head={})
+
+
+class Call:
+    """A call as its method gets it.
+
+    Parameters
+    ----------
+    message : the request.
+    peer : role that the client gave, such as "trainer 1".
+    until : its deadline (`time.monotonic`).
+    interruption : returns the reason that the call cannot go on, if there is one.
+    """
+
+    __slots__ = ("_interruption", "_until", "message", "peer")
+
+    def __init__(
+        self, message: Message, peer: str, until: float, interruption: Callable[[], str | None]
+    ) -> None:
+        self.message = message
+        self.peer = peer
+        self._until = until
+        self._interruption = interruption
+
+    def wait(self, condition: threading.Condition, predicate: Callable[[], bool]) -> None:
+        """Wait on a condition, which the caller has acquired, until `predicate` holds.
+
+        Raises
+        ------
+        CommunicationError : the deadline of the call passed, its peer is gone, or the server was
+            closed.
+        """
+        while not predicate():
+            left_s = self._until - time.monotonic()
+            reason = "its deadline passed" if left_s <= 0 else self._interruption()
+            if reason is not None:
+                raise CommunicationError(f"the call of {self.peer} ended as it waited: {reason}")
+            condition.wait(min(left_s, _POLL_S))
+
+
+Method = Callable[[Call], Message]
+
+
+class RpcServer:
+    """Serves calls of methods, in threads of its own, from its construction until `close`.
+
+    Calls run side by side. An `InputError` that a method raises is one of the caller's input there,
+    other exceptions are errors of communication.
+
+    Parameters
+    ----------
+    role : of this process, for errors.
+    secret : that callers must have.
+    host, port : to listen at; port 0: any that is free.
+
+    Attributes
+    ----------
+    address : "host:port".
+
+    Raises
+    ------
+    CommunicationError : the address cannot be listened at.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        methods: Mapping[str, Method],
+        *,
+        secret: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        self._role = role
+        self._closed = threading.Event()
+        name = f"[{host}]" if ":" in host else host
+        try:
+            self._server = _FlightServer(
+                f"grpc://{name}:{port}", role, dict(methods), secret, self._closed
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise CommunicationError(f"{role} cannot listen at {name}:{port}: {error}") from error
+        self.address = f"{name}:{self._server.port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End waiting calls, and serve no others; idempotent."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        # It returns when all calls have; another program can open one, and send nothing.
+        ending = threading.Thread(target=self._server.shutdown, daemon=True)
+        ending.start()
+        ending.join(_CLOSE_S)
+        if ending.is_alive():
+            _log.warning("%s was closed while calls still ran", self._role)
+
+
+class _FlightServer(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
+    def __init__(
+        self,
+        location: str,
+        role: str,
+        methods: Mapping[str, Method],
+        secret: str,
+        closed: threading.Event,
+    ) -> None:
+        super().__init__(location)
+        self._role = role
+        self._methods = methods
+        self._secret = secret.encode()
+        self._closed = closed
+
+    def do_exchange(
+        self,
+        context: fl.ServerCallContext,
+        descriptor: fl.FlightDescriptor,
+        reader: fl.FlightStreamReader,
+        writer: fl.FlightStreamWriter,
+    ) -> None:
+        began = time.monotonic()
+        greeting = Greeting.parse(descriptor.command)
+        self._admit(greeting)
+        try:
+            reply = Encoded(self._answer(context, greeting, reader, began), {})
+        except InputError as error:
+            reply = Encoded(EMPTY, {"error": "input", "text": str(error)})
+        except CommunicationError as error:
+            reply = Encoded(EMPTY, {"error": "communication", "text": str(error)})
+        except Exception as error:  # of any kind: the caller learns of it
+            _log.debug("a method of %s failed", self._role, exc_info=True)
+            text = f"{type(error).__name__}: {error}"
+            reply = Encoded(EMPTY, {"error": "communication", "text": text})
+        reply.send(writer)
+
+    def _admit(self, greeting: "Greeting") -> None:
+        if not hmac.compare_digest(greeting.secret.encode(), self._secret):
+            raise _refusal("the secret is not that of this job")
+        if greeting.protocol != PROTOCOL:
+            raise _refusal(
+                f"{greeting.role} has version {greeting.protocol} of the protocol, needs "
+                f"{PROTOCOL}: install one version of headrace everywhere"
+            )
+        if greeting.method not in self._methods:
+            raise _refusal("it has no such method")
+
+    def _answer(
+        self,
+        context: fl.ServerCallContext,
+        greeting: "Greeting",
+        reader: fl.FlightStreamReader,
+        began: float,
+    ) -> Message:
+        def interruption() -> str | None:
+            if self._closed.is_set():
+                return f"{self._role} was closed"
+            return "the caller is gone" if context.is_cancelled() else None
+
+        request, _ = receive(reader)
+        until = began + greeting.deadline_s
+        return self._methods[greeting.method](Call(request, greeting.role, until, interruption))
+
+
+class RpcClient:
+    """Calls of a server's methods. Threads can share it: their calls run side by side.
+
+    It connects at the first call, and after a loss at the next one.
+
+    Parameters
+    ----------
+    address : of the server, "host:port".
+    peer_role, role : of the server, and of this process, for errors.
+    deadline_s : of every call, its connection included.
+
+    Raises
+    ------
+    CommunicationError : the address is none.
+    """
+
+    def __init__(
+        self, address: str, *, peer_role: str, role: str, secret: str, deadline_s: float = 60.0
+    ) -> None:
+        self._address = address
+        self._peer_role = peer_role
+        self._role = role
+        self._secret = secret
+        self._deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._closed = False
+        self._streams: set[fl.FlightStreamReader] = set()
+        try:
+            # The default would send calls within a job through a proxy of the user's.
+            self._client = fl.FlightClient(
+                f"grpc://{address}", generic_options=[("grpc.enable_http_proxy", 0)]
+            )
+        except pa.ArrowException as error:
+            raise CommunicationError(f"{peer_role} has no address in {address!r}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(
+        self, method: str, message: Message = EMPTY, *, deadline_s: float | None = None
+    ) -> Message:
+        """Call a method and return its reply.
+
+        Parameters
+        ----------
+        deadline_s : of this call; None: that of the client.
+
+        Raises
+        ------
+        EmbeddingError : the method raised an `InputError`, with its text; a column is not of
+            numbers.
+        CommunicationError : the method failed otherwise, the server is gone, refuses this client,
+            or did not answer in time, or the client was closed.
+        """
+        deadline_s = self._deadline_s if deadline_s is None else deadline_s
+        greeting = Greeting(
+            protocol=PROTOCOL,
+            role=self._role,
+            secret=self._secret,
+            method=method,
+            deadline_s=deadline_s,
+        )
+        request = Encoded(message, {})
+        try:
+            reply, extra = self._exchange(greeting, request)
+        except CommunicationError as error:
+            raise self._error(method, str(error)) from error
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise self._error(method, self._reason(error, deadline_s)) from error
+        if "error" not in extra:
+            return reply
+        if extra["error"] == "input":
+            raise EmbeddingError(extra["text"])
+        raise self._error(method, extra["text"])
+
+    def close(self) -> None:
+        """End calls of all threads, and make no others; idempotent."""
+        with self._lock:
+            self._closed = True
+            streams = [*self._streams]
+            if not streams:
+                self._client.close()
+        for stream in streams:
+            stream.cancel()
+
+    def _reason(self, error: Exception, deadline_s: float) -> str:
+        if self._closed:
+            return "the connection was closed"
+        if isinstance(error, fl.FlightUnauthenticatedError):
+            return str(getattr(error, "extra_info", b""), "utf-8")
+        if isinstance(error, fl.FlightTimedOutError):
+            return f"no answer from {self._address} within {deadline_s:g} s"
+        if isinstance(error, fl.FlightUnavailableError):
+            return f"no connection to {self._address}, its process may have ended"
+        return f"the connection to {self._address} broke"
+
+    def _error(self, method: str, reason: str) -> CommunicationError:
+        return CommunicationError(f"{self._peer_role}, {method}: {reason}")
+
+    def _exchange(self, greeting: "Greeting", request: Encoded) -> tuple[Message, dict[str, Any]]:
+        options = fl.FlightCallOptions(timeout=greeting.deadline_s)
+        descriptor = fl.FlightDescriptor.for_command(greeting.to_bytes())
+        writer, stream = self._client.do_exchange(descriptor, options)
+        try:
+            self._register(stream)
+            # Where sending fails, the server's reply, or the end of the stream, says why.
+            with suppress(pa.ArrowException, OSError):
+                request.send(writer)
+                writer.done_writing()
+            return receive(stream)
+        finally:
+            with suppress(Exception):
+                writer.close()
+            self._unregister(stream)
+
+    def _register(self, stream: fl.FlightStreamReader) -> None:
+        with self._lock:
+            self._streams.add(stream)
+            if self._closed:
+                stream.cancel()
+
+    def _unregister(self, stream: fl.FlightStreamReader) -> None:
+        with self._lock:
+            self._streams.discard(stream)
+            if self._closed and not self._streams:
+                self._client.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """Handshake of a call."""
+
+    protocol: int
+    role: str
+    secret: str
+    method: str
+    deadline_s: float
+
+    def to_bytes(self) -> bytes:
+        """Return it as the command of a stream's descriptor."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def parse(cls, data: bytes | None) -> Self:
+        """Return it; fields of later versions are ignored, so that these are refused by name."""
+        try:
+            fields = json.loads(data or b"")
+            return cls(
+                protocol=int(fields["protocol"]),
+                role=str(fields["role"]),
+                secret=str(fields["secret"]),
+                method=str(fields["method"]),
+                deadline_s=float(fields["deadline_s"]),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise _refusal("the caller is no process of headrace") from error
+
+
+def _refusal(reason: str) -> Exception:
+    """Return the error that ends a stream, which also reaches a caller that still sends."""
+    return fl.FlightUnauthenticatedError(reason, reason.encode())

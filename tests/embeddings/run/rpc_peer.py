@@ -1,0 +1,31 @@
+"""A process that serves calls, or makes one: for tests that end it."""
+
+import sys
+import threading
+
+from headrace.embeddings.run.rpc import EMPTY, Call, Message, RpcClient, RpcServer
+from tests.waiting import ENDLESS_S
+
+SECRET = "of the tests"
+
+
+def main(purpose: str, address: str = "") -> None:
+    if purpose == "serve":
+        called = threading.Condition()
+
+        def wait(call: Call) -> Message:
+            print("waits", flush=True)
+            with called:
+                call.wait(called, lambda: False)
+            return EMPTY
+
+        server = RpcServer("the server", {"wait": wait}, secret=SECRET)
+        print(server.address, flush=True)
+        threading.Event().wait(ENDLESS_S)
+    else:
+        client = RpcClient(address, peer_role="the server", role="the caller", secret=SECRET)
+        client.call("wait", deadline_s=ENDLESS_S)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
