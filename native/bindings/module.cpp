@@ -5,6 +5,7 @@ namespace nb = nanobind;
 void bind_attention(nb::module_& module);
 void bind_codec(nb::module_& module);
 void bind_embedding(nb::module_& module);
+void bind_embedding_data(nb::module_& module);
 void bind_executor(nb::module_& module);
 void bind_index(nb::module_& module);
 void bind_memory(nb::module_& module);
@@ -19,6 +20,7 @@ NB_MODULE(_native, module) {
   bind_executor(module);
   bind_attention(module);
   bind_embedding(module);
+  bind_embedding_data(module);
   bind_codec(module);
   bind_synthesis(module);
   bind_index(module);

@@ -383,6 +383,51 @@ class Lookahead:
     @property
     def resident(self) -> int: ...
 
+class FieldKind(enum.Enum):
+    """Kinds of fields of a line."""
+
+    SKIPPED = 0
+
+    LABEL = 1
+
+    INTEGER = 2
+
+    HOUR = 3
+
+    HASH = 4
+
+    CODE = 5
+
+class ClickLines:
+    """Numbers of some lines' fields; columns are read-only arrays."""
+
+    @property
+    def lines(self) -> int: ...
+
+    @property
+    def text_end(self) -> int: ...
+
+    @property
+    def numbers(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None, None))]: ...
+
+    @property
+    def rejected_lines(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def rejected_fields(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def rejected_begins(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def rejected_ends(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+MISSING_ID: int = 4294967296
+
+def parse_click_lines(text: bytes, kinds: Sequence[FieldKind], rows: Sequence[int], separator: str) -> ClickLines: ...
+
+def text_ids(bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
+
 def pack_signs(vector: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None: ...
 
 def unpack_signs(bits: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], scale: float, out: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]) -> None: ...

@@ -6,7 +6,8 @@ from headrace.embeddings.errors import EmbeddingError, ExampleError
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
-    from headrace.embeddings.data.criteo import CriteoFormat, DenseScale
+    from headrace.embeddings.data.criteo import CriteoFormat
+    from headrace.embeddings.data.dense import DenseScale
     from headrace.embeddings.data.examples import Examples
     from headrace.embeddings.data.files import CriteoData, ExampleData
     from headrace.embeddings.data.rejects import Rejects
@@ -41,7 +42,7 @@ __all__ = [
 _MODULES = {
     "CriteoData": "data.files",
     "CriteoFormat": "data.criteo",
-    "DenseScale": "data.criteo",
+    "DenseScale": "data.dense",
     "EmbeddingPlan": "plan.plan",
     "EmbeddingProfile": "profile",
     "EmbeddingTable": "tables",

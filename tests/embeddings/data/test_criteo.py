@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.embeddings import CriteoFormat, DenseScale, EmbeddingError, ExampleError, Rejects
-from headrace.embeddings.data import criteo
+from headrace.embeddings.data import text
 from headrace.embeddings.data.criteo import HASHES, MISSING, read_criteo
 from headrace.embeddings.data.examples import Examples, in_batches, merged_examples
 from headrace.embeddings.data.generate import ClickSource, Skew
@@ -39,7 +39,7 @@ def file(tmp_path: Path, *lines: str) -> Path:
 def test_examples_are_those_of_a_reader_of_single_fields(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(criteo, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(text, "_BLOCK_BYTES", block_bytes)
     content = generated(150)
     path = tmp_path / "clicks.tsv"
     path.write_bytes(content)
@@ -139,7 +139,7 @@ def test_negative_and_signed_numbers(tmp_path: Path) -> None:
 def test_rejected_lines_are_written_with_their_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(criteo, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(text, "_BLOCK_BYTES", 1000)
     lines = [LINE] * 40
     lines[17], lines[3], lines[31] = "what is this", LINE.replace("00000003", "nothing"), ""
     path, report = file(tmp_path, *lines), tmp_path / "rejects.tsv"
