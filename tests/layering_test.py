@@ -96,6 +96,7 @@ PURE = (
     "headrace.embeddings.errors",
     "headrace.embeddings.plan",
     "headrace.embeddings.profile",
+    "headrace.embeddings.run.process",
     "headrace.embeddings.run.rpc",
     "headrace.embeddings.run.rpc_messages",
     "headrace.embeddings.tables",

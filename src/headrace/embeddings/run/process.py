@@ -1,0 +1,107 @@
+"""A server of rows, reader or cacher as a process: ``python -m headrace.embeddings.run.process``.
+
+In: one message with its settings, the secret among them. Out: its address; or an error (see
+`headrace.launch`). It serves until the process that started it ends it, or is gone.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, Self
+
+from headrace.errors import CommunicationError
+from headrace.launch.worker import Receive, Send, run_worker
+
+MODULES: Mapping[str, str] = {
+    "server": "headrace.embeddings.run.row_server",
+    "reader": "headrace.embeddings.run.reader_server",
+    "cacher": "headrace.embeddings.run.cacher_server",
+}
+"""Of every kind of process, the module whose function `serve` takes settings.
+
+It returns what `Served` describes, at once. Each is loaded in its own processes alone.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleSettings:
+    """Settings of a process that serves calls.
+
+    Attributes
+    ----------
+    kind : one of `MODULES`.
+    number : among those of its kind, from 0 on.
+    count : of processes of its kind.
+    host : address to listen at.
+    deadline_s : of its calls to others.
+    secret : of the job.
+    options : of its kind alone. The cacher's are "servers" and "readers", lists of addresses, and
+        "trainers", "lookahead" (None: as the caches allow), "prefetch" and "synchronisation".
+    """
+
+    kind: str
+    number: int
+    count: int
+    host: str
+    deadline_s: float
+    secret: str
+    options: Mapping[str, Any]
+
+    @property
+    def role(self) -> str:
+        """Name of the process, for errors: "server 0"."""
+        return self.kind if self.kind == "cacher" else f"{self.kind} {self.number}"
+
+    def to_message(self) -> dict[str, Any]:
+        """Return it as JSON can express it."""
+        return asdict(self)
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> Self:
+        """Return the settings that `to_message` made."""
+        return cls(**message)
+
+
+class Served(Protocol):
+    """Methods that are served, such as an `RpcServer`."""
+
+    @property
+    def address(self) -> str:
+        """Address that they are served at, "host:port"."""
+        ...
+
+    def close(self) -> None:
+        """Serve no more."""
+        ...
+
+
+class Serve(Protocol):
+    """Starts to serve."""
+
+    def __call__(self, settings: RoleSettings) -> Served:
+        """Return what is served; it goes on in threads."""
+        ...
+
+
+def serve_role(receive: Receive, send: Send, serve: Serve | None = None) -> None:
+    """Serve as the parent's message says, until it is gone or sends another one.
+
+    Parameters
+    ----------
+    serve : None: that of the module of the kind.
+    """
+    settings = RoleSettings.from_message(receive())
+    start: Serve = serve or importlib.import_module(MODULES[settings.kind]).serve
+    served = start(settings)
+    try:
+        send(address=served.address)
+        try:
+            receive()
+        except CommunicationError:  # the parent is gone: the end of a job
+            return
+    finally:
+        served.close()
+
+
+if __name__ == "__main__":
+    run_worker(serve_role)
