@@ -63,6 +63,7 @@ void bind_embedding(nb::module_& module) {
       "Fetches, uses and evictions of the rows of one batch; columns are read-only arrays.")
       .def_ro("batch", &Decision::batch)
       .def_ro("after", &Decision::after)
+      .def_ro("commit", &Decision::commit)
       .def_ro("evicted_for_room", &Decision::evicted_for_room)
       .def_prop_ro("first", column(&Decision::first))
       .def_prop_ro("ids", column(&Decision::ids))
@@ -79,6 +80,10 @@ void bind_embedding(nb::module_& module) {
       .def_prop_ro("evicted_ids", column(&Decision::evicted_ids))
       .def_prop_ro("evicted_slots", column(&Decision::evicted_slots))
       .def_prop_ro("evicted_owner", column(&Decision::evicted_owner))
+      .def_prop_ro("dirty_first", column(&Decision::dirty_first))
+      .def_prop_ro("dirty_ids", column(&Decision::dirty_ids))
+      .def_prop_ro("dirty_slots", column(&Decision::dirty_slots))
+      .def_prop_ro("dirty_owner", column(&Decision::dirty_owner))
       .def_prop_ro("id_slots", column(&Decision::id_slots))
       .def_prop_ro("id_rows", column(&Decision::id_rows))
       .def("dispatch", &embedding::dispatch, nb::call_guard<nb::gil_scoped_release>());
@@ -97,6 +102,9 @@ void bind_embedding(nb::module_& module) {
       .def_prop_ro("evicted_ends", column(&DispatchedRows::evicted_ends))
       .def_prop_ro("evicted_ids", column(&DispatchedRows::evicted_ids))
       .def_prop_ro("evicted_slots", column(&DispatchedRows::evicted_slots))
+      .def_prop_ro("dirty_ends", column(&DispatchedRows::dirty_ends))
+      .def_prop_ro("dirty_ids", column(&DispatchedRows::dirty_ids))
+      .def_prop_ro("dirty_slots", column(&DispatchedRows::dirty_slots))
       .def_prop_ro("rows_of_ids", column(&DispatchedRows::rows_of_ids))
       .def_prop_ro("id_ends", column(&DispatchedRows::id_ends));
 
@@ -106,12 +114,14 @@ void bind_embedding(nb::module_& module) {
           "__init__",
           [](Lookahead* self, std::vector<std::uint64_t> rows, std::size_t trainers,
              std::size_t lookahead, std::size_t prefetch, std::size_t slots,
-             Synchronisation synchronisation, embedding::Batch first_batch) {
+             Synchronisation synchronisation, embedding::Batch first_batch,
+             std::size_t commit_every) {
             new (self) Lookahead({std::move(rows), trainers, lookahead, prefetch, slots,
-                                  synchronisation, first_batch});
+                                  synchronisation, first_batch, commit_every});
           },
           "rows"_a, nb::kw_only(), "trainers"_a, "lookahead"_a, "prefetch"_a, "slots"_a,
-          "synchronisation"_a = Synchronisation::kTargeted, "first_batch"_a = 0)
+          "synchronisation"_a = Synchronisation::kTargeted, "first_batch"_a = 0,
+          "commit_every"_a = 0)
       .def("push", &push, "ids"_a.noconvert(), "ends"_a.noconvert())
       .def("finish", &Lookahead::finish)
       .def("pop", &Lookahead::pop, nb::call_guard<nb::gil_scoped_release>())

@@ -1,5 +1,6 @@
 #include "embedding/cache_design.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace headrace::embedding {
@@ -61,9 +62,8 @@ void CacheDesign::apply_distinct(Decision& decision) const {
     decision.users[row] |= own;
     if (decision.next_users[row] != 0) decision.next_users[row] |= own;
   }
-  for (std::size_t row = 0; row < decision.evicted_slots.size(); ++row) {
-    decision.evicted_owner[row] = owner(decision.evicted_slots[row]);
-  }
+  std::ranges::transform(decision.evicted_slots, decision.evicted_owner.begin(), owner);
+  std::ranges::transform(decision.dirty_slots, decision.dirty_owner.begin(), owner);
 }
 
 }  // namespace headrace::embedding

@@ -54,6 +54,15 @@ struct Decision {
   // Evicted only because the cache has no room.
   std::size_t evicted_for_room = 0;
 
+  // The servers have the newest value of every row when evicted and dirty ones are written.
+  bool commit = false;
+  // [tables + 1], [dirty]: at a commit, rows that stay in the cache and were updated since the
+  // commit before, where they lie, and the trainer with the newest value.
+  std::vector<std::int64_t> dirty_first;
+  std::vector<std::int64_t> dirty_ids;
+  std::vector<std::uint32_t> dirty_slots;
+  std::vector<std::uint8_t> dirty_owner;
+
   // [ids of the batch], in the order of the tables: the slot of each, and its place in the columns
   // of rows.
   std::vector<std::uint32_t> id_slots;

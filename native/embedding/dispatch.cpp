@@ -23,7 +23,7 @@ class Parts {
       add_rows(t);
       add_ids(t);
     }
-    add_evicted();
+    add_written();
   }
 
   std::vector<DispatchedRows> take() { return std::move(parts_); }
@@ -117,18 +117,30 @@ class Parts {
     first_id_ += id_stop(table, parts_.size() - 1);
   }
 
-  void add_evicted() {
+  void add_written() {
     for (std::size_t t = 0; t + 1 < decision_.evicted_first.size(); ++t) {
-      const auto stop = static_cast<std::size_t>(decision_.evicted_first[t + 1]);
-      for (auto row = static_cast<std::size_t>(decision_.evicted_first[t]); row < stop; ++row) {
+      const auto [start, stop] = rows_of(decision_.evicted_first, t);
+      for (auto row = start; row < stop; ++row) {
         auto& part = parts_[decision_.evicted_owner[row]];
         part.evicted_ids.push_back(decision_.evicted_ids[row]);
         part.evicted_slots.push_back(decision_.evicted_slots[row]);
       }
+      const auto [dirty_start, dirty_stop] = rows_of(decision_.dirty_first, t);
+      for (auto row = dirty_start; row < dirty_stop; ++row) {
+        auto& part = parts_[decision_.dirty_owner[row]];
+        part.dirty_ids.push_back(decision_.dirty_ids[row]);
+        part.dirty_slots.push_back(decision_.dirty_slots[row]);
+      }
       for (auto& part : parts_) {
         part.evicted_ends.push_back(static_cast<std::int64_t>(part.evicted_ids.size()));
+        part.dirty_ends.push_back(static_cast<std::int64_t>(part.dirty_ids.size()));
       }
     }
+  }
+
+  static std::pair<std::size_t, std::size_t> rows_of(const std::vector<std::int64_t>& first,
+                                                     std::size_t table) {
+    return {static_cast<std::size_t>(first[table]), static_cast<std::size_t>(first[table + 1])};
   }
 
   // Of the table's ids in the batch.

@@ -29,6 +29,11 @@ struct DispatchedRows {
   std::vector<std::int64_t> evicted_ids;
   std::vector<std::uint32_t> evicted_slots;
 
+  // At a commit: rows that stay, of which the trainer has a value that the servers have not.
+  std::vector<std::int64_t> dirty_ends;
+  std::vector<std::int64_t> dirty_ids;
+  std::vector<std::uint32_t> dirty_slots;
+
   // Of each of the trainer's ids, the number of its row among the used ones of its table.
   std::vector<std::uint32_t> rows_of_ids;
   std::vector<std::int64_t> id_ends;

@@ -57,6 +57,22 @@ std::vector<T> part(const std::vector<T>& column, std::size_t start, std::int64_
           column.begin() + static_cast<std::ptrdiff_t>(stop)};
 }
 
+// Checks the rows of a table that a trainer writes, from place `start` of its part on; returns
+// their end.
+std::size_t check_written(const Decision& decision, std::vector<std::int64_t> Decision::* first,
+                          const Ids& ids, const std::vector<std::uint32_t>& slots,
+                          const std::vector<std::uint8_t>& owners, std::size_t table,
+                          std::size_t trainer, std::size_t start, const Ids& part_ids,
+                          const std::vector<std::uint32_t>& part_slots) {
+  for (auto i = (decision.*first)[table]; i < (decision.*first)[table + 1]; ++i) {
+    const auto row = static_cast<std::size_t>(i);
+    if (owners[row] != trainer) continue;
+    CHECK(part_ids[start] == ids[row]);
+    CHECK(part_slots[start++] == slots[row]);
+  }
+  return start;
+}
+
 void check_trainer(const Decision& decision, const DispatchedRows& parts, const PushedBatch& batch,
                    std::size_t trainer) {
   auto uses = [&](std::size_t row) { return (decision.users[row] >> trainer & 1) == 1; };
@@ -64,6 +80,7 @@ void check_trainer(const Decision& decision, const DispatchedRows& parts, const 
   std::vector<std::size_t> received;
   std::size_t fetched = 0;
   std::size_t evicted = 0;
+  std::size_t dirty = 0;
   std::size_t ids = 0;
   for (std::size_t t = 0; t < batch.ids.size(); ++t) {
     const auto used = rows_where(decision, t, uses);
@@ -83,15 +100,14 @@ void check_trainer(const Decision& decision, const DispatchedRows& parts, const 
     CHECK(part(parts.fetched_ids, fetched, parts.fetched_ends[t]) == fetched_ids);
     fetched += fetched_ids.size();
 
-    Ids evicted_ids;
-    for (auto i = decision.evicted_first[t]; i < decision.evicted_first[t + 1]; ++i) {
-      const auto row = static_cast<std::size_t>(i);
-      if (decision.evicted_owner[row] != trainer) continue;
-      evicted_ids.push_back(decision.evicted_ids[row]);
-      CHECK(parts.evicted_slots[evicted + evicted_ids.size() - 1] == decision.evicted_slots[row]);
-    }
-    CHECK(part(parts.evicted_ids, evicted, parts.evicted_ends[t]) == evicted_ids);
-    evicted += evicted_ids.size();
+    evicted = check_written(decision, &Decision::evicted_first, decision.evicted_ids,
+                            decision.evicted_slots, decision.evicted_owner, t, trainer, evicted,
+                            parts.evicted_ids, parts.evicted_slots);
+    CHECK(parts.evicted_ends[t] == static_cast<std::int64_t>(evicted));
+    dirty =
+        check_written(decision, &Decision::dirty_first, decision.dirty_ids, decision.dirty_slots,
+                      decision.dirty_owner, t, trainer, dirty, parts.dirty_ids, parts.dirty_slots);
+    CHECK(parts.dirty_ends[t] == static_cast<std::int64_t>(dirty));
 
     const auto start = trainer == 0 ? 0 : batch.ends[t][trainer - 1];
     for (auto i = start; i < batch.ends[t][trainer]; ++i) {
@@ -101,6 +117,7 @@ void check_trainer(const Decision& decision, const DispatchedRows& parts, const 
     CHECK(parts.id_ends[t] == static_cast<std::int64_t>(ids));
   }
   CHECK(ids == parts.rows_of_ids.size());
+  CHECK(evicted == parts.evicted_ids.size() && dirty == parts.dirty_ids.size());
   expected.insert(expected.end(), received.begin(), received.end());
   CHECK(parts.slots.size() == expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -123,6 +140,7 @@ std::size_t test_parts(Random& random) {
     options.rows.push_back(random.below(3) == 0 ? 0
                                                 : static_cast<std::uint64_t>(1 + random.below(20)));
   }
+  options.commit_every = static_cast<std::size_t>(random.below(4));
   std::vector<PushedBatch> batches;
   options.slots = 1;
   for (int b = 0; b < 12; ++b) {

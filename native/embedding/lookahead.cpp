@@ -206,11 +206,13 @@ Decision Lookahead::pop() {
   auto& arrived = window_.front();
   Decision decision;
   decision.batch = first_;
+  const auto every = static_cast<Batch>(options_.commit_every);
+  decision.commit = every > 0 && (first_ + 1) % every == 0;
   decision.after = std::max(
       {arrived.after, first_ - static_cast<Batch>(options_.prefetch), options_.first_batch - 1});
   decision.first.assign(arrived.first.begin(), arrived.first.end());
   decision.resize(arrived.uses.size());
-  std::vector<Evicted> evicted;
+  std::vector<Written> evicted;
   for (std::size_t t = 0; t < tables_.size(); ++t) decide(t, decision, evicted);
   decision.id_slots.resize(arrived.places.size());
   std::ranges::transform(arrived.places, decision.id_slots.begin(),
@@ -220,7 +222,10 @@ Decision Lookahead::pop() {
   decision.trainers = options_.trainers;
   resident_ = resident_ + arrived.fetched - evicted.size();
   evict_for_room(decision, evicted);
-  add_evicted(evicted, decision);
+  by_table(evicted, decision.evicted_first, decision.evicted_ids, decision.evicted_slots,
+           decision.evicted_owner);
+  by_table(decision.commit ? take_dirty() : std::vector<Written>(), decision.dirty_first,
+           decision.dirty_ids, decision.dirty_slots, decision.dirty_owner);
   design_.apply(decision);
   for (const auto& row : evicted) free_.push_back({row.slot, first_});
   spare_ = {std::move(arrived.uses), std::move(arrived.first), std::move(arrived.places),
@@ -242,7 +247,7 @@ void Lookahead::prefetch_newest(const Table& table, const Use& use) const {
   __builtin_prefetch(&newest_use(table.newest[use.row]));
 }
 
-void Lookahead::decide(std::size_t table_index, Decision& decision, std::vector<Evicted>& evicted) {
+void Lookahead::decide(std::size_t table_index, Decision& decision, std::vector<Written>& evicted) {
   auto& table = tables_[table_index];
   const auto& [uses, first, places, ends, fetched, resident, after] = window_.front();
   const auto stop = first[table_index + 1];
@@ -269,6 +274,7 @@ void Lookahead::decide(std::size_t table_index, Decision& decision, std::vector<
       next.slot = decision.slots[i];
       next.owner = decision.owner[i];
       next.resident = true;
+      next.dirty = true;
       ++at(first_ + use.next).resident;
       continue;
     }
@@ -280,7 +286,7 @@ void Lookahead::decide(std::size_t table_index, Decision& decision, std::vector<
   }
 }
 
-void Lookahead::evict_for_room(Decision& decision, std::vector<Evicted>& evicted) {
+void Lookahead::evict_for_room(Decision& decision, std::vector<Written>& evicted) {
   const auto before = evicted.size();
   // Rows that have to find room before the evictions of a later batch can make any.
   const auto far = std::min(first_ + static_cast<Batch>(options_.prefetch), end() - 1);
@@ -302,7 +308,7 @@ void Lookahead::evict_for_room(Decision& decision, std::vector<Evicted>& evicted
 }
 
 // Rows that are evicted for want of room go to none of the trainers of their next use.
-void Lookahead::leave_out_next_users(const std::vector<Evicted>& evicted,
+void Lookahead::leave_out_next_users(const std::vector<Written>& evicted,
                                      Decision& decision) const {
   std::vector<bool> gone(unused_);
   for (const auto& row : evicted) gone[row.slot] = true;
@@ -312,7 +318,7 @@ void Lookahead::leave_out_next_users(const std::vector<Evicted>& evicted,
 }
 
 // Evicts up to `most` of the rows in the cache whose next use is in a batch.
-void Lookahead::evict_from(Batch batch, std::size_t most, std::vector<Evicted>& evicted) {
+void Lookahead::evict_from(Batch batch, std::size_t most, std::vector<Written>& evicted) {
   auto& arrived = at(batch);
   for (std::size_t t = 0; t < tables_.size() && most > 0 && arrived.resident > 0; ++t) {
     for (auto i = arrived.first[t]; i < arrived.first[t + 1] && most > 0; ++i) {
@@ -329,21 +335,40 @@ void Lookahead::evict_from(Batch batch, std::size_t most, std::vector<Evicted>& 
   }
 }
 
-// The columns of evicted rows, a table's together.
-void Lookahead::add_evicted(const std::vector<Evicted>& evicted, Decision& decision) const {
-  auto& first = decision.evicted_first;
+// The rows in the cache that were updated since the last commit.
+std::vector<Lookahead::Written> Lookahead::take_dirty() {
+  std::vector<Written> dirty;
+  for (auto& arrived : window_) {
+    // Rows in the cache lie at their next use; those of the batch that was decided are at it.
+    if (&arrived == &window_.front() || arrived.resident == 0) continue;
+    for (std::size_t t = 0; t < tables_.size(); ++t) {
+      for (auto i = arrived.first[t]; i < arrived.first[t + 1]; ++i) {
+        auto& use = arrived.uses[i];
+        if (!use.resident || !use.dirty) continue;
+        dirty.push_back({t, id(tables_[t], use), use.slot, use.owner});
+        use.dirty = false;
+      }
+    }
+  }
+  return dirty;
+}
+
+// The columns of rows that are written back, a table's together.
+void Lookahead::by_table(const std::vector<Written>& rows, std::vector<std::int64_t>& first,
+                         std::vector<std::int64_t>& ids, std::vector<std::uint32_t>& slots,
+                         std::vector<std::uint8_t>& owners) const {
   first.assign(tables_.size() + 1, 0);
-  for (const auto& row : evicted) ++first[row.table + 1];
+  for (const auto& row : rows) ++first[row.table + 1];
   std::partial_sum(first.begin(), first.end(), first.begin());
-  decision.evicted_ids.resize(evicted.size());
-  decision.evicted_slots.resize(evicted.size());
-  decision.evicted_owner.resize(evicted.size());
+  ids.resize(rows.size());
+  slots.resize(rows.size());
+  owners.resize(rows.size());
   auto places = first;
-  for (const auto& row : evicted) {
+  for (const auto& row : rows) {
     const auto place = static_cast<std::size_t>(places[row.table]++);
-    decision.evicted_ids[place] = row.id;
-    decision.evicted_slots[place] = row.slot;
-    decision.evicted_owner[place] = row.owner;
+    ids[place] = row.id;
+    slots[place] = row.slot;
+    owners[place] = row.owner;
   }
 }
 

@@ -45,6 +45,8 @@ struct LookaheadOptions {
   // Number of the first batch: all evictions after the one before it are to be written back before
   // a fetch.
   Batch first_batch = 0;
+  // Batches from one commit to the next, by their numbers; 0: there is none.
+  std::size_t commit_every = 0;
 };
 
 // A table's ids in a batch, one trainer's after the other's.
@@ -89,6 +91,7 @@ class Lookahead {
     std::uint8_t before = kNoTrainer;  // the only trainer of the use before this one
     std::uint8_t owner = 0;            // of the use before, if resident
     bool resident = false;             // in the cache when the batch begins
+    bool dirty = false;                // and updated since the last commit
   };
   // Of the newest batch that uses a row.
   struct Newest {
@@ -115,7 +118,8 @@ class Lookahead {
     std::uint32_t slot;
     Batch since;  // the batch after which it is free
   };
-  struct Evicted {
+  // A row that is written back.
+  struct Written {
     std::size_t table;
     std::int64_t id;
     std::uint32_t slot;
@@ -127,14 +131,17 @@ class Lookahead {
   template <bool kHashed>
   void arrive(Table& table, const TableIds& ids, Arrived& arrived, std::uint32_t* places);
   void link(Use& use, const Newest& newest, std::uint32_t place);
-  void decide(std::size_t table, Decision& decision, std::vector<Evicted>& evicted);
+  void decide(std::size_t table, Decision& decision, std::vector<Written>& evicted);
   void prefetch(const Table& table, const Use& use) const;
   void prefetch_newest(const Table& table, const Use& use) const;
   bool shared(const Table& table, const Use& use) const;
-  void evict_for_room(Decision& decision, std::vector<Evicted>& evicted);
-  void evict_from(Batch batch, std::size_t most, std::vector<Evicted>& evicted);
-  void leave_out_next_users(const std::vector<Evicted>& evicted, Decision& decision) const;
-  void add_evicted(const std::vector<Evicted>& evicted, Decision& decision) const;
+  void evict_for_room(Decision& decision, std::vector<Written>& evicted);
+  void evict_from(Batch batch, std::size_t most, std::vector<Written>& evicted);
+  void leave_out_next_users(const std::vector<Written>& evicted, Decision& decision) const;
+  std::vector<Written> take_dirty();
+  void by_table(const std::vector<Written>& rows, std::vector<std::int64_t>& first,
+                std::vector<std::int64_t>& ids, std::vector<std::uint32_t>& slots,
+                std::vector<std::uint8_t>& owners) const;
   std::uint32_t take_slot(Batch& after);
 
   static std::int64_t id(const Table& table, const Use& use) {

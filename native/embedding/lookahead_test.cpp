@@ -42,12 +42,18 @@ std::vector<Decision> decisions(const LookaheadOptions& options,
                                 const std::vector<BatchIds>& batches) {
   Lookahead lookahead(options);
   std::vector<Decision> all;
+  auto decide = [&] {
+    const auto& decision = all.emplace_back(lookahead.pop());
+    const auto every = static_cast<Batch>(options.commit_every);
+    CHECK(decision.commit == (every > 0 && (decision.batch + 1) % every == 0));
+    if (!decision.commit) CHECK(decision.dirty_ids.empty());
+  };
   for (const auto& batch : batches) {
     push(lookahead, batch);
-    if (lookahead.ready()) all.push_back(lookahead.pop());
+    if (lookahead.ready()) decide();
   }
   lookahead.finish();
-  while (lookahead.ready()) all.push_back(lookahead.pop());
+  while (lookahead.ready()) decide();
   CHECK(all.size() == batches.size());
   CHECK(lookahead.resident() == 0);
   return all;
@@ -143,12 +149,15 @@ std::map<Row, Users> users_of(const BatchIds& batch) {
 }
 
 // Trains with rows that are numbers of updates. A fetch happens as early as it may, an eviction's
-// write-back as late as `after` lets it; each use must find the newest value in its slot.
+// write-back as late as `after` lets it; each use must find the newest value in its slot. After a
+// commit the servers have all newest values.
 void test_versions(const Case& example) {
-  const auto& [options, batches] = example;
+  auto [options, batches] = example;
+  options.commit_every = 3;
   const auto all = decisions(options, batches);
   std::map<Row, int> truth;
   std::map<Row, int> servers;
+  std::map<Row, std::uint8_t> owners;
   struct Slot {
     Row row{0, -1};
     int version = -1;
@@ -184,6 +193,7 @@ void test_versions(const Case& example) {
       auto& slot = cache[decision.slots[i]];
       CHECK(slot.in_use && slot.row == rows[i] && slot.version == truth[rows[i]]);
       slot.version = ++truth[rows[i]];
+      owners[rows[i]] = decision.owner[i];
     }
     std::size_t place = 0;
     for (std::size_t t = 0; t < batches[x].size(); ++t) {
@@ -198,6 +208,17 @@ void test_versions(const Case& example) {
       CHECK(slot.in_use && slot.row == gone[i]);
       servers[gone[i]] = slot.version;
       slot.in_use = false;
+    }
+    const auto dirty = rows_of(decision.dirty_first, decision.dirty_ids);
+    for (std::size_t i = 0; i < dirty.size(); ++i) {
+      auto& slot = cache[decision.dirty_slots[i]];
+      CHECK(slot.in_use && slot.row == dirty[i]);
+      CHECK(decision.dirty_owner[i] == owners[dirty[i]]);
+      CHECK(servers[dirty[i]] != slot.version);  // no row is written twice
+      servers[dirty[i]] = slot.version;
+    }
+    if (decision.commit) {
+      for (const auto& [row, version] : truth) CHECK(servers[row] == version);
     }
     fetch_after(decision.batch);
   }

@@ -15,7 +15,8 @@ class RowColumns:
 
     Attributes
     ----------
-    evicted_owners : of the rows that are evicted after the batch.
+    evicted_owners, dirty_owners : of the rows that are evicted after the batch, and of the dirty
+        ones.
     """
 
     users: NDArray[np.uint32]
@@ -23,6 +24,7 @@ class RowColumns:
     owners: NDArray[np.uint8]
     critical: NDArray[np.bool_]
     evicted_owners: NDArray[np.uint8]
+    dirty_owners: NDArray[np.uint8]
 
 
 class CacheDesign:
@@ -52,6 +54,7 @@ class CacheDesign:
             owners=decision.owner,
             critical=decision.next == decision.batch + 1,
             evicted_owners=decision.evicted_owner,
+            dirty_owners=decision.dirty_owner,
         )
         match self._synchronisation:
             case Synchronisation.REPLICATED:
@@ -87,6 +90,7 @@ class CacheDesign:
             owners=np.where(everywhere, turns, targeted.owners),
             critical=critical,
             evicted_owners=targeted.evicted_owners,
+            dirty_owners=targeted.dirty_owners,
         )
 
     def _partition(self, targeted: RowColumns, decision: _native.LookaheadDecision) -> RowColumns:
@@ -99,4 +103,5 @@ class CacheDesign:
             owners=owners,
             critical=targeted.critical,
             evicted_owners=(decision.evicted_slots % self._trainers).astype(np.uint8),
+            dirty_owners=(decision.dirty_slots % self._trainers).astype(np.uint8),
         )

@@ -56,7 +56,9 @@ def jobs(draw: st.DrawFn, *, tables: tuple[int, ...] = (9, 0), most_trainers: in
     )
 
 
-def decisions(job: Job, first_batch: int = 0) -> list[_native.LookaheadDecision]:
+def decisions(
+    job: Job, first_batch: int = 0, commit_every: int = 0
+) -> list[_native.LookaheadDecision]:
     """Return the decisions on a job's batches, of targeted exchanges."""
     lookahead = _native.Lookahead(
         job.rows,
@@ -65,6 +67,7 @@ def decisions(job: Job, first_batch: int = 0) -> list[_native.LookaheadDecision]
         prefetch=job.prefetch,
         slots=job.slots,
         first_batch=first_batch,
+        commit_every=commit_every,
     )
     decided: list[_native.LookaheadDecision] = []
     for batch in job.batches:
@@ -106,6 +109,8 @@ def _group_batch(
     rows = np.concatenate([used, later])
     fetched = np.flatnonzero(uses & (decision.fetched == 1))
     written = np.flatnonzero(columns.evicted_owners == trainer)
+    dirty_tables = np.repeat(np.arange(tables), np.diff(decision.dirty_first))
+    dirty = np.flatnonzero(columns.dirty_owners == trainer)
     numbers: list[int] = []
     for table in range(tables):
         ids = decision.ids[used[table_of[used] == table]].tolist()
@@ -116,6 +121,7 @@ def _group_batch(
         evicted=_slotted(
             evicted_tables, decision.evicted_ids, decision.evicted_slots, written, tables
         ),
+        dirty=_slotted(dirty_tables, decision.dirty_ids, decision.dirty_slots, dirty, tables),
         used=len(used),
         used_ends=_ends(table_of[used], tables),
         slots=decision.slots[rows],

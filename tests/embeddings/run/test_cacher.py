@@ -79,7 +79,7 @@ def assert_equal(part: GroupBatch, expected: GroupBatch) -> None:
         values = [getattr(group, name) for group in (part, expected)]
         columns = (
             [(values[0], values[1])]
-            if name not in ("fetched", "evicted")
+            if name not in ("fetched", "evicted", "dirty")
             else [
                 tuple(getattr(rows, column) for rows in values)
                 for column in ("ends", "ids", "slots")
@@ -98,6 +98,7 @@ def assert_equal(part: GroupBatch, expected: GroupBatch) -> None:
     room=st.integers(0, 12),
     synchronisation=st.sampled_from([*CACHES]),
     first_batch=st.sampled_from([0, 1000]),
+    commit_every=st.integers(0, 3),
 )
 def test_each_trainer_gets_its_part_of_every_group(
     batches: list[IdBatch],
@@ -106,6 +107,7 @@ def test_each_trainer_gets_its_part_of_every_group(
     room: int,
     synchronisation: Synchronisation,
     first_batch: int,
+    commit_every: int,
 ) -> None:
     groups = table_groups(TABLES)
     slots = tuple(
@@ -117,10 +119,16 @@ def test_each_trainer_gets_its_part_of_every_group(
         for group in groups
     )
     job_options = options(
-        trainers=trainers, lookahead=lookahead, slots=slots, synchronisation=synchronisation
+        trainers=trainers,
+        lookahead=lookahead,
+        slots=slots,
+        synchronisation=synchronisation,
+        commit_every=commit_every,
     )
     stream = [*dispatched(batches, job_options, first_batch=first_batch)]
     assert [parts[0].batch - first_batch for parts in stream] == [*range(len(batches))]
+    for part in chain.from_iterable(stream):
+        assert part.commit == (commit_every > 0 and (part.batch + 1) % commit_every == 0)
     for number, group in enumerate(groups):
         job = Job(
             rows=tuple(TABLES[table].rows for table in group.tables),
@@ -134,7 +142,7 @@ def test_each_trainer_gets_its_part_of_every_group(
             ],
         )
         design = CacheDesign(synchronisation, trainers, slots[number])
-        decided = decisions(job, first_batch=first_batch)
+        decided = decisions(job, first_batch=first_batch, commit_every=commit_every)
         for parts, decision, ids in zip(stream, decided, job.batches, strict=True):
             references = group_batches(decision, ids, trainers, design.columns(decision))
             for part, reference in zip(parts, references, strict=True):

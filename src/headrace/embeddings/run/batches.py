@@ -39,6 +39,8 @@ class GroupBatch:
     fetched : rows that are not in the caches, and used by this trainer: it fetches them.
     evicted : rows that leave the caches after the batch, whose newest value this trainer has: it
         writes them back.
+    dirty : at a commit, rows that stay and whose newest value this trainer has, and the servers
+        have not: it writes them, too.
     used : this trainer uses the first `used` rows; of the others it is only a next user.
     used_ends : [tables of the group]: where the used rows of each table end; the last is `used`. A
         trainer has one leaf tensor for each table, as the gradient of each is a whole tensor.
@@ -57,6 +59,7 @@ class GroupBatch:
     after: int
     fetched: SlottedRows
     evicted: SlottedRows
+    dirty: SlottedRows
     used: int
     used_ends: NDArray[np.int64]
     slots: NDArray[np.uint32]
@@ -80,6 +83,8 @@ class TrainerBatch:
     fields : columns that are no ids, such as labels, [examples, ...].
     lengths : of every table of the job, [examples]: ids of each example; None: one each.
     groups : one for each of the job's groups of tables.
+    commit : whether the servers have the newest value of every row when those that are evicted
+        after the batch, and the dirty ones, are written.
     """
 
     batch: int
@@ -88,3 +93,4 @@ class TrainerBatch:
     fields: Mapping[str, NDArray[Any]]
     lengths: tuple[NDArray[np.int64] | None, ...]
     groups: tuple[GroupBatch, ...]
+    commit: bool = False

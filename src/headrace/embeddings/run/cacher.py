@@ -79,6 +79,8 @@ class CacherOptions:
         when the cache of one group would be full (5.3), at most `MOST_LOOKAHEAD`.
     prefetch : batches between a fetch and its use, at most `lookahead`.
     synchronisation : between the caches.
+    commit_every : batches from one commit to the next, by their numbers; 0: there is none.
+        After an epoch's last batch no row stays.
 
     Raises
     ------
@@ -93,6 +95,7 @@ class CacherOptions:
     lookahead: int | None = None
     prefetch: int = 1
     synchronisation: Synchronisation = Synchronisation.TARGETED
+    commit_every: int = 0
 
     def __post_init__(self) -> None:
         if self.synchronisation not in CACHES:
@@ -197,6 +200,7 @@ def _windows(options: CacherOptions, lookahead: int, first_batch: int) -> list[_
                 slots=slots,
                 synchronisation=CACHES[options.synchronisation],
                 first_batch=first_batch,
+                commit_every=options.commit_every,
             )
             for group, slots in zip(options.groups, options.slots, strict=True)
         ]
@@ -239,6 +243,7 @@ def _decide(
         parts.append(
             TrainerBatch(
                 batch=decisions[0].batch,
+                commit=decisions[0].commit,
                 examples=stop - start,
                 examples_in_all=batch.examples,
                 fields={name: column[start:stop] for name, column in batch.fields.items()},
@@ -259,6 +264,7 @@ def _group_batch(after: int, rows: _native.DispatchedRows) -> GroupBatch:
         after=after,
         fetched=SlottedRows(ends=rows.fetched_ends, ids=rows.fetched_ids, slots=rows.fetched_slots),
         evicted=SlottedRows(ends=rows.evicted_ends, ids=rows.evicted_ids, slots=rows.evicted_slots),
+        dirty=SlottedRows(ends=rows.dirty_ends, ids=rows.dirty_ids, slots=rows.dirty_slots),
         used=int(rows.used_ends[-1]),
         used_ends=rows.used_ends,
         slots=rows.slots,
