@@ -1,4 +1,7 @@
-"""Decisions on batches of Kaggle's tables: examples a second of one processor, by lookahead."""
+"""The cacher on batches of Kaggle's tables: examples a second of one processor, by lookahead.
+
+Timed is a batch from its ids to the messages of all trainers' parts.
+"""
 
 import statistics
 import time
@@ -8,9 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Report
-from headrace import _native
-from headrace.embeddings.data.examples import share_ends
+from headrace.embeddings import EmbeddingTable
+from headrace.embeddings.data.criteo import INTEGERS
 from headrace.embeddings.data.generate import KAGGLE_ROWS, Skew
+from headrace.embeddings.run.batch_messages import decode_batch, encode_batch
+from headrace.embeddings.run.batches import TrainerBatch
+from headrace.embeddings.run.cacher import CacherOptions, IdBatch, dispatched
+from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.tables import table_groups
 
 BATCH = 16_384
 TRAINERS = 8
@@ -21,6 +29,12 @@ _SLOTS = 8_000_000
 _STEPS = 12
 """Timed, after the window is full."""
 
+TABLES = tuple(
+    EmbeddingTable(name=str(number), rows=rows, dim=48) for number, rows in enumerate(KAGGLE_ROWS)
+)
+_DENSE = np.ones((BATCH, INTEGERS), np.float32)
+_LABELS = np.zeros(BATCH, np.float32)
+
 
 def bars() -> dict[str, str]:
     """Return the bars."""
@@ -28,7 +42,7 @@ def bars() -> dict[str, str]:
 
 
 def measure(report: Report, *, quick: bool) -> None:
-    """Decide batches with lookaheads of 5 to 300, each on the same ones, in turns."""
+    """Decide, dispatch and encode the same batches with lookaheads of 5 to 300, in turns."""
     lookaheads = (5, 200, 300) if quick else (5, 50, 100, 200, 300)
     rounds = 7 if quick else 15
     timers = {lookahead: _Timer(lookahead) for lookahead in lookaheads}
@@ -41,13 +55,13 @@ def measure(report: Report, *, quick: bool) -> None:
     for lookahead, timer in timers.items():
         median = statistics.median(seconds[lookahead])
         report.row(
-            f"decisions on batches of {BATCH}, {TRAINERS} trainers, 26 tables of Kaggle's rows",
+            f"batches of {BATCH} to {TRAINERS} trainers, 26 tables of Kaggle's rows",
             lookahead=lookahead,
             ms=1e3 * median,
             examples_per_cpu_s=BATCH / median,
             rows=timer.rows,
             fetched=timer.fetched,
-            cached=timer.cached,
+            message_bytes=timer.message_bytes,
         )
     report.bar("cacher-examples-per-cpu-s", BATCH / statistics.median(seconds[200]))
     ratios = [far / near for far, near in zip(seconds[300], seconds[5], strict=True)]
@@ -58,47 +72,70 @@ class _Timer:
     """A window of batches that is full, and the time of one more batch."""
 
     def __init__(self, lookahead: int) -> None:
-        self._window = _native.Lookahead(
-            list(KAGGLE_ROWS),
+        self._lookahead = lookahead
+        self._ids = batches()
+        self._batch = self._next_batch()
+        options = CacherOptions(
+            tables=TABLES,
+            groups=table_groups(TABLES),
+            slots=(_SLOTS,),
             trainers=TRAINERS,
             lookahead=lookahead,
             prefetch=min(PREFETCH, lookahead),
-            slots=_SLOTS,
         )
-        self._lookahead = lookahead
-        self._batches = batches()
-        ends = share_ends(BATCH, TRAINERS)
-        self._ends = np.tile(ends, (len(KAGGLE_ROWS), 1))
-        self.rows = self.fetched = self.cached = 0
+        self._parts = dispatched(self._arriving(), options)
+        self.rows = self.fetched = self.message_bytes = 0
 
     def fill(self) -> None:
         """Decide until the cache is warm."""
-        for _ in range(2 * self._lookahead - 1):
-            self._window.push(next(self._batches), self._ends)
-            if self._window.ready:
-                self._window.pop()
+        for _ in range(self._lookahead):
+            next(self._parts)
 
     def step_s(self) -> float:
-        """Return the processor seconds of one batch, the median of some, with all columns made."""
+        """Return the processor seconds of one batch, the median of some.
+
+        From its ids to the messages of all trainers' parts.
+        """
         seconds: list[float] = []
         for _ in range(_STEPS):
-            ids = next(self._batches)
+            self._batch = self._next_batch()
             began = time.process_time()
-            self._window.push(ids, self._ends)
-            decision = self._window.pop()
+            parts = next(self._parts)
+            messages = [encode_batch(part) for part in parts]
             seconds.append(time.process_time() - began)
-            self._check(decision)
+            self._check(parts, messages)
         return statistics.median(seconds)
 
-    def _check(self, decision: _native.LookaheadDecision) -> None:
-        """Raise ArithmeticError unless the decision is of a whole batch, in slots of its own."""
-        self.rows = len(decision.ids)
-        self.fetched = int(decision.fetched.sum())
-        self.cached = self._window.resident
-        if len(decision.id_slots) != BATCH * len(KAGGLE_ROWS):
-            raise ArithmeticError(f"{len(decision.id_slots)} ids have slots")
-        if len(np.unique(decision.slots)) != self.rows or decision.evicted_for_room:
-            raise ArithmeticError("rows share slots, or have no room")
+    def _arriving(self) -> Iterator[IdBatch]:
+        """Yield the batch at hand: a new one each time while the window fills."""
+        for _ in range(2 * self._lookahead - 1):
+            yield self._next_batch()
+        while True:
+            yield self._batch
+
+    def _next_batch(self) -> IdBatch:
+        return IdBatch(
+            examples=BATCH,
+            fields={"dense": _DENSE, "labels": _LABELS},
+            ids=tuple(next(self._ids)),
+            lengths=(None,) * len(TABLES),
+        )
+
+    def _check(self, parts: tuple[TrainerBatch, ...], messages: list[Message]) -> None:
+        """Raise ArithmeticError unless the messages are of a whole batch, rows in own slots."""
+        self.message_bytes = sum(
+            column.nbytes for message in messages for column in message.columns.values()
+        )
+        groups = [decode_batch(message).groups[0] for message in messages]
+        self.rows = len(np.unique(np.concatenate([group.slots[: group.used] for group in groups])))
+        fetched = [group.fetched.slots for group in groups]
+        self.fetched = len(np.unique(np.concatenate(fetched)))
+        if sum(len(group.rows_of_ids) for group in groups) != BATCH * len(TABLES):
+            raise ArithmeticError("ids have no rows")
+        for part, group in zip(parts, groups, strict=True):
+            slots = part.groups[0].slots
+            if not np.array_equal(group.slots, slots) or len(np.unique(slots)) != len(slots):
+                raise ArithmeticError("rows share slots, or messages have others")
 
 
 def batches() -> Iterator[list[NDArray[np.int64]]]:

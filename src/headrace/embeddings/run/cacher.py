@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,22 +139,30 @@ def dispatched(
         of a group than its cache has slots.
     """
     source = iter(batches)
-    pending: deque[IdBatch] = deque()
+    buffered: deque[IdBatch] = deque()
     lookahead = options.lookahead
     if lookahead is None:
-        lookahead = _fill(source, pending, options, first_batch)
+        lookahead = _fill(source, buffered, options, first_batch)
     on_lookahead(lookahead)
     windows = _windows(options, lookahead, first_batch)
-    buffered, pending = pending, deque()
+    pushed: deque[_PushedBatch] = deque()
     for number, batch in enumerate(_chain(buffered, source), first_batch):
         _push(windows, batch, number, options)
-        pending.append(batch)
+        pushed.append(_PushedBatch(batch.examples, batch.fields, batch.lengths))
         if windows[0].ready:
-            yield _decide(windows, pending.popleft(), options)
+            yield _decide(windows, pushed.popleft(), options)
     for window in windows:
         window.finish()
-    while pending:
-        yield _decide(windows, pending.popleft(), options)
+    while pushed:
+        yield _decide(windows, pushed.popleft(), options)
+
+
+class _PushedBatch(NamedTuple):
+    """A batch whose ids are in the windows."""
+
+    examples: int
+    fields: Mapping[str, NDArray[Any]]
+    lengths: tuple[NDArray[np.int64] | None, ...]
 
 
 def _chain(buffered: deque[IdBatch], source: Iterator[IdBatch]) -> Iterator[IdBatch]:
@@ -233,7 +241,7 @@ def _push(
 
 
 def _decide(
-    windows: Sequence[_native.Lookahead], batch: IdBatch, options: CacherOptions
+    windows: Sequence[_native.Lookahead], batch: _PushedBatch, options: CacherOptions
 ) -> tuple[TrainerBatch, ...]:
     decisions = [window.pop() for window in windows]
     dispatched_rows = [decision.dispatch() for decision in decisions]
