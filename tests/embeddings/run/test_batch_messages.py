@@ -86,6 +86,7 @@ def test_batches_are_decoded_as_they_were(batches: list[IdBatch], trainers: int)
         slots=(1_000_000, 1_000_000),
         trainers=trainers,
         lookahead=2,
+        commit_every=2,
     )
     passed = [decode_ids(encode_ids(batch)) for batch in batches]
     for batch, copy in zip(batches, passed, strict=True):
@@ -127,4 +128,4 @@ def test_a_part_has_few_bytes_for_each_id_and_row() -> None:
         (group,) = part.groups
         rows, leaving = len(group.slots), len(group.evicted.ids)
         expected = 3000 * (1 + 2) + 6 * rows + 8 * group.used + 8 * leaving
-        assert nbytes(encode_batch(part)) == expected + 4 * 4 * 2
+        assert nbytes(encode_batch(part)) == expected + 4 * 5 * 2

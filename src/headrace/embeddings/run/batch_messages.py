@@ -18,6 +18,7 @@ from headrace.embeddings.run.rpc_messages import Message
 Columns = Mapping[str, NDArray[Any]]
 
 _UNSIGNED = (np.uint8, np.uint16, np.uint32, np.uint64)
+_LISTS = ("fetched", "evicted", "dirty")
 _CRITICAL = 7
 """Bit of a row's byte: its lower ones are the owner's number, below 32."""
 
@@ -29,6 +30,7 @@ def encode_batch(batch: TrainerBatch) -> Message:
     groups = [_put_group(columns, f"{number} ", group) for number, group in enumerate(batch.groups)]
     head = {
         "batch": batch.batch,
+        "commit": batch.commit,
         "examples": batch.examples,
         "examples in all": batch.examples_in_all,
         "fields": [*batch.fields],
@@ -43,6 +45,7 @@ def decode_batch(message: Message) -> TrainerBatch:
     head, columns = message.head, message.columns
     return TrainerBatch(
         batch=head["batch"],
+        commit=head["commit"],
         examples=head["examples"],
         examples_in_all=head["examples in all"],
         fields=_fields(columns, head["fields"]),
@@ -137,7 +140,7 @@ def _ids(columns: Columns, name: str, high: int) -> NDArray[np.int64]:
 
 def _put_group(columns: dict[str, NDArray[Any]], prefix: str, group: GroupBatch) -> dict[str, Any]:
     """Add the columns of a group; return its entries of the head."""
-    fetched, evicted = group.fetched, group.evicted
+    listed = [getattr(group, name) for name in _LISTS]
     bits = int(np.bitwise_or.reduce(group.users | group.next_users, initial=0)).bit_length()
     kind = next(kind for kind in _UNSIGNED if 2 * bits <= np.iinfo(kind).bits)
     owners = group.critical.view(np.uint8) << _CRITICAL
@@ -146,13 +149,14 @@ def _put_group(columns: dict[str, NDArray[Any]], prefix: str, group: GroupBatch)
     trainers <<= kind(bits)
     trainers |= group.users.astype(kind)
     columns[f"{prefix}ends"] = np.stack(
-        [group.used_ends, group.id_ends, fetched.ends, evicted.ends]
+        [group.used_ends, group.id_ends, *(rows.ends for rows in listed)]
     ).astype(np.uint32)
     columns[f"{prefix}slots"] = group.slots
     columns[f"{prefix}trainers"] = trainers
     columns[f"{prefix}owners"] = owners
-    columns[f"{prefix}fetched slots"] = fetched.slots
-    columns[f"{prefix}evicted slots"] = evicted.slots
+    columns.update(
+        (f"{prefix}{name} slots", rows.slots) for name, rows in zip(_LISTS, listed, strict=True)
+    )
     parts = _parts(group.rows_of_ids, group.id_ends)
     for width, tables in _tables_by_width(group.used_ends).items():
         columns[f"{prefix}rows {width}"] = np.concatenate(
@@ -163,15 +167,22 @@ def _put_group(columns: dict[str, NDArray[Any]], prefix: str, group: GroupBatch)
         "used": group.used,
         "bits": bits,
         "high": [
-            _put_ids(columns, f"{prefix}fetched", fetched.ids),
-            _put_ids(columns, f"{prefix}evicted", evicted.ids),
+            _put_ids(columns, f"{prefix}{name}", rows.ids)
+            for name, rows in zip(_LISTS, listed, strict=True)
         ],
     }
 
 
 def _group(columns: Columns, prefix: str, head: Mapping[str, Any]) -> GroupBatch:
-    used_ends, id_ends, fetched_ends, evicted_ends = columns[f"{prefix}ends"].astype(np.int64)
-    fetched_high, evicted_high = head["high"]
+    used_ends, id_ends, *ends = columns[f"{prefix}ends"].astype(np.int64)
+    listed = {
+        name: SlottedRows(
+            ends=ends_of_tables,
+            ids=_ids(columns, f"{prefix}{name}", high),
+            slots=columns[f"{prefix}{name} slots"],
+        )
+        for name, ends_of_tables, high in zip(_LISTS, ends, head["high"], strict=True)
+    }
     owners, trainers = columns[f"{prefix}owners"], columns[f"{prefix}trainers"]
     bits = trainers.dtype.type(head["bits"])
     rows_of_ids = np.empty(id_ends[-1], np.uint32)
@@ -185,16 +196,6 @@ def _group(columns: Columns, prefix: str, head: Mapping[str, Any]) -> GroupBatch
             start += len(part)
     return GroupBatch(
         after=head["after"],
-        fetched=SlottedRows(
-            ends=fetched_ends,
-            ids=_ids(columns, f"{prefix}fetched", fetched_high),
-            slots=columns[f"{prefix}fetched slots"],
-        ),
-        evicted=SlottedRows(
-            ends=evicted_ends,
-            ids=_ids(columns, f"{prefix}evicted", evicted_high),
-            slots=columns[f"{prefix}evicted slots"],
-        ),
         used=head["used"],
         used_ends=used_ends,
         slots=columns[f"{prefix}slots"],
@@ -204,6 +205,7 @@ def _group(columns: Columns, prefix: str, head: Mapping[str, Any]) -> GroupBatch
         critical=(owners >> np.uint8(_CRITICAL)).view(np.bool_),
         rows_of_ids=rows_of_ids,
         id_ends=id_ends,
+        **listed,
     )
 
 
