@@ -1,0 +1,133 @@
+"""One reader's part of a job's batches, where several readers parse them.
+
+A batch of text files is as many lines as the data say, in the order of the files, so that a reader
+skips those of the others by counting newlines. Rejected lines are left out of their batch, which
+is smaller by them then. Other data are read in whole, and the others' batches dropped.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.embeddings.data.criteo import CriteoFormat, parse_criteo
+from headrace.embeddings.data.examples import Examples, merged_examples
+from headrace.embeddings.data.files import ExampleData, ExampleFiles
+from headrace.embeddings.data.rejects import Rejects
+from headrace.embeddings.data.text import text_blocks
+from headrace.embeddings.errors import EmbeddingError
+
+ParseLines = Callable[[bytes, Any, str, int, Rejects], tuple[Examples, int]]
+"""Parses lines of a layout; the file and its lines before these are for messages."""
+
+PARSERS: Mapping[type[Any], ParseLines] = {CriteoFormat: parse_criteo}
+"""By the layout of text files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderPart:
+    """Batches of an epoch that one of several readers parses.
+
+    Attributes
+    ----------
+    reader, readers : it parses batches reader, reader + readers, ...
+    first : first batch that is parsed, from `reader` on.
+
+    Raises
+    ------
+    EmbeddingError : there is no such part.
+    """
+
+    reader: int = 0
+    readers: int = 1
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.reader < self.readers:
+            raise EmbeddingError(f"reader is {self.reader}, needs 0 to {self.readers - 1}")
+        if self.first % self.readers != self.reader or self.first < 0:
+            raise EmbeddingError(
+                f"batch {self.first} is not one of reader {self.reader} of {self.readers}"
+            )
+
+    def has(self, batch: int) -> bool:
+        """Return whether a batch is in the part."""
+        return batch >= self.first and batch % self.readers == self.reader
+
+
+def part_batches(data: ExampleData, part: ReaderPart) -> Iterator[Examples]:
+    """Yield the batches of a part, in their order; one whose lines are all rejected is empty.
+
+    The share of rejected lines is that of the part. Several readers write them to files whose names
+    end in the reader's number.
+
+    Raises
+    ------
+    ExampleError : a file cannot be read, or more lines are rejected than may be.
+    """
+    if not isinstance(data, ExampleFiles) or type(data.layout) not in PARSERS:
+        yield from islice(data.read(), part.first, None, part.readers)
+        return
+    parse = PARSERS[type(data.layout)]
+    path = data.rejects
+    if path is not None and part.readers > 1:
+        path = f"{path}.{part.reader}"
+    with closing(Rejects(path, data.most_rejected)) as rejects:
+        for lines in batch_lines(data.paths, data.batch, part):
+            yield merged_examples(
+                [parse(run.text, data.layout, str(run.path), run.line, rejects)[0] for run in lines]
+            )
+        rejects.finish()
+
+
+class LineRun(NamedTuple):
+    """Whole lines of a file, and the number of those before them."""
+
+    path: Path
+    line: int
+    text: bytes
+
+
+def batch_lines(paths: Iterable[str], size: int, part: ReaderPart) -> Iterator[list[LineRun]]:
+    """Yield the lines of a part's batches, of `size` lines each; the last one may have fewer.
+
+    Raises
+    ------
+    ExampleError : a file cannot be read.
+    """
+    lines: list[LineRun] = []
+    batch = filled = 0
+    for path in map(Path, paths):
+        line = 0
+        for block in text_blocks(path):
+            for count, text in _cut(block, size - filled, size):
+                if part.has(batch):
+                    lines.append(LineRun(path, line, text))
+                line += count
+                filled += count
+                if filled < size:
+                    continue
+                if lines:
+                    yield lines
+                lines, batch, filled = [], batch + 1, 0
+    if lines:
+        yield lines
+
+
+def _cut(block: bytes, first: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """Cut whole lines after `first` lines and then after every `size`; yield numbers and lines."""
+    count = block.count(b"\n")
+    if count <= first:
+        yield count, block
+        return
+    stops = [*range(first, count, size), count]
+    places = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+    before, start = 0, 0
+    for stop in stops:
+        end = int(places[stop - 1]) + 1
+        yield stop - before, block[start:end]
+        before, start = stop, end

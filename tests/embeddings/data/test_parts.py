@@ -1,0 +1,124 @@
+"""Parts of several readers: together the batches of one, lines that are rejected included."""
+
+import gzip
+import re
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.embeddings import CriteoData, EmbeddingError, ExampleError
+from headrace.embeddings.data.criteo import HASHES
+from headrace.embeddings.data.examples import Examples
+from headrace.embeddings.data.parts import ReaderPart, batch_lines, part_batches
+from tests.embeddings.data.test_criteo import LINE, generated
+
+
+def assert_same(batches: list[Examples], expected: list[Examples]) -> None:
+    assert [len(batch) for batch in batches] == [len(batch) for batch in expected]
+    for batch, other in zip(batches, expected, strict=True):
+        np.testing.assert_array_equal(batch.dense, other.dense)
+        np.testing.assert_array_equal(batch.labels, other.labels)
+        np.testing.assert_array_equal(batch.ids, other.ids)
+
+
+def together(data: CriteoData, readers: int) -> list[Examples]:
+    """Return all readers' batches in the order of the batches."""
+    parts = [
+        [*part_batches(data, ReaderPart(reader=reader, readers=readers, first=reader))]
+        for reader in range(readers)
+    ]
+    rounds = [*zip_longest(*parts)]
+    assert all(batch is not None for batches in rounds[:-1] for batch in batches)
+    return [batch for batches in rounds for batch in batches if batch is not None]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three files, one of them compressed and one whose last line has no end."""
+    folder = tmp_path_factory.mktemp("clicks")
+    lines = generated(120).splitlines(keepends=True)
+    (folder / "day_0").write_bytes(b"".join(lines[:37]))
+    (folder / "day_1.gz").write_bytes(gzip.compress(b"".join(lines[37:90])))
+    (folder / "day_2").write_bytes(b"".join(lines[90:]).rstrip(b"\n"))
+    return sorted(folder.iterdir())
+
+
+@settings(max_examples=25, deadline=None)
+@given(batch=st.integers(1, 130), readers=st.integers(1, 5), block_bytes=st.integers(1, 9000))
+def test_readers_together_have_the_batches_of_one(
+    files: list[Path], batch: int, readers: int, block_bytes: int
+) -> None:
+    data = CriteoData.of(files, batch=batch)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("headrace.embeddings.data.text._BLOCK_BYTES", block_bytes)
+        assert_same(together(data, readers), [*data.read()])
+
+
+def test_a_part_begins_at_any_of_its_batches(files: list[Path]) -> None:
+    data = CriteoData.of(files, batch=16)
+    expected = [*data.read()]
+    later = [*part_batches(data, ReaderPart(reader=1, readers=3, first=4))]
+    assert_same(later, [expected[4], expected[7]])
+    assert not [*part_batches(data, ReaderPart(reader=1, readers=3, first=10))]
+    for wrong in ({"reader": 3}, {"reader": 1, "first": 3}, {"reader": 0, "first": -3}):
+        with pytest.raises(EmbeddingError, match="reader"):
+            ReaderPart(**{"readers": 3, **wrong})
+
+
+def test_rejected_lines_are_left_out_of_their_batch(tmp_path: Path) -> None:
+    """Batches of other readers have the same lines, whether or not some are rejected before."""
+    lines = [f"{LINE[:-8]}{number:08x}" for number in range(14)]
+    lines[2] = lines[8] = lines[9] = lines[10] = lines[11] = "no example"
+    path = tmp_path / "clicks.tsv"
+    path.write_text("\n".join(lines))
+    report = tmp_path / "rejects"
+    for readers in (1, 2, 3):
+        data = CriteoData.of([path], batch=4, most_rejected=1.0, rejects=report)
+        batches = together(data, readers)
+        last_ids = [batch.ids[HASHES - 1].tolist() for batch in batches]
+        assert last_ids == [[0, 1, 3], [4, 5, 6, 7], [], [12, 13]]
+        reports = [report] if readers == 1 else [*tmp_path.glob("rejects.*")]
+        rows = [row.split("\t") for file in reports for row in file.read_text().splitlines()]
+        assert sorted(int(row[1]) for row in rows) == [3, 9, 10, 11, 12]
+
+
+def test_a_wrong_line_is_named_by_the_reader_of_its_batch(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.tsv"
+    path.write_text("\n".join([LINE] * 9 + ["no example"] + [LINE] * 5))
+    data = CriteoData.of([path], batch=4)
+    assert len([*part_batches(data, ReaderPart(reader=1, readers=2, first=1))]) == 2
+    with pytest.raises(ExampleError, match=re.escape(f"{path}: line 10: has 1 columns")):
+        list(part_batches(data, ReaderPart(readers=2)))
+
+
+class Listed:
+    """Data of no files."""
+
+    batch = 2
+    columns = 1
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples = examples
+
+    def read(self, rejects: object = None) -> list[Examples]:
+        del rejects
+        return [self.examples[start : start + 2] for start in range(0, len(self.examples), 2)]
+
+
+def test_other_data_are_read_in_whole(files: list[Path]) -> None:
+    examples = CriteoData.of(files, batch=9).first(9)
+    part = ReaderPart(reader=1, readers=2, first=3)
+    batches = [*part_batches(Listed(examples), part)]  # pyright: ignore[reportArgumentType]
+    assert_same(batches, [examples[6:8]])
+
+
+def test_lines_of_other_batches_are_not_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"".join(b"%d\n" % number for number in range(10)))
+    part = ReaderPart(reader=1, readers=2, first=1)
+    runs = [(run.line, run.text) for lines in batch_lines([str(path)], 3, part) for run in lines]
+    assert runs == [(3, b"3\n4\n5\n"), (9, b"9\n")]
