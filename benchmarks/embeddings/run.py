@@ -1,9 +1,9 @@
-"""Embedding rows: deciding which ones caches fetch, keep and evict."""
+"""Embedding rows at the trainers before a step needs them: decided, moved, waited for."""
 
 import sys
 
-from benchmarks.embeddings import cacher
+from benchmarks.embeddings import cacher, pooled
 from benchmarks.sections import run_sections
 
 if __name__ == "__main__":
-    sys.exit(run_sections("embeddings", __doc__, (cacher,)))
+    sys.exit(run_sections("embeddings", __doc__, (pooled, cacher)))
