@@ -191,6 +191,8 @@ PUBLIC = {
         "send",
     },
     "headrace.embeddings": {
+        "AvazuData",
+        "AvazuFormat",
         "CriteoData",
         "CriteoFormat",
         "DenseScale",
@@ -202,6 +204,8 @@ PUBLIC = {
         "ExampleError",
         "Examples",
         "InitialValues",
+        "ParquetData",
+        "ParquetFormat",
         "Rejects",
         "RowTransfers",
         "Synchronisation",

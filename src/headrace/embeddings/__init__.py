@@ -6,10 +6,12 @@ from headrace.embeddings.errors import EmbeddingError, ExampleError
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
+    from headrace.embeddings.data.avazu import AvazuFormat
     from headrace.embeddings.data.criteo import CriteoFormat
     from headrace.embeddings.data.dense import DenseScale
     from headrace.embeddings.data.examples import Examples
-    from headrace.embeddings.data.files import CriteoData, ExampleData
+    from headrace.embeddings.data.files import AvazuData, CriteoData, ExampleData, ParquetData
+    from headrace.embeddings.data.parquet import ParquetFormat
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.plan.plan import EmbeddingPlan
     from headrace.embeddings.profile import (
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 
 __all__ = [
+    "AvazuData",
+    "AvazuFormat",
     "CriteoData",
     "CriteoFormat",
     "DenseScale",
@@ -32,6 +36,8 @@ __all__ = [
     "ExampleError",
     "Examples",
     "InitialValues",
+    "ParquetData",
+    "ParquetFormat",
     "Rejects",
     "RowTransfers",
     "Synchronisation",
@@ -40,6 +46,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "AvazuData": "data.files",
+    "AvazuFormat": "data.avazu",
     "CriteoData": "data.files",
     "CriteoFormat": "data.criteo",
     "DenseScale": "data.dense",
@@ -49,6 +57,8 @@ _MODULES = {
     "ExampleData": "data.files",
     "Examples": "data.examples",
     "InitialValues": "tables",
+    "ParquetData": "data.files",
+    "ParquetFormat": "data.parquet",
     "Rejects": "data.rejects",
     "RowTransfers": "profile",
     "Synchronisation": "profile",

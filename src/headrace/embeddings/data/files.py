@@ -9,8 +9,10 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
+from headrace.embeddings.data.avazu import AvazuFormat
 from headrace.embeddings.data.criteo import CriteoFormat
 from headrace.embeddings.data.examples import Examples, in_batches
+from headrace.embeddings.data.parquet import ParquetFormat
 from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.errors import EmbeddingError, ExampleError
 from headrace.facades import offered_by
@@ -209,7 +211,30 @@ class CriteoData(ExampleFiles[CriteoFormat]):
     LAYOUT = CriteoFormat
 
 
-FORMATS: Mapping[str, type[ExampleFiles[Any]]] = {data.FORMAT: data for data in (CriteoData,)}
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvazuData(ExampleFiles[AvazuFormat]):
+    """Files in Avazu's format.
+
+    A batch is (hour of the day, [examples, 1]; ids, [examples, 21]; labels, [examples]).
+    """
+
+    FORMAT = "avazu"
+    LAYOUT = AvazuFormat
+
+
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetData(ExampleFiles[ParquetFormat]):
+    """Parquet files, with the columns that the layout names."""
+
+    FORMAT = "parquet"
+    LAYOUT = ParquetFormat
+
+
+FORMATS: Mapping[str, type[ExampleFiles[Any]]] = {
+    data.FORMAT: data for data in (CriteoData, AvazuData, ParquetData)
+}
 """Data in files, by the name of their format."""
 
 

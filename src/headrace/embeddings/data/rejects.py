@@ -47,15 +47,17 @@ class Rejects:
         """Note that so many lines were read; rejected ones among them are reported afterwards."""
         self.lines += lines
 
-    def reject(self, source: str, line: int, problem: str, content: bytes) -> None:
-        """Reject a line.
+    def reject(
+        self, source: str, line: int, problem: str, content: bytes, *, unit: str = "line"
+    ) -> None:
+        """Reject a line, or another `unit` of a file.
 
         Raises
         ------
         ExampleError : too many are rejected; names the first one. The file cannot be written.
         """
         self.rejected += 1
-        self._first_problem = self._first_problem or f"{source}: line {line}: {problem}"
+        self._first_problem = self._first_problem or f"{source}: {unit} {line}: {problem}"
         if self._file is not None:
             with _written(self._path):
                 self._file.write(f"{source}\t{line}\t{problem}\t".encode() + content + b"\n")

@@ -1,0 +1,180 @@
+"""Parquet files of examples, whose columns the user names."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.embeddings.data.criteo import check_rows
+from headrace.embeddings.data.dense import DenseScale
+from headrace.embeddings.data.examples import Examples
+from headrace.embeddings.data.parquet_columns import (
+    IdColumn,
+    check_schema,
+    id_column,
+    number_column,
+)
+from headrace.embeddings.data.rejects import Rejects
+from headrace.embeddings.errors import ExampleError
+from headrace.facades import offered_by
+
+_ROWS = 1 << 14
+"""Converted at once: a row group may have millions."""
+
+_BUFFER_BYTES = 1 << 18
+"""Read ahead of every column: row groups are not read in whole."""
+
+
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParquetFormat:
+    """Columns of Parquet files, by their names.
+
+    An id is an integer of 0 to 2^63 - 1, or the hash of a text, which is the same everywhere:
+    FNV-1a of 64 bits over its bytes, mixed by the last steps of SplitMix64, without the lowest bit.
+    A missing id is 2^63 - 1. Lists are bags of ids; a missing list is an empty one.
+
+    Attributes
+    ----------
+    ids : columns of ids, one for each table: integers, texts, or lists of these.
+    label : column of labels, any finite numbers; None: examples have none.
+    dense : columns of features that are numbers; a missing one is 0.
+    scale : of these.
+    rows : of each table: integers are below them, hashes of texts are taken modulo rows - 1, and
+        row 0 is that of missing texts; None: ids are not limited.
+
+    Raises
+    ------
+    ExampleError : there is no column of ids, or `rows` are not those of their tables.
+    """
+
+    ids: tuple[str, ...] = ()
+    label: str | None = "label"
+    dense: tuple[str, ...] = ()
+    scale: DenseScale = DenseScale.NONE
+    rows: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ids:
+            raise ExampleError("no column of ids is named, needs one or more")
+        check_rows(self.rows, len(self.ids))
+
+    @property
+    def labelled(self) -> bool:
+        """True where examples have a label."""
+        return self.label is not None
+
+    @property
+    def tables(self) -> int:
+        """Columns of ids."""
+        return len(self.ids)
+
+    def read(self, paths: Iterable[str | Path], rejects: Rejects) -> Iterator[Examples]:
+        """Yield the examples of files, some thousands at once, of one row group after the other.
+
+        Raises
+        ------
+        ExampleError : a file cannot be read, has no such columns, or they have other types; more
+            rows are rejected than may be.
+        """
+        for path in map(Path, paths):
+            yield from _read_file(path, self, rejects)
+        rejects.finish()
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return it as JSON can express it."""
+        return {
+            "ids": list(self.ids),
+            "label": self.label,
+            "dense": list(self.dense),
+            "scale": self.scale.value,
+            "rows": None if self.rows is None else list(self.rows),
+        }
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the layout that `to_fields` described; KeyError, TypeError or ValueError."""
+        rows = fields["rows"]
+        return cls(
+            ids=tuple(fields["ids"]),
+            label=fields["label"],
+            dense=tuple(fields["dense"]),
+            scale=DenseScale(fields["scale"]),
+            rows=None if rows is None else tuple(rows),
+        )
+
+
+def _read_file(path: Path, layout: ParquetFormat, rejects: Rejects) -> Iterator[Examples]:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    numbers = (*(() if layout.label is None else (layout.label,)), *layout.dense)
+    names = list(dict.fromkeys((*numbers, *layout.ids)))
+    row = 0
+    try:
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+            check_schema(str(path), file.schema_arrow, numbers, layout.ids)
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(
+                    _ROWS, row_groups=[group], columns=names, use_threads=False
+                ):
+                    examples = _examples(batch, layout, str(path), row, rejects)
+                    row += len(batch)
+                    if len(examples):
+                        yield examples
+    except (OSError, pa.ArrowException) as error:
+        raise ExampleError(f"{path}: cannot be read: {error}") from error
+
+
+def _examples(
+    batch: Any, layout: ParquetFormat, source: str, row: int, rejects: Rejects
+) -> Examples:
+    """Return the examples of some rows of a file, of which `row` are before these."""
+    rows = (None,) * len(layout.ids) if layout.rows is None else layout.rows
+    label = None if layout.label is None else number_column(batch.column(layout.label), None)
+    dense = [number_column(batch.column(name), 0.0) for name in layout.dense]
+    ids = [
+        id_column(batch.column(name), count) for name, count in zip(layout.ids, rows, strict=True)
+    ]
+    columns = {
+        **({} if label is None or layout.label is None else {layout.label: label}),
+        **dict(zip(layout.dense, dense, strict=True)),
+        **dict(zip(layout.ids, ids, strict=True)),
+    }
+    rejects.count(len(batch))
+    accepted = np.ones(len(batch), np.bool_)
+    for column in columns.values():
+        accepted &= ~column.wrong
+    for place in np.flatnonzero(~accepted).tolist():
+        name, column = next(item for item in columns.items() if item[1].wrong[place])
+        content: dict[str, Any] = batch.slice(place, 1).to_pylist()[0]
+        problem = f"column {name!r} is {content[name]!r}, needs {column.expected}"
+        rejects.reject(source, row + place + 1, problem, repr(content).encode(), unit="row")
+    if not accepted.all():
+        ids = [_selected(column, accepted) for column in ids]
+    scaled = [layout.scale.apply(column.numbers[accepted]) for column in dense]
+    return Examples(
+        labels=None if label is None else label.numbers[accepted].astype(np.float32),
+        dense=_matrix(scaled, int(accepted.sum())),
+        ids=tuple(column.ids for column in ids),
+        lengths=tuple(column.lengths for column in ids),
+    )
+
+
+def _matrix(columns: list[NDArray[np.float32]], rows: int) -> NDArray[np.float32]:
+    return np.stack(columns, axis=1) if columns else np.empty((rows, 0), np.float32)
+
+
+def _selected(column: IdColumn, rows: NDArray[np.bool_]) -> IdColumn:
+    """Return the ids of some rows."""
+    if column.lengths is None:
+        return IdColumn(column.ids[rows], None, column.wrong[rows], column.expected)
+    return IdColumn(
+        column.ids[np.repeat(rows, column.lengths)],
+        column.lengths[rows],
+        column.wrong[rows],
+        column.expected,
+    )
