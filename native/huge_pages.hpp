@@ -10,6 +10,8 @@
 
 namespace headrace {
 
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
 template <class T>
 struct HugePages {
   using value_type = T;
@@ -20,16 +22,18 @@ struct HugePages {
 
   T* allocate(std::size_t count) {
     const auto bytes = count * sizeof(T);
-    if (bytes < kPage) return static_cast<T*>(::operator new(bytes));
-    const auto rounded = (bytes + kPage - 1) / kPage * kPage;
-    auto* memory = std::aligned_alloc(kPage, rounded);
+    if (bytes < kHugePage) {
+      return static_cast<T*>(::operator new(bytes, std::align_val_t{alignof(T)}));
+    }
+    const auto rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    auto* memory = std::aligned_alloc(kHugePage, rounded);
     if (memory == nullptr) throw std::bad_alloc();
     madvise(memory, rounded, MADV_HUGEPAGE);  // advice: a kernel may have none
     return static_cast<T*>(memory);
   }
   void deallocate(T* memory, std::size_t count) {
-    if (count * sizeof(T) < kPage) {
-      ::operator delete(memory);
+    if (count * sizeof(T) < kHugePage) {
+      ::operator delete(memory, std::align_val_t{alignof(T)});
     } else {
       std::free(memory);
     }
@@ -38,9 +42,6 @@ struct HugePages {
   bool operator==(const HugePages<U>&) const {
     return true;
   }
-
- private:
-  static constexpr std::size_t kPage = std::size_t{2} << 20;
 };
 
 }  // namespace headrace

@@ -1,13 +1,17 @@
 // Python binding of native/embedding: arrays are translated, the GIL released, no logic.
 #include "embedding/dispatch.hpp"
 #include "embedding/lookahead.hpp"
+#include "embedding/row_store.hpp"
+#include "embedding/shards.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +24,9 @@ namespace embedding = headrace::embedding;
 using embedding::Decision;
 using embedding::DispatchedRows;
 using embedding::Lookahead;
+using embedding::RowStore;
+using embedding::RowTable;
+using embedding::ShardedRows;
 using embedding::Synchronisation;
 
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -47,6 +54,119 @@ auto column(std::vector<T> C::* member) {
     auto& values = nb::cast<C&>(self).*member;
     return nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, self);
   };
+}
+
+// Memory of [rows, width] numbers, of the type that the store has.
+using Values = nb::ndarray<nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using ReadValues = nb::ndarray<nb::numpy, nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Places = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MutableIds = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+embedding::RowIds row_ids(const Ids& ids, const Ids& ends) {
+  return {{ids.data(), ids.shape(0)}, {ends.data(), ends.shape(0)}};
+}
+
+template <class Byte, class Array>
+std::span<Byte> bytes_of(const RowStore& store, const Array& values) {
+  const auto bits = store.options().float64 ? 64 : 32;
+  if (values.dtype() != nb::dlpack::dtype{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float),
+                                          static_cast<std::uint8_t>(bits), 1}) {
+    throw std::invalid_argument("values need the type float" + std::to_string(bits));
+  }
+  return {static_cast<Byte*>(values.data()), values.nbytes()};
+}
+
+embedding::Distribution distribution_of(const std::string& name) {
+  if (name == "uniform") return embedding::Distribution::uniform;
+  if (name == "normal") return embedding::Distribution::normal;
+  if (name == "constant") return embedding::Distribution::constant;
+  throw std::invalid_argument("distribution is " + name + ", needs uniform, normal or constant");
+}
+
+void bind_rows(nb::module_& module) {
+  nb::class_<RowTable>(module, "RowTable", "A table of embedding rows, and their initial values.")
+      .def(
+          "__init__",
+          [](RowTable* self, std::string name, std::uint64_t number, std::uint64_t rows,
+             const std::string& distribution, double scale) {
+            new (self)
+                RowTable{std::move(name), number, rows, distribution_of(distribution), scale};
+          },
+          nb::kw_only(), "name"_a, "number"_a, "rows"_a, "distribution"_a, "scale"_a);
+
+  const auto shared = nb::call_guard<nb::gil_scoped_release>();
+  nb::class_<RowStore>(module, "RowStore", "A server's rows of one group of embedding tables.")
+      .def(
+          "__init__",
+          [](RowStore* self, std::vector<RowTable> tables, std::size_t dim, std::size_t state,
+             double state_initial, bool float64, std::uint64_t seed, std::size_t shard,
+             std::size_t shards, std::size_t most_bytes) {
+            new (self) RowStore({std::move(tables), dim, state, state_initial, float64, seed, shard,
+                                 shards, most_bytes});
+          },
+          "tables"_a, nb::kw_only(), "dim"_a, "state"_a = 0, "state_initial"_a = 0.0,
+          "float64"_a = false, "seed"_a = 0, "shard"_a = 0, "shards"_a = 1,
+          "most_bytes"_a = ~std::size_t{0})
+      .def(
+          "fetch",
+          [](RowStore& self, const Ids& ids, const Ids& ends, const Values& values) {
+            self.fetch(row_ids(ids, ends), bytes_of<std::byte>(self, values));
+          },
+          "ids"_a.noconvert(), "ends"_a.noconvert(), "values"_a.noconvert(), shared)
+      .def(
+          "write",
+          [](RowStore& self, const Ids& ids, const Ids& ends, const ReadValues& values) {
+            self.write(row_ids(ids, ends), bytes_of<const std::byte>(self, values));
+          },
+          "ids"_a.noconvert(), "ends"_a.noconvert(), "values"_a.noconvert(), shared)
+      .def(
+          "read",
+          [](const RowStore& self, const Ids& ids, const Ids& ends, const Values& values) {
+            self.read(row_ids(ids, ends), bytes_of<std::byte>(self, values));
+          },
+          "ids"_a.noconvert(), "ends"_a.noconvert(), "values"_a.noconvert(), shared)
+      .def(
+          "scan",
+          [](const RowStore& self, std::size_t table, std::int64_t after, const MutableIds& ids,
+             const Values& values) {
+            return self.scan(table, after, {ids.data(), ids.shape(0)},
+                             bytes_of<std::byte>(self, values));
+          },
+          "table"_a, "after"_a, "ids"_a.noconvert(), "values"_a.noconvert(), shared)
+      .def("rows", &RowStore::rows, "table"_a, shared)
+      .def("table_bytes", nb::overload_cast<std::size_t>(&RowStore::bytes, nb::const_), "table"_a,
+           shared)
+      .def_prop_ro("bytes", nb::overload_cast<>(&RowStore::bytes, nb::const_));
+
+  nb::class_<ShardedRows>(module, "ShardedRows",
+                          "Rows of a group of tables by server; columns are read-only arrays.")
+      .def_prop_ro("ends", column(&ShardedRows::ends))
+      .def_prop_ro("first", column(&ShardedRows::first))
+      .def_prop_ro("ids", column(&ShardedRows::ids))
+      .def_prop_ro("places", column(&ShardedRows::places));
+  module.def(
+      "split_rows",
+      [](const Ids& ids, const Ids& ends, std::size_t shards) {
+        const auto rows = row_ids(ids, ends);
+        return embedding::split_rows(embedding::ShardRule(shards), rows.ids, rows.ends);
+      },
+      "ids"_a.noconvert(), "ends"_a.noconvert(), "shards"_a, shared);
+  module.def(
+      "gather_rows",
+      [](const Places& places, const ReadValues& rows, const Values& out) {
+        embedding::gather_rows({places.data(), places.shape(0)},
+                               {static_cast<const std::byte*>(rows.data()), rows.nbytes()},
+                               {static_cast<std::byte*>(out.data()), out.nbytes()});
+      },
+      "places"_a.noconvert(), "rows"_a.noconvert(), "out"_a.noconvert(), shared);
+  module.def(
+      "scatter_rows",
+      [](const Places& places, const ReadValues& rows, const Values& out) {
+        embedding::scatter_rows({places.data(), places.shape(0)},
+                                {static_cast<const std::byte*>(rows.data()), rows.nbytes()},
+                                {static_cast<std::byte*>(out.data()), out.nbytes()});
+      },
+      "places"_a.noconvert(), "rows"_a.noconvert(), "out"_a.noconvert(), shared);
 }
 
 }  // namespace
@@ -127,4 +247,6 @@ void bind_embedding(nb::module_& module) {
       .def("pop", &Lookahead::pop, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("ready", &Lookahead::ready)
       .def_prop_ro("resident", &Lookahead::resident);
+
+  bind_rows(module);
 }
