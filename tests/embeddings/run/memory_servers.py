@@ -41,7 +41,7 @@ class MemoryServers:
 
 
 class Connection:
-    """A trainer's `RowServers`."""
+    """A trainer's `TrainerServers`."""
 
     def __init__(self, servers: MemoryServers, trainer: int) -> None:
         self.servers = servers
@@ -72,6 +72,29 @@ class Connection:
                 servers.rows[name] = row.copy()
             servers.written[self.trainer, group] = batch
             servers.changed.notify_all()
+
+    def read(self, group: int, ids: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        rows = SlottedRows(ends=ends, ids=ids, slots=ids.astype(np.uint32))
+        with self.servers.changed:
+            before = dict(self.servers.rows)
+            values = [self._row(group, table, row) for table, row in self._names(group, rows)]
+            self.servers.rows = before  # none is created
+        shape = self.servers.groups[group]
+        return np.array(values, shape.dtype).reshape(len(ids), shape.width)
+
+    def load(self, table: int, ids: np.ndarray, values: np.ndarray) -> None:
+        groups = self.servers.groups
+        group = next(number for number, group in enumerate(groups) if table in group.tables)
+        with self.servers.changed:
+            for row, numbers in zip(ids.tolist(), values, strict=True):
+                created = self._row(group, table, row)
+                created[: len(numbers)] = numbers
+
+    def export(self, table: int, after: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        with self.servers.changed:
+            ids = sorted(row for own, row in self.servers.rows if own == table and row > after)
+            rows = [self.servers.rows[table, row] for row in ids[:limit]]
+        return np.array(ids[:limit], np.int64), np.array(rows)
 
     def close(self) -> None:
         with self.servers.changed:

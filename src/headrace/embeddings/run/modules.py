@@ -1,8 +1,9 @@
 """Embedding modules of a model: which there are, and which of their options are served."""
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -41,13 +42,22 @@ class EmbeddingModule:
         """
         weight = self.module.weight.detach()
         self.module.sparse = False  # a batch uses all rows of the tensors that take its place
-        del self.module.weight
         self.set_rows(torch.empty(0, self.dim, dtype=weight.dtype))
         return weight
 
-    def set_rows(self, rows: Tensor) -> None:
-        """Let the module look up in these rows: [rows of a batch, dim]."""
-        self.module.weight = rows  # pyright: ignore[reportAttributeAccessIssue]
+    def set_rows(self, rows: Tensor, *, registered: bool = False) -> None:
+        """Let the module look up in these rows: [rows of a batch, dim].
+
+        Parameters
+        ----------
+        registered : whether they are a parameter of the model meanwhile; only an `nn.Parameter`.
+        """
+        with suppress(AttributeError):
+            del self.module.weight
+        if registered:
+            self.module.weight = cast(nn.Parameter, rows)
+        else:
+            vars(self.module)["weight"] = rows
 
 
 def embedding_modules(model: nn.Module) -> list[EmbeddingModule]:

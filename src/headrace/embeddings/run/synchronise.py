@@ -166,7 +166,11 @@ class RowSynchronisation:
         self.counts = ExchangeCounts()
 
     def step(
-        self, exchange: BatchExchange, gradients: Sequence[Tensor], updates: Sequence[RowUpdate]
+        self,
+        exchange: BatchExchange,
+        gradients: Sequence[Tensor],
+        updates: Sequence[RowUpdate],
+        step: int,
     ) -> None:
         """Update the rows of a batch: critical ones now, the others in the background.
 
@@ -175,6 +179,7 @@ class RowSynchronisation:
         gradients : of every group, [used rows, dim], weighted so that those of all trainers add up
             to the batch's.
         updates : of every group.
+        step : number of the training step, from 1 on.
 
         Raises
         ------
@@ -184,12 +189,12 @@ class RowSynchronisation:
         began = time.perf_counter()
         with self._copies.beside():
             rows, sent_bytes = self._exchange(
-                exchange.critical, gradients, updates, exchange.batch.batch, Priority.normal
+                exchange.critical, gradients, updates, step, Priority.normal
             )
         self.counts.critical_s += time.perf_counter() - began
         self.counts.critical_rows += rows
         self.counts.critical_bytes += sent_bytes
-        self._delayed = self._thread.submit(self._delay, exchange, gradients, updates)
+        self._delayed = self._thread.submit(self._delay, exchange, gradients, updates, step)
 
     def check(self) -> None:
         """Raise the error of the delayed exchange if it failed."""
@@ -214,14 +219,18 @@ class RowSynchronisation:
         self._thread.shutdown(cancel_futures=True)
 
     def _delay(
-        self, exchange: BatchExchange, gradients: Sequence[Tensor], updates: Sequence[RowUpdate]
+        self,
+        exchange: BatchExchange,
+        gradients: Sequence[Tensor],
+        updates: Sequence[RowUpdate],
+        step: int,
     ) -> None:
         """Exchange delayed rows, and write back what leaves the cache."""
         began = time.perf_counter()
         number = exchange.batch.batch
         with self._delayed_copies.beside():
             rows, sent_bytes = self._exchange(
-                exchange.delayed, gradients, updates, number, Priority.background
+                exchange.delayed, gradients, updates, step, Priority.background
             )
             groups = zip(exchange.batch.groups, self._caches, exchange.evicted_slots, strict=True)
             for group, (part, cache, slots) in enumerate(groups):
@@ -237,7 +246,7 @@ class RowSynchronisation:
         exchanges: Sequence[GroupExchange],
         gradients: Sequence[Tensor],
         updates: Sequence[RowUpdate],
-        batch: int,
+        step: int,
         priority: Priority,
     ) -> tuple[int, int]:
         """Exchange gradients, update rows and exchange these; return rows and bytes sent.
@@ -263,7 +272,7 @@ class RowSynchronisation:
         for group, (exchange, gradient, cache, update) in enumerate(columns):
             sums = self._sums(exchange, gradient, arriving[group].wait())
             rows = cache.read(exchange.updated_slots)
-            update(rows, sums, batch + 1)
+            update(rows, sums, step)
             cache.write(exchange.updated_slots, rows)
             returning.append(
                 messages.begin(

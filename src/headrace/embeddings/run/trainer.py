@@ -14,13 +14,14 @@ from typing import Literal, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cache import HostCopies, RowCache
-from headrace.embeddings.run.optimizers import RowOptimizer
+from headrace.embeddings.run.optimizers import RowOptimizer, RowUpdate
+from headrace.embeddings.run.row_order import RowOrder
 from headrace.embeddings.run.servers import RowServers
 from headrace.embeddings.run.synchronise import (
     BatchExchange,
@@ -65,12 +66,12 @@ class TableLookup:
 
     Attributes
     ----------
-    leaf : [used rows, dim], of which the backward pass computes the gradient.
+    leaf : [used rows, dim], a parameter of which the backward pass computes the gradient.
     ids : [ids of the trainer's examples]: the row of each, in `leaf`.
     lengths : [examples]: ids of each example; None: one each.
     """
 
-    leaf: Tensor
+    leaf: nn.Parameter
     ids: Tensor
     lengths: Tensor | None
 
@@ -228,16 +229,35 @@ class TrainerRows:
         )
         # No trainer sends it: it fails when the group does, also while nothing else is received.
         self._group_end = receive(executor, np.empty(0), -1, tag, deadline_s=_ENDLESS_S)
+        self._order = RowOrder(slots) if executor.ranks == 1 else None
+        self._prefetch_limit = prefetch
         self._prefetched = _Handoff(prefetch)
         self._current: tuple[_Prefetched, RowsOfBatch] | None = None
         self._batches = 0
+        self._steps = 0
         self._fetch_wait_s = 0.0
         self._fetched_rows = 0
         self._fetched_bytes = 0
-        self._complete = False
         self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Fetch rows of the stream's batches from now on."""
+        self._complete = False
         self._thread = threading.Thread(target=self._prefetch, name="fetched rows", daemon=True)
         self._thread.start()
+
+    def restart(self, stream: BatchStream) -> None:
+        """Go on with another stream, after the last batch: those of another epoch.
+
+        Its batches' numbers go on from those before.
+        """
+        assert self._complete, "the last batch comes first"
+        self._stream.close()
+        self._thread.join(_JOIN_S)
+        self._stream = stream
+        self._prefetched = _Handoff(self._prefetch_limit)
+        self._begin()
 
     @property
     def statistics(self) -> TrainerStatistics:
@@ -290,10 +310,33 @@ class TrainerRows:
         """
         if self._current is None:
             raise EmbeddingError("there is no batch to step: take one from the iterator first")
-        prefetched, batch = self._current
         updates = [optimizer.update() for optimizer in self._optimizers]
-        gradients = [self._gradients(group, batch) for group in self._groups]
-        self._synchronisation.step(prefetched.exchange, gradients, updates)
+        gradients = [self._gradients(group, self._current[1]) for group in self._groups]
+        self._steps += 1
+        self._end_batch(gradients, updates)
+
+    def skip(self) -> None:
+        """Leave the rows of the batch as they are, in place of `step`; at all trainers alike.
+
+        Raises
+        ------
+        CommunicationError : a trainer or server failed.
+        EmbeddingError : there is no batch.
+        """
+        if self._current is None:
+            raise EmbeddingError("there is no batch to skip: take one from the iterator first")
+        batch = self._current[1]
+        gradients = [_zeros(group, batch) for group in self._groups]
+        self._end_batch(gradients, [_unchanged] * len(self._groups))
+
+    @property
+    def pending(self) -> RowsOfBatch | None:
+        """The batch that had no `step` or `skip` yet; None: there is none."""
+        return None if self._current is None else self._current[1]
+
+    def _end_batch(self, gradients: Sequence[Tensor], updates: Sequence[RowUpdate]) -> None:
+        assert self._current is not None
+        self._synchronisation.step(self._current[0].exchange, gradients, updates, self._steps)
         self._current = None
         self._batches += 1
 
@@ -357,6 +400,8 @@ class TrainerRows:
 
     def _fetch(self, batch: TrainerBatch, copies: HostCopies) -> _Prefetched:
         executor, device = self._executor, self._device
+        if self._order is not None:
+            batch = self._order.by_id(batch)
         exchange = batch_exchange(batch, executor.rank, executor.ranks, device)
         for number, (part, cache) in enumerate(zip(batch.groups, self._caches, strict=True)):
             if len(part.fetched.slots) > 0:
@@ -390,7 +435,7 @@ class TrainerRows:
             ids_of_tables = ids.tensor_split(part.id_ends[:-1].tolist())
             for table, leaf, table_ids in zip(group.tables, leaves, ids_of_tables, strict=True):
                 tables[table] = TableLookup(
-                    leaf=leaf.requires_grad_(),
+                    leaf=nn.Parameter(leaf),
                     ids=table_ids,
                     lengths=prefetched.lengths[table],
                 )
@@ -399,12 +444,22 @@ class TrainerRows:
     def _gradients(self, group: TableGroup, rows: RowsOfBatch) -> Tensor:
         """Return the gradients of a group's rows, weighted by this trainer's examples."""
         batch = rows.batch
-        leaves = [rows.tables[table].leaf for table in group.tables]
         if batch.examples == 0:
-            return torch.cat([torch.zeros_like(leaf) for leaf in leaves]).detach()
+            return _zeros(group, rows)
+        leaves = [rows.tables[table].leaf for table in group.tables]
         gradients = torch.cat(
             [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
-        )
+        ).detach()
         if batch.examples != batch.examples_in_all:
             gradients.mul_(batch.examples / batch.examples_in_all)
         return gradients
+
+
+def _zeros(group: TableGroup, rows: RowsOfBatch) -> Tensor:
+    """Return gradients of zeros of a group's rows."""
+    return torch.cat([torch.zeros_like(rows.tables[table].leaf) for table in group.tables]).detach()
+
+
+def _unchanged(rows: Tensor, gradients: Tensor, step: int) -> None:
+    """Update no row."""
+    del rows, gradients, step

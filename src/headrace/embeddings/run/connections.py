@@ -1,0 +1,74 @@
+"""One trainer's connections with the processes of its job."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.servers import RowServers, RowValues
+from headrace.embeddings.run.trainer import BatchStream
+from headrace.executor import Executor
+
+
+class TrainerServers(RowServers, Protocol):
+    """A trainer's connection to all servers, also for what is done between epochs.
+
+    Every method raises CommunicationError, naming the server, where it fails or its deadline
+    passes.
+    """
+
+    def read(self, group: int, ids: NDArray[np.int64], ends: NDArray[np.int64]) -> RowValues:
+        """Return rows of a group, in their order; those that are not there yet are not created.
+
+        They have their initial values then.
+
+        Parameters
+        ----------
+        ends : [tables of the group]: where the ids of each table end.
+        """
+        ...
+
+    def load(self, table: int, ids: NDArray[np.int64], values: RowValues) -> None:
+        """Overwrite rows of a table.
+
+        Parameters
+        ----------
+        values : [rows, dim], whose state is initial then, or [rows, dim + state].
+        """
+        ...
+
+    def export(self, table: int, after: int, limit: int) -> tuple[NDArray[np.int64], RowValues]:
+        """Return rows of a table whose ids are above `after`, rising, and their ids.
+
+        Parameters
+        ----------
+        limit : most rows; fewer are the last ones.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Connections:
+    """A trainer's connections.
+
+    Attributes
+    ----------
+    executor : of the trainers' group, connected; the trainer's number is its rank.
+    epoch : returns the stream of an epoch's batches, by the number of the epoch; batches are
+        numbered on over epochs.
+    prefetch : batches between a row's fetch and its use.
+    close : ends what the trainer has started besides; called last.
+    """
+
+    executor: Executor
+    servers: TrainerServers
+    epoch: Callable[[int], BatchStream]
+    prefetch: int
+    close: Callable[[], None]
+
+
+Connect = Callable[[JobDescription], Connections]
+"""Joins a job as one of its trainers."""

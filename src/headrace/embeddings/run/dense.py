@@ -1,0 +1,72 @@
+"""Gradients of a model's dense part, averaged over the examples of all trainers."""
+
+# torch does not export GradBucket from its stubs.
+# pyright: reportPrivateImportUsage=false
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from headrace.embeddings.errors import EmbeddingError
+
+
+class DenseGradients:
+    """Communication hook of DistributedDataParallel: weighted by a share's part of the examples.
+
+    A share without examples adds zeros, whatever its gradients are.
+
+    Attributes
+    ----------
+    weight : of this trainer's gradients in the coming backward pass; all trainers' add up to 1.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 1.0
+        self._smallest: tuple[Tensor, Tensor] | None = None
+
+    def average(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Begin to add up a bucket's weighted gradients."""
+        buffer = bucket.buffer()
+        if self.weight == 0:
+            buffer.zero_()
+        elif self.weight != 1:
+            buffer.mul_(self.weight)
+        self._remember(bucket)
+        work = dist.all_reduce(buffer, async_op=True)
+        assert work is not None
+        future: torch.futures.Future[list[Tensor]] = work.get_future()
+        return future.then(_first)
+
+    def check_unchanged(self) -> None:
+        """Check, before a step, that gradients are those that were averaged.
+
+        Raises
+        ------
+        EmbeddingError : a function such as `clip_grad_norm_` changed them.
+        """
+        smallest, self._smallest = self._smallest, None
+        if smallest is None:
+            return
+        parameter, averaged = smallest
+        assert parameter.grad is not None
+        gradient = parameter.grad.nan_to_num()
+        if not torch.equal(gradient, averaged.reshape(gradient.shape).nan_to_num()):
+            raise EmbeddingError(
+                "gradients were changed between backward() and step(), such as by "
+                "clip_grad_norm_, which several trainers do not serve: it has not the gradients of "
+                "embedding rows. Clip with one trainer, or not at all"
+            )
+
+    def expect_changes(self) -> None:
+        """Let `check_unchanged` pass in this step."""
+        self._smallest = None
+
+    def _remember(self, bucket: dist.GradBucket) -> None:
+        """Remember the smallest parameter, and where its averaged gradient will be."""
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            if self._smallest is None or parameter.numel() < self._smallest[1].numel():
+                self._smallest = parameter, gradient
+
+
+def _first(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+    return future.value()[0]

@@ -1,0 +1,94 @@
+"""Batches of evaluation data with their rows, which are read from the servers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headrace.embeddings.data.examples import Examples, share_ends
+from headrace.embeddings.data.files import by_table
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.cache import HostCopies
+from headrace.embeddings.run.connections import TrainerServers
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.leaves import ModuleRows
+from headrace.embeddings.tables import EmbeddingTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class EvaluationRows:
+    """One trainer's share of a batch of evaluation data.
+
+    Attributes
+    ----------
+    examples : the share.
+    tables : rows of every table that it uses.
+    """
+
+    examples: Examples
+    tables: tuple[ModuleRows, ...]
+
+
+def evaluation_rows(
+    batches: Iterator[Examples],
+    description: JobDescription,
+    servers: TrainerServers,
+    trainer: int,
+    trainers: int,
+    device: torch.device,
+) -> Iterator[EvaluationRows]:
+    """Yield a trainer's share of batches, with the rows as they are at the servers.
+
+    Raises
+    ------
+    EmbeddingError : an id is outside its table.
+    CommunicationError : a server failed.
+    """
+    copies = HostCopies(device, own_stream=False)
+    for number, examples in enumerate(batches):
+        ends = [0, *share_ends(len(examples), trainers).tolist()]
+        share = examples[ends[trainer] : ends[trainer + 1]]
+        of_tables = by_table(share, description.columns)
+        distinct: list[NDArray[np.int64]] = []
+        numbers: list[NDArray[np.int64]] = []
+        for table, ids in zip(description.tables, of_tables.ids, strict=True):
+            _check(ids, table, number)
+            own, inverse = np.unique(ids, return_inverse=True)
+            distinct.append(own)
+            numbers.append(inverse.astype(np.int64))
+        rows = _read(description, servers, distinct)
+        yield EvaluationRows(
+            examples=share,
+            tables=tuple(
+                ModuleRows(rows=copies.from_host(values), ids=copies.from_host(inverse))
+                for values, inverse in zip(rows, numbers, strict=True)
+            ),
+        )
+
+
+def _read(
+    description: JobDescription, servers: TrainerServers, ids: Sequence[NDArray[np.int64]]
+) -> list[NDArray[np.generic]]:
+    """Return what the model reads of rows: of every table, [rows, dim]."""
+    rows: dict[int, NDArray[np.generic]] = {}
+    for number, group in enumerate(description.groups):
+        own = [ids[table] for table in group.tables]
+        ends = np.cumsum([len(column) for column in own])
+        values = servers.read(number, np.concatenate(own), ends)[:, : group.dim]
+        for table, part in zip(group.tables, np.split(values, ends[:-1]), strict=True):
+            rows[table] = np.ascontiguousarray(part)
+    return [rows[table] for table in range(len(ids))]
+
+
+def _check(ids: NDArray[np.int64], table: EmbeddingTable, batch: int) -> None:
+    if len(ids) == 0:
+        return
+    lowest, highest = int(ids.min()), int(ids.max())
+    if lowest < 0 or (table.rows and highest >= table.rows):
+        limit = f"0 to {table.rows - 1}" if table.rows else "0 or more"
+        raise EmbeddingError(
+            f"evaluation batch {batch}, table {table.name}: an id is "
+            f"{lowest if lowest < 0 else highest}, needs {limit}"
+        )

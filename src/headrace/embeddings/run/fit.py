@@ -1,0 +1,212 @@
+"""The user's entry: a model whose embedding rows are in caches, and the batches to train on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.embeddings.data.files import ExampleData
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.columns import table_columns
+from headrace.embeddings.run.connections import Connect, TrainerServers
+from headrace.embeddings.run.dense import DenseGradients
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.fitted import FittedBatches
+from headrace.embeddings.run.leaves import Leaves
+from headrace.embeddings.run.modules import EmbeddingModule, embedding_modules
+from headrace.embeddings.run.optimizer_groups import RuledRows, remove_parameters, ruled_rows
+from headrace.embeddings.run.slots import slots_of_groups
+from headrace.embeddings.tables import EmbeddingTable, InitialValues
+from headrace.units import parse_size
+
+_EXAMPLES = 4
+"""Of the run that shows which columns feed which module."""
+
+_MOST_NUMBERED = 1 << 27
+"""Rows of a table up to which the cacher has a number of 8 bytes for each, else for those used."""
+
+_LOADED = 1 << 16
+"""Rows that are loaded to the servers at once."""
+
+
+Forward = Callable[[nn.Module, tuple[Tensor, ...]], object]
+"""Runs a model on a batch (dense, ids, labels)."""
+
+
+def fit(
+    model: nn.Module,
+    data: ExampleData,
+    *,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    connect: Connect,
+    cache: str | int = "1GiB",
+    ids: Mapping[str, Sequence[int]] | None = None,
+    initial: InitialValues | Mapping[str, InitialValues] | None = None,
+    forward: Forward | None = None,
+    seed: int = 0,
+) -> tuple[nn.Module, FittedBatches]:
+    """Put a model's embedding rows into servers and caches; return it, and the batches to train on.
+
+    The embedding weights leave the model and the optimizer, whose step updates the rows by the
+    options of the parameter group that had them. With several trainers the model is returned in
+    DistributedDataParallel, which averages over the examples of all.
+
+    Parameters
+    ----------
+    model : with nn.Embedding or nn.EmbeddingBag, before DistributedDataParallel. A weight on the
+        device "meta" begins with the values of `initial`, another one with its own.
+    optimizer : that has the embedding weights; or all of the model's, where there are several.
+    connect : joins the job.
+    cache : size of each trainer's caches, in bytes or as "1GiB".
+    ids : of every embedding module, by its name: columns of the data's ids that it looks up. They
+        follow from a run of the model if absent.
+    initial : values of rows whose weight is on "meta", of all modules or by name; uniform within
+        1/sqrt(rows) if absent.
+    forward : runs the model on a batch (dense, ids, labels); `model(dense, ids)` if absent.
+    seed : of initial values.
+
+    Raises
+    ------
+    EmbeddingError : the model, the optimizer or an option of them is not served, by name; the cache
+        has no room.
+    CommunicationError : a process of the job failed, or is not there.
+    """
+    if isinstance(model, DistributedDataParallel):
+        raise EmbeddingError("the model is in DistributedDataParallel: pass it before, fit does so")
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    modules = embedding_modules(model)
+    columns = _columns(model, modules, data, ids, forward)
+    ruled = ruled_rows(modules, optimizers)
+    description = JobDescription(
+        tables=embedding_tables(modules, initial),
+        columns=tuple(columns),
+        groups=ruled.groups,
+        slots=slots_of_groups(
+            ruled.groups,
+            columns,
+            [embedding.rows for embedding in modules],
+            parse_size(cache, "cache") if isinstance(cache, str) else cache,
+        ),
+        seed=seed,
+        data=data.to_fields(),
+    )
+    connections = connect(description)
+    trainer, trainers = connections.executor.rank, connections.executor.ranks
+    _take_over(modules, ruled, connections.servers if trainer == 0 else None)
+    dense = DenseGradients()
+    device = _device(model)
+    leaves = Leaves(modules, columns, data.columns, registered=trainers == 1)
+    fitted = _averaged(model, dense) if trainers > 1 else model
+    batches = FittedBatches(fitted, connections, description, ruled, leaves, dense, device)
+    return fitted, batches
+
+
+def _columns(
+    model: nn.Module,
+    modules: Sequence[EmbeddingModule],
+    data: ExampleData,
+    ids: Mapping[str, Sequence[int]] | None,
+    forward: Forward | None,
+) -> list[tuple[int, ...]]:
+    """Return the columns that each module looks up, rising."""
+    if ids is not None:
+        return _named_columns(modules, ids, data.columns)
+    examples = data.first(_EXAMPLES)
+    device = _device(model)
+    dense = torch.from_numpy(examples.dense.copy()).to(device)
+    labels = () if examples.labels is None else (torch.tensor(examples.labels, device=device),)
+    run = forward or (lambda model, batch: model(*batch[:2]))
+    shape = torch.empty(len(examples), data.columns, dtype=torch.int64, device="meta")
+    return table_columns(
+        model, modules, shape, lambda numbers: run(model, (dense, numbers.to(device), *labels))
+    )
+
+
+def _named_columns(
+    modules: Sequence[EmbeddingModule], ids: Mapping[str, Sequence[int]], count: int
+) -> list[tuple[int, ...]]:
+    names = [embedding.name for embedding in modules]
+    if set(names) != set(ids):
+        raise EmbeddingError(
+            f"ids are of {', '.join(sorted(ids))}, needs the modules {', '.join(names)}"
+        )
+    for name, columns in ids.items():
+        if not columns or not all(0 <= column < count for column in columns):
+            raise EmbeddingError(
+                f"ids of {name} are columns {tuple(columns)}, needs some of 0 to {count - 1}"
+            )
+    return [tuple(sorted(set(ids[name]))) for name in names]
+
+
+def embedding_tables(
+    modules: Sequence[EmbeddingModule], initial: InitialValues | Mapping[str, InitialValues] | None
+) -> tuple[EmbeddingTable, ...]:
+    """Return the tables of a model's modules.
+
+    Parameters
+    ----------
+    initial : values of rows, of all modules or by name; uniform if absent.
+
+    Raises
+    ------
+    EmbeddingError : `initial` names something else.
+    """
+    by_name = initial if isinstance(initial, Mapping) else {}
+    names = {embedding.name for embedding in modules}
+    if unknown := set(by_name) - names:
+        raise EmbeddingError(
+            f"initial values are of {min(unknown)}, which is no embedding module of the model"
+        )
+    shared = initial if isinstance(initial, InitialValues) else InitialValues()
+    return tuple(_table(embedding, by_name.get(embedding.name, shared)) for embedding in modules)
+
+
+def _table(embedding: EmbeddingModule, initial: InitialValues) -> EmbeddingTable:
+    if embedding.rows <= _MOST_NUMBERED:
+        return EmbeddingTable(
+            name=embedding.name, rows=embedding.rows, dim=embedding.dim, initial=initial
+        )
+    scale = initial.scale
+    if scale is None and initial.distribution == "uniform":
+        scale = embedding.rows**-0.5
+    hashed = InitialValues(distribution=initial.distribution, scale=1.0 if scale is None else scale)
+    return EmbeddingTable(name=embedding.name, rows=0, dim=embedding.dim, initial=hashed)
+
+
+def _take_over(
+    modules: Sequence[EmbeddingModule], ruled: RuledRows, servers: TrainerServers | None
+) -> None:
+    """Take the weights from the model and the optimizer; load those that have values."""
+    weights = [embedding.module.weight for embedding in modules]
+    remove_parameters(ruled.optimizer, weights)
+    for table, embedding in enumerate(modules):
+        weight = embedding.take_weight()
+        if servers is None or weight.is_meta:
+            continue
+        for start in range(0, len(weight), _LOADED):
+            rows = weight[start : start + _LOADED].cpu().numpy()
+            servers.load(table, np.arange(start, start + len(rows)), rows)
+
+
+def _averaged(model: nn.Module, dense: DenseGradients) -> nn.Module:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    if not dist.is_initialized():
+        dist.init_process_group("headrace")
+    fitted = DistributedDataParallel(model)
+    fitted.register_comm_hook(dense, DenseGradients.average)
+    return fitted
+
+
+def _device(model: nn.Module) -> torch.device:
+    """Return the device of a model's parameters."""
+    tensors = chain(model.parameters(), model.buffers())
+    devices = {tensor.device for tensor in tensors if not tensor.is_meta}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise EmbeddingError(f"the model is on {names}, needs one device")
+    return devices.pop() if devices else torch.device("cpu")

@@ -1,0 +1,234 @@
+"""Batches of a fitted model: training's, epoch by epoch, and those of evaluation between them."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from headrace.embeddings.data.files import ExampleData
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.cache import HostCopies
+from headrace.embeddings.run.connections import Connections
+from headrace.embeddings.run.dense import DenseGradients
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.evaluation import evaluation_rows
+from headrace.embeddings.run.leaves import Leaves, ModuleRows
+from headrace.embeddings.run.optimizer_groups import RuledRows
+from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows, TrainerStatistics
+from headrace.evaluation import evaluating
+from headrace.executor import all_to_all
+
+Batch = tuple[Tensor, ...]
+"""A batch in the data's own form: dense features, ids and, of labelled examples, labels.
+
+The model looks up rows by the ids; they are numbers that stand for those of the data.
+"""
+
+_BARRIER_TAG = 0
+_ROWS_TAG = 1
+
+
+class FittedBatches:
+    """A trainer's share of every batch, with the embedding rows that it uses.
+
+    Iterating is an epoch; the optimizer's step ends a batch::
+
+        for epoch in range(3):
+            for dense, ids, labels in batches:
+                loss = criterion(model(dense, ids), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            for dense, ids, labels in batches.evaluate(test_data):
+                ...
+
+    An epoch's end writes all rows to the servers. One that is left before it has to be gone on with
+    by its iterator, or closed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        connections: Connections,
+        description: JobDescription,
+        ruled: RuledRows,
+        leaves: Leaves,
+        dense: DenseGradients,
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._connections = connections
+        self._description = description
+        self._ruled = ruled
+        self._leaves = leaves
+        self._dense = dense
+        self._device = device
+        self._copies = HostCopies(device, own_stream=False)
+        self._rows: TrainerRows | None = None
+        self._epoch = 0
+        self._busy: str | None = None
+        self._ends = ExitStack()
+        self._ends.callback(connections.close)
+        self._ends.callback(connections.servers.close)
+        # also where a script ends without it: connections before the interpreter's threads
+        self._finalizer = weakref.finalize(self, self._ends.close)
+        own = weakref.proxy(self)
+        ruled.optimizer.register_step_pre_hook(lambda *_: own._before_step())
+        ruled.optimizer.register_step_post_hook(lambda *_: own._step())
+
+    @property
+    def statistics(self) -> TrainerStatistics | None:
+        """Sums over this trainer's batches so far; None before the first epoch."""
+        return None if self._rows is None else self._rows.statistics
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that ended."""
+        return self._epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin an epoch.
+
+        Raises
+        ------
+        EmbeddingError : another one, or an evaluation, has not ended; later: a batch had no step.
+        CommunicationError : later: a process of the job failed.
+        """
+        self._begin(f"epoch {self._epoch}")
+        return self._epoch_batches()
+
+    def evaluate(self, data: ExampleData) -> Iterator[Batch]:
+        """Yield this trainer's share of every batch of evaluation data, between epochs.
+
+        The model is in its mode for evaluation meanwhile. Rows are read from the servers, and none
+        is created: one that training has not used has its initial values.
+
+        Raises
+        ------
+        EmbeddingError : an epoch, or another evaluation, has not ended; later: an id is outside
+            its table.
+        CommunicationError : later: a server failed.
+        """
+        self._begin("an evaluation")
+        return self._evaluation_batches(data)
+
+    def close(self) -> None:
+        """End this trainer's part of the job; in the middle of an epoch, the other trainers' too.
+
+        The rows of that epoch are then not all at the servers.
+        """
+        self._busy = "closed"
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def _begin(self, purpose: str) -> None:
+        if self._busy == "closed":
+            raise EmbeddingError(f"the batches are closed: {purpose} needs another fit")
+        if self._busy is not None:
+            raise EmbeddingError(
+                f"{self._busy} has not ended, which {purpose} needs: go on with its iterator to "
+                "the end, or close the batches"
+            )
+        self._busy = purpose
+
+    def _epoch_batches(self) -> Iterator[Batch]:
+        rows = self._started()
+        for batch in rows:
+            yield self._trained(batch)
+        self._leaves.clear()
+        self._barrier()  # every trainer's rows are at the servers
+        self._epoch += 1
+        self._busy = None
+
+    def _evaluation_batches(self, data: ExampleData) -> Iterator[Batch]:
+        connections = self._connections
+        executor = connections.executor
+        batches = evaluation_rows(
+            data.read(),
+            self._description,
+            connections.servers,
+            executor.rank,
+            executor.ranks,
+            self._device,
+        )
+        try:
+            with evaluating(self._model):
+                for batch in batches:
+                    ids = self._leaves.set(batch.tables, len(batch.examples))
+                    examples = batch.examples
+                    labels = () if examples.labels is None else (examples.labels,)
+                    yield self._form(examples.dense, ids, *labels)
+        finally:
+            self._leaves.clear()
+            if self._busy == "an evaluation":
+                self._busy = None
+
+    def _started(self) -> TrainerRows:
+        """Return the rows of the epoch that begins, when all trainers have ended evaluation."""
+        self._barrier()
+        connections = self._connections
+        stream = connections.epoch(self._epoch)
+        if self._rows is not None:
+            self._rows.restart(stream)
+            return self._rows
+        self._rows = TrainerRows(
+            stream,
+            connections.servers,
+            connections.executor,
+            self._description.groups,
+            self._ruled.row_optimizers,
+            slots=self._description.slots,
+            prefetch=connections.prefetch,
+            device=self._device,
+            tag=_ROWS_TAG,
+        )
+        self._ends.callback(self._rows.close)
+        return self._rows
+
+    def _trained(self, rows: RowsOfBatch) -> Batch:
+        batch = rows.batch
+        self._dense.weight = batch.examples / max(batch.examples_in_all, 1)
+        ids = self._leaves.set(
+            [ModuleRows(rows=table.leaf, ids=table.ids) for table in rows.tables], batch.examples
+        )
+        labels = [batch.fields[name] for name in ("labels",) if name in batch.fields]
+        return self._form(batch.fields["dense"], ids, *labels)
+
+    def _form(self, dense: NDArray[Any], ids: Tensor, *labels: NDArray[Any]) -> Batch:
+        return (
+            self._copies.from_host(dense),
+            ids,
+            *(self._copies.from_host(column) for column in labels),
+        )
+
+    def _before_step(self) -> None:
+        if self._rows is None or self._rows.pending is None:
+            raise EmbeddingError(
+                "the optimizer has a step without a batch: call it once for each batch that the "
+                "iterator returns"
+            )
+        self._dense.check_unchanged()
+
+    def _step(self) -> None:
+        assert self._rows is not None
+        self._rows.step()
+
+    def _barrier(self) -> None:
+        """Wait until all trainers are here."""
+        executor = self._connections.executor
+        if executor.ranks == 1:
+            return
+        sent, received = np.zeros((2, executor.ranks, 1), np.uint8)
+        all_to_all(executor, list(sent), list(received), _BARRIER_TAG).wait()

@@ -1,0 +1,39 @@
+"""Room of a trainer's caches for each group of tables."""
+
+from collections.abc import Sequence
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.tables import TableGroup
+from headrace.units import size
+
+
+def slots_of_groups(
+    groups: Sequence[TableGroup],
+    columns: Sequence[Sequence[int]],
+    rows: Sequence[int],
+    cache_bytes: int,
+) -> tuple[int, ...]:
+    """Return rows that a trainer's cache has room for, of every group.
+
+    The same number for each column of ids that a group's tables are looked up with; not more than
+    twice the rows of the group's tables, of which some are on their way to or from a server.
+
+    Parameters
+    ----------
+    columns, rows : of every table.
+
+    Raises
+    ------
+    EmbeddingError : there is no room for a row of each.
+    """
+    counts = [sum(len(columns[table]) for table in group.tables) for group in groups]
+    bytes_of_all = sum(count * group.row_bytes for count, group in zip(counts, groups, strict=True))
+    if cache_bytes < bytes_of_all:
+        raise EmbeddingError(
+            f"a cache of {size(cache_bytes)} has no room for a row of every column of ids, needs "
+            f"at least {size(bytes_of_all)}"
+        )
+    return tuple(
+        min(cache_bytes * count // bytes_of_all, 2 * sum(rows[table] for table in group.tables))
+        for count, group in zip(counts, groups, strict=True)
+    )

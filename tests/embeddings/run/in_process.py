@@ -1,0 +1,127 @@
+"""A job in this process: its cacher and servers, and data in memory."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.embeddings import EmbeddingError, Examples, Rejects
+from headrace.embeddings.data.files import by_table
+from headrace.embeddings.run.batches import TrainerBatch
+from headrace.embeddings.run.cacher import CacherOptions, dispatched, id_batch
+from headrace.embeddings.run.connections import Connections
+from headrace.embeddings.run.description import JobDescription
+from headrace.executor import Executor
+from tests.embeddings.run.memory_servers import MemoryServers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ListData:
+    """Batches in memory."""
+
+    batches: Sequence[Examples]
+
+    @property
+    def batch(self) -> int:
+        return len(self.batches[0])
+
+    @property
+    def columns(self) -> int:
+        return len(self.batches[0].ids)
+
+    def read(self, rejects: Rejects | None = None) -> Iterator[Examples]:
+        return iter(self.batches)
+
+    def first(self, examples: int) -> Examples:
+        return self.batches[0][:examples]
+
+    def to_fields(self) -> dict[str, Any]:
+        return {"format": "list", "batch": self.batch}
+
+
+def clicks(
+    rows: Sequence[int], batches: Sequence[int], *, dense: int = 3, seed: int = 0
+) -> ListData:
+    """Return random examples in batches of these sizes, whose columns have so many ids each."""
+    random = np.random.default_rng(seed)
+
+    def examples(size: int) -> Examples:
+        return Examples(
+            labels=random.integers(0, 2, size).astype(np.float32),
+            dense=random.standard_normal((size, dense)).astype(np.float32),
+            ids=tuple((count * random.random(size) ** 2).astype(np.int64) for count in rows),
+            lengths=(None,) * len(rows),
+        )
+
+    return ListData(batches=[examples(size) for size in batches])
+
+
+class ListStream:
+    def __init__(self, batches: Sequence[TrainerBatch]) -> None:
+        self.batches = iter(batches)
+
+    def __next__(self) -> TrainerBatch:
+        return next(self.batches)
+
+    def close(self) -> None:
+        pass
+
+
+class InProcessJob:
+    """Servers and cacher of some trainers that are threads of this process."""
+
+    def __init__(self, data: ListData, *, lookahead: int = 4, prefetch: int = 2) -> None:
+        self.data = data
+        self.lookahead = lookahead
+        self.prefetch = prefetch
+        self.description: JobDescription | None = None
+        self.servers: MemoryServers | None = None
+        self.epochs: list[list[tuple[TrainerBatch, ...]]] = []
+        self.lock = threading.Lock()
+        self.closed = 0
+
+    def connect(self, executor: Executor) -> Callable[[JobDescription], Connections]:
+        def join(description: JobDescription) -> Connections:
+            with self.lock:
+                if self.servers is None:
+                    self.description = description
+                    self.servers = MemoryServers(description.groups, executor.ranks)
+            if self.description is not None and self.description.difference(description):
+                raise EmbeddingError("descriptions differ")
+            return Connections(
+                executor=executor,
+                servers=self.servers.connection(executor.rank),
+                epoch=lambda epoch: ListStream(
+                    [parts[executor.rank] for parts in self.parts(epoch, executor.ranks)]
+                ),
+                prefetch=self.prefetch,
+                close=self.close,
+            )
+
+        return join
+
+    def parts(self, epoch: int, trainers: int) -> list[tuple[TrainerBatch, ...]]:
+        with self.lock:
+            description = self.description
+            assert description is not None
+            options = CacherOptions(
+                tables=description.tables,
+                groups=description.groups,
+                slots=description.slots,
+                trainers=trainers,
+                lookahead=self.lookahead,
+                prefetch=self.prefetch,
+            )
+            while len(self.epochs) <= epoch:
+                batches = [
+                    id_batch(by_table(examples, description.columns))
+                    for examples in self.data.read()
+                ]
+                first_batch = sum(map(len, self.epochs))
+                self.epochs.append([*dispatched(batches, options, first_batch=first_batch)])
+            return self.epochs[epoch]
+
+    def close(self) -> None:
+        self.closed += 1

@@ -1,0 +1,335 @@
+"""A model that fit trains ends with the parameters and rows of torch's own training."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headrace.embeddings import EmbeddingError, InitialValues
+from headrace.embeddings.run.fit import embedding_tables, fit
+from headrace.embeddings.run.fitted import FittedBatches
+from headrace.embeddings.run.modules import embedding_modules
+from headrace.errors import InputError
+from headrace.executor import Executor
+from tests.conformance.groups import group
+from tests.embeddings.run.in_process import InProcessJob, ListData, clicks
+from tests.embeddings.run.models import (
+    DLRM,
+    MODELS,
+    ROWS,
+    gradients_of_used_rows,
+    loss_of,
+    steps,
+    torch_batches,
+)
+
+DATA = clicks(ROWS, [16, 16, 16, 16, 16, 16, 16, 5])
+Optimizers = Callable[[nn.Module], Sequence[torch.optim.Optimizer]]
+
+
+def sparse_and_dense(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+    names = {id(weight) for weight in tables}
+    return tables, [weight for weight in model.parameters() if id(weight) not in names]
+
+
+def sparse_adam_beside_adam(model: nn.Module) -> list[torch.optim.Optimizer]:
+    tables, dense = sparse_and_dense(model)
+    return [torch.optim.SparseAdam(tables, lr=0.05), torch.optim.Adam(dense, lr=0.01)]
+
+
+def two_groups(model: nn.Module) -> list[torch.optim.Optimizer]:
+    tables, dense = sparse_and_dense(model)
+    groups = [{"params": tables[:1], "lr": 0.5}, {"params": [*tables[1:], *dense]}]
+    return [torch.optim.SGD(groups, lr=0.1)]
+
+
+OPTIMIZERS: dict[str, Optimizers] = {
+    "sgd": lambda model: [torch.optim.SGD(model.parameters(), lr=0.3)],
+    "adagrad": lambda model: [torch.optim.Adagrad(model.parameters(), lr=0.1, lr_decay=0.01)],
+    "sparse adam": sparse_adam_beside_adam,
+    "two groups": two_groups,
+}
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    with group(1) as (executor,):
+        yield executor
+
+
+def tables_of(job: InProcessJob, model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's parameters, and its tables as they are at the servers."""
+    assert job.description is not None
+    assert job.servers is not None
+    parameters = {name: weight.detach() for name, weight in model.named_parameters()}
+    for number, table in enumerate(job.description.tables):
+        ids, rows = job.servers.connection(0).export(number, -1, 1 << 30)
+        assert ids.tolist() == [*range(table.rows)]
+        parameters[f"{table.name}.weight"] = torch.from_numpy(rows[:, : table.dim])
+    return parameters
+
+
+def reference(
+    model: nn.Module, optimizers: Optimizers, epochs: int, decay: float, data: ListData
+) -> tuple[dict[str, Tensor], list[float]]:
+    torch_optimizers = optimizers(model)
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, decay) for each in torch_optimizers]
+    losses: list[float] = []
+    with gradients_of_used_rows(model) as convert:
+        for _ in range(epochs):
+            batches = torch_batches(data.batches)
+            losses += steps(
+                model, batches, torch_optimizers, convert, lambda: [s.step() for s in schedules]
+            )
+    return {name: weight.detach() for name, weight in model.named_parameters()}, losses
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch's own, in its Adagrad
+@pytest.mark.parametrize(
+    ("name", "optimizers"),
+    [
+        *(("dlrm", optimizers) for optimizers in OPTIMIZERS),
+        *((name, "sparse adam") for name in MODELS if name != "dlrm"),
+    ],
+)
+def test_one_trainer_trains_as_torch_does_bit_for_bit(
+    executor: Executor, name: str, optimizers: str
+) -> None:
+    torch.manual_seed(1)
+    model = MODELS[name]()
+    expected, losses = reference(copy.deepcopy(model), OPTIMIZERS[optimizers], 2, 0.9, DATA)
+    torch_optimizers = OPTIMIZERS[optimizers](model)
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in torch_optimizers]
+    job = InProcessJob(DATA)
+    model, batches = fit(model, DATA, optimizer=torch_optimizers, connect=job.connect(executor))
+    fitted: list[float] = []
+    for _ in range(2):
+        fitted += steps(
+            model, batches, torch_optimizers, after_step=lambda: [s.step() for s in schedules]
+        )
+    batches.close()
+    assert fitted == losses
+    parameters = tables_of(job, model)
+    assert parameters.keys() == expected.keys()
+    for parameter, values in expected.items():
+        assert torch.equal(parameters[parameter], values), parameter
+
+
+def fitted_model(
+    executor: Executor, model: nn.Module | None = None, data: ListData = DATA, **options: Any
+) -> tuple[nn.Module, FittedBatches, torch.optim.Optimizer, InProcessJob]:
+    model = DLRM() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    job = InProcessJob(data)
+    fitted, batches = fit(
+        model, data, optimizer=optimizer, connect=job.connect(executor), **options
+    )
+    return fitted, batches, optimizer, job
+
+
+def test_evaluation_between_epochs_reads_the_rows_that_were_trained(executor: Executor) -> None:
+    torch.manual_seed(1)
+    model = DLRM()
+    whole = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.3)
+    tests = clicks(ROWS, [6, 1], seed=9)
+    data = clicks((3, 3, 3), [8, 8, 3])  # many rows are in the tests alone
+    fitted, batches, own, job = fitted_model(executor, model, data)
+    model.bottom.eval()
+    with batches:
+        for _ in range(2):
+            for batch, plain in zip(
+                batches.evaluate(tests), torch_batches(tests.batches), strict=True
+            ):
+                assert not model.training
+                with torch.no_grad():
+                    assert torch.equal(loss_of(fitted, batch), loss_of(whole, plain))
+            assert model.training
+            assert not model.bottom.training
+            steps(fitted, batches, [own])
+            steps(whole, torch_batches(data.batches), [optimizer])
+    assert job.closed == 1
+
+
+def test_rows_of_a_weight_without_values_begin_at_the_servers(executor: Executor) -> None:
+    fitted, batches, _, job = fitted_model(executor, DLRM(device="meta"))
+    with batches:
+        (batch, *_) = batches.evaluate(DATA)
+        assert len(batch[1]) == 16
+        assert job.servers is not None
+        assert job.servers.rows == {}
+        assert sum(1 for _ in fitted.parameters()) == 6
+
+
+def test_evaluation_refuses_ids_outside_of_their_table(executor: Executor) -> None:
+    _, batches, _, _ = fitted_model(executor)
+    with batches, pytest.raises(EmbeddingError, match=r"batch 0, table tables\.1: an id is \d+"):
+        list(batches.evaluate(clicks((20, 1000, 40), [16])))
+
+
+def test_an_epoch_that_is_left_has_to_be_ended(executor: Executor) -> None:
+    fitted, batches, optimizer, _ = fitted_model(executor)
+    epoch = iter(batches)
+    steps(fitted, [next(epoch)], [optimizer])
+    for action in (batches.__iter__, lambda: batches.evaluate(DATA)):
+        with pytest.raises(EmbeddingError, match="epoch 0 has not ended"):
+            action()
+    steps(fitted, epoch, [optimizer])
+    assert batches.epoch == 1
+    assert len(steps(fitted, batches, [optimizer])) == len(DATA.batches)
+    batches.close()
+    with pytest.raises(EmbeddingError, match="the batches are closed: epoch 2 needs another fit"):
+        iter(batches)
+
+
+def test_a_batch_has_one_step(executor: Executor) -> None:
+    fitted, batches, optimizer, _ = fitted_model(executor)
+    with pytest.raises(EmbeddingError, match="a step without a batch"):
+        optimizer.step()
+    epoch = iter(batches)
+    steps(fitted, [next(epoch)], [optimizer])
+    with pytest.raises(EmbeddingError, match="a step without a batch"):
+        optimizer.step()
+    next(epoch)
+    with pytest.raises(EmbeddingError, match="batch 1 had no step: call it after backward"):
+        next(epoch)
+    batches.close()
+
+
+def test_rows_are_looked_up_in_batches_by_their_own_columns(executor: Executor) -> None:
+    model = DLRM()
+    _, batches, _, _ = fitted_model(executor, model)
+    with pytest.raises(EmbeddingError, match=r"tables\.0 is used outside of a batch"):
+        model(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.int64))
+    _, ids, _ = next(iter(batches))
+    with pytest.raises(EmbeddingError, match=r"tables\.1 gets ids of other columns"):
+        model.tables[1](ids[:, 2:])
+    batches.close()
+
+
+def test_the_rows_of_a_batch_are_no_part_of_states(executor: Executor) -> None:
+    fitted, batches, _, _ = fitted_model(executor)
+    names = [name for name in fitted.state_dict() if name.startswith("tables")]
+    next(iter(batches))
+    assert sum(1 for name, _ in fitted.named_parameters() if name.startswith("tables")) == 3
+    assert names == [name for name in fitted.state_dict() if name.startswith("tables")] == []
+    fitted.load_state_dict(fitted.state_dict())
+    batches.close()
+
+
+def test_norms_are_clipped_with_the_rows_gradients(executor: Executor) -> None:
+    torch.manual_seed(1)
+    model = DLRM()
+    whole = copy.deepcopy(model)
+    reference_optimizer = torch.optim.SGD(whole.parameters(), lr=0.3)
+    steps(
+        whole,
+        torch_batches(DATA.batches),
+        [reference_optimizer],
+        lambda: nn.utils.clip_grad_norm_(whole.parameters(), 0.05),
+    )
+    fitted, batches, optimizer, job = fitted_model(executor, model)
+    with batches:
+        clip = lambda: nn.utils.clip_grad_norm_(fitted.parameters(), 0.05)  # noqa: E731
+        steps(fitted, batches, [optimizer], clip)
+    trained = tables_of(job, fitted)
+    for name, weight in whole.named_parameters():
+        torch.testing.assert_close(trained[name], weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_autocast_has_the_losses_of_torch(executor: Executor) -> None:
+    def cast(
+        model: nn.Module, batches: Iterable[Sequence[Tensor]], optimizer: torch.optim.Optimizer
+    ) -> list[float]:
+        losses: list[float] = []
+        for batch in batches:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = loss_of(model, tuple(batch))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    torch.manual_seed(1)
+    model = DLRM()
+    whole = copy.deepcopy(model)
+    fitted, batches, own, _ = fitted_model(executor, model)
+    reference_optimizer = torch.optim.SGD(whole.parameters(), lr=0.3)
+    with batches:
+        losses = cast(whole, torch_batches(DATA.batches), reference_optimizer)
+        assert cast(fitted, batches, own) == losses
+
+
+class Computed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(100, 4)
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        return self.table(ids + 1).sum((1, 2))
+
+
+def no_weights(model: nn.Module) -> list[torch.optim.Optimizer]:
+    return [torch.optim.SGD(sparse_and_dense(model)[1], lr=0.1)]
+
+
+def one_for_each_table(model: nn.Module) -> list[torch.optim.Optimizer]:
+    return [torch.optim.SGD([weight], lr=0.1) for weight in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizers", "options", "message"),
+    [
+        (DLRM, lambda m: torch.optim.Adam(m.parameters()), {}, "embedding rows is Adam, needs"),
+        (
+            DLRM,
+            lambda m: torch.optim.SGD(m.parameters(), lr=0.1, weight_decay=0.5),
+            {},
+            r"SGD has weight_decay 0\.5 for embedding rows",
+        ),
+        (DLRM, no_weights, {}, r"tables\.0 is in no optimizer that fit got"),
+        (DLRM, one_for_each_table, {}, r"tables\.0 and tables\.1 are in two optimizers"),
+        (DLRM, OPTIMIZERS["sgd"], {"cache": 40}, "a cache of 40 B has no room .* at least 48 B"),
+        (DLRM, OPTIMIZERS["sgd"], {"cache": "many"}, "cache is 'many', needs a number"),
+        (DLRM, OPTIMIZERS["sgd"], {"ids": {"one": [0]}}, r"ids are of one, needs the modules ta"),
+        (Computed, OPTIMIZERS["sgd"], {"ids": {"table": [3]}}, r"columns \(3,\), needs some of 0 "),
+        (Computed, OPTIMIZERS["sgd"], {}, "table gets ids that forward computes"),
+        (
+            DLRM,
+            OPTIMIZERS["sgd"],
+            {"initial": {"top": InitialValues()}},
+            "initial values are of top, which is no embedding module",
+        ),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(
+    executor: Executor,
+    model: Callable[[], nn.Module],
+    optimizers: Callable[[nn.Module], Any],
+    options: dict[str, Any],
+    message: str,
+) -> None:
+    made = model()
+    before = {name: weight.clone() for name, weight in made.named_parameters()}
+    with pytest.raises((EmbeddingError, InputError), match=message):
+        fit(
+            made,
+            DATA,
+            optimizer=optimizers(made),
+            connect=InProcessJob(DATA).connect(executor),
+            **options,
+        )
+    after = dict(made.named_parameters())  # the model is as it was
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_large_table_s_ids_are_numbered_as_they_come() -> None:
+    model = nn.Sequential(nn.Embedding(1 << 34, 4, device="meta"))
+    (table,) = embedding_tables(embedding_modules(model), None)
+    assert (table.rows, table.initial_scale) == (0, 2.0**-17)
