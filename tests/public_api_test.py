@@ -204,6 +204,7 @@ PUBLIC = {
         "ExampleError",
         "Examples",
         "InitialValues",
+        "JobError",
         "ParquetData",
         "ParquetFormat",
         "Rejects",

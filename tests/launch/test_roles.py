@@ -14,7 +14,7 @@ import pytest
 
 from headrace.errors import CommunicationError
 from headrace.launch import roles
-from headrace.launch.roles import Message, Role, Roles, start_local
+from headrace.launch.roles import LINES, Message, Role, Roles, start_local
 from headrace.testbed import Testbed, TestbedSpec
 from tests.waiting import HANG_S, wait_until
 
@@ -70,6 +70,20 @@ def test_roles_are_told_apart_and_have_their_environment() -> None:
         found = [started.receive(HANG_S) for _ in range(4)]
     assert sorted(key for key, _ in found) == [1, 1, 2, 2]
     assert {key: body["found"] for key, body in found if body} == {1: "number 1", 2: "number 2"}
+
+
+def test_a_role_is_added_with_streams_of_its_own() -> None:
+    with Roles({"a": role()}) as started:
+        answer(started, "a")
+        script = "import sys; print('of output', flush=True); print('of errors', file=sys.stderr)"
+        argv = [sys.executable, "-c", script]
+        started.add("b", Role(name="role b", argv=argv, streams=LINES))
+        lines = [started.receive_line(HANG_S) for _ in range(3)]
+        assert lines == [("b", "of output"), ("b", "of errors"), ("b", None)]
+        assert started.exit_code("b") == 0
+        started.keep_line("b", "of output")
+        assert started.last_lines("b") == ["of output"]
+        assert answer(started, "a", {"do": "echo", "n": 1}) == {"n": 1}
 
 
 def test_a_restarted_role_is_another_process_whose_messages_are_its_own() -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from headrace.embeddings.errors import EmbeddingError, ExampleError
+from headrace.embeddings.errors import EmbeddingError, ExampleError, JobError
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = [
     "ExampleError",
     "Examples",
     "InitialValues",
+    "JobError",
     "ParquetData",
     "ParquetFormat",
     "Rejects",

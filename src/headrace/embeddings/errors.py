@@ -3,12 +3,14 @@
 ::
 
     HeadraceError
-    └── InputError (ValueError)
-        └── EmbeddingError      a job's embeddings cannot be served as asked
-            └── ExampleError    a file of examples cannot be read
+    ├── InputError (ValueError)
+    │   └── EmbeddingError      a job's embeddings cannot be served as asked
+    │       └── ExampleError    a file of examples cannot be read
+    └── CommunicationError (RuntimeError)
+        └── JobError            a process of a job failed
 """
 
-from headrace.errors import InputError
+from headrace.errors import CommunicationError, InputError
 from headrace.facades import offered_by
 
 
@@ -20,3 +22,17 @@ class EmbeddingError(InputError):
 @offered_by("headrace.embeddings")
 class ExampleError(EmbeddingError):
     """A file of examples cannot be read; the message names the file, the line and the column."""
+
+
+@offered_by("headrace.embeddings")
+class JobError(CommunicationError):
+    """A process of a job failed; the message names it, and has its last lines.
+
+    Attributes
+    ----------
+    exit_code : of the process, if it is a trainer; 128 + n where signal n ended it.
+    """
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code

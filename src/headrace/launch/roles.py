@@ -63,12 +63,14 @@ class Role:
     name : for error messages, such as "rank 3".
     start : its place.
     env : changes to the environment there (None removes a variable).
+    streams : of this process, in place of those of all roles.
     """
 
     name: str
     argv: Sequence[str]
     start: Start = start_local
     env: Mapping[str, str | None] = field(default_factory=dict)
+    streams: Streams | None = None
 
 
 @offered_by("headrace.launch")
@@ -80,7 +82,7 @@ class Roles(Generic[K]):
 
     Parameters
     ----------
-    streams : of every process; messages need `MESSAGES`.
+    streams : of every process whose role has none; messages need `MESSAGES`.
     grace_s : time between SIGTERM and SIGKILL.
     """
 
@@ -106,6 +108,12 @@ class Roles(Generic[K]):
 
     def __exit__(self, *_: object) -> None:
         self.end()
+
+    def add(self, key: K, role: Role) -> None:
+        """Start the process of another role."""
+        self._roles[key] = role
+        self._incarnations[key] = 0
+        self._start(key)
 
     def restart(self, key: K) -> None:
         """End the process of a role, and start another in its place."""
@@ -211,6 +219,14 @@ class Roles(Generic[K]):
                 return key, message
         return None
 
+    def keep_line(self, key: K, line: str) -> None:
+        """Keep a line that `receive_line` returned as one of a role's `last_lines`."""
+        self._processes[key].last.append(line)
+
+    def last_lines(self, key: K) -> Sequence[str]:
+        """Return the last lines of the errors of a role's process, and of those that were kept."""
+        return [*self._processes[key].last]
+
     def exit_code(self, key: K) -> int | None:
         """Return the exit code of a role whose end was received (-n: by signal n), else None."""
         return self._ended.get(key)
@@ -245,7 +261,7 @@ class Roles(Generic[K]):
     def _start(self, key: K) -> None:
         role, incarnation = self._roles[key], self._incarnations[key]
         process = RoleProcess(
-            partial(role.start, role.argv, env=role.env, **self._streams),
+            partial(role.start, role.argv, env=role.env, **(role.streams or self._streams)),
             lambda line: self._received.put((key, incarnation, line)),
             self._grace_s,
         )

@@ -6,7 +6,7 @@ In: one message with its settings, the secret among them. Out: its address; or a
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, Self
 
 from headrace.errors import CommunicationError
@@ -44,7 +44,7 @@ class RoleSettings:
     count: int
     host: str
     deadline_s: float
-    secret: str
+    secret: str = field(repr=False)
     options: Mapping[str, Any]
 
     @property

@@ -1,0 +1,214 @@
+"""Processes of a job besides its trainers: servers of rows, readers and the cacher."""
+
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.plan.plan import EmbeddingPlan
+from headrace.embeddings.profile import Synchronisation
+from headrace.embeddings.run.process import RoleSettings
+from headrace.errors import CommunicationError
+from headrace.launch.roles import MESSAGES, Role, Roles, Start, start_local
+
+ProcessKey = tuple[str, int]
+"""Kind of a process ("server", "reader", "cacher", "trainer"), and its number."""
+
+_PROCESS = (sys.executable, "-m", "headrace.embeddings.run.process")
+_STARTING = "starting the job"
+_START_S = 300.0
+"""For all processes; a script that reads loads torch first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host for a process.
+
+    Attributes
+    ----------
+    start : starts it there; see `headrace.launch.Start`.
+    address : of the host, which the process listens at.
+    """
+
+    start: Start = start_local
+    address: str = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHosts:
+    """A host for every process of a job; on this machine by default.
+
+    Attributes
+    ----------
+    rendezvous : port at the first trainer's host, for torch's rendezvous; None: one that is free on
+        this machine.
+    """
+
+    trainers: tuple[Host, ...] = (Host(),)
+    servers: tuple[Host, ...] = (Host(),)
+    readers: tuple[Host, ...] = (Host(),)
+    cacher: Host = Host()
+    rendezvous: int | None = None
+
+    def __post_init__(self) -> None:
+        for kind in ("trainers", "servers", "readers"):
+            if not getattr(self, kind):
+                raise EmbeddingError(f"a job has no {kind}, needs 1 or more")
+
+    @classmethod
+    def on_this_machine(cls, *, trainers: int = 1, servers: int = 1, readers: int = 1) -> Self:
+        """Return hosts for numbers of processes."""
+        host = Host()
+        return cls(
+            trainers=(host,) * trainers, servers=(host,) * servers, readers=(host,) * readers
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """Options of a job's cacher.
+
+    Attributes
+    ----------
+    lookahead : batches that a decision looks at; None: as many as the caches have room for.
+    prefetch : batches between a row's fetch and its use.
+    cache_bytes : of each trainer's caches; None: as the script says.
+    deadline_s : of the processes' calls.
+    """
+
+    lookahead: int | None = None
+    prefetch: int = 1
+    synchronisation: Synchronisation = Synchronisation.TARGETED
+    cache_bytes: int | None = None
+    deadline_s: float = 1800.0
+
+    @classmethod
+    def of_plan(cls, plan: EmbeddingPlan, *, deadline_s: float) -> Self:
+        """Return the options of a plan."""
+        return cls(
+            lookahead=plan.lookahead,
+            prefetch=plan.prefetch,
+            synchronisation=plan.synchronisation,
+            cache_bytes=plan.cache_bytes,
+            deadline_s=deadline_s,
+        )
+
+
+class JobProcesses:
+    """Servers, readers and the cacher; a context manager that starts and ends them.
+
+    Parameters
+    ----------
+    read_with : command of readers in place of headrace's own: a script whose `fit` serves batches.
+    environment : changes to the environment of such readers.
+
+    Attributes
+    ----------
+    roles : the processes, to which trainers can be added.
+    secret : of the job.
+    address : of the cacher.
+
+    Raises
+    ------
+    CommunicationError : on entry, naming a process that did not start, and its last lines.
+    """
+
+    def __init__(
+        self,
+        options: JobOptions,
+        hosts: JobHosts,
+        *,
+        read_with: Sequence[str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
+    ) -> None:
+        self.secret = secrets.token_hex(32)
+        self.address = ""
+        self._options = options
+        self._hosts: Mapping[str, tuple[Host, ...]] = {
+            "server": hosts.servers,
+            "reader": hosts.readers,
+            "cacher": (hosts.cacher,),
+        }
+        self._trainers = len(hosts.trainers)
+        argv = {"reader": read_with} if read_with is not None else {}
+        env = {**(environment or {}), "HEADRACE_EMBEDDINGS_ROLE": "reader"}
+        self.roles: Roles[ProcessKey] = Roles(
+            {
+                (kind, number): Role(
+                    name=name_of((kind, number)),
+                    argv=argv.get(kind, _PROCESS),
+                    start=host.start,
+                    env=env if kind in argv else {},
+                    streams=MESSAGES,
+                )
+                for kind, of_kind in self._hosts.items()
+                for number, host in enumerate(of_kind)
+            }
+        )
+
+    def __enter__(self) -> Self:
+        self.roles.__enter__()
+        try:
+            self._configure("server", {})
+            self._configure("reader", {})
+            servers, readers = self._addresses("server", "reader")
+            options = {
+                "servers": servers,
+                "readers": readers,
+                "trainers": self._trainers,
+                "lookahead": self._options.lookahead,
+                "prefetch": self._options.prefetch,
+                "synchronisation": self._options.synchronisation.value,
+            }
+            self._configure("cacher", options)
+            ((self.address,),) = self._addresses("cacher")
+        except BaseException:
+            self.roles.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.roles.end()
+
+    def _configure(self, kind: str, options: Mapping[str, Any]) -> None:
+        for number, host in enumerate(self._hosts[kind]):
+            settings = RoleSettings(
+                kind=kind,
+                number=number,
+                count=len(self._hosts[kind]),
+                host=host.address,
+                deadline_s=self._options.deadline_s,
+                secret=self.secret,
+                options=options,
+            )
+            self.roles.send((kind, number), settings.to_message())
+
+    def _addresses(self, *kinds: str) -> list[list[str]]:
+        """Wait for the addresses of processes, by kind and number."""
+        awaited = [(kind, number) for kind in kinds for number in range(len(self._hosts[kind]))]
+        addresses: dict[ProcessKey, str] = {}
+        until = time.monotonic() + _START_S
+        while len(addresses) < len(awaited):
+            key, message = self.roles.next(_STARTING, max(0.0, until - time.monotonic()))
+            if message is None and self.roles.exit_code(key) == 0:
+                raise CommunicationError(
+                    f"{_STARTING} failed: {name_of(key)} ended before it served: a script that "
+                    "reads has to call headrace.embeddings.fit"
+                )
+            if message is None or "error" in message:
+                errors = {} if message is None else {key: message["error"]}
+                raise self.roles.failure(_STARTING, errors)
+            if "address" in message:
+                addresses[key] = message["address"]
+        return [
+            [addresses[kind, number] for number in range(len(self._hosts[kind]))] for kind in kinds
+        ]
+
+
+def name_of(key: ProcessKey) -> str:
+    """Return the name of a process, for errors: "server 0"."""
+    kind, number = key
+    return kind if kind == "cacher" else f"{kind} {number}"

@@ -1,0 +1,184 @@
+"""A job of trainers that run a script, and of the processes that serve them."""
+
+import json
+import queue
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from headrace.embeddings.errors import JobError
+from headrace.embeddings.run.job_processes import (
+    JobHosts,
+    JobOptions,
+    JobProcesses,
+    ProcessKey,
+    name_of,
+)
+from headrace.launch.roles import LINES, Role
+from headrace.settings import child_environment
+
+OnLine = Callable[[str, str], None]
+"""Called with the name of a process, as "trainer 1", and a line that it wrote."""
+
+_WAIT_S = 3600.0
+_AFTERMATH_S = 2.0
+"""After the first failure, for the ends of other processes: one of them may be its cause."""
+_LATE_S = 0.3
+"""For the end of a process that serves, when all trainers have ended by it."""
+
+
+def run_embedding_job(
+    script: Sequence[str],
+    options: JobOptions,
+    hosts: JobHosts,
+    *,
+    on_line: OnLine,
+    script_reads: bool = False,
+    environment: Mapping[str, str | None] | None = None,
+) -> None:
+    """Run a job until all trainers have ended; the first process that fails ends all.
+
+    Trainers have the environment that torchrun sets, and what `headrace.embeddings.fit` needs.
+
+    Parameters
+    ----------
+    script : command of every trainer.
+    on_line : receives the output of trainers.
+    script_reads : whether readers run the script, too: its `fit` serves the batches of its data.
+    environment : changes to the environment of trainers and of readers that run the script.
+
+    Raises
+    ------
+    JobError : a process failed; names it, with its last lines.
+    CommunicationError : a process did not start.
+    """
+    read_with = script if script_reads else None
+    with JobProcesses(options, hosts, read_with=read_with, environment=environment) as processes:
+        rendezvous = hosts.rendezvous or free_port(hosts.trainers[0].address)
+        for rank, host in enumerate(hosts.trainers):
+            role = Role(
+                name=name_of(("trainer", rank)),
+                argv=script,
+                start=host.start,
+                env={
+                    **trainer_environment(processes, options, hosts, rank, rendezvous),
+                    **(environment or {}),
+                },
+                streams=LINES,
+            )
+            processes.roles.add(("trainer", rank), role)
+        _Watch(processes, len(hosts.trainers), on_line).until_end()
+
+
+def trainer_environment(
+    processes: JobProcesses, options: JobOptions, hosts: JobHosts, rank: int, rendezvous: int
+) -> dict[str, str]:
+    """Return the environment of a trainer: torchrun's variables and headrace's.
+
+    Trainers of one host share its processors: like torchrun, one thread each by default.
+    """
+    addresses = [host.address for host in hosts.trainers]
+    address = addresses[rank]
+    local = addresses.count(address)
+    variables = {
+        "PYTHONUNBUFFERED": "1",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(addresses)),
+        "LOCAL_RANK": str(addresses[:rank].count(address)),
+        "LOCAL_WORLD_SIZE": str(local),
+        "GROUP_RANK": str(list(dict.fromkeys(addresses)).index(address)),
+        "MASTER_ADDR": addresses[0],
+        "MASTER_PORT": str(rendezvous),
+        "HEADRACE_EMBEDDINGS_ROLE": "trainer",
+        "HEADRACE_EMBEDDINGS_CACHER": processes.address,
+        "HEADRACE_EMBEDDINGS_SECRET": processes.secret,
+    }
+    if options.cache_bytes is not None:
+        variables["HEADRACE_EMBEDDINGS_CACHE_BYTES"] = str(options.cache_bytes)
+    if local > 1 and "OMP_NUM_THREADS" not in child_environment():
+        variables["OMP_NUM_THREADS"] = "1"
+    return variables
+
+
+def free_port(host: str) -> int:
+    """Return a port of an address of this machine that nothing listens at."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]
+
+
+class _Watch:
+    """Waits for the end of a job's trainers."""
+
+    def __init__(self, processes: JobProcesses, trainers: int, on_line: OnLine) -> None:
+        self._roles = processes.roles
+        self._running = {("trainer", rank) for rank in range(trainers)}
+        self._on_line = on_line
+        self._errors: dict[ProcessKey, str] = {}
+        self._ends: dict[ProcessKey, int] = {}
+
+    def until_end(self) -> None:
+        while self._running:
+            with suppress(queue.Empty):
+                self._take(_WAIT_S)
+            if self._failed():
+                self._take_aftermath()
+                raise self._failure()
+
+    def _take_aftermath(self) -> None:
+        until = time.monotonic() + _AFTERMATH_S
+        with suppress(queue.Empty):
+            while True:
+                left_s = max(0.0, until - time.monotonic())
+                self._take(left_s if self._running else min(left_s, _LATE_S))
+
+    def _failed(self) -> bool:
+        return bool(self._errors) or any(
+            code or key[0] != "trainer" for key, code in self._ends.items()
+        )
+
+    def _take(self, timeout_s: float) -> None:
+        """Take a line of a process, or its end."""
+        key, line = self._roles.receive_line(timeout_s)
+        if line is None:
+            self._ends[key] = self._roles.exit_code(key) or 0
+            self._running.discard(key)
+        elif key[0] == "trainer":
+            self._roles.keep_line(key, line)
+            self._on_line(name_of(key), line)
+        elif (error := _error_of(line)) is not None:
+            self._errors.setdefault(key, error)
+        else:
+            self._roles.keep_line(key, line)
+
+    def _failure(self) -> JobError:
+        """Return the error of the process whose failure is the most likely cause of the others'.
+
+        One that was ended by a signal reports no error; a trainer's error may be the loss of a
+        process that serves.
+        """
+        signalled = [key for key, code in self._ends.items() if code < 0]
+        serving = [key for key in self._ends if key[0] != "trainer"]
+        failed = [key for key, code in self._ends.items() if code]
+        key = [*signalled, *self._errors, *serving, *failed][0]
+        code = self._ends.get(key, 1)
+        if key in self._errors:
+            end = f": {self._errors[key]}"
+        else:
+            end = f" was ended by signal {-code}" if code < 0 else f" ended with exit code {code}"
+        lines = "\n".join(self._roles.last_lines(key)).strip()
+        last = f"; its last lines:\n{lines}" if lines else ""
+        exit_code = 1 if key[0] != "trainer" else 128 - code if code < 0 else code
+        return JobError(f"{name_of(key)}{end}{last}", exit_code)
+
+
+def _error_of(line: str) -> str | None:
+    """Return the text of an error that a serving process reports."""
+    with suppress(ValueError):
+        message: Any = json.loads(line)
+        if isinstance(message, dict) and "error" in message:
+            return str(message["error"])
+    return None

@@ -1,0 +1,78 @@
+"""Processes of a job that serve what the tests of its supervisor ask for.
+
+As a module it is a server, reader or cacher; `SCRIPT` is what trainers run.
+"""
+
+import os
+import sys
+
+from headrace.embeddings.run.process import RoleSettings, serve_role
+from headrace.embeddings.run.rpc import Call, Message, RpcServer
+from headrace.launch.worker import run_worker
+
+
+def serve(settings: RoleSettings) -> RpcServer:
+    if os.environ.get("REFUSES") == settings.role:
+        print("line of its output", file=sys.stderr)
+        raise ValueError("size is 3")
+    if os.environ.get("DIES") == settings.role:
+        print("line of its output", file=sys.stderr, flush=True)
+        os._exit(7)
+
+    def describe(_: Call) -> Message:
+        head = {"role": settings.role, "pid": os.getpid(), "argv": sys.argv}
+        return Message(head=head | {"options": settings.options, "count": settings.count})
+
+    return RpcServer(settings.role, {"describe": describe}, secret=settings.secret)
+
+
+SCRIPT = """
+import json, os, signal, sys, time
+from headrace.embeddings.run.rpc import RpcClient
+from headrace.embeddings.settings import EmbeddingSettings
+from tests.embeddings.run.job_peer import run_worker, serve, serve_role
+
+settings = EmbeddingSettings.from_environment()
+if settings.role == "reader":
+    print("a line of the script")
+    print(json.dumps({"a line": "of JSON"}))
+    if sys.argv[1] != "ends":
+        run_worker(lambda receive, send: serve_role(receive, send, serve))
+    sys.exit(0)
+cacher = RpcClient(settings.cacher, peer_role="cacher", role="trainer", secret=settings.secret)
+described = cacher.call("describe").head
+first = RpcClient(described["options"]["servers"][0], peer_role="server 0", role="trainer",
+                  secret=settings.secret)
+match sys.argv[1]:
+    case "describe":
+        servers = described["options"]["servers"] + described["options"]["readers"]
+        clients = [RpcClient(address, peer_role="", role="", secret=settings.secret)
+                   for address in servers]
+        peers = [described, *(client.call("describe").head for client in clients)]
+        names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+                 "MASTER_ADDR", "MASTER_PORT", "EXTRA"]
+        variables = {name: os.environ.get(name) for name in names}
+        print(json.dumps({"peers": peers, "variables": variables, "pid": os.getpid(),
+                          "cache": settings.cache_bytes}))
+    case "fail":
+        print("first line of output")
+        if settings.rank == 1:
+            print("last line of errors", file=sys.stderr)
+            sys.exit(3)
+        time.sleep(600)
+    case "kill the server":
+        if settings.rank == 1:
+            os.kill(first.call("describe").head["pid"], signal.SIGKILL)
+        while True:
+            first.call("describe")
+    case "be killed":
+        if settings.rank == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(600)
+    case "wait":
+        print("pids", os.getpid(), *[described["pid"], first.call("describe").head["pid"]])
+        time.sleep(600)
+"""
+
+if __name__ == "__main__":
+    run_worker(lambda receive, send: serve_role(receive, send, serve))

@@ -1,0 +1,142 @@
+"""Jobs of trainers with servers, readers and a cacher: settings, ends, and first failures."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.embeddings import EmbeddingError, JobError
+from headrace.embeddings.profile import Synchronisation
+from headrace.embeddings.run import job_processes
+from headrace.embeddings.run.job_processes import JobHosts, JobOptions
+from headrace.embeddings.run.supervisor import run_embedding_job
+from headrace.errors import CommunicationError
+from tests.embeddings.run.job_peer import SCRIPT
+from tests.launch.test_roles import is_running
+from tests.waiting import HANG_S
+
+OPTIONS = JobOptions(
+    lookahead=7,
+    prefetch=2,
+    synchronisation=Synchronisation.LRPP,
+    cache_bytes=4096,
+    deadline_s=HANG_S,
+)
+
+
+@pytest.fixture(autouse=True)
+def processes_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = (sys.executable, "-m", "tests.embeddings.run.job_peer")
+    monkeypatch.setattr(job_processes, "_PROCESS", module)
+
+
+class Job:
+    """Runs of the tests' script; `lines` has what the trainers of the last one wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script = folder / "script.py"
+        self.script.write_text(SCRIPT)
+        self.lines: list[tuple[str, str]] = []
+
+    def run(self, purpose: str, *, script_reads: bool = False, **environment: str | None) -> None:
+        hosts = JobHosts.on_this_machine(trainers=2, servers=2, readers=1)
+        self.lines = []
+        run_embedding_job(
+            [sys.executable, str(self.script), purpose],
+            OPTIONS,
+            hosts,
+            on_line=lambda name, line: self.lines.append((name, line)),
+            script_reads=script_reads,
+            environment={"PYTHONPATH": str(Path.cwd()), **environment},
+        )
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+@pytest.mark.parametrize("script_reads", [False, True])
+def test_trainers_are_started_with_what_serves_them(job: Job, script_reads: bool) -> None:
+    job.run("describe", script_reads=script_reads, EXTRA="one")
+    described: dict[str, dict[str, Any]] = {name: json.loads(line) for name, line in job.lines}
+    assert set(described) == {"trainer 0", "trainer 1"}
+    for rank, name in enumerate(["trainer 0", "trainer 1"]):
+        variables = described[name]["variables"]
+        assert 1024 <= int(variables.pop("MASTER_PORT")) < 1 << 16
+        assert variables == {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "EXTRA": "one",
+        }
+        assert described[name]["cache"] == 4096
+        cacher, *served = described[name]["peers"]
+        assert [peer["role"] for peer in served] == ["server 0", "server 1", "reader 0"]
+        assert [peer["count"] for peer in served] == [2, 2, 1]
+        options = {key: cacher["options"][key] for key in ("lookahead", "prefetch", "trainers")}
+        assert options == {"lookahead": 7, "prefetch": 2, "trainers": 2}
+        assert cacher["options"]["synchronisation"] == "lrpp"
+        assert len({peer["pid"] for peer in [cacher, *served]}) == 4
+        assert served[2]["argv"] == (
+            [str(job.script), "describe"] if script_reads else served[0]["argv"]
+        )
+        for peer in [described[name], cacher, *served]:
+            assert not is_running(peer["pid"])
+    assert described["trainer 0"]["peers"] == described["trainer 1"]["peers"]
+
+
+def test_the_first_failure_of_a_trainer_ends_the_job(job: Job) -> None:
+    with pytest.raises(JobError) as caught:
+        job.run("fail")
+    assert str(caught.value) == (
+        "trainer 1 ended with exit code 3; its last lines:\n"
+        "first line of output\nlast line of errors"
+    )
+    assert caught.value.exit_code == 3
+    assert ("trainer 0", "first line of output") in job.lines
+    assert ("trainer 1", "last line of errors") in job.lines
+
+
+def test_a_trainer_that_a_signal_ended(job: Job) -> None:
+    with pytest.raises(JobError, match="^trainer 1 was ended by signal 11") as caught:
+        job.run("be killed")
+    assert caught.value.exit_code == 128 + 11
+
+
+def test_a_killed_server_is_the_cause_of_the_errors_of_trainers(job: Job) -> None:
+    with pytest.raises(JobError, match="^server 0 was ended by signal 9") as caught:
+        job.run("kill the server")
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("role", ["server 1", "cacher"])
+def test_a_process_that_cannot_start_is_named(
+    job: Job, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as environment:
+        environment.setenv("REFUSES", role)
+        with pytest.raises(CommunicationError, match=f"^starting the job failed: {role}: ValueErr"):
+            job.run("describe")
+    monkeypatch.setenv("DIES", role)
+    with pytest.raises(
+        CommunicationError,
+        match=f"^starting the job failed: {role} ended with exit code 7.*\nline of its output",
+    ):
+        job.run("describe")
+    assert not job.lines
+
+
+def test_a_script_that_reads_has_to_serve(job: Job) -> None:
+    with pytest.raises(CommunicationError, match=r"reader 0 ended before it served: .*\.fit$"):
+        job.run("ends", script_reads=True)
+
+
+def test_a_job_needs_every_kind_of_process() -> None:
+    with pytest.raises(EmbeddingError, match="a job has no servers, needs 1 or more"):
+        JobHosts.on_this_machine(servers=0)
