@@ -80,7 +80,7 @@ def test_a_full_disk_is_named_and_leaves_no_part(clicks: Path, tmp_path: Path) -
     try:
         said = invoke("embeddings", "generate", "-o", output, code=1)
         arguments = ("--rejects", rejects, "--most-rejected", 1, "-o", tmp_path / "profile")
-        refused = invoke("embeddings", "measure", wrong, *arguments, code=1)
+        refused = invoke("embeddings", "measure", wrong, *arguments, "--format", "criteo", code=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert said == f"{output}: cannot be written: File too large"

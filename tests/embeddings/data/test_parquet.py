@@ -24,6 +24,7 @@ from headrace.embeddings import (
 )
 from headrace.embeddings.data.examples import Examples, merged_examples
 from headrace.embeddings.data.files import data_from_fields
+from headrace.embeddings.data.parquet import matching_columns
 from headrace.embeddings.data.parquet_columns import MISSING
 
 INTEGERS = (pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.uint64())
@@ -245,3 +246,10 @@ def test_it_is_data_of_a_job(tmp_path: Path) -> None:
     assert data_from_fields(json.loads(json.dumps(data.to_fields()))) == data
     with pytest.raises(EmbeddingError, match="need labels"):
         ParquetData.of([path], batch=2, layout=ParquetFormat(ids=("a",), label=None))
+
+
+def test_columns_that_have_a_name_with_stars(tmp_path: Path) -> None:
+    path = write(tmp_path / "f", {name: [1] for name in ("label", "C1", "C2", "C10")})
+    assert matching_columns(path, ["C10", "C*"]) == ("C10", "C1", "C2")
+    with pytest.raises(ExampleError, match=r"has no column 'X\*', has label, C1, C2, C10"):
+        matching_columns(path, ["C*", "X*"])

@@ -2,18 +2,25 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
+from headrace.embeddings.data.format_names import FormatName
+from headrace.embeddings.errors import ExampleError
 from headrace.units import parse_count, size
+
+if TYPE_CHECKING:
+    from headrace.embeddings.data.files import FileLayout
 
 
 def access_command(
-    data: Annotated[list[Path], typer.Argument(help="Files in Criteo's format, in their order.")],
+    data: Annotated[
+        list[Path], typer.Argument(help="Files of examples, in their order, or folders of them.")
+    ],
     output: Annotated[Path, output_option("File for the embedding profile.")],
     batch: Annotated[str, typer.Option(help="Examples of a batch, of all trainers.")] = "16384",
     trainers: Annotated[int, typer.Option(help="That share a batch.", min=1, max=32)] = 4,
@@ -23,7 +30,12 @@ def access_command(
     batches: Annotated[
         int | None, typer.Option(help="To read; twice the lookahead by default.", min=4)
     ] = None,
-    unlabelled: Annotated[bool, typer.Option(help="Lines have no label.")] = False,
+    file_format: Annotated[
+        FormatName | None,
+        typer.Option("--format", help="Of the files; guessed from how the first one begins."),
+    ] = None,
+    unlabelled: Annotated[bool, typer.Option(help="Criteo's lines have no label.")] = False,
+    ids: Annotated[str, typer.Option(help="Columns of ids in Parquet files, as C1,C2 or C*.")] = "",
     rejects: Annotated[
         Path | None, output_option("File for lines that are rejected.", "--rejects")
     ] = None,
@@ -33,25 +45,49 @@ def access_command(
 ) -> None:
     """Measure how often and how soon again batches access embedding rows."""
     from headrace.embeddings.cli.show import access_tables
-    from headrace.embeddings.data.criteo import CriteoFormat, read_criteo
     from headrace.embeddings.data.examples import in_batches
+    from headrace.embeddings.data.files import files_of
+    from headrace.embeddings.data.guess import guess_format
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.measure.accesses import measure_accesses
 
     examples = parse_count(batch, "--batch")
-    layout = CriteoFormat(labelled=not unlabelled)
+    paths = files_of(data)
+    name = file_format
+    if name is None:
+        name, reason = guess_format(paths[0])
+        terminal().print(f"{text_of(paths[0])} is read as {name}: {reason}.", soft_wrap=True)
+    layout = _layout(name, paths[0], ids, labelled=not unlabelled)
     with (
         progress(terminal(stderr=True), visible=True) as report,
         closing(Rejects(rejects, most_rejected)) as rejected,
     ):
         profile = measure_accesses(
-            in_batches(read_criteo(data, layout, rejected), examples),
+            in_batches(layout.read(paths, rejected), examples),
             trainers=trainers,
             lookahead=lookahead,
             most_batches=2 * lookahead if batches is None else batches,
             progress=report,
         )
-    profile.save(output, {"data": [str(path) for path in data], "rejected": rejected.rejected})
+    provenance = {"data": [str(path) for path in paths], "format": name}
+    profile.save(output, {**provenance, "rejected": rejected.rejected})
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
     for table in access_tables(profile, everything=False):
         terminal().print(table)
+
+
+def _layout(name: FormatName, path: Path, ids: str, *, labelled: bool) -> "FileLayout":
+    """Return the layout of files that are read for their ids."""
+    from headrace.embeddings.data.avazu import AvazuFormat
+    from headrace.embeddings.data.criteo import CriteoFormat
+    from headrace.embeddings.data.parquet import ParquetFormat, matching_columns
+
+    if name == "criteo":
+        return CriteoFormat(labelled=labelled)
+    if name == "avazu":
+        return AvazuFormat(labelled=False)
+    patterns = [pattern for pattern in ids.split(",") if pattern]
+    if not patterns:
+        columns = ", ".join(matching_columns(path, ["*"]))
+        raise ExampleError(f"{path}: --ids needs names of columns of ids; there are {columns}")
+    return ParquetFormat(ids=matching_columns(path, patterns), label=None)

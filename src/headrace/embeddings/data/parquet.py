@@ -1,5 +1,6 @@
 """Parquet files of examples, whose columns the user names."""
 
+import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,33 @@ class ParquetFormat:
             scale=DenseScale(fields["scale"]),
             rows=None if rows is None else tuple(rows),
         )
+
+
+def matching_columns(path: str | Path, patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return a file's columns that have some names, in which * stands for any characters.
+
+    They are in the order of the patterns, then in that of the file.
+
+    Raises
+    ------
+    ExampleError : the file cannot be read, or has no column of such a name.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        names: list[str] = parquet.read_schema(path).names
+    except (OSError, pa.ArrowException) as error:
+        raise ExampleError(f"{path}: cannot be read: {error}") from error
+    columns: list[str] = []
+    for pattern in patterns:
+        matches = fnmatch.filter(names, pattern)
+        if not matches:
+            raise ExampleError(
+                f"{path}: has no column {pattern!r}, has {', '.join(names) or 'none'}"
+            )
+        columns.extend(matches)
+    return tuple(dict.fromkeys(columns))
 
 
 def _read_file(path: Path, layout: ParquetFormat, rejects: Rejects) -> Iterator[Examples]:
