@@ -3,6 +3,7 @@
 #include "embedding/lookahead.hpp"
 #include "embedding/row_store.hpp"
 #include "embedding/shards.hpp"
+#include "embedding/store_log.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -27,6 +28,7 @@ using embedding::Lookahead;
 using embedding::RowStore;
 using embedding::RowTable;
 using embedding::ShardedRows;
+using embedding::StoreLog;
 using embedding::Synchronisation;
 
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -83,6 +85,16 @@ embedding::Distribution distribution_of(const std::string& name) {
   throw std::invalid_argument("distribution is " + name + ", needs uniform, normal or constant");
 }
 
+std::vector<embedding::LoggedTable> logged_tables(const std::vector<std::string>& folders,
+                                                  const std::vector<std::uint64_t>& groups) {
+  std::vector<embedding::LoggedTable> tables;
+  for (const auto& folder : folders) {
+    auto& table = tables.emplace_back(embedding::LoggedTable{.folder = folder});
+    if (!groups.empty()) table.groups = groups.at(tables.size() - 1);
+  }
+  return tables;
+}
+
 void bind_rows(nb::module_& module) {
   nb::class_<RowTable>(module, "RowTable", "A table of embedding rows, and their initial values.")
       .def(
@@ -137,6 +149,35 @@ void bind_rows(nb::module_& module) {
       .def("table_bytes", nb::overload_cast<std::size_t>(&RowStore::bytes, nb::const_), "table"_a,
            shared)
       .def_prop_ro("bytes", nb::overload_cast<>(&RowStore::bytes, nb::const_));
+
+  nb::class_<StoreLog>(module, "StoreLog", "Durable logs of the tables of a store of rows.")
+      .def(
+          "__init__",
+          [](StoreLog* self, RowStore& store, const std::vector<std::string>& folders,
+             const std::vector<std::uint64_t>& groups) {
+            const auto tables = logged_tables(folders, groups);
+            const nb::gil_scoped_release release;
+            new (self) StoreLog(store, tables);
+          },
+          "store"_a, "folders"_a, nb::kw_only(), "groups"_a = std::vector<std::uint64_t>(),
+          nb::keep_alive<1, 2>())
+      .def(
+          "adopt",
+          [](StoreLog& self, const std::vector<std::string>& folders,
+             const std::vector<std::uint64_t>& groups,
+             std::uint64_t commit) { self.adopt(logged_tables(folders, groups), commit); },
+          "folders"_a, nb::kw_only(), "groups"_a, "commit"_a, shared)
+      .def(
+          "put",
+          [](StoreLog& self, std::uint64_t commit, const Ids& ids, const Ids& ends,
+             const ReadValues& values) {
+            self.put(commit, row_ids(ids, ends),
+                     {static_cast<const std::byte*>(values.data()), values.nbytes()});
+          },
+          "commit"_a, "ids"_a.noconvert(), "ends"_a.noconvert(), "values"_a.noconvert(), shared)
+      .def("commit", &StoreLog::commit, "commit"_a, shared)
+      .def("checkpoint_if_due", &StoreLog::checkpoint_if_due, shared)
+      .def("close", &StoreLog::close, shared);
 
   nb::class_<ShardedRows>(module, "ShardedRows",
                           "Rows of a group of tables by server; columns are read-only arrays.")
