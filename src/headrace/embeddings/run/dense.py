@@ -31,7 +31,7 @@ class DenseGradients:
             buffer.zero_()
         elif self.weight != 1:
             buffer.mul_(self.weight)
-        self._remember(bucket)
+        self._note(bucket)
         work = dist.all_reduce(buffer, async_op=True)
         assert work is not None
         future: torch.futures.Future[list[Tensor]] = work.get_future()
@@ -52,16 +52,19 @@ class DenseGradients:
         gradient = parameter.grad.nan_to_num()
         if not torch.equal(gradient, averaged.reshape(gradient.shape).nan_to_num()):
             raise EmbeddingError(
-                "gradients were changed between backward() and step(), such as by "
-                "clip_grad_norm_, which several trainers do not serve: it has not the gradients of "
-                "embedding rows. Clip with one trainer, or not at all"
+                "gradients were changed between backward() and step(): several trainers serve no "
+                "clip_grad_norm_, which has not the gradients of embedding rows (clip with one "
+                "trainer), and a GradScaler only where fit gets it as scaler="
             )
 
-    def expect_changes(self) -> None:
-        """Let `check_unchanged` pass in this step."""
-        self._smallest = None
+    def remember(self) -> None:
+        """Let `check_unchanged` expect the gradients of now."""
+        if self._smallest is not None:
+            parameter, _ = self._smallest
+            assert parameter.grad is not None
+            self._smallest = parameter, parameter.grad.clone()
 
-    def _remember(self, bucket: dist.GradBucket) -> None:
+    def _note(self, bucket: dist.GradBucket) -> None:
         """Remember the smallest parameter, and where its averaged gradient will be."""
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             if self._smallest is None or parameter.numel() < self._smallest[1].numel():

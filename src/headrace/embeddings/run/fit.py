@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.embeddings.data.files import ExampleData
@@ -47,6 +48,7 @@ def fit(
     ids: Mapping[str, Sequence[int]] | None = None,
     initial: InitialValues | Mapping[str, InitialValues] | None = None,
     forward: Forward | None = None,
+    scaler: GradScaler | None = None,
     seed: int = 0,
 ) -> tuple[nn.Module, FittedBatches]:
     """Put a model's embedding rows into servers and caches; return it, and the batches to train on.
@@ -67,6 +69,7 @@ def fit(
     initial : values of rows whose weight is on "meta", of all modules or by name; uniform within
         1/sqrt(rows) if absent.
     forward : runs the model on a batch (dense, ids, labels); `model(dense, ids)` if absent.
+    scaler : that scales the loss, if there is one: steps that it skips are skipped for rows, too.
     seed : of initial values.
 
     Raises
@@ -101,7 +104,7 @@ def fit(
     device = _device(model)
     leaves = Leaves(modules, columns, data.columns, registered=trainers == 1)
     fitted = _averaged(model, dense) if trainers > 1 else model
-    batches = FittedBatches(fitted, connections, description, ruled, leaves, dense, device)
+    batches = FittedBatches(fitted, connections, description, ruled, leaves, dense, device, scaler)
     return fitted, batches
 
 

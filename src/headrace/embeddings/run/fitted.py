@@ -3,25 +3,27 @@
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Self
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.amp import GradScaler
 
 from headrace.embeddings.data.files import ExampleData
 from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.agree import TAG, any_trainer
 from headrace.embeddings.run.cache import HostCopies
 from headrace.embeddings.run.connections import Connections
 from headrace.embeddings.run.dense import DenseGradients
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.evaluation import evaluation_rows
 from headrace.embeddings.run.leaves import Leaves, ModuleRows
-from headrace.embeddings.run.optimizer_groups import RuledRows
+from headrace.embeddings.run.loss_scale import follow_scaler
+from headrace.embeddings.run.optimizer_groups import BatchParameters, RuledRows
 from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows, TrainerStatistics
 from headrace.evaluation import evaluating
-from headrace.executor import all_to_all
 
 Batch = tuple[Tensor, ...]
 """A batch in the data's own form: dense features, ids and, of labelled examples, labels.
@@ -29,8 +31,7 @@ Batch = tuple[Tensor, ...]
 The model looks up rows by the ids; they are numbers that stand for those of the data.
 """
 
-_BARRIER_TAG = 0
-_ROWS_TAG = 1
+_ROWS_TAG = TAG + 1
 
 
 class FittedBatches:
@@ -60,6 +61,7 @@ class FittedBatches:
         leaves: Leaves,
         dense: DenseGradients,
         device: torch.device,
+        scaler: GradScaler | None = None,
     ) -> None:
         self._model = model
         self._connections = connections
@@ -69,6 +71,7 @@ class FittedBatches:
         self._dense = dense
         self._device = device
         self._copies = HostCopies(device, own_stream=False)
+        self._added = BatchParameters(ruled.optimizer)
         self._rows: TrainerRows | None = None
         self._epoch = 0
         self._busy: str | None = None
@@ -80,6 +83,15 @@ class FittedBatches:
         own = weakref.proxy(self)
         ruled.optimizer.register_step_pre_hook(lambda *_: own._before_step())
         ruled.optimizer.register_step_post_hook(lambda *_: own._step())
+        if scaler is not None:
+            follow_scaler(
+                scaler,
+                ruled.optimizer,
+                pending=lambda: own._pending() is not None,
+                any_trainer=partial(any_trainer, connections.executor),
+                unscaled=dense.remember,
+                skip=lambda: own._skip(),
+            )
 
     @property
     def statistics(self) -> TrainerStatistics | None:
@@ -148,7 +160,7 @@ class FittedBatches:
         for batch in rows:
             yield self._trained(batch)
         self._leaves.clear()
-        self._barrier()  # every trainer's rows are at the servers
+        any_trainer(self._connections.executor)  # every trainer's rows are at the servers
         self._epoch += 1
         self._busy = None
 
@@ -177,7 +189,7 @@ class FittedBatches:
 
     def _started(self) -> TrainerRows:
         """Return the rows of the epoch that begins, when all trainers have ended evaluation."""
-        self._barrier()
+        any_trainer(self._connections.executor)
         connections = self._connections
         stream = connections.epoch(self._epoch)
         if self._rows is not None:
@@ -203,6 +215,7 @@ class FittedBatches:
         ids = self._leaves.set(
             [ModuleRows(rows=table.leaf, ids=table.ids) for table in rows.tables], batch.examples
         )
+        self._added.add([table.leaf for table in rows.tables])
         labels = [batch.fields[name] for name in ("labels",) if name in batch.fields]
         return self._form(batch.fields["dense"], ids, *labels)
 
@@ -213,22 +226,29 @@ class FittedBatches:
             *(self._copies.from_host(column) for column in labels),
         )
 
+    def _pending(self) -> RowsOfBatch | None:
+        """Return the batch that had no step yet."""
+        return None if self._rows is None else self._rows.pending
+
     def _before_step(self) -> None:
-        if self._rows is None or self._rows.pending is None:
+        if self._pending() is None:
             raise EmbeddingError(
                 "the optimizer has a step without a batch: call it once for each batch that the "
                 "iterator returns"
             )
+        if getattr(self._ruled.optimizer, "grad_scale", None) is not None:
+            raise EmbeddingError(
+                "a fused optimizer divides gradients by a GradScaler's scale itself, which leaves "
+                "out embedding rows: make it with fused=False"
+            )
         self._dense.check_unchanged()
+        self._added.remove()
 
     def _step(self) -> None:
         assert self._rows is not None
         self._rows.step()
 
-    def _barrier(self) -> None:
-        """Wait until all trainers are here."""
-        executor = self._connections.executor
-        if executor.ranks == 1:
-            return
-        sent, received = np.zeros((2, executor.ranks, 1), np.uint8)
-        all_to_all(executor, list(sent), list(received), _BARRIER_TAG).wait()
+    def _skip(self) -> None:
+        assert self._rows is not None
+        self._added.remove()
+        self._rows.skip()

@@ -91,6 +91,32 @@ def remove_parameters(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor
         optimizer.state.pop(weight, None)
 
 
+class BatchParameters:
+    """Rows of a batch among an optimizer's parameters from the batch to its step.
+
+    A GradScaler divides the gradients of all parameters of an optimizer, and looks for infinite
+    ones; the optimizer's own step has to leave rows alone.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._added: set[int] = set()
+
+    def add(self, rows: Sequence[Tensor]) -> None:
+        """Add the rows of a batch."""
+        self._added = {id(leaf) for leaf in rows}
+        group = self._optimizer.param_groups[0]
+        group["params"] = [*group["params"], *rows]
+
+    def remove(self) -> None:
+        """Remove them."""
+        group = self._optimizer.param_groups[0]
+        group["params"] = [
+            parameter for parameter in group["params"] if id(parameter) not in self._added
+        ]
+        self._added = set()
+
+
 def _ruling(
     embedding: EmbeddingModule, optimizers: Sequence[torch.optim.Optimizer]
 ) -> tuple[torch.optim.Optimizer, int]:

@@ -284,7 +284,8 @@ class TrainerRows:
         """
         if self._current is not None:
             raise EmbeddingError(
-                f"batch {self._current[1].batch.batch} had no step: call it after backward()"
+                f"batch {self._current[1].batch.batch} had no step: call it after backward(), and "
+                "where a GradScaler skips steps, pass it as scaler="
             )
         began = time.perf_counter()
         prefetched = self._take()
