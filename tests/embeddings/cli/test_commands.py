@@ -86,3 +86,30 @@ def test_a_full_disk_is_named_and_leaves_no_part(clicks: Path, tmp_path: Path) -
     assert said == f"{output}: cannot be written: File too large"
     assert refused == f"{rejects}: cannot be written: File too large"
     assert {path.name for path in tmp_path.iterdir()} == {"rejects", "wrong.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("name", "tables", "said"),
+    [
+        ("criteo", 26, "read as criteo: its first line has tabs"),
+        ("avazu", 21, "read as avazu: its first line is a header"),
+        ("parquet", 26, "read as parquet: it begins with PAR1"),
+    ],
+)
+def test_files_of_every_format_are_made_and_measured(
+    tmp_path: Path, name: str, tables: int, said: str
+) -> None:
+    clicks, profile = tmp_path / "clicks", tmp_path / "profile"
+    skews = ("--skew", "top:0.9", "--later-skew", "uniform")
+    generate = ("--examples", 400, "--most-rows", 5000, "--format", name)
+    invoke("embeddings", "generate", "-o", clicks, *generate, *skews)
+    measure = ("embeddings", "measure", clicks, "-o", profile, "--batch", 50, "--lookahead", 3)
+    if name == "parquet":
+        assert "--ids needs names" in invoke(*measure, code=1)
+        measure = (*measure, "--ids", "C*")
+    assert said in invoke(*measure)
+    loaded = EmbeddingProfile.load(profile)
+    assert len(loaded.tables) == tables
+    assert loaded.provenance["format"] == name
+    wrong = "avazu" if name == "criteo" else "criteo"
+    assert f"{clicks}: line 1" in invoke(*measure, "--format", wrong, code=1)

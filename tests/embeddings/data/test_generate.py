@@ -6,7 +6,8 @@ from scipy.stats import chisquare
 
 from headrace.embeddings import CriteoFormat, EmbeddingError, Rejects
 from headrace.embeddings.data.criteo import HASHES, parse_criteo
-from headrace.embeddings.data.generate import ClickSource, Skew, parse_skew, row_counts
+from headrace.embeddings.data.generate import ClickSource, row_counts
+from headrace.embeddings.data.skew import Skew, parse_skew
 
 COUNT = 60_000
 ROWS = 500
@@ -98,6 +99,22 @@ def test_rows_explain_the_labels() -> None:
 def test_impossible_tables_are_refused() -> None:
     uniform = Skew(kind="uniform")
     with pytest.raises(EmbeddingError, match="rows are of 1 tables"):
-        ClickSource(skew=uniform, rows=(5,))
+        list(ClickSource(skew=uniform, rows=(5,)).lines(1))
     with pytest.raises(EmbeddingError, match="a table's rows"):
         ClickSource(skew=uniform, rows=(0,) * HASHES)
+
+
+def test_the_skew_of_the_second_half_may_differ() -> None:
+    """The bar `skew-change` goes from 90% of accesses to the first 1% of rows to none."""
+    rows, count = 1000, 40_001
+    source = ClickSource(
+        skew=parse_skew("top:0.9"), later=parse_skew("uniform"), rows=(rows,), integers=0
+    )
+    parts = list(source.clicks(count))
+    ranks = np.concatenate([part.ranks[0] for part in parts])
+    firsts = [part.first for part in parts]
+    assert firsts == np.cumsum([0, *(len(part.labels) for part in parts[:-1])]).tolist()
+    assert len(ranks) == count
+    top = ranks < rows // 100
+    assert top[: count // 2].mean() == pytest.approx(0.9, abs=0.01)
+    assert top[count // 2 :].mean() == pytest.approx(0.01, abs=0.005)

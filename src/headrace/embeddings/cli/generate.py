@@ -9,38 +9,45 @@ import typer
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
+from headrace.embeddings.data.format_names import FormatName
 from headrace.embeddings.errors import ExampleError
 from headrace.units import parse_count, size
 
 
 def generate_command(
-    output: Annotated[Path, output_option("File for the examples, in Criteo's format.")],
-    examples: Annotated[str, typer.Option(help="Lines to write, as 1M.")] = "100K",
+    output: Annotated[Path, output_option("File for the examples.")],
+    examples: Annotated[str, typer.Option(help="To write, as 1M.")] = "100K",
+    file_format: Annotated[
+        FormatName, typer.Option("--format", help="Of the file; Parquet has Criteo's columns.")
+    ] = "criteo",
     skew: Annotated[
         str, typer.Option(help="Of accesses: uniform, zipf:ALPHA, or top:SHARE of the first 1%.")
     ] = "zipf:1.05",
+    later_skew: Annotated[
+        str | None, typer.Option(help="In the second half of the examples; the same by default.")
+    ] = None,
     most_rows: Annotated[
-        str | None, typer.Option(help="Of a table; the tables are Kaggle's, up to 10M rows.")
+        str | None, typer.Option(help="Of a table; the tables are the data set's, up to 10M rows.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
 ) -> None:
     """Make examples of clicks whose accesses have a given skew, and that a model can learn."""
-    from headrace.embeddings.data.generate import (
-        KAGGLE_ROWS,
-        ClickSource,
-        parse_skew,
-        row_counts,
-        write_lines,
-    )
+    from headrace.embeddings.data.made_files import click_source, write_clicks
+    from headrace.embeddings.data.skew import parse_skew
 
-    limit = None if most_rows is None else parse_count(most_rows, "--most-rows")
-    source = ClickSource(skew=parse_skew(skew), rows=row_counts(KAGGLE_ROWS, limit), seed=seed)
+    source = click_source(
+        file_format,
+        parse_skew(skew),
+        later=None if later_skew is None else parse_skew(later_skew),
+        most_rows=None if most_rows is None else parse_count(most_rows, "--most-rows"),
+        seed=seed,
+    )
     count = parse_count(examples, "--examples")
     partial = output.with_name(output.name + ".partial")
     try:
         with progress(terminal(stderr=True), visible=True) as report, partial.open("wb") as file:
-            for written in write_lines(file, source, count):
-                report(f"{written} of {count} lines", written / count)
+            for written in write_clicks(file, file_format, source, count):
+                report(f"{written} of {count} examples", written / count)
         os.replace(partial, output)
     except OSError as error:
         raise ExampleError(f"{output}: cannot be written: {error.strerror}") from error

@@ -39,6 +39,11 @@ TABLES = tuple(name for name in HEADER if name not in ("id", "click", "hour"))
 """Columns of ids."""
 
 
+def kind_of(column: str) -> FieldKind:
+    """Return the kind of fields of a column."""
+    return _KINDS[column]
+
+
 @offered_by("headrace.embeddings")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvazuFormat:
