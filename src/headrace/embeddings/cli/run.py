@@ -1,0 +1,87 @@
+"""``headrace embeddings run``: trainers of a script, and the processes that serve them."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from headrace.cli.console import terminal, text_of
+from headrace.cli.ending import unwind_on_sigterm
+from headrace.embeddings.errors import EmbeddingError, JobError
+
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+
+def run_job_command(
+    plan: Annotated[Path, typer.Argument(help="Embedding plan of the job.")],
+    script: Annotated[
+        list[str],
+        typer.Argument(help="Python script of each trainer and its arguments, after '--'."),
+    ],
+    trainers: Annotated[
+        int | None,
+        typer.Option(help="Of the script, in place of the plan's number.", min=1, max=32),
+    ] = None,
+    servers: Annotated[
+        int | None, typer.Option(help="That store rows; the plan's number by default.", min=1)
+    ] = None,
+    readers: Annotated[
+        int | None, typer.Option(help="That read data; the plan's number by default.", min=1)
+    ] = None,
+    script_reads: Annotated[
+        bool,
+        typer.Option(
+            "--script-reads", help="Readers run the script, too: its fit serves its own dataset."
+        ),
+    ] = False,
+) -> None:
+    """Run a script that calls headrace.embeddings.fit, with all that serves it, on this machine.
+
+    Servers, readers and a cacher are started, then the trainers, with torchrun's variables: RANK,
+    WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. SCRIPT is a file, or -m and a module.
+
+    Each line of a trainer's output begins with its number. The first process that fails ends all;
+    the exit code is that of the trainer that failed.
+    """
+    from headrace.embeddings.plan.plan import EmbeddingPlan
+    from headrace.embeddings.run.job_processes import JobHosts, JobOptions
+    from headrace.embeddings.run.supervisor import run_embedding_job
+    from headrace.settings import Settings
+
+    argv = _command(script)
+    job = EmbeddingPlan.load(plan)
+    changes = {"trainers": trainers, "servers": servers, "readers": readers}
+    job = replace(job, **{name: number for name, number in changes.items() if number is not None})
+    console = terminal(soft_wrap=True, highlight=False)
+
+    def show(name: str, line: str) -> None:
+        colour = _COLOURS[int(name.rpartition(" ")[2]) % len(_COLOURS)]
+        console.print(f"[{colour}]{escape(f'[{name}]')}[/] {escape(line)}")
+
+    unwind_on_sigterm()
+    try:
+        run_embedding_job(
+            argv,
+            JobOptions.of_plan(job, deadline_s=Settings.from_environment().deadline_s),
+            JobHosts.on_this_machine(
+                trainers=job.trainers, servers=job.servers, readers=job.readers
+            ),
+            on_line=show,
+            script_reads=script_reads,
+        )
+    except JobError as error:
+        terminal(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {text_of(error)}")
+        raise typer.Exit(error.exit_code) from error
+
+
+def _command(script: Sequence[str]) -> list[str]:
+    """Return the command of a trainer."""
+    if script[0] != "-m" and not Path(script[0]).is_file():
+        raise EmbeddingError(
+            f"{script[0]}: no such file: a job needs a Python script, or -m and a module"
+        )
+    return [sys.executable, *script]

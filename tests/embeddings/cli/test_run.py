@@ -1,0 +1,109 @@
+"""``headrace embeddings run``: output, exit codes and the end of a job."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.embeddings import EmbeddingPlan, Synchronisation
+from tests.embeddings.run.job_peer import SCRIPT
+from tests.launch.test_roles import assert_ends
+from tests.waiting import JOB_S
+
+COMMAND = """
+import sys
+from headrace.embeddings.run import job_processes
+job_processes._PROCESS = (sys.executable, "-m", "tests.embeddings.run.job_peer")
+from headrace.cli.main import main
+main()
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "job.plan"
+    EmbeddingPlan(
+        batch=16,
+        trainers=2,
+        servers=1,
+        readers=1,
+        lookahead=3,
+        prefetch=1,
+        cache_bytes=4096,
+        row_bytes=8,
+        synchronisation=Synchronisation.TARGETED,
+        rows=10.0,
+        fetched_rows=5.0,
+        resident_rows=20.0,
+        exchanged_rows=6.0,
+        critical_rows=2.0,
+    ).save(path)
+    return path
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", COMMAND, "embeddings", "run", *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": str(Path.cwd()), "COLUMNS": "200"}
+    return subprocess.Popen(
+        argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_output_has_the_trainers_number_and_the_exit_code_is_that_of_the_failed_one(
+    plan: Path, script: Path
+) -> None:
+    with start(plan, "--servers", 2, "--", script, "fail") as job:
+        output, errors = job.communicate(timeout=JOB_S)
+    assert job.returncode == 3
+    assert sorted(output.splitlines()) == [
+        "[trainer 0] first line of output",
+        "[trainer 1] first line of output",
+        "[trainer 1] last line of errors",
+    ]
+    assert errors == (
+        "error: trainer 1 ended with exit code 3; its last lines:\n"
+        "first line of output\nlast line of errors\n"
+    )
+
+
+def test_a_job_that_ends_well(plan: Path, script: Path) -> None:
+    with start(plan, "--trainers", 1, "--", script, "describe") as job:
+        output, errors = job.communicate(timeout=JOB_S)
+    assert (job.returncode, errors) == (0, "")
+    assert output.startswith('[trainer 0] {"peers"')
+    assert '"WORLD_SIZE": "1"' in output
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_all_processes(
+    plan: Path, script: Path, number: signal.Signals, code: int
+) -> None:
+    with start(plan, "--", script, "wait") as job:
+        assert job.stdout is not None
+        pids = [pid for _ in range(2) for pid in job.stdout.readline().split("pids ")[1].split()]
+        job.send_signal(number)
+        assert job.wait(JOB_S) == code
+    for pid in pids:
+        assert_ends(int(pid))
+
+
+def test_wrong_input_is_named_before_anything_starts(plan: Path, script: Path) -> None:
+    absent = script.with_name("absent.py")
+    with start(plan, "--", absent) as job:
+        _, errors = job.communicate(timeout=JOB_S)
+    assert job.returncode == 2
+    assert errors.startswith(f"error: {absent}: no such file: a job needs a Python script")
+    with start(script, "--", script) as job:
+        _, errors = job.communicate(timeout=JOB_S)
+    assert job.returncode == 2
+    assert errors.startswith(f"error: {script}")
