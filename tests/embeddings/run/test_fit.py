@@ -2,8 +2,10 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from headrace.embeddings import EmbeddingError, InitialValues
 from headrace.embeddings.run.fit import embedding_tables, fit
 from headrace.embeddings.run.fitted import FittedBatches
 from headrace.embeddings.run.modules import embedding_modules
+from headrace.embeddings.run.table_files import FileFormat, read_rows
 from headrace.errors import InputError
 from headrace.executor import Executor
 from tests.conformance.groups import group
@@ -263,6 +266,50 @@ def test_autocast_has_the_losses_of_torch(executor: Executor) -> None:
     with batches:
         losses = cast(whole, torch_batches(DATA.batches), reference_optimizer)
         assert cast(fitted, batches, own) == losses
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "npz"])
+def test_tables_are_exported_and_imported(
+    executor: Executor, tmp_path: Path, file_format: FileFormat
+) -> None:
+    def fitted_dlrm() -> tuple[nn.Module, FittedBatches, torch.optim.Optimizer]:
+        model = DLRM(device="meta")
+        (optimizer,) = OPTIMIZERS["adagrad"](model)
+        job = InProcessJob(DATA)
+        fitted, batches = fit(model, DATA, optimizer=optimizer, connect=job.connect(executor))
+        return fitted, batches, optimizer
+
+    model, first, optimizer = fitted_dlrm()
+    with first:
+        steps(model, first, [optimizer])
+        weights = first.weights()
+        assert [len(weight) for weight in weights.values()] == [*ROWS]
+        first.save(tmp_path, file_format=file_format, state=True)
+    _, second, _ = fitted_dlrm()
+    with second:
+        second.load(tmp_path)
+        assert weights.keys() == second.weights().keys()
+        for name, weight in second.weights().items():
+            assert torch.equal(weights[name], weight)
+        second.save(tmp_path / "again", file_format=file_format, state=True)
+    for path in tmp_path.glob(f"*.{file_format}"):
+        for columns in zip(read_rows(path), read_rows(tmp_path / "again" / path.name), strict=True):
+            assert all(np.array_equal(*pair) for pair in zip(*columns, strict=True))
+
+
+def test_files_of_other_tables_are_refused(executor: Executor, tmp_path: Path) -> None:
+    _, batches, _, _ = fitted_model(executor)
+    with batches:
+        with pytest.raises(EmbeddingError, match=r"has no file of table tables\.0"):
+            batches.load(tmp_path)
+        for table in range(3):
+            np.savez(tmp_path / f"tables.{table}.npz", id=np.arange(9), row=np.zeros((9, 5)))
+        with pytest.raises(EmbeddingError, match=r"rows have 5 numbers, table tables\.0 needs 4"):
+            batches.load(tmp_path)
+        for table in range(3):
+            np.savez(tmp_path / f"tables.{table}.npz", id=np.arange(9), row=np.zeros((9, 4)))
+        with pytest.raises(EmbeddingError, match=r"ids of 0 to 8, table tables\.1 needs 0 to 6"):
+            batches.load(tmp_path)
 
 
 def scaled_steps(

@@ -21,6 +21,7 @@ from headrace.embeddings.run.leaves import Leaves
 from headrace.embeddings.run.modules import EmbeddingModule, embedding_modules
 from headrace.embeddings.run.optimizer_groups import RuledRows, remove_parameters, ruled_rows
 from headrace.embeddings.run.slots import slots_of_groups
+from headrace.embeddings.run.table_files import BLOCK
 from headrace.embeddings.tables import EmbeddingTable, InitialValues
 from headrace.units import parse_size
 
@@ -29,9 +30,6 @@ _EXAMPLES = 4
 
 _MOST_NUMBERED = 1 << 27
 """Rows of a table up to which the cacher has a number of 8 bytes for each, else for those used."""
-
-_LOADED = 1 << 16
-"""Rows that are loaded to the servers at once."""
 
 
 Forward = Callable[[nn.Module, tuple[Tensor, ...]], object]
@@ -190,8 +188,8 @@ def _take_over(
         weight = embedding.take_weight()
         if servers is None or weight.is_meta:
             continue
-        for start in range(0, len(weight), _LOADED):
-            rows = weight[start : start + _LOADED].cpu().numpy()
+        for start in range(0, len(weight), BLOCK):
+            rows = weight[start : start + BLOCK].cpu().numpy()
             servers.load(table, np.arange(start, start + len(rows)), rows)
 
 

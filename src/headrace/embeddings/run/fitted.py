@@ -1,9 +1,10 @@
 """Batches of a fitted model: training's, epoch by epoch, and those of evaluation between them."""
 
 import weakref
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -22,6 +23,12 @@ from headrace.embeddings.run.evaluation import evaluation_rows
 from headrace.embeddings.run.leaves import Leaves, ModuleRows
 from headrace.embeddings.run.loss_scale import follow_scaler
 from headrace.embeddings.run.optimizer_groups import BatchParameters, RuledRows
+from headrace.embeddings.run.table_files import (
+    FileFormat,
+    load_tables,
+    save_tables,
+    whole_table,
+)
 from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows, TrainerStatistics
 from headrace.evaluation import evaluating
 
@@ -128,6 +135,73 @@ class FittedBatches:
         """
         self._begin("an evaluation")
         return self._evaluation_batches(data)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return all embedding weights by their names in the model's state: [rows, dim].
+
+        Rows that training has not used have their initial values. Between epochs.
+
+        Raises
+        ------
+        EmbeddingError : an epoch or an evaluation has not ended; a table is too large.
+        CommunicationError : a server failed.
+        """
+        with self._between_epochs("an export"):
+            servers, description = self._connections.servers, self._description
+            return {
+                f"{table.name}.weight": torch.from_numpy(whole_table(servers, description, number))
+                for number, table in enumerate(description.tables)
+            }
+
+    def save(
+        self, folder: str | Path, *, file_format: FileFormat = "parquet", state: bool = False
+    ) -> None:
+        """Write the rows that exist to a folder, a file for each table, between epochs.
+
+        All trainers call it; the first one writes.
+
+        Parameters
+        ----------
+        file_format : Parquet, or NumPy's: columns `id`, rising, and `row`.
+        state : whether rows have the optimizer's state behind the numbers that the model reads.
+
+        Raises
+        ------
+        EmbeddingError : an epoch or an evaluation has not ended.
+        CommunicationError : a server or trainer failed.
+        """
+        with self._between_epochs("an export"):
+            connections = self._connections
+            if connections.executor.rank == 0:
+                save_tables(
+                    connections.servers, self._description, Path(folder), file_format, state=state
+                )
+            any_trainer(connections.executor)
+
+    def load(self, folder: str | Path) -> None:
+        """Write the rows in a folder that `save` made to the servers, between epochs.
+
+        All trainers call it; the first one reads.
+
+        Raises
+        ------
+        EmbeddingError : an epoch or an evaluation has not ended; a file is missing, or of another
+            table.
+        CommunicationError : a server or trainer failed.
+        """
+        with self._between_epochs("an import"):
+            connections = self._connections
+            if connections.executor.rank == 0:
+                load_tables(connections.servers, self._description, Path(folder))
+            any_trainer(connections.executor)
+
+    @contextmanager
+    def _between_epochs(self, purpose: str) -> Generator[None]:
+        self._begin(purpose)
+        try:
+            yield
+        finally:
+            self._busy = None
 
     def close(self) -> None:
         """End this trainer's part of the job; in the middle of an epoch, the other trainers' too.
