@@ -7,10 +7,12 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -106,19 +108,23 @@ void bind_rows(nb::module_& module) {
           },
           nb::kw_only(), "name"_a, "number"_a, "rows"_a, "distribution"_a, "scale"_a);
 
+  nb::class_<embedding::MemoryBudget>(module, "RowMemory",
+                                      "Memory that the rows of several stores share.")
+      .def(nb::init<std::size_t>(), "most_bytes"_a)
+      .def_prop_ro("bytes", &embedding::MemoryBudget::used);
+
   const auto shared = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<RowStore>(module, "RowStore", "A server's rows of one group of embedding tables.")
       .def(
           "__init__",
           [](RowStore* self, std::vector<RowTable> tables, std::size_t dim, std::size_t state,
              double state_initial, bool float64, std::uint64_t seed, std::size_t shard,
-             std::size_t shards, std::size_t most_bytes) {
+             std::size_t shards, std::shared_ptr<embedding::MemoryBudget> memory) {
             new (self) RowStore({std::move(tables), dim, state, state_initial, float64, seed, shard,
-                                 shards, most_bytes});
+                                 shards, std::move(memory)});
           },
           "tables"_a, nb::kw_only(), "dim"_a, "state"_a = 0, "state_initial"_a = 0.0,
-          "float64"_a = false, "seed"_a = 0, "shard"_a = 0, "shards"_a = 1,
-          "most_bytes"_a = ~std::size_t{0})
+          "float64"_a = false, "seed"_a = 0, "shard"_a = 0, "shards"_a = 1, "memory"_a)
       .def(
           "fetch",
           [](RowStore& self, const Ids& ids, const Ids& ends, const Values& values) {
@@ -146,9 +152,7 @@ void bind_rows(nb::module_& module) {
           },
           "table"_a, "after"_a, "ids"_a.noconvert(), "values"_a.noconvert(), shared)
       .def("rows", &RowStore::rows, "table"_a, shared)
-      .def("table_bytes", nb::overload_cast<std::size_t>(&RowStore::bytes, nb::const_), "table"_a,
-           shared)
-      .def_prop_ro("bytes", nb::overload_cast<>(&RowStore::bytes, nb::const_));
+      .def("table_bytes", &RowStore::bytes, "table"_a, shared);
 
   nb::class_<StoreLog>(module, "StoreLog", "Durable logs of the tables of a store of rows.")
       .def(

@@ -29,9 +29,8 @@ RowStore::RowStore(RowStoreOptions options)
     : options_(std::move(options)),
       rule_(options_.shards),
       row_bytes_((options_.dim + options_.state) * (options_.float64 ? 8 : 4)),
-      budget_(options_.most_bytes),
-      dense_chunks_(budget_, std::max(row_bytes_, std::size_t{1})),
-      hashed_chunks_(budget_, row_bytes_ + HashedRows::kIdBytes) {
+      dense_chunks_(*options_.memory, std::max(row_bytes_, std::size_t{1})),
+      hashed_chunks_(*options_.memory, row_bytes_ + HashedRows::kIdBytes) {
   if (options_.dim == 0) throw std::invalid_argument("dim is 0, needs 1 or more");
   if (options_.shard >= options_.shards) {
     throw std::invalid_argument("shard is " + std::to_string(options_.shard) + ", needs 0 to " +
@@ -41,9 +40,10 @@ RowStore::RowStore(RowStoreOptions options)
     const InitialValues values(options_.seed, table.number, table.distribution, table.scale);
     const auto places = rule_.places(table.rows);
     if (table.rows > 0 && places <= DenseRows::kMostPlaces) {
-      tables_.push_back(std::make_unique<Table>(values, dense_chunks_, budget_, rule_, places));
+      tables_.push_back(
+          std::make_unique<Table>(values, dense_chunks_, *options_.memory, rule_, places));
     } else {
-      tables_.push_back(std::make_unique<Table>(values, hashed_chunks_, budget_));
+      tables_.push_back(std::make_unique<Table>(values, hashed_chunks_, *options_.memory));
     }
   }
 }

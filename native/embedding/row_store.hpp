@@ -43,7 +43,8 @@ struct RowStoreOptions {
   // The server's number, and how many there are: see ShardRule.
   std::size_t shard = 0;
   std::size_t shards = 1;
-  std::size_t most_bytes = ~std::size_t{0};
+  // Of this store, and of others that have the same one.
+  std::shared_ptr<MemoryBudget> memory = std::make_shared<MemoryBudget>(~std::size_t{0});
 };
 
 // Rows in calls: [ids] of all tables, one table's after the other's, and where those of each end.
@@ -73,11 +74,10 @@ class RowStore {
   std::size_t scan(std::size_t table, std::int64_t after, std::span<std::int64_t> ids,
                    std::span<std::byte> values) const;
 
-  // Of a table: rows, and bytes with all that finds them.
+  // Of a table: rows, and bytes with all that finds them. In all of the memory chunks count that
+  // tables have not filled.
   std::size_t rows(std::size_t table) const;
   std::size_t bytes(std::size_t table) const;
-  // All memory: a chunk that tables have not filled counts as well.
-  std::size_t bytes() const { return budget_.used(); }
 
   std::size_t row_bytes() const { return row_bytes_; }
   const RowStoreOptions& options() const { return options_; }
@@ -113,7 +113,6 @@ class RowStore {
   RowStoreOptions options_;
   ShardRule rule_;
   std::size_t row_bytes_;
-  MemoryBudget budget_;
   RowChunks dense_chunks_;
   RowChunks hashed_chunks_;
   std::vector<std::unique_ptr<Table>> tables_;

@@ -141,7 +141,7 @@ void test_like_a_map(std::size_t shard, std::size_t shards) {
     CHECK(store.bytes(t) > store.rows(t) * store.row_bytes());
     all_bytes += store.bytes(t);
   }
-  CHECK(all_bytes <= store.bytes() + (std::size_t{1} << 16));
+  CHECK(all_bytes <= of.memory->used() + (std::size_t{1} << 16));
 }
 
 // A listing that begins anew for a table that has grown meanwhile.
@@ -212,7 +212,7 @@ void test_without_memory() {
   auto of = options();
   int failures = 0;
   for (std::size_t most = 8000; most < (std::size_t{8} << 20); most += 299'991) {
-    of.most_bytes = most;
+    of.memory = std::make_shared<MemoryBudget>(most);
     std::unique_ptr<RowStore> store;
     try {
       store = std::make_unique<RowStore>(of);
@@ -243,7 +243,7 @@ void test_without_memory() {
         ++i;
       }
     }
-    CHECK(store->bytes() <= most);
+    CHECK(of.memory->used() <= most);
     for (std::size_t t = 0; t < of.tables.size(); ++t) {
       Call call;
       for (const auto& [id, row] : expected[t]) call.ids.push_back(id);

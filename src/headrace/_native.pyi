@@ -412,10 +412,18 @@ class RowTable:
 
     def __init__(self, *, name: str, number: int, rows: int, distribution: str, scale: float) -> None: ...
 
+class RowMemory:
+    """Memory that the rows of several stores share."""
+
+    def __init__(self, most_bytes: int) -> None: ...
+
+    @property
+    def bytes(self) -> int: ...
+
 class RowStore:
     """A server's rows of one group of embedding tables."""
 
-    def __init__(self, tables: Sequence[RowTable], *, dim: int, state: int = 0, state_initial: float = 0.0, float64: bool = False, seed: int = 0, shard: int = 0, shards: int = 1, most_bytes: int = 18446744073709551615) -> None: ...
+    def __init__(self, tables: Sequence[RowTable], *, dim: int, state: int = 0, state_initial: float = 0.0, float64: bool = False, seed: int = 0, shard: int = 0, shards: int = 1, memory: RowMemory) -> None: ...
 
     def fetch(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], ends: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Annotated[NDArray, dict(shape=(None, None), order='C', device='cpu')]) -> None: ...
 
@@ -428,9 +436,6 @@ class RowStore:
     def rows(self, table: int) -> int: ...
 
     def table_bytes(self, table: int) -> int: ...
-
-    @property
-    def bytes(self) -> int: ...
 
 class StoreLog:
     """Durable logs of the tables of a store of rows."""

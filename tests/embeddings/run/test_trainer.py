@@ -30,6 +30,7 @@ from tests.embeddings.run.reference import (
     shares,
     trainer_batches,
 )
+from tests.embeddings.run.row_servers import RunningServers
 from tests.waiting import HANG_S
 
 
@@ -54,12 +55,18 @@ def train(
     decay: float,
     dtype: torch.dtype,
     synchronisation: Synchronisation = Synchronisation.TARGETED,
+    servers: MemoryServers | RunningServers | None = None,
 ) -> tuple[list[Tensor], list[TrainerStatistics]]:
-    """Return the tables at the servers after training, and every trainer's statistics."""
+    """Return the tables at the servers after training, and every trainer's statistics.
+
+    Parameters
+    ----------
+    servers : None: new ones in memory.
+    """
     row_optimizer = RowOptimizer(OPTIMIZERS[optimizer]([nn.Parameter(torch.zeros(1))]))
     groups = groups_of(row_optimizer, dtype)
     parts, slots = trainer_batches(batches, groups, window, synchronisation)
-    servers = MemoryServers(groups, len(executors))
+    servers = servers or MemoryServers(groups, len(executors))
     statistics: dict[int, TrainerStatistics] = {}
 
     def act(executor: Executor) -> None:
@@ -165,6 +172,29 @@ def test_every_design_has_the_reference_s_rows(name: str, optimizer: str) -> Non
                 torch.testing.assert_close(table, reference, rtol=1e-9, atol=1e-9)
 
         check()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("trainers", [1, 2])
+def test_rows_at_real_servers_are_those_at_servers_in_memory(trainers: int) -> None:
+    """Bit for bit, and with one trainer the reference's."""
+    optimizer, dtype = "sparse adam", torch.float32
+    groups = groups_of(RowOptimizer(OPTIMIZERS[optimizer]([nn.Parameter(torch.zeros(1))])), dtype)
+    batches = shares(4, 12, trainers)
+    window = Window(lookahead=3, prefetch=2, room=2)
+    with (
+        group(trainers) as executors,
+        RunningServers(TABLES, groups, trainers, servers=2, loaded=IDS) as servers,
+    ):
+        tables, _ = train(executors, batches, window, optimizer, 0.95, dtype, servers=servers)
+    with group(trainers) as executors:
+        in_memory, _ = train(executors, batches, window, optimizer, 0.95, dtype)
+    expected = in_memory
+    if trainers == 1:
+        expected = reference_tables(batches, optimizer, 0.95, dtype)
+    for table, reference, of_memory in zip(tables, expected, in_memory, strict=True):
+        assert torch.equal(table, of_memory)
+        assert torch.equal(table, reference)
 
 
 def test_replicated_caches_send_the_bytes_of_a_ring() -> None:

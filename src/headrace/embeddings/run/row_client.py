@@ -1,0 +1,254 @@
+"""A trainer's connections to all servers of rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.embeddings.run.batches import SlottedRows
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.rpc import RpcClient
+from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.servers import RowValues
+from headrace.embeddings.run.shards import ServerRows, by_server
+from headrace.embeddings.tables import TableGroup
+from headrace.errors import CommunicationError
+
+Ids = NDArray[np.int64]
+
+
+def start_servers(
+    addresses: Sequence[str],
+    description: JobDescription,
+    trainers: int,
+    *,
+    role: str,
+    secret: str,
+    deadline_s: float = 60.0,
+) -> None:
+    """Describe the job to all servers; a second time with the same description is no error.
+
+    Raises
+    ------
+    EmbeddingError : a server serves another job.
+    CommunicationError : a server failed; names it.
+    """
+    with _Servers(addresses, role, secret, deadline_s) as servers:
+        head = {"description": description.to_fields(), "trainers": trainers}
+        places = [
+            {**head, "server": server, "servers": len(addresses)}
+            for server in range(len(addresses))
+        ]
+        servers.call("start", {server: Message(head=place) for server, place in enumerate(places)})
+
+
+class ServerConnections:
+    """One trainer's `RowServers`, and its calls between epochs.
+
+    Fetches, write-backs, and all other calls may be in one thread each.
+
+    Parameters
+    ----------
+    addresses : of all servers, in their order.
+    deadline_s : of every call: the time that a fetch may wait for other trainers is within it.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        description: JobDescription,
+        trainer: int,
+        *,
+        secret: str,
+        deadline_s: float = 60.0,
+    ) -> None:
+        self._description = description
+        self._trainer = trainer
+        role = f"trainer {trainer}"
+        self._fetches, self._writes, self._others = (
+            _Servers(addresses, role, secret, deadline_s) for _ in range(3)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fetch(self, batch: int, group: int, after: int, rows: SlottedRows) -> RowValues:
+        """Return the rows that a batch fetches, in their order; see `RowServers`."""
+        head = {"trainer": self._trainer, "batch": batch, "group": group, "after": after}
+        return self._rows(self._fetches, "fetch", head, rows.ids, rows.ends)
+
+    def write_back(self, batch: int, group: int, rows: SlottedRows, values: RowValues) -> None:
+        """Write the rows that this trainer evicts after a batch; see `RowServers`."""
+        head = {"trainer": self._trainer, "batch": batch, "group": group}
+        servers = self._writes
+        servers.call(
+            "write_back",
+            {
+                part.server: _message(head, part, values=part.gathered(values))
+                for part in by_server(rows.ids, rows.ends, servers.count)
+            },
+        )
+
+    def read(self, group: int, ids: Ids, ends: Ids) -> RowValues:
+        """Return rows of a group, in their order; none is created.
+
+        Those that do not exist have their initial values.
+
+        Parameters
+        ----------
+        ends : [tables of the group]: where the ids of each table end.
+
+        Raises
+        ------
+        EmbeddingError : an id is outside its table.
+        CommunicationError : a server failed; names it.
+        """
+        return self._rows(self._others, "read", {"group": group}, ids, ends)
+
+    def load(self, table: int, ids: Ids, values: RowValues) -> None:
+        """Write rows of a table.
+
+        Parameters
+        ----------
+        values : [rows, dim], whose optimizer's state is the initial one then, or
+            [rows, dim + state].
+
+        Raises
+        ------
+        EmbeddingError : an id is outside the table, or the values have another type or width.
+        CommunicationError : a server failed; names it.
+        """
+        ends = np.array([len(ids)])
+        self._others.call(
+            "load",
+            {
+                part.server: Message(
+                    head={"table": table},
+                    columns={"ids": part.ids, "values": part.gathered(values)},
+                )
+                for part in by_server(ids, ends, self._others.count)
+                if len(part.ids)
+            },
+        )
+
+    def export(self, table: int, after: int, limit: int) -> tuple[Ids, RowValues]:
+        """Return the first `limit` rows of a table whose ids are above `after`, rising.
+
+        Fewer are the last ones.
+
+        Raises
+        ------
+        CommunicationError : a server failed; names it.
+        """
+        servers = self._others
+        head = {"table": table, "after": after, "limit": limit}
+        replies = servers.call("rows", dict.fromkeys(range(servers.count), Message(head=head)))
+        ids = np.concatenate([reply.columns["ids"] for reply in replies.values()])
+        values = np.concatenate([reply.columns["values"] for reply in replies.values()])
+        if servers.count == 1:
+            return ids, values
+        order = np.argsort(ids)[:limit]
+        return ids[order], values[order]
+
+    def status(self) -> tuple[Mapping[str, Any], ...]:
+        """Return each server's figures: its rows and bytes, and those of every table."""
+        servers = self._others
+        replies = servers.call("status", dict.fromkeys(range(servers.count), Message(head={})))
+        return tuple(replies[server].head for server in range(servers.count))
+
+    def close(self) -> None:
+        """Close the connections, which ends calls of other threads."""
+        for servers in (self._fetches, self._writes, self._others):
+            servers.close()
+
+    def _rows(
+        self, servers: "_Servers", method: str, head: Mapping[str, Any], ids: Ids, ends: Ids
+    ) -> RowValues:
+        group = self._description.groups[head["group"]]
+        parts = {part.server: part for part in by_server(ids, ends, servers.count)}
+        messages = {
+            server: _message(head, part)
+            for server, part in parts.items()
+            if len(part.ids) or servers.count == 1
+        }
+        if servers.count == 1:
+            reply = servers.call(method, messages)[0]
+            return _values(reply, 0, len(ids), group)
+        values = np.empty((len(ids), group.width), group.dtype)
+
+        def join(server: int, reply: Message) -> None:
+            part = parts[server]
+            part.scatter(_values(reply, server, len(part.ids), group), values)
+
+        servers.call(method, messages, join)
+        return values
+
+
+def _message(head: Mapping[str, Any], part: ServerRows, **columns: NDArray[Any]) -> Message:
+    return Message(head=head, columns={"ids": part.ids, "ends": part.ends, **columns})
+
+
+def _values(reply: Message, server: int, rows: int, group: TableGroup) -> RowValues:
+    values = reply.columns.get("values")
+    if values is None or values.shape != (rows, group.width) or values.dtype != group.dtype:
+        raise CommunicationError(f"server {server} answered with rows of another shape")
+    return values
+
+
+class _Servers:
+    """Clients of all servers, which are called at the same time; by one thread."""
+
+    def __init__(self, addresses: Sequence[str], role: str, secret: str, deadline_s: float) -> None:
+        self.count = len(addresses)
+        self._clients = [
+            RpcClient(
+                address, peer_role=f"server {server}", role=role, secret=secret,
+                deadline_s=deadline_s,
+            )
+            for server, address in enumerate(addresses)
+        ]  # fmt: skip
+        self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="calls of servers")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(
+        self,
+        method: str,
+        messages: Mapping[int, Message],
+        on_reply: Callable[[int, Message], None] = lambda _server, _reply: None,
+    ) -> dict[int, Message]:
+        """Call a method of servers, by their number; the first failure of one is raised at once."""
+
+        def exchange(server: int, message: Message) -> Message:
+            reply = self._clients[server].call(method, message)
+            on_reply(server, reply)
+            return reply
+
+        if len(messages) == 1:
+            return {server: exchange(server, message) for server, message in messages.items()}
+        try:
+            calls = {
+                server: self._threads.submit(exchange, server, message)
+                for server, message in messages.items()
+            }
+        except RuntimeError as error:  # another thread closed this meanwhile
+            raise CommunicationError(f"servers, {method}: the connection was closed") from error
+        ended, _ = wait(calls.values(), return_when=FIRST_EXCEPTION)
+        for call in ended:
+            call.result()
+        return {server: call.result() for server, call in calls.items()}
+
+    def close(self) -> None:
+        """End calls."""
+        for client in self._clients:
+            client.close()
+        self._threads.shutdown(wait=False)

@@ -1,0 +1,106 @@
+"""Real servers of rows in threads of a test's process."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.process import RoleSettings
+from headrace.embeddings.run.row_client import ServerConnections, start_servers
+from headrace.embeddings.run.row_server import serve
+from headrace.embeddings.tables import EmbeddingTable, TableGroup
+from tests.embeddings.run.memory_servers import initial_numbers
+from tests.embeddings.run.rpc_peer import SECRET
+from tests.waiting import ENDLESS_S
+
+
+def settings(number: int, count: int, **options: Any) -> RoleSettings:
+    return RoleSettings(
+        kind="server",
+        number=number,
+        count=count,
+        host="127.0.0.1",
+        deadline_s=ENDLESS_S,
+        secret=SECRET,
+        options=options,
+    )
+
+
+def describe(tables: Sequence[EmbeddingTable], groups: Sequence[TableGroup]) -> JobDescription:
+    return JobDescription(
+        tables=tuple(tables),
+        columns=tuple((number,) for number in range(len(tables))),
+        groups=tuple(groups),
+        slots=(10,) * len(groups),
+        seed=3,
+        data={"format": "none"},
+    )
+
+
+class RunningServers:
+    """Servers of a job, as `MemoryServers` to a test of trainers.
+
+    Parameters
+    ----------
+    loaded : rows of every table that have the values of `MemoryServers` at first.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[EmbeddingTable],
+        groups: Sequence[TableGroup],
+        trainers: int,
+        *,
+        servers: int = 1,
+        loaded: int = 0,
+        **options: Any,
+    ) -> None:
+        self.description = describe(tables, groups)
+        self.trainers = trainers
+        self.served = [serve(settings(number, servers, **options)) for number in range(servers)]
+        self.addresses = [server.address for server in self.served]
+        self.connections: list[ServerConnections] = []
+        self.start(self.description)
+        own = self.connection(0)
+        for table, shape in enumerate(tables):
+            if loaded:
+                numbers = [initial_numbers(table, row, shape.dim) for row in range(loaded)]
+                dtype = next(group.dtype for group in groups if table in group.tables)
+                own.load(table, np.arange(loaded), np.stack(numbers).astype(dtype))
+
+    def start(self, description: JobDescription, trainers: int | None = None) -> None:
+        start_servers(
+            self.addresses,
+            description,
+            self.trainers if trainers is None else trainers,
+            role="cacher",
+            secret=SECRET,
+        )
+
+    def connection(self, trainer: int) -> ServerConnections:
+        connections = ServerConnections(
+            self.addresses, self.description, trainer, secret=SECRET, deadline_s=ENDLESS_S
+        )
+        self.connections.append(connections)
+        return connections
+
+    @property
+    def rows(self) -> dict[tuple[int, int], np.ndarray]:
+        rows: dict[tuple[int, int], np.ndarray] = {}
+        with self.connection(0) as own:
+            for table in range(len(self.description.tables)):
+                ids, values = own.export(table, -1, 1000)
+                rows |= {
+                    (table, row): numbers for row, numbers in zip(ids.tolist(), values, strict=True)
+                }
+        return rows
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connections in self.connections:
+            connections.close()
+        for server in self.served:
+            server.close()
