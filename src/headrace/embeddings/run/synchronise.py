@@ -5,6 +5,7 @@ next batch computes; it ends before the next critical exchange begins, and the r
 caches are then written back to the servers. It is not tried on a GPU.
 """
 
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,9 @@ from headrace.executor import Exchange, Executor, Priority, all_to_all
 
 _TAGS_OF_GROUP = 4
 """Gradients and rows, each critical and delayed."""
+
+_MOST_DELAY_S = 0.1
+"""For the training thread to gather its next rows before the delayed exchange begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -163,6 +167,7 @@ class RowSynchronisation:
         self._delayed_copies = HostCopies(device, own_stream=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="delayed rows")
         self._delayed: Future[None] | None = None
+        self._gathered = threading.Event()
         self.counts = ExchangeCounts()
 
     def step(
@@ -194,7 +199,15 @@ class RowSynchronisation:
         self.counts.critical_s += time.perf_counter() - began
         self.counts.critical_rows += rows
         self.counts.critical_bytes += sent_bytes
+        self._gathered.clear()
         self._delayed = self._thread.submit(self._delay, exchange, gradients, updates, step)
+
+    def let_delayed(self) -> None:
+        """Let the delayed exchange begin: the training thread has gathered its next rows.
+
+        It would contend for processors and memory with what the training thread waits for.
+        """
+        self._gathered.set()
 
     def check(self) -> None:
         """Raise the error of the delayed exchange if it failed."""
@@ -210,12 +223,14 @@ class RowSynchronisation:
         """
         if self._delayed is None:
             return
+        self._gathered.set()
         began = time.perf_counter()
         self._delayed.result()  # each wait in it has a deadline
         self.counts.delayed_wait_s += time.perf_counter() - began
 
     def close(self) -> None:
         """Wait for the background thread: the owner ends the executor and servers before."""
+        self._gathered.set()
         self._thread.shutdown(cancel_futures=True)
 
     def _delay(
@@ -226,6 +241,7 @@ class RowSynchronisation:
         step: int,
     ) -> None:
         """Exchange delayed rows, and write back what leaves the cache."""
+        self._gathered.wait(_MOST_DELAY_S)
         began = time.perf_counter()
         number = exchange.batch.batch
         with self._delayed_copies.beside():

@@ -146,7 +146,7 @@ class _Handoff:
     def put(self, batch: _Prefetched) -> bool:
         """Hand over a batch when there is room; False: the training thread takes no more."""
         with self._changed:
-            # the training thread ends this wait by `take` or `close`
+            # the training thread ends this wait by `let_fetch` or `close`
             self._changed.wait_for(lambda: self._ended or len(self._batches) < self._limit)
             self._batches.append(batch)
             self._changed.notify_all()
@@ -172,9 +172,12 @@ class _Handoff:
                 raise self._error
             if not arrived:
                 raise TimeoutError
-            batch = self._batches.popleft() if self._batches else None
+            return self._batches.popleft() if self._batches else None
+
+    def let_fetch(self) -> None:
+        """Let the fetching thread use the room of the batch that was taken last."""
+        with self._changed:
             self._changed.notify_all()
-            return batch
 
 
 class TrainerRows:
@@ -295,6 +298,8 @@ class TrainerRows:
             self._complete = True
             raise StopIteration
         batch = self._rows(prefetched)
+        self._prefetched.let_fetch()
+        self._synchronisation.let_delayed()
         self._current = prefetched, batch
         return batch
 
