@@ -186,7 +186,6 @@ def test_integers_beyond_63_bits_are_rejected(tmp_path: Path) -> None:
         ({"label": [1], "a": [[1.5]]}, "column 'a' is of type list<"),
         ({"label": [1], "a": [[[1]]]}, "column 'a' is of type list<"),
         ({"label": [1], "a": [{"b": 1}]}, "column 'a' is of type struct<"),
-        ({"label": [1], "a": pa.nulls(1)}, "column 'a' is of type null"),
     ],
 )
 def test_other_columns_are_refused(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
@@ -253,3 +252,12 @@ def test_columns_that_have_a_name_with_stars(tmp_path: Path) -> None:
     assert matching_columns(path, ["C10", "C*"]) == ("C10", "C1", "C2")
     with pytest.raises(ExampleError, match=r"has no column 'X\*', has label, C1, C2, C10"):
         matching_columns(path, ["C*", "X*"])
+
+
+def test_columns_without_a_single_value(tmp_path: Path) -> None:
+    columns = {"x": pa.nulls(2), "a": pa.nulls(2), "bag": [[], [None]]}
+    path = write(tmp_path / "f", columns)
+    examples = read(path, ids=("a", "bag"), label=None, dense=("x",))
+    assert examples.dense.tolist() == [[0], [0]]
+    assert examples.ids[0].tolist() == [MISSING, MISSING]
+    assert bags(examples.ids[1], examples.lengths[1]) == [[], [MISSING]]

@@ -1,19 +1,31 @@
 """Parts of several readers: together the batches of one, lines that are rejected included."""
 
 import gzip
+import io
 import re
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.embeddings import CriteoData, EmbeddingError, ExampleError
+from headrace.embeddings import (
+    AvazuData,
+    CriteoData,
+    EmbeddingError,
+    ExampleError,
+    ParquetData,
+    ParquetFormat,
+)
 from headrace.embeddings.data.criteo import HASHES
 from headrace.embeddings.data.examples import Examples
+from headrace.embeddings.data.made_files import click_source, write_clicks
 from headrace.embeddings.data.parts import ReaderPart, batch_lines, part_batches
+from headrace.embeddings.data.skew import Skew
 from tests.embeddings.data.test_criteo import LINE, generated
 
 
@@ -22,10 +34,14 @@ def assert_same(batches: list[Examples], expected: list[Examples]) -> None:
     for batch, other in zip(batches, expected, strict=True):
         np.testing.assert_array_equal(batch.dense, other.dense)
         np.testing.assert_array_equal(batch.labels, other.labels)
-        np.testing.assert_array_equal(batch.ids, other.ids)
+        for mine, theirs in zip(batch.ids, other.ids, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+        for mine, theirs in zip(batch.lengths, other.lengths, strict=True):
+            assert (mine is None) == (theirs is None)
+            np.testing.assert_array_equal(mine, theirs)
 
 
-def together(data: CriteoData, readers: int) -> list[Examples]:
+def together(data: CriteoData | AvazuData | ParquetData, readers: int) -> list[Examples]:
     """Return all readers' batches in the order of the batches."""
     parts = [
         [*part_batches(data, ReaderPart(reader=reader, readers=readers, first=reader))]
@@ -56,6 +72,96 @@ def test_readers_together_have_the_batches_of_one(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("headrace.embeddings.data.text._BLOCK_BYTES", block_bytes)
         assert_same(together(data, readers), [*data.read()])
+
+
+@pytest.fixture(scope="module")
+def avazu_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files that begin with a header each; one has no examples, and one no end of its last line."""
+    folder = tmp_path_factory.mktemp("avazu")
+    made = io.BytesIO()
+    skew = Skew(kind="uniform")
+    source = click_source("avazu", skew, later=None, most_rows=50, seed=1)
+    assert list(write_clicks(made, "avazu", source, 60)) == [60]
+    header, *lines = made.getvalue().splitlines(keepends=True)
+    (folder / "0").write_bytes(header + b"".join(lines[:21]))
+    (folder / "1").write_bytes(header)
+    (folder / "2.gz").write_bytes(gzip.compress(header + b"".join(lines[21:24])))
+    (folder / "3").write_bytes(header + b"".join(lines[24:]).rstrip(b"\n"))
+    return sorted(folder.iterdir())
+
+
+@settings(max_examples=15, deadline=None)
+@given(batch=st.integers(1, 70), readers=st.integers(1, 5), block_bytes=st.integers(1, 9000))
+def test_readers_of_files_with_headers_have_the_batches_of_one(
+    avazu_files: list[Path], batch: int, readers: int, block_bytes: int
+) -> None:
+    data = AvazuData.of(avazu_files, batch=batch)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("headrace.embeddings.data.text._BLOCK_BYTES", block_bytes)
+        assert_same(together(data, readers), [*data.read()])
+
+
+def columns(first: int, rows: int) -> pa.Table:
+    numbers = list(range(first, first + rows))
+    bags = [[number] * (number % 3) for number in numbers]
+    return pa.table({"label": numbers, "a": numbers, "bag": pa.array(bags, pa.list_(pa.int64()))})
+
+
+PARQUET = ParquetFormat(ids=("a", "bag"), dense=("a",))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    batch=st.integers(1, 70),
+    readers=st.integers(1, 5),
+    group=st.integers(1, 40),
+    piece=st.integers(1, 20),
+)
+def test_readers_of_row_groups_have_the_batches_of_one(
+    tmp_path_factory: pytest.TempPathFactory, batch: int, readers: int, group: int, piece: int
+) -> None:
+    folder = tmp_path_factory.mktemp("parquet")
+    for name, (first, rows) in {"0": (0, 31), "1": (31, 0), "2": (31, 2), "3": (33, 27)}.items():
+        parquet.write_table(columns(first, rows), folder / name, row_group_size=group)
+    data = ParquetData.of([folder], batch=batch, layout=PARQUET)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("headrace.embeddings.data.parquet._ROWS", piece)
+        batches = together(data, readers)
+    assert_same(batches, [*data.read()])
+    assert np.concatenate([batch.ids[0] for batch in batches]).tolist() == list(range(60))
+
+
+def test_row_groups_of_other_readers_are_not_read(tmp_path: Path) -> None:
+    """The second of three row groups has only zeros in place of its pages."""
+    path = tmp_path / "clicks"
+    parquet.write_table(columns(0, 30), path, row_group_size=10)
+    content = bytearray(path.read_bytes())
+    metadata = parquet.read_metadata(path)
+    starts = [metadata.row_group(group).column(0).dictionary_page_offset for group in (1, 2)]
+    content[starts[0] : starts[1]] = bytes(starts[1] - starts[0])
+    path.write_bytes(content)
+    data = ParquetData.of([path], batch=10, layout=PARQUET)
+    read = [*part_batches(data, ReaderPart(reader=0, readers=2, first=0))]
+    assert [batch.ids[0].tolist() for batch in read] == [list(range(10)), list(range(20, 30))]
+    with pytest.raises(ExampleError, match="clicks: cannot be read"):
+        list(part_batches(data, ReaderPart(reader=1, readers=2, first=1)))
+
+
+def test_rejected_rows_are_left_out_of_their_batch(tmp_path: Path) -> None:
+    path = tmp_path / "clicks"
+    labels = [0, 1, None, 1, None, None, 1]
+    parquet.write_table(pa.table({"label": labels, "a": range(7)}), path)
+    layout = ParquetFormat(ids=("a",))
+    rejects = tmp_path / "rejects"
+    data = ParquetData.of([path], batch=2, layout=layout, most_rejected=1.0, rejects=rejects)
+    batches = together(data, 2)
+    assert [batch.ids[0].tolist() for batch in batches] == [[0, 1], [3], [], [6]]
+    rows = [
+        row.split("\t")[1]
+        for reader in range(2)
+        for row in Path(f"{rejects}.{reader}").read_text().splitlines()
+    ]
+    assert rows == ["5", "6", "3"]
 
 
 def test_a_part_begins_at_any_of_its_batches(files: list[Path]) -> None:

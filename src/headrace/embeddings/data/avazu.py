@@ -94,23 +94,42 @@ class AvazuFormat:
 
 
 def _read_file(path: Path, layout: AvazuFormat, rejects: Rejects) -> Iterator[Examples]:
-    lines: LineFormat | None = None
-    count = 1
+    header: bytes | None = None
+    line = 1
     for block in text_blocks(path):
         text = block
-        if lines is None:
+        if header is None:
             header, _, text = block.partition(b"\n")
-            lines = _lines(str(path), header.rstrip(b"\r").decode("utf-8", "replace"), layout)
-        numbers, read = parse_lines(text, lines, str(path), count, rejects)
-        count += read
-        if numbers.shape[1]:
-            labels, hours, ids = np.split(numbers, (layout.labelled, layout.labelled + 1))
-            yield Examples(
-                labels=labels[0].astype(np.float32) if layout.labelled else None,
-                dense=(hours[0] % 100 / 24).astype(np.float32)[:, None],
-                ids=tuple(ids),
-                lengths=(None,) * len(TABLES),
-            )
+        examples, lines = parse_avazu(text, header, layout, str(path), line, rejects)
+        line += lines
+        if len(examples):
+            yield examples
+
+
+def parse_avazu(
+    text: bytes, header: bytes, layout: AvazuFormat, source: str, line: int, rejects: Rejects
+) -> tuple[Examples, int]:
+    """Return the examples of some lines, and the number of lines.
+
+    Parameters
+    ----------
+    header : the file's first line.
+    source, line : the file, and its lines before these, for messages.
+
+    Raises
+    ------
+    ExampleError : the header is another one, or more lines are rejected than may be.
+    """
+    fields = _lines(source, header.rstrip(b"\r\n").decode("utf-8", "replace"), layout)
+    numbers, lines = parse_lines(text, fields, source, line, rejects)
+    labels, hours, ids = np.split(numbers, (layout.labelled, layout.labelled + 1))
+    examples = Examples(
+        labels=labels[0].astype(np.float32) if layout.labelled else None,
+        dense=(hours[0] % 100 / 24).astype(np.float32)[:, None],
+        ids=tuple(ids),
+        lengths=(None,) * len(TABLES),
+    )
+    return examples, lines
 
 
 def _lines(source: str, header: str, layout: AvazuFormat) -> LineFormat:

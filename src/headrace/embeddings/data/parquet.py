@@ -1,8 +1,9 @@
 """Parquet files of examples, whose columns the user names."""
 
 import fnmatch
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.embeddings.data.criteo import check_rows
 from headrace.embeddings.data.dense import DenseScale
-from headrace.embeddings.data.examples import Examples
+from headrace.embeddings.data.examples import Examples, merged_examples
 from headrace.embeddings.data.parquet_columns import (
     IdColumn,
     check_schema,
@@ -82,7 +83,10 @@ class ParquetFormat:
             rows are rejected than may be.
         """
         for path in map(Path, paths):
-            yield from _read_file(path, self, rejects)
+            for row, _, batch in _row_runs(path, self, lambda _first, _stop: True):
+                examples = _examples(batch, self, str(path), row, rejects)
+                if len(examples):
+                    yield examples
         rejects.finish()
 
     def to_fields(self) -> dict[str, Any]:
@@ -135,7 +139,63 @@ def matching_columns(path: str | Path, patterns: Iterable[str]) -> tuple[str, ..
     return tuple(dict.fromkeys(columns))
 
 
-def _read_file(path: Path, layout: ParquetFormat, rejects: Rejects) -> Iterator[Examples]:
+def parquet_batches(
+    paths: Iterable[str | Path],
+    layout: ParquetFormat,
+    size: int,
+    is_own: Callable[[int], bool],
+    rejects: Rejects,
+) -> Iterator[Examples]:
+    """Yield some of the batches of `size` rows; rejected rows are left out of their batch.
+
+    Row groups without a row of these batches are not read.
+
+    Parameters
+    ----------
+    is_own : takes a batch's number; True where the batch is among them.
+
+    Raises
+    ------
+    ExampleError : as `ParquetFormat.read`.
+    """
+    before = 0
+    pending: list[Examples] = []
+    for path in map(Path, paths):
+        rows = 0
+        for row, count, batch in _row_runs(path, layout, partial(_any_own, is_own, size, before)):
+            rows = row + count
+            if batch is None:
+                continue
+            start = row
+            while start < rows:
+                number, offset = divmod(before + start, size)
+                stop = min(rows, start + size - offset)
+                if is_own(number):
+                    part = batch.slice(start - row, stop - start)
+                    pending.append(_examples(part, layout, str(path), start, rejects))
+                    if (before + stop) % size == 0:
+                        yield merged_examples(pending)
+                        pending = []
+                start = stop
+        before += rows
+    if pending:
+        yield merged_examples(pending)
+
+
+def _any_own(is_own: Callable[[int], bool], size: int, before: int, first: int, stop: int) -> bool:
+    """Return whether rows `first` to `stop` - 1 of a file are in own batches."""
+    return any(map(is_own, range((before + first) // size, (before + stop - 1) // size + 1)))
+
+
+def _row_runs(
+    path: Path, layout: ParquetFormat, is_needed: Callable[[int, int], bool]
+) -> Iterator[tuple[int, int, Any]]:
+    """Yield rows of a file: those before them, their number, and they; None where not needed.
+
+    Raises
+    ------
+    ExampleError : the file cannot be read, or its columns are others.
+    """
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -146,13 +206,16 @@ def _read_file(path: Path, layout: ParquetFormat, rejects: Rejects) -> Iterator[
         with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
             check_schema(str(path), file.schema_arrow, numbers, layout.ids)
             for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if not is_needed(row, row + rows):
+                    yield row, rows, None
+                    row += rows
+                    continue
                 for batch in file.iter_batches(
                     _ROWS, row_groups=[group], columns=names, use_threads=False
                 ):
-                    examples = _examples(batch, layout, str(path), row, rejects)
+                    yield row, len(batch), batch
                     row += len(batch)
-                    if len(examples):
-                        yield examples
     except (OSError, pa.ArrowException) as error:
         raise ExampleError(f"{path}: cannot be read: {error}") from error
 

@@ -102,6 +102,8 @@ def _ids(values: Any, rows: int | None) -> IdColumn:
         return _of_dictionary(values, rows)
     if pa.types.is_integer(values.type):
         return _of_integers(values, rows)
+    if pa.types.is_null(values.type):
+        return _of_integers(values.cast(pa.int64()), rows)
     return _of_texts(values, rows)
 
 
@@ -155,8 +157,9 @@ def _of_texts(values: Any, rows: int | None) -> IdColumn:
 def _is_number(kind: Any) -> bool:
     from pyarrow import types
 
+    # A column without a single value is written without a type.
     numeric = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
-    return any(is_kind(kind) for is_kind in numeric)
+    return types.is_null(kind) or any(is_kind(kind) for is_kind in numeric)
 
 
 def _is_id(kind: Any) -> bool:
@@ -168,7 +171,8 @@ def _is_id(kind: Any) -> bool:
         *(types.is_string, types.is_large_string, types.is_string_view),
         *(types.is_binary, types.is_large_binary),
     )
-    return types.is_integer(kind) or any(is_kind(kind) for is_kind in texts)
+    others = types.is_integer(kind) or types.is_null(kind)
+    return others or any(is_kind(kind) for is_kind in texts)
 
 
 def _is_list(kind: Any) -> bool:

@@ -1,31 +1,28 @@
 """One reader's part of a job's batches, where several readers parse them.
 
-A batch of text files is as many lines as the data say, in the order of the files, so that a reader
-skips those of the others by counting newlines. Rejected lines are left out of their batch, which
-is smaller by them then. Other data are read in whole, and the others' batches dropped.
+A batch of files is as many lines or rows as the data say, in the order of the files, so that a
+reader skips those of the others by counting newlines, and Parquet's row groups that have none of
+its own. Rejected lines are left out of their batch, which is smaller by them then. Other data are
+read in whole, and the others' batches dropped.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from headrace.embeddings.data.avazu import AvazuFormat, parse_avazu
 from headrace.embeddings.data.criteo import CriteoFormat, parse_criteo
 from headrace.embeddings.data.examples import Examples, merged_examples
-from headrace.embeddings.data.files import ExampleData, ExampleFiles
+from headrace.embeddings.data.files import AvazuData, CriteoData, ExampleData, ParquetData
+from headrace.embeddings.data.parquet import parquet_batches
 from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.data.text import text_blocks
 from headrace.embeddings.errors import EmbeddingError
-
-ParseLines = Callable[[bytes, Any, str, int, Rejects], tuple[Examples, int]]
-"""Parses lines of a layout; the file and its lines before these are for messages."""
-
-PARSERS: Mapping[type[Any], ParseLines] = {CriteoFormat: parse_criteo}
-"""By the layout of text files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,31 +66,46 @@ def part_batches(data: ExampleData, part: ReaderPart) -> Iterator[Examples]:
     ------
     ExampleError : a file cannot be read, or more lines are rejected than may be.
     """
-    if not isinstance(data, ExampleFiles) or type(data.layout) not in PARSERS:
+    if not isinstance(data, (CriteoData, AvazuData, ParquetData)):
         yield from islice(data.read(), part.first, None, part.readers)
         return
-    parse = PARSERS[type(data.layout)]
     path = data.rejects
     if path is not None and part.readers > 1:
         path = f"{path}.{part.reader}"
     with closing(Rejects(path, data.most_rejected)) as rejects:
-        for lines in batch_lines(data.paths, data.batch, part):
-            yield merged_examples(
-                [parse(run.text, data.layout, str(run.path), run.line, rejects)[0] for run in lines]
-            )
+        if isinstance(data, ParquetData):
+            yield from parquet_batches(data.paths, data.layout, data.batch, part.has, rejects)
+        else:
+            has_header = isinstance(data, AvazuData)
+            for runs in batch_lines(data.paths, data.batch, part, has_header=has_header):
+                yield merged_examples([_parsed(run, data.layout, rejects) for run in runs])
         rejects.finish()
 
 
 class LineRun(NamedTuple):
-    """Whole lines of a file, and the number of those before them."""
+    """Whole lines of a file, the number of those before them, and the file's header, if any."""
 
     path: Path
     line: int
     text: bytes
+    header: bytes = b""
 
 
-def batch_lines(paths: Iterable[str], size: int, part: ReaderPart) -> Iterator[list[LineRun]]:
+def _parsed(run: LineRun, layout: CriteoFormat | AvazuFormat, rejects: Rejects) -> Examples:
+    source = str(run.path)
+    if isinstance(layout, AvazuFormat):
+        return parse_avazu(run.text, run.header, layout, source, run.line, rejects)[0]
+    return parse_criteo(run.text, layout, source, run.line, rejects)[0]
+
+
+def batch_lines(
+    paths: Iterable[str], size: int, part: ReaderPart, *, has_header: bool = False
+) -> Iterator[list[LineRun]]:
     """Yield the lines of a part's batches, of `size` lines each; the last one may have fewer.
+
+    Parameters
+    ----------
+    has_header : whether the first line of every file is of no batch.
 
     Raises
     ------
@@ -103,10 +115,14 @@ def batch_lines(paths: Iterable[str], size: int, part: ReaderPart) -> Iterator[l
     batch = filled = 0
     for path in map(Path, paths):
         line = 0
+        header = b""
         for block in text_blocks(path):
+            if has_header and line == 0:
+                line, end = 1, block.index(b"\n") + 1
+                header, block = block[:end], block[end:]
             for count, text in _cut(block, size - filled, size):
-                if part.has(batch):
-                    lines.append(LineRun(path, line, text))
+                if count and part.has(batch):
+                    lines.append(LineRun(path, line, text, header))
                 line += count
                 filled += count
                 if filled < size:
