@@ -89,6 +89,19 @@ def test_new_rows_are_the_same_to_all(servers: Servers) -> None:
     assert np.all(first[:, -1] == 0.5)
 
 
+def test_many_rows_arrive_in_their_order(running: RunningServers) -> None:
+    """They are fetched by several calls of each server."""
+    random = np.random.default_rng(1)
+    ids = np.concatenate([random.integers(0, 50, 3000), random.permutation(300_000)])
+    rows = SlottedRows(ends=np.array([3000, len(ids)]), ids=ids, slots=np.zeros(0, np.uint32))
+    values = random.random((len(ids), GROUPS[0].width))
+    values[:3000] = rows.ids[:3000, None]  # of equal ids the values are equal
+    connections = [running.connection(trainer) for trainer in range(TRAINERS)]
+    connections[0].write_back(0, 0, rows, values)
+    connections[1].write_back(0, 0, NO_ROWS, NO_VALUES)
+    assert np.array_equal(connections[1].fetch(1, 0, 0, rows), values)
+
+
 def test_a_fetch_waits_for_the_write_backs_of_all_trainers(servers: Servers) -> None:
     connections = [servers.connection(trainer) for trainer in range(TRAINERS)]
     with no_hang(), ThreadPoolExecutor(1) as thread:

@@ -18,6 +18,11 @@ from headrace.errors import CommunicationError
 
 Ids = NDArray[np.int64]
 
+_PARTS = 4
+"""Calls that the rows of one fetch are split into: while one's arrive, the next are looked up."""
+_LEAST_BYTES = 1 << 20
+"""Rows of a call where they are split: a call costs as long as some 50 kB."""
+
 
 def start_servers(
     addresses: Sequence[str],
@@ -37,11 +42,13 @@ def start_servers(
     """
     with _Servers(addresses, role, secret, deadline_s) as servers:
         head = {"description": description.to_fields(), "trainers": trainers}
-        places = [
-            {**head, "server": server, "servers": len(addresses)}
-            for server in range(len(addresses))
-        ]
-        servers.call("start", {server: Message(head=place) for server, place in enumerate(places)})
+        servers.call(
+            "start",
+            [
+                (server, Message(head={**head, "server": server, "servers": servers.count}))
+                for server in range(servers.count)
+            ],
+        )
 
 
 class ServerConnections:
@@ -88,10 +95,10 @@ class ServerConnections:
         servers = self._writes
         servers.call(
             "write_back",
-            {
-                part.server: _message(head, part, values=part.gathered(values))
+            [
+                (part.server, _message(head, part, values=part.gathered(values)))
                 for part in by_server(rows.ids, rows.ends, servers.count)
-            },
+            ],
         )
 
     def read(self, group: int, ids: Ids, ends: Ids) -> RowValues:
@@ -126,14 +133,16 @@ class ServerConnections:
         ends = np.array([len(ids)])
         self._others.call(
             "load",
-            {
-                part.server: Message(
-                    head={"table": table},
-                    columns={"ids": part.ids, "values": part.gathered(values)},
+            [
+                (
+                    part.server,
+                    Message(
+                        head={"table": table},
+                        columns={"ids": part.ids, "values": part.gathered(values)},
+                    ),
                 )
                 for part in by_server(ids, ends, self._others.count)
-                if len(part.ids)
-            },
+            ],
         )
 
     def export(self, table: int, after: int, limit: int) -> tuple[Ids, RowValues]:
@@ -147,9 +156,9 @@ class ServerConnections:
         """
         servers = self._others
         head = {"table": table, "after": after, "limit": limit}
-        replies = servers.call("rows", dict.fromkeys(range(servers.count), Message(head=head)))
-        ids = np.concatenate([reply.columns["ids"] for reply in replies.values()])
-        values = np.concatenate([reply.columns["values"] for reply in replies.values()])
+        replies = servers.call_all("rows", Message(head=head))
+        ids = np.concatenate([reply.columns["ids"] for reply in replies])
+        values = np.concatenate([reply.columns["values"] for reply in replies])
         if servers.count == 1:
             return ids, values
         order = np.argsort(ids)[:limit]
@@ -157,9 +166,7 @@ class ServerConnections:
 
     def status(self) -> tuple[Mapping[str, Any], ...]:
         """Return each server's figures: its rows and bytes, and those of every table."""
-        servers = self._others
-        replies = servers.call("status", dict.fromkeys(range(servers.count), Message(head={})))
-        return tuple(replies[server].head for server in range(servers.count))
+        return tuple(reply.head for reply in self._others.call_all("status", Message(head={})))
 
     def close(self) -> None:
         """Close the connections, which ends calls of other threads."""
@@ -170,22 +177,20 @@ class ServerConnections:
         self, servers: "_Servers", method: str, head: Mapping[str, Any], ids: Ids, ends: Ids
     ) -> RowValues:
         group = self._description.groups[head["group"]]
-        parts = {part.server: part for part in by_server(ids, ends, servers.count)}
-        messages = {
-            server: _message(head, part)
-            for server, part in parts.items()
-            if len(part.ids) or servers.count == 1
-        }
-        if servers.count == 1:
-            reply = servers.call(method, messages)[0]
-            return _values(reply, 0, len(ids), group)
         values = np.empty((len(ids), group.width), group.dtype)
+        most = max(1, _LEAST_BYTES // group.row_bytes, -(-len(ids) // _PARTS))
+        parts = [
+            part
+            for rows in by_server(ids, ends, servers.count)
+            for part in rows.parts(most)
+            if len(part.ids) or len(ids) == 0
+        ]
 
-        def join(server: int, reply: Message) -> None:
-            part = parts[server]
-            part.scatter(_values(reply, server, len(part.ids), group), values)
+        def join(call: int, reply: Message) -> None:
+            part = parts[call]
+            part.scatter(_values(reply, part, group), values)
 
-        servers.call(method, messages, join)
+        servers.call(method, [(part.server, _message(head, part)) for part in parts], join)
         return values
 
 
@@ -193,10 +198,11 @@ def _message(head: Mapping[str, Any], part: ServerRows, **columns: NDArray[Any])
     return Message(head=head, columns={"ids": part.ids, "ends": part.ends, **columns})
 
 
-def _values(reply: Message, server: int, rows: int, group: TableGroup) -> RowValues:
+def _values(reply: Message, part: ServerRows, group: TableGroup) -> RowValues:
     values = reply.columns.get("values")
-    if values is None or values.shape != (rows, group.width) or values.dtype != group.dtype:
-        raise CommunicationError(f"server {server} answered with rows of another shape")
+    shape = len(part.ids), group.width
+    if values is None or values.shape != shape or values.dtype != group.dtype:
+        raise CommunicationError(f"server {part.server} answered with rows of another shape")
     return values
 
 
@@ -212,7 +218,9 @@ class _Servers:
             )
             for server, address in enumerate(addresses)
         ]  # fmt: skip
-        self._threads = ThreadPoolExecutor(self.count, thread_name_prefix="calls of servers")
+        self._threads = ThreadPoolExecutor(
+            self.count + _PARTS, thread_name_prefix="calls of servers"
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -223,29 +231,41 @@ class _Servers:
     def call(
         self,
         method: str,
-        messages: Mapping[int, Message],
-        on_reply: Callable[[int, Message], None] = lambda _server, _reply: None,
-    ) -> dict[int, Message]:
-        """Call a method of servers, by their number; the first failure of one is raised at once."""
+        calls: Sequence[tuple[int, Message]],
+        on_reply: Callable[[int, Message], None] = lambda _call, _reply: None,
+    ) -> list[Message]:
+        """Make calls of servers at the same time; the first failure is raised at once.
 
-        def exchange(server: int, message: Message) -> Message:
+        Parameters
+        ----------
+        calls : numbers of servers, and requests.
+        on_reply : called with every call's number and its reply as it arrives, by some thread.
+
+        Returns
+        -------
+        The replies, in the order of the calls.
+        """
+
+        def exchange(call: int) -> Message:
+            server, message = calls[call]
             reply = self._clients[server].call(method, message)
-            on_reply(server, reply)
+            on_reply(call, reply)
             return reply
 
-        if len(messages) == 1:
-            return {server: exchange(server, message) for server, message in messages.items()}
+        if len(calls) == 1:
+            return [exchange(0)]
         try:
-            calls = {
-                server: self._threads.submit(exchange, server, message)
-                for server, message in messages.items()
-            }
+            replies = [self._threads.submit(exchange, call) for call in range(len(calls))]
         except RuntimeError as error:  # another thread closed this meanwhile
             raise CommunicationError(f"servers, {method}: the connection was closed") from error
-        ended, _ = wait(calls.values(), return_when=FIRST_EXCEPTION)
-        for call in ended:
-            call.result()
-        return {server: call.result() for server, call in calls.items()}
+        ended, _ = wait(replies, return_when=FIRST_EXCEPTION)
+        for reply in ended:
+            reply.result()
+        return [reply.result() for reply in replies]
+
+    def call_all(self, method: str, message: Message) -> list[Message]:
+        """Make one call of all servers, and return the replies in their order."""
+        return self.call(method, [(server, message) for server in range(self.count)])
 
     def close(self) -> None:
         """End calls."""

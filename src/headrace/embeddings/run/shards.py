@@ -20,26 +20,39 @@ class ServerRows:
     Attributes
     ----------
     ids, ends : [rows], and [tables of the group]: where those of each table end.
-    places : [rows]: their places among all rows; None: they are all.
+    places : [rows]: their places among all rows; a slice, where they follow one another.
     """
 
     server: int
     ids: NDArray[np.int64]
     ends: NDArray[np.int64]
-    places: NDArray[np.uint32] | None
+    places: NDArray[np.uint32] | slice
+
+    def parts(self, most: int) -> "Iterator[ServerRows]":
+        """Yield parts of up to so many rows; one without rows, where there are none."""
+        for start in range(0, max(1, len(self.ids)), most):
+            stop = min(start + most, len(self.ids))
+            yield ServerRows(
+                server=self.server,
+                ids=self.ids[start:stop],
+                ends=np.clip(self.ends, start, stop) - start,
+                places=slice(start, stop)
+                if isinstance(self.places, slice)
+                else self.places[start:stop],
+            )
 
     def gathered(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values of these rows, of those of all rows."""
-        if self.places is None:
-            return np.ascontiguousarray(values)
+        if isinstance(self.places, slice):
+            return np.ascontiguousarray(values[self.places])
         rows = np.empty((len(self.places), values.shape[1]), values.dtype)
         _native.gather_rows(self.places, np.ascontiguousarray(values), rows)
         return rows
 
     def scatter(self, rows: NDArray[Any], values: NDArray[Any]) -> None:
         """Write these rows into those of all rows."""
-        if self.places is None:
-            values[:] = rows
+        if isinstance(self.places, slice):
+            values[self.places] = rows
         else:
             _native.scatter_rows(self.places, rows, values)
 
@@ -60,7 +73,7 @@ def by_server(
     ids = np.ascontiguousarray(ids, np.int64)
     ends = np.ascontiguousarray(ends, np.int64)
     if servers == 1:
-        yield ServerRows(server=0, ids=ids, ends=ends, places=None)
+        yield ServerRows(server=0, ids=ids, ends=ends, places=slice(0, len(ids)))
         return
     split = _native.split_rows(ids, ends, servers)
     ends_of_servers = split.ends.reshape(servers, -1)
