@@ -49,6 +49,7 @@ class EmbeddingTable:
     ----------
     rows : its ids are 0 to rows - 1; 0: they are hashes, of 0 to 2^63 - 1.
     dim : numbers of a row that the model reads.
+    padding : id whose row is never updated; None: there is none.
 
     Raises
     ------
@@ -59,6 +60,7 @@ class EmbeddingTable:
     rows: int
     dim: int
     initial: InitialValues = field(default_factory=InitialValues)
+    padding: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rows < 1 << 63:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,21 @@ def clicks(
         )
 
     return ListData(batches=[examples(size) for size in batches])
+
+
+def with_bags(data: ListData, columns: Sequence[int], seed: int = 0) -> ListData:
+    """Return examples whose ids of some columns are bags, of 0 to 3 ids."""
+    random = np.random.default_rng(seed)
+
+    def bags(examples: Examples) -> Examples:
+        ids, lengths = list(examples.ids), list(examples.lengths)
+        for column in columns:
+            counts = random.integers(0, 4, len(examples))
+            ids[column] = random.choice(examples.ids[column], counts.sum())
+            lengths[column] = counts
+        return replace(examples, ids=tuple(ids), lengths=tuple(lengths))
+
+    return ListData(batches=[bags(examples) for examples in data.batches])
 
 
 class ListStream:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -91,6 +93,30 @@ class DeepAndCross(nn.Module):
         return self.top(features).squeeze(1)
 
 
+class Bags(nn.Module):
+    """Bags of ids, some of them empty, with padding and weights; dims and poolings are mixed."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__()
+        self.mean = nn.EmbeddingBag(ROWS[0], 4, mode="mean", padding_idx=0, device=device)
+        self.one = nn.Embedding(max(ROWS), 3, padding_idx=1, device=device)
+        self.weighted = nn.EmbeddingBag(ROWS[2], 4, mode="sum", device=device)
+        self.again = nn.EmbeddingBag(ROWS[2], 1, mode="sum", padding_idx=2, device=device)
+        self.top = nn.Linear(DENSE + 15, 1)
+
+    def forward(self, dense: Tensor, ids: tuple[Any, ...]) -> Tensor:
+        values, offsets = ids[2]
+        weights = torch.linspace(0.5, 1.5, len(values), dtype=self.top.weight.dtype)
+        features = [
+            dense.to(weights.dtype),
+            self.mean(*ids[0]),
+            self.one(torch.stack([ids[3], ids[1]], dim=1)).flatten(1),
+            self.weighted(values, offsets, per_sample_weights=weights),
+            self.again(values, offsets=offsets),
+        ]
+        return self.top(torch.cat(features, dim=1)).squeeze(1)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "dlrm": DLRM,
     "wide and deep": WideAndDeep,
@@ -98,14 +124,20 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "deep and cross": DeepAndCross,
 }
 
-Batch = tuple[Tensor, ...]
+Batch = tuple[Any, ...]
 
 
 def torch_batches(batches: Sequence[Examples]) -> Iterator[Batch]:
     """Yield batches as a plain loader would."""
     for examples in batches:
         assert examples.labels is not None
-        ids = torch.stack([torch.from_numpy(column) for column in examples.ids], dim=1)
+        columns: list[Any] = [torch.from_numpy(column) for column in examples.ids]
+        for number, lengths in enumerate(examples.lengths):
+            if lengths is not None:
+                offsets = torch.from_numpy(np.cumsum(lengths) - lengths)
+                columns[number] = columns[number], offsets
+        has_bags = any(lengths is not None for lengths in examples.lengths)
+        ids = tuple(columns) if has_bags else torch.stack(columns, dim=1)
         yield torch.from_numpy(examples.dense), ids, torch.from_numpy(examples.labels)
 
 

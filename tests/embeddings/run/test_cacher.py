@@ -1,5 +1,6 @@
 """The cacher's stream against the lookahead's decisions, taken apart row by row."""
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.embeddings.data.examples import Examples
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.profile import Synchronisation
+from headrace.embeddings.run.batch_messages import decode_batch, encode_batch
 from headrace.embeddings.run.batches import GroupBatch
 from headrace.embeddings.run.cacher import CACHES, CacherOptions, IdBatch, dispatched, id_batch
 from headrace.embeddings.tables import EmbeddingTable, InitialValues, table_groups
@@ -206,3 +208,18 @@ def test_examples_are_batches_with_labels_and_numbers_as_fields() -> None:
     assert [*id_batch(labelled).fields] == ["dense", "labels"]
     unlabelled = Examples(labels=None, dense=dense, ids=ids, lengths=(None,))
     assert [*id_batch(unlabelled).fields] == ["dense"]
+
+
+def test_parts_say_where_the_padding_is() -> None:
+    padded = (replace(TABLES[0], padding=3), TABLES[1], replace(TABLES[2], padding=0))
+    batch = IdBatch(
+        examples=3,
+        fields={},
+        ids=(np.array([3, 1, 3]), np.array([3]), np.array([5, 5, 5])),
+        lengths=(None, np.array([0, 1, 0]), None),
+    )
+    ((first, second),) = dispatched([batch], options(tables=padded))
+    assert (first.padding, second.padding) == ((0, -1, -1), (0, -1, -1))
+    assert decode_batch(encode_batch(second)).padding == (0, -1, -1)
+    ((plain, _),) = dispatched([batch], options())
+    assert decode_batch(encode_batch(plain)).padding == ()

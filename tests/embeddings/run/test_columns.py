@@ -91,7 +91,6 @@ def test_bags_by_offsets_have_as_many_as_there_are_examples() -> None:
     [
         (nn.Embedding(10, 4, max_norm=1.0), "0 has max_norm"),
         (nn.Embedding(10, 4, scale_grad_by_freq=True), "0 has scale_grad_by_freq"),
-        (nn.Embedding(10, 4, padding_idx=0), "0 has padding_idx"),
         (nn.EmbeddingBag(10, 4, mode="max"), "0 has mode='max'"),
         (nn.Embedding(10, 4, dtype=torch.float16), "rows of torch.float16"),
         (nn.Linear(2, 2), "no nn.Embedding and no nn.EmbeddingBag"),

@@ -18,11 +18,12 @@ from headrace.embeddings.run.table_files import FileFormat, read_rows
 from headrace.errors import InputError
 from headrace.executor import Executor
 from tests.conformance.groups import group
-from tests.embeddings.run.in_process import InProcessJob, ListData, clicks
+from tests.embeddings.run.in_process import InProcessJob, ListData, clicks, with_bags
 from tests.embeddings.run.models import (
     DLRM,
     MODELS,
     ROWS,
+    Bags,
     gradients_of_used_rows,
     loss_of,
     steps,
@@ -120,6 +121,36 @@ def test_one_trainer_trains_as_torch_does_bit_for_bit(
     assert parameters.keys() == expected.keys()
     for parameter, values in expected.items():
         assert torch.equal(parameters[parameter], values), parameter
+
+
+BAGS = with_bags(clicks((*ROWS, 9), [16] * 7 + [5]), (0, 2))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("optimizers", ["adagrad", "sparse adam"])
+def test_bags_padding_and_weights_are_those_of_torch(executor: Executor, optimizers: str) -> None:
+    torch.manual_seed(1)
+    model = Bags()
+    whole = copy.deepcopy(model)
+    expected, losses = reference(whole, OPTIMIZERS[optimizers], 2, 1.0, BAGS)
+    own = OPTIMIZERS[optimizers](model)
+    job = InProcessJob(BAGS)
+    fitted, batches = fit(model, BAGS, optimizer=own, connect=job.connect(executor))
+    with batches:
+        assert steps(fitted, batches, own) + steps(fitted, batches, own) == losses
+        for batch, plain in zip(batches.evaluate(BAGS), torch_batches(BAGS.batches), strict=True):
+            assert torch.equal(loss_of(fitted, batch), loss_of(whole, plain))
+    parameters = tables_of(job, model)
+    for parameter, values in expected.items():
+        assert torch.equal(parameters[parameter], values), parameter
+
+
+def test_padding_of_a_weight_without_values_is_zeros(executor: Executor) -> None:
+    _, batches, _, _ = fitted_model(executor, Bags(device="meta"), BAGS)
+    with batches:
+        weights = batches.weights()
+    assert not weights["one.weight"][1].any()
+    assert weights["one.weight"][0].all()
 
 
 def fitted_model(

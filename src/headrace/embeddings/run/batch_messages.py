@@ -28,7 +28,7 @@ def encode_batch(batch: TrainerBatch) -> Message:
     columns: dict[str, NDArray[Any]] = {}
     _put_examples(columns, batch.fields, batch.lengths)
     groups = [_put_group(columns, f"{number} ", group) for number, group in enumerate(batch.groups)]
-    head = {
+    head: dict[str, Any] = {
         "batch": batch.batch,
         "commit": batch.commit,
         "examples": batch.examples,
@@ -37,6 +37,8 @@ def encode_batch(batch: TrainerBatch) -> Message:
         "tables": len(batch.lengths),
         "groups": groups,
     }
+    if batch.padding:
+        head["padding"] = batch.padding
     return Message(head=head, columns=columns)
 
 
@@ -53,6 +55,7 @@ def decode_batch(message: Message) -> TrainerBatch:
         groups=tuple(
             _group(columns, f"{number} ", group) for number, group in enumerate(head["groups"])
         ),
+        padding=tuple(head.get("padding", ())),
     )
 
 

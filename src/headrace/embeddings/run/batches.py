@@ -83,6 +83,8 @@ class TrainerBatch:
     fields : columns that are no ids, such as labels, [examples, ...].
     lengths : of every table of the job, [examples]: ids of each example; None: one each.
     groups : one for each of the job's groups of tables.
+    padding : of every table of the job, the first of the trainer's ids of the table that is its
+        padding; below 0: none is. Without tables: no table has padding.
     commit : whether the servers have the newest value of every row when those that are evicted
         after the batch, and the dirty ones, are written.
     """
@@ -93,4 +95,5 @@ class TrainerBatch:
     fields: Mapping[str, NDArray[Any]]
     lengths: tuple[NDArray[np.int64] | None, ...]
     groups: tuple[GroupBatch, ...]
+    padding: tuple[int, ...] = ()
     commit: bool = False

@@ -148,7 +148,8 @@ def dispatched(
     pushed: deque[_PushedBatch] = deque()
     for number, batch in enumerate(_chain(buffered, source), first_batch):
         _push(windows, batch, number, options)
-        pushed.append(_PushedBatch(batch.examples, batch.fields, batch.lengths))
+        padding = _padding(batch, options)
+        pushed.append(_PushedBatch(batch.examples, batch.fields, batch.lengths, padding))
         if windows[0].ready:
             yield _decide(windows, pushed.popleft(), options)
     for window in windows:
@@ -163,6 +164,7 @@ class _PushedBatch(NamedTuple):
     examples: int
     fields: Mapping[str, NDArray[Any]]
     lengths: tuple[NDArray[np.int64] | None, ...]
+    padding: list[tuple[int, ...]]
 
 
 def _chain(buffered: deque[IdBatch], source: Iterator[IdBatch]) -> Iterator[IdBatch]:
@@ -240,6 +242,23 @@ def _push(
             raise EmbeddingError(f"batch {number}, tables {names}: {error}") from error
 
 
+def _padding(batch: IdBatch, options: CacherOptions) -> list[tuple[int, ...]]:
+    """Return, for every trainer, the first of its ids of each table that is the padding, or -1."""
+    if all(table.padding is None for table in options.tables):
+        return [()] * options.trainers
+    shares = share_ends(batch.examples, options.trainers)
+    firsts = np.full((options.trainers, len(options.tables)), -1)
+    for number, table in enumerate(options.tables):
+        if table.padding is None:
+            continue
+        ends = id_ends(batch.lengths[number], shares)
+        for trainer, ids in enumerate(np.split(batch.ids[number], ends[:-1])):
+            positions = np.flatnonzero(ids == table.padding)
+            if len(positions):
+                firsts[trainer, number] = positions[0]
+    return [tuple(row) for row in firsts.tolist()]
+
+
 def _decide(
     windows: Sequence[_native.Lookahead], batch: _PushedBatch, options: CacherOptions
 ) -> tuple[TrainerBatch, ...]:
@@ -262,6 +281,7 @@ def _decide(
                     _group_batch(decision.after, rows[trainer])
                     for decision, rows in zip(decisions, dispatched_rows, strict=True)
                 ),
+                padding=batch.padding[trainer],
             )
         )
     return tuple(parts)

@@ -62,8 +62,15 @@ def evaluation_rows(
         yield EvaluationRows(
             examples=share,
             tables=tuple(
-                ModuleRows(rows=copies.from_host(values), ids=copies.from_host(inverse))
-                for values, inverse in zip(rows, numbers, strict=True)
+                ModuleRows(
+                    rows=copies.from_host(values),
+                    ids=copies.from_host(inverse),
+                    lengths=None if lengths is None else copies.from_host(lengths),
+                    padding=_padding(own, table),
+                )
+                for table, values, own, inverse, lengths in zip(
+                    description.tables, rows, distinct, numbers, of_tables.lengths, strict=True
+                )
             ),
         )
 
@@ -92,3 +99,11 @@ def _check(ids: NDArray[np.int64], table: EmbeddingTable, batch: int) -> None:
             f"evaluation batch {batch}, table {table.name}: an id is "
             f"{lowest if lowest < 0 else highest}, needs {limit}"
         )
+
+
+def _padding(ids: NDArray[np.int64], table: EmbeddingTable) -> int | None:
+    """Return the number of a table's padding among rising ids; None: it is not among them."""
+    if table.padding is None:
+        return None
+    number = int(np.searchsorted(ids, table.padding))
+    return number if number < len(ids) and ids[number] == table.padding else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,14 +11,16 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
+from headrace.embeddings.data.examples import Examples
 from headrace.embeddings.data.files import ExampleData
 from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.agree import any_trainer
 from headrace.embeddings.run.columns import table_columns
 from headrace.embeddings.run.connections import Connect, TrainerServers
 from headrace.embeddings.run.dense import DenseGradients
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.fitted import FittedBatches
-from headrace.embeddings.run.leaves import Leaves
+from headrace.embeddings.run.leaves import BatchIds, Leaves
 from headrace.embeddings.run.modules import EmbeddingModule, embedding_modules
 from headrace.embeddings.run.optimizer_groups import RuledRows, remove_parameters, ruled_rows
 from headrace.embeddings.run.slots import slots_of_groups
@@ -32,7 +35,7 @@ _MOST_NUMBERED = 1 << 27
 """Rows of a table up to which the cacher has a number of 8 bytes for each, else for those used."""
 
 
-Forward = Callable[[nn.Module, tuple[Tensor, ...]], object]
+Forward = Callable[[nn.Module, tuple[Any, ...]], object]
 """Runs a model on a batch (dense, ids, labels)."""
 
 
@@ -80,7 +83,8 @@ def fit(
         raise EmbeddingError("the model is in DistributedDataParallel: pass it before, fit does so")
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     modules = embedding_modules(model)
-    columns = _columns(model, modules, data, ids, forward)
+    examples = data.first(_EXAMPLES)
+    columns = _columns(model, modules, examples, ids, forward)
     ruled = ruled_rows(modules, optimizers)
     description = JobDescription(
         tables=embedding_tables(modules, initial),
@@ -100,31 +104,43 @@ def fit(
     _take_over(modules, ruled, connections.servers if trainer == 0 else None)
     dense = DenseGradients()
     device = _device(model)
-    leaves = Leaves(modules, columns, data.columns, registered=trainers == 1)
+    bags = [lengths is not None for lengths in examples.lengths]
+    leaves = Leaves(modules, columns, bags, registered=trainers == 1)
     fitted = _averaged(model, dense) if trainers > 1 else model
     batches = FittedBatches(fitted, connections, description, ruled, leaves, dense, device, scaler)
+    any_trainer(connections.executor)  # the first one has loaded all weights
     return fitted, batches
 
 
 def _columns(
     model: nn.Module,
     modules: Sequence[EmbeddingModule],
-    data: ExampleData,
+    examples: Examples,
     ids: Mapping[str, Sequence[int]] | None,
     forward: Forward | None,
 ) -> list[tuple[int, ...]]:
     """Return the columns that each module looks up, rising."""
+    columns = len(examples.ids)
     if ids is not None:
-        return _named_columns(modules, ids, data.columns)
-    examples = data.first(_EXAMPLES)
+        return _named_columns(modules, ids, columns)
     device = _device(model)
     dense = torch.from_numpy(examples.dense.copy()).to(device)
     labels = () if examples.labels is None else (torch.tensor(examples.labels, device=device),)
     run = forward or (lambda model, batch: model(*batch[:2]))
-    shape = torch.empty(len(examples), data.columns, dtype=torch.int64, device="meta")
-    return table_columns(
-        model, modules, shape, lambda numbers: run(model, (dense, numbers.to(device), *labels))
-    )
+
+    def call(numbers: Tensor) -> object:
+        numbers = numbers.to(device)
+        offsets = torch.arange(len(numbers), device=device)
+        form: BatchIds = numbers
+        if any(lengths is not None for lengths in examples.lengths):
+            form = tuple(
+                column if lengths is None else (column, offsets)
+                for column, lengths in zip(numbers.unbind(1), examples.lengths, strict=True)
+            )
+        return run(model, (dense, form, *labels))
+
+    shape = torch.empty(len(examples), columns, dtype=torch.int64, device="meta")
+    return table_columns(model, modules, shape, call)
 
 
 def _named_columns(
@@ -169,13 +185,23 @@ def embedding_tables(
 def _table(embedding: EmbeddingModule, initial: InitialValues) -> EmbeddingTable:
     if embedding.rows <= _MOST_NUMBERED:
         return EmbeddingTable(
-            name=embedding.name, rows=embedding.rows, dim=embedding.dim, initial=initial
+            name=embedding.name,
+            rows=embedding.rows,
+            dim=embedding.dim,
+            initial=initial,
+            padding=embedding.padding,
         )
     scale = initial.scale
     if scale is None and initial.distribution == "uniform":
         scale = embedding.rows**-0.5
     hashed = InitialValues(distribution=initial.distribution, scale=1.0 if scale is None else scale)
-    return EmbeddingTable(name=embedding.name, rows=0, dim=embedding.dim, initial=hashed)
+    return EmbeddingTable(
+        name=embedding.name,
+        rows=0,
+        dim=embedding.dim,
+        initial=hashed,
+        padding=embedding.padding,
+    )
 
 
 def _take_over(
@@ -185,8 +211,14 @@ def _take_over(
     weights = [embedding.module.weight for embedding in modules]
     remove_parameters(ruled.optimizer, weights)
     for table, embedding in enumerate(modules):
+        padding = embedding.padding
         weight = embedding.take_weight()
-        if servers is None or weight.is_meta:
+        if servers is None:
+            continue
+        if weight.is_meta:
+            if padding is not None:  # torch begins with zeros, too
+                rows = np.zeros((1, embedding.dim), str(weight.dtype).removeprefix("torch."))
+                servers.load(table, np.array([padding]), rows)
             continue
         for start in range(0, len(weight), BLOCK):
             rows = weight[start : start + BLOCK].cpu().numpy()

@@ -20,7 +20,7 @@ from headrace.embeddings.run.connections import Connections
 from headrace.embeddings.run.dense import DenseGradients
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.evaluation import evaluation_rows
-from headrace.embeddings.run.leaves import Leaves, ModuleRows
+from headrace.embeddings.run.leaves import BatchIds, Leaves, ModuleRows
 from headrace.embeddings.run.loss_scale import follow_scaler
 from headrace.embeddings.run.optimizer_groups import BatchParameters, RuledRows
 from headrace.embeddings.run.table_files import (
@@ -32,10 +32,11 @@ from headrace.embeddings.run.table_files import (
 from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows, TrainerStatistics
 from headrace.evaluation import evaluating
 
-Batch = tuple[Tensor, ...]
+Batch = tuple[Any, ...]
 """A batch in the data's own form: dense features, ids and, of labelled examples, labels.
 
-The model looks up rows by the ids; they are numbers that stand for those of the data.
+Ids are [examples, columns]; where a column has bags, a tuple with [examples] for each column, or
+(ids, offsets) of bags. They are numbers that stand for those of the data.
 """
 
 _ROWS_TAG = TAG + 1
@@ -287,13 +288,19 @@ class FittedBatches:
         batch = rows.batch
         self._dense.weight = batch.examples / max(batch.examples_in_all, 1)
         ids = self._leaves.set(
-            [ModuleRows(rows=table.leaf, ids=table.ids) for table in rows.tables], batch.examples
+            [
+                ModuleRows(
+                    rows=table.leaf, ids=table.ids, lengths=table.lengths, padding=table.padding
+                )
+                for table in rows.tables
+            ],
+            batch.examples,
         )
         self._added.add([table.leaf for table in rows.tables])
         labels = [batch.fields[name] for name in ("labels",) if name in batch.fields]
         return self._form(batch.fields["dense"], ids, *labels)
 
-    def _form(self, dense: NDArray[Any], ids: Tensor, *labels: NDArray[Any]) -> Batch:
+    def _form(self, dense: NDArray[Any], ids: BatchIds, *labels: NDArray[Any]) -> Batch:
         return (
             self._copies.from_host(dense),
             ids,

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.modules import EmbeddingModule
 
+BatchIds = Tensor | tuple[Tensor | tuple[Tensor, Tensor], ...]
+"""Numbers for a batch's ids, in the form in which the model gets ids; see `Leaves.set`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ModuleRows:
@@ -23,12 +26,16 @@ class ModuleRows:
     Attributes
     ----------
     rows : [rows, dim].
-    ids : [examples * columns of the module]: the number of each id's row, one example's after the
+    ids : [ids of the module's columns]: the number of each one's row, one example's after the
         other's.
+    lengths : [examples]: ids of each example; None: one for each column.
+    padding : row of the table's padding; None: the batch has none.
     """
 
     rows: Tensor
     ids: Tensor
+    lengths: Tensor | None = None
+    padding: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -56,7 +63,7 @@ class Leaves:
     Parameters
     ----------
     columns : of every module, those of the data's ids that it looks up.
-    count : columns of ids.
+    bags : of every column of ids, whether an example may have any number of them.
     registered : whether the rows of a batch are parameters of the model while it is trained.
     """
 
@@ -64,13 +71,13 @@ class Leaves:
         self,
         modules: Sequence[EmbeddingModule],
         columns: Sequence[Sequence[int]],
-        count: int,
+        bags: Sequence[bool],
         *,
         registered: bool,
     ) -> None:
         self._modules = tuple(modules)
         self._columns = tuple(map(tuple, columns))
-        self._count = count
+        self._bags = tuple(bags)
         self._registered = registered
         self._positions: dict[nn.Module, _Positions] = {}
         self._names: dict[nn.Module, str] = {
@@ -81,7 +88,7 @@ class Leaves:
             if registered:
                 _leave_out_of_states(embedding.module)
 
-    def set(self, rows: Sequence[ModuleRows], examples: int) -> Tensor:
+    def set(self, rows: Sequence[ModuleRows], examples: int) -> BatchIds:
         """Let the modules look up in a batch's rows; return numbers for its ids.
 
         Parameters
@@ -90,14 +97,47 @@ class Leaves:
 
         Returns
         -------
-        ids : [examples, columns] int64.
+        [examples, columns] int64; where a column has bags, one for each column: [examples], or of
+        bags the flat numbers and the offset of each example.
         """
-        device = rows[0].ids.device
+        lengths: dict[int, Tensor] = {}
+        for columns, own in zip(self._columns, rows, strict=True):
+            if self._bags[columns[0]] and own.lengths is not None:
+                lengths[columns[0]] = own.lengths
+        starts, count = self._starts(rows, examples)
         for embedding, columns, own in zip(self._modules, self._columns, rows, strict=True):
-            embedding.set_rows(own.rows, registered=self._registered and own.rows.requires_grad)
-            self._positions[embedding.module] = _positions(columns, own.ids, examples)
-        numbers = torch.arange(self._count * examples, device=device)
-        return numbers.reshape(self._count, examples).t().contiguous()
+            registered = self._registered and own.rows.requires_grad
+            embedding.set_rows(own.rows, padding=own.padding, registered=registered)
+            self._positions[embedding.module] = _positions(
+                [starts[column] for column in columns], own.ids, examples
+            )
+        numbers = torch.arange(count, device=rows[0].ids.device)
+        if not lengths:
+            return numbers.reshape(len(self._bags), examples).t().contiguous()
+        ends = {column: lengths[column].cumsum(0) for column in lengths}
+        return tuple(
+            (numbers[start:][: int(ends[column][-1:].sum())], ends[column] - lengths[column])
+            if column in lengths
+            else numbers[start : start + examples]
+            for column, start in enumerate(starts)
+        )
+
+    def _starts(self, rows: Sequence[ModuleRows], examples: int) -> tuple[list[int], int]:
+        """Return the first position of every column, and the number of all positions.
+
+        Columns of bags are the last ones.
+        """
+        counts = {
+            columns[0]: len(own.ids)
+            for columns, own in zip(self._columns, rows, strict=True)
+            if self._bags[columns[0]]
+        }
+        starts = [0] * len(self._bags)
+        position = 0
+        for column in sorted(range(len(starts)), key=self._bags.__getitem__):
+            starts[column] = position
+            position += counts.get(column, examples)
+        return starts, position
 
     def clear(self) -> None:
         """Let the modules look up in no rows."""
@@ -127,13 +167,15 @@ class Leaves:
             ) from error
 
 
-def _positions(columns: Sequence[int], ids: Tensor, examples: int) -> _Positions:
-    first, last = columns[0], columns[-1]
-    if first == last:
-        return _Positions(first=first * examples, rows=ids)
-    rows = ids.new_full((last + 1 - first, examples), -1)
-    rows[[column - first for column in columns]] = ids.reshape(examples, len(columns)).t()
-    return _Positions(first=first * examples, rows=rows.flatten())
+def _positions(starts: Sequence[int], ids: Tensor, examples: int) -> _Positions:
+    """Return numbers of rows by position, of columns that begin at these."""
+    first = starts[0]
+    if len(starts) == 1:
+        return _Positions(first=first, rows=ids)
+    rows = ids.new_full((starts[-1] + examples - first,), -1).reshape(-1, max(examples, 1))
+    columns = [(start - first) // max(examples, 1) for start in starts]
+    rows[columns] = ids.reshape(examples, len(starts)).t()
+    return _Positions(first=first, rows=rows.flatten())
 
 
 def _leave_out_of_states(module: nn.Module) -> None:

@@ -35,6 +35,11 @@ class EmbeddingModule:
         """Numbers of a row."""
         return self.module.embedding_dim
 
+    @property
+    def padding(self) -> int | None:
+        """Id whose row is never updated; None: there is none."""
+        return self.module.padding_idx
+
     def take_weight(self) -> Tensor:
         """Return the weight, which is no parameter of the model any more.
 
@@ -45,13 +50,17 @@ class EmbeddingModule:
         self.set_rows(torch.empty(0, self.dim, dtype=weight.dtype))
         return weight
 
-    def set_rows(self, rows: Tensor, *, registered: bool = False) -> None:
+    def set_rows(
+        self, rows: Tensor, *, padding: int | None = None, registered: bool = False
+    ) -> None:
         """Let the module look up in these rows: [rows of a batch, dim].
 
         Parameters
         ----------
+        padding : the row among them of the table's padding, if they have it.
         registered : whether they are a parameter of the model meanwhile; only an `nn.Parameter`.
         """
+        self.module.padding_idx = padding  # pyright: ignore[reportAttributeAccessIssue]
         with suppress(AttributeError):
             del self.module.weight
         if registered:
@@ -91,7 +100,6 @@ def _check(embedding: EmbeddingModule) -> None:
     refused = {
         "max_norm": module.max_norm is not None,
         "scale_grad_by_freq": module.scale_grad_by_freq,
-        "padding_idx": module.padding_idx is not None,
         "mode='max'": getattr(module, "mode", "sum") == "max",
         "requires_grad=False": not module.weight.requires_grad,
     }

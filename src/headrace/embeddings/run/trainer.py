@@ -14,6 +14,7 @@ from typing import Literal, Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -69,11 +70,13 @@ class TableLookup:
     leaf : [used rows, dim], a parameter of which the backward pass computes the gradient.
     ids : [ids of the trainer's examples]: the row of each, in `leaf`.
     lengths : [examples]: ids of each example; None: one each.
+    padding : row in `leaf` that is never updated, and is no part of a sum or mean; None: none is.
     """
 
     leaf: nn.Parameter
     ids: Tensor
     lengths: Tensor | None
+    padding: int | None = None
 
     def pooled(self, pooling: Pooling = "sum") -> Tensor:
         """Return each example's row, or the sum or mean of its rows: [examples, dim].
@@ -81,9 +84,11 @@ class TableLookup:
         Those of an example without ids are zeros.
         """
         if self.lengths is None:
-            return functional.embedding(self.ids, self.leaf)
+            return functional.embedding(self.ids, self.leaf, padding_idx=self.padding)
         offsets = self.lengths.cumsum(0) - self.lengths
-        return functional.embedding_bag(self.ids, self.leaf, offsets, mode=pooling)
+        return functional.embedding_bag(
+            self.ids, self.leaf, offsets, mode=pooling, padding_idx=self.padding
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -439,11 +444,15 @@ class TrainerRows:
         for group, cache, part, slots, ids in columns:
             leaves = cache.numbers(slots).tensor_split(part.used_ends[:-1].tolist())
             ids_of_tables = ids.tensor_split(part.id_ends[:-1].tolist())
-            for table, leaf, table_ids in zip(group.tables, leaves, ids_of_tables, strict=True):
+            rows_of_tables = np.split(part.rows_of_ids, part.id_ends[:-1])
+            for table, leaf, table_ids, table_rows in zip(
+                group.tables, leaves, ids_of_tables, rows_of_tables, strict=True
+            ):
                 tables[table] = TableLookup(
                     leaf=nn.Parameter(leaf),
                     ids=table_ids,
                     lengths=prefetched.lengths[table],
+                    padding=_padding(batch, table, table_rows),
                 )
         return RowsOfBatch(batch=batch, tables=tuple(tables[table] for table in sorted(tables)))
 
@@ -459,6 +468,13 @@ class TrainerRows:
         if batch.examples != batch.examples_in_all:
             gradients.mul_(batch.examples / batch.examples_in_all)
         return gradients
+
+
+def _padding(batch: TrainerBatch, table: int, rows_of_ids: NDArray[np.uint32]) -> int | None:
+    """Return the row of a table's padding among its used rows; None: the batch has none."""
+    if not batch.padding or batch.padding[table] < 0:
+        return None
+    return int(rows_of_ids[batch.padding[table]])
 
 
 def _zeros(group: TableGroup, rows: RowsOfBatch) -> Tensor:
