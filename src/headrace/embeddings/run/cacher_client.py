@@ -1,0 +1,209 @@
+"""A trainer's side of the cacher: it joins a job, and takes its parts of the batches."""
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.batch_messages import decode_batch
+from headrace.embeddings.run.batches import TrainerBatch
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.handoff import Handoff
+from headrace.embeddings.run.rpc import RpcClient
+from headrace.embeddings.run.rpc_messages import Message
+from headrace.errors import CommunicationError
+
+_LEAVE_S = 5.0
+_ATTEND_S = 365 * 86_400.0
+"""The call lasts as long as the job does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedJob:
+    """A job that a trainer has joined.
+
+    Attributes
+    ----------
+    servers : addresses of the servers of rows, by their numbers.
+    lookahead : batches that a decision looks at; None: as many as the caches have room for.
+    prefetch : batches between a row's fetch and its use.
+    """
+
+    servers: tuple[str, ...]
+    lookahead: int | None
+    prefetch: int
+
+
+class CacherClient:
+    """One trainer's connection with the cacher; a context manager.
+
+    Parameters
+    ----------
+    address : of the cacher.
+    deadline_s : of joining, and of each batch.
+
+    Raises
+    ------
+    CommunicationError : the address is none.
+    """
+
+    def __init__(
+        self, address: str, *, trainer: int, trainers: int, secret: str, deadline_s: float
+    ) -> None:
+        self._address = address
+        self._secret = secret
+        self._deadline_s = deadline_s
+        self._trainers = trainers
+        self.trainer = trainer
+        self._client = self.connection()
+        self._stream: CacherStream | None = None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def connection(self) -> RpcClient:
+        """Return a connection of its own with the cacher."""
+        return RpcClient(
+            self._address,
+            peer_role="cacher",
+            role=f"trainer {self.trainer}",
+            secret=self._secret,
+            deadline_s=self._deadline_s,
+        )
+
+    def join(self, description: JobDescription) -> JoinedJob:
+        """Join the job; the answer comes when all trainers have.
+
+        Raises
+        ------
+        EmbeddingError : another trainer describes the job otherwise, or there is no such trainer.
+        CommunicationError : a role failed, or not all trainers joined before the deadline.
+        """
+        head = {
+            "trainer": self.trainer,
+            "trainers": self._trainers,
+            "description": description.to_fields(),
+        }
+        reply = self._client.call("join", Message(head=head)).head
+        threading.Thread(target=self._attend, daemon=True, name="attendance").start()
+        return JoinedJob(
+            servers=tuple(reply["servers"]),
+            lookahead=reply["lookahead"],
+            prefetch=reply["prefetch"],
+        )
+
+    def epoch(self, epoch: int) -> "CacherStream":
+        """Return the stream of an epoch, the one after the epoch before; they are taken in order.
+
+        Raises
+        ------
+        EmbeddingError : the epoch before it has not ended.
+        """
+        first_batch = 0
+        if self._stream is not None:
+            end = self._stream.end
+            if end is None:
+                raise EmbeddingError(
+                    f"epoch {epoch} begins before the last batch of the epoch before it: all "
+                    "batches of an epoch are needed"
+                )
+            first_batch = end
+        self._stream = CacherStream(self, epoch, first_batch, deadline_s=self._deadline_s)
+        return self._stream
+
+    def leave(self) -> None:
+        """Tell the cacher that this trainer takes no more batches."""
+        with suppress(CommunicationError):
+            head = {"trainer": self.trainer}
+            self._client.call("leave", Message(head=head), deadline_s=_LEAVE_S)
+
+    def _attend(self) -> None:
+        """Be in a call: its end shows the cacher that this process has ended."""
+        head = {"trainer": self.trainer}
+        with suppress(CommunicationError):
+            self._client.call("attend", Message(head=head), deadline_s=_ATTEND_S)
+
+    def close(self) -> None:
+        """Close the stream and the connection; idempotent."""
+        if self._stream is not None:
+            self._stream.close()
+        self._client.close()
+
+
+class CacherStream:
+    """One trainer's parts of an epoch's batches, each asked for ahead of its use.
+
+    Attributes
+    ----------
+    end : number behind the epoch's last batch; None until that was taken.
+    """
+
+    def __init__(
+        self, cacher: CacherClient, epoch: int, first_batch: int, *, deadline_s: float
+    ) -> None:
+        self._cacher = cacher
+        self._epoch = epoch
+        self._batch = first_batch
+        self._deadline_s = deadline_s
+        self._client = cacher.connection()
+        self._parts: Handoff[TrainerBatch] = Handoff(1)
+        self._closed = False
+        self.end: int | None = None
+        threading.Thread(target=self._ask, daemon=True, name="batches of the cacher").start()
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> TrainerBatch:
+        """Return the next part.
+
+        Raises
+        ------
+        EmbeddingError : the data are wrong.
+        CommunicationError : a role failed, another trainer left, or the deadline passed.
+        """
+        with self._parts.changed:
+            # The calls of the thread have the same deadline, and name the role that is late.
+            if not self._parts.changed.wait_for(self._parts.ready, self._deadline_s + _LEAVE_S):
+                raise CommunicationError(f"cacher, next: no batch within {self._deadline_s:g} s")
+            part = self._parts.take()
+            if self._closed:
+                raise CommunicationError("cacher, next: the stream was closed")
+            if part is None:
+                self.end = self._batch
+                raise StopIteration
+            self._batch = part.batch + 1
+            return part
+
+    def close(self) -> None:
+        """End a `__next__` that waits; the other trainers get an error at the next batch."""
+        if self._closed:
+            return
+        self._closed = True
+        self._parts.close()
+        if self.end is None:
+            self._cacher.leave()
+        self._client.close()
+
+    def _ask(self) -> None:
+        batch = self._batch
+        try:
+            while True:
+                head = {"trainer": self._cacher.trainer, "batch": batch, "epoch": self._epoch}
+                reply = self._client.call("next", Message(head=head))
+                if "end" in reply.head:
+                    break
+                if not self._parts.put(decode_batch(reply)):
+                    return
+                batch += 1
+        except BaseException as error:  # of any kind: `__next__` raises it
+            self._parts.end(error)
+        else:
+            self._parts.end()

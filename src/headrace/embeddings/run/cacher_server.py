@@ -1,0 +1,270 @@
+"""The cacher as a process: pulls batches from readers, decides, and serves each trainer's parts.
+
+Batches are numbered on over epochs. The next epoch is decided as soon as the one before it is, up
+to the room for parts, so that its first batches are there when trainers begin it.
+"""
+
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Self
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.profile import Synchronisation
+from headrace.embeddings.run.batch_messages import encode_batch
+from headrace.embeddings.run.cacher import CacherOptions, dispatched
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.part_buffer import PartBuffer
+from headrace.embeddings.run.process import RoleSettings
+from headrace.embeddings.run.reader_batches import ReaderBatches
+from headrace.embeddings.run.row_client import start_servers
+from headrace.embeddings.run.rpc import EMPTY, Call, RpcClient, RpcServer
+from headrace.embeddings.run.rpc_messages import Message
+from headrace.errors import CommunicationError
+
+_PULLED = 2
+"""Batches of each reader that are pulled ahead of decisions."""
+
+_SHOWN = 200
+"""Characters of a field in which descriptions differ."""
+
+_BESIDE_PREFETCH = 2
+"""Parts that are decided ahead of those whose rows a trainer fetches: one on its way, one next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacherServerOptions:
+    """Options of a cacher, in its settings.
+
+    Attributes
+    ----------
+    servers, readers : their addresses, by their numbers.
+    lookahead, prefetch, synchronisation, commit_every : see `CacherOptions`.
+    """
+
+    trainers: int
+    servers: tuple[str, ...]
+    readers: tuple[str, ...]
+    lookahead: int | None = None
+    prefetch: int = 1
+    synchronisation: Synchronisation = Synchronisation.TARGETED
+    commit_every: int = 0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return those of settings, where JSON has tuples as lists and names of enumerations."""
+        values: dict[str, Any] = {
+            **options,
+            "servers": tuple(options["servers"]),
+            "readers": tuple(options["readers"]),
+            "synchronisation": Synchronisation(options["synchronisation"]),
+        }
+        return cls(**values)
+
+    def decisions(self, description: JobDescription) -> CacherOptions:
+        """Return the options of decisions on a job.
+
+        Raises
+        ------
+        EmbeddingError : they are not options of such a job.
+        """
+        return CacherOptions(
+            tables=description.tables,
+            groups=description.groups,
+            slots=description.slots,
+            trainers=self.trainers,
+            lookahead=self.lookahead,
+            prefetch=self.prefetch,
+            synchronisation=self.synchronisation,
+            commit_every=self.commit_every,
+        )
+
+
+def serve(settings: RoleSettings) -> "CacherServer":
+    """Serve a job's trainers."""
+    return CacherServer(settings)
+
+
+class CacherServer:
+    """Serves a job's trainers: `join`, `next` for each batch, and `leave`.
+
+    A trainer is in a call of `attend` from its joining on, whose end shows that it is gone.
+
+    Raises
+    ------
+    CommunicationError : the address cannot be listened at.
+    """
+
+    def __init__(self, settings: RoleSettings) -> None:
+        self._settings = settings
+        self._options = CacherServerOptions.of(settings.options)
+        self._changed = threading.Condition()
+        self._joined: dict[int, JobDescription] = {}
+        self._started = False
+        self._failure: Exception | None = None
+        self._clients = ExitStack()
+        self._closed = False
+        room = self._options.prefetch + _BESIDE_PREFETCH
+        self._parts = PartBuffer(self._options.trainers, room)
+        methods = {
+            "join": self._join,
+            "attend": self._attend,
+            "next": self._next,
+            "leave": self._leave,
+        }
+        self._server = RpcServer(settings.role, methods, secret=settings.secret, host=settings.host)
+
+    @property
+    def address(self) -> str:
+        """Address of the server, "host:port"."""
+        return self._server.address
+
+    def close(self) -> None:
+        """Serve no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._parts.close()
+        self._clients.close()
+        self._server.close()
+
+    def _join(self, call: Call) -> Message:
+        """Take a trainer in; answer when all are, and the servers have started."""
+        trainer, description = self._joining(call)
+        with self._changed:
+            if trainer in self._joined:
+                raise EmbeddingError(f"trainer {trainer} has joined already: needs one of each")
+            self._check_equal(trainer, description)
+            self._joined[trainer] = description
+            if len(self._joined) == self._options.trainers:
+                threading.Thread(
+                    target=self._run, args=(description,), daemon=True, name="decisions"
+                ).start()
+            try:
+                call.wait(self._changed, lambda: self._started or self._failure is not None)
+            except CommunicationError as error:
+                if len(self._joined) < self._options.trainers:
+                    del self._joined[trainer]  # another process may join in its place
+                raise CommunicationError(f"{error}; {self._absent()}") from error
+            if self._failure is not None:
+                raise self._failure
+        head = {
+            "servers": self._options.servers,
+            "lookahead": self._options.lookahead,
+            "prefetch": self._options.prefetch,
+        }
+        return Message(head=head)
+
+    def _joining(self, call: Call) -> tuple[int, JobDescription]:
+        head, trainers = call.message.head, self._options.trainers
+        try:
+            trainer, own_trainers = int(head["trainer"]), int(head["trainers"])
+            description = JobDescription.from_fields(head["description"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise EmbeddingError(f"a request to join cannot be read: {error}") from error
+        if own_trainers != trainers or not 0 <= trainer < trainers:
+            raise EmbeddingError(
+                f"trainer {trainer} of {own_trainers} cannot join, this job has {trainers} trainers"
+            )
+        return trainer, description
+
+    def _check_equal(self, trainer: int, description: JobDescription) -> None:
+        """Raise, for all trainers, unless one describes the job as the others."""
+        for joined, expected in self._joined.items():
+            difference = expected.difference(description)
+            if difference is not None:
+                self._failure = EmbeddingError(
+                    f"trainers {joined} and {trainer} differ in {difference} of the job, which "
+                    "needs one model and one set of data: "
+                    f"{_shortened(expected, difference)} and {_shortened(description, difference)}"
+                )
+                self._changed.notify_all()
+                raise self._failure
+
+    def _absent(self) -> str:
+        absent = [str(t) for t in range(self._options.trainers) if t not in self._joined]
+        return f"trainers that have not joined: {', '.join(absent)}" if absent else "all had joined"
+
+    def _next(self, call: Call) -> Message:
+        head = call.message.head
+        return self._parts.take(call, head["trainer"], head["batch"], head["epoch"])
+
+    def _attend(self, call: Call) -> Message:
+        try:
+            with self._changed:
+                call.wait(self._changed, lambda: self._closed)
+        except CommunicationError:
+            self._parts.leave(call.message.head["trainer"], "its connection ended")
+            raise
+        return EMPTY
+
+    def _leave(self, call: Call) -> Message:
+        self._parts.leave(call.message.head["trainer"], "its batches were closed")
+        return EMPTY
+
+    def _run(self, description: JobDescription) -> None:
+        """Start the servers, and decide epoch after epoch, until trainers leave or a failure."""
+        epoch = 0
+        try:
+            options = self._options.decisions(description)
+            start_servers(
+                self._options.servers,
+                description,
+                self._options.trainers,
+                role=self._settings.role,
+                secret=self._settings.secret,
+                deadline_s=self._settings.deadline_s,
+            )
+            readers = [self._reader(number) for number in range(len(self._options.readers))]
+            job = {"data": description.data, "columns": description.columns}
+            first_batch = 0
+            with self._changed:
+                self._started = True
+                self._changed.notify_all()
+            for epoch in count():
+                with ReaderBatches(readers, job, epoch, ahead=_PULLED) as batches:
+                    end = self._decide(batches, options, first_batch)
+                if end is None:
+                    return
+                if end == first_batch:
+                    raise EmbeddingError(f"the data have no examples in epoch {epoch}")
+                self._parts.end_epoch(end)
+                first_batch = end
+        except Exception as error:
+            self._parts.fail(error, epoch)
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify_all()
+
+    def _decide(
+        self, batches: ReaderBatches, options: CacherOptions, first_batch: int
+    ) -> int | None:
+        """Decide an epoch; return the number behind its last batch, None where trainers left."""
+        end = first_batch
+        for parts in dispatched(batches, options, first_batch=first_batch):
+            if not self._parts.put(end, [encode_batch(part) for part in parts]):
+                return None
+            end += 1
+        return end
+
+    def _reader(self, number: int) -> RpcClient:
+        """Return a client of a reader, which `close` closes."""
+        client = RpcClient(
+            self._options.readers[number],
+            peer_role=f"reader {number}",
+            role=self._settings.role,
+            secret=self._settings.secret,
+            deadline_s=self._settings.deadline_s,
+        )
+        with self._changed:
+            if self._closed:
+                client.close()
+            self._clients.callback(client.close)
+        return client
+
+
+def _shortened(description: JobDescription, field: str) -> str:
+    text = str(getattr(description, field))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,100 @@
+"""The cacher's side of the readers: batches of an epoch pulled from all of them, in order."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, Self
+
+from headrace.embeddings.run.batch_messages import decode_ids
+from headrace.embeddings.run.cacher import IdBatch
+from headrace.embeddings.run.rpc import RpcClient
+from headrace.embeddings.run.rpc_messages import Message
+from headrace.errors import CommunicationError
+
+
+class ReaderBatches:
+    """Batches of an epoch; a context manager that pulls them in a thread for each reader.
+
+    Parameters
+    ----------
+    readers : in the order of their numbers.
+    job : the job's "data" and "columns", for the readers.
+    ahead : batches of each reader that are pulled before they are taken.
+    """
+
+    def __init__(
+        self, readers: Sequence[RpcClient], job: Mapping[str, Any], epoch: int, *, ahead: int
+    ) -> None:
+        self._readers = readers
+        self._job = {**job, "epoch": epoch, "readers": len(readers)}
+        self._most_ahead = ahead * len(readers)
+        self._changed = threading.Condition()
+        self._arrived: dict[int, IdBatch | BaseException | None] = {}
+        self._batch = 0
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        for reader, client in enumerate(self._readers):
+            threading.Thread(
+                target=self._pull, args=(reader, client), daemon=True, name=f"pull {reader}"
+            ).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Pull no more: a call that waits ends by itself, or with its client."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> IdBatch:
+        """Return the next batch.
+
+        Raises
+        ------
+        EmbeddingError : the data are wrong.
+        CommunicationError : a reader failed, or did not answer within the deadline of its client.
+        """
+        with self._changed:
+            # Every call that pulls has a deadline.
+            self._changed.wait_for(lambda: self._batch in self._arrived or self._closed)
+            if self._closed:
+                raise CommunicationError("the batches of readers were closed")
+            batch = self._arrived[self._batch]
+            if batch is None:
+                raise StopIteration
+            if isinstance(batch, BaseException):
+                raise batch
+            del self._arrived[self._batch]
+            self._batch += 1
+            self._changed.notify_all()
+            return batch
+
+    def _pull(self, reader: int, client: RpcClient) -> None:
+        """Pull a reader's batches to the end, or to an error, which is the one of its batch."""
+        for number in count(reader, len(self._readers)):
+            with self._changed:
+                self._changed.wait_for(
+                    lambda number=number: number < self._batch + self._most_ahead or self._closed
+                )
+                if self._closed:
+                    return
+            batch = self._batch_of(reader, client, number)
+            with self._changed:
+                self._arrived[number] = batch
+                self._changed.notify_all()
+            if not isinstance(batch, IdBatch):
+                return
+
+    def _batch_of(
+        self, reader: int, client: RpcClient, number: int
+    ) -> IdBatch | BaseException | None:
+        request = Message(head={**self._job, "reader": reader, "batch": number})
+        try:
+            reply = client.call("next", request)
+            return None if "end" in reply.head else decode_ids(reply)
+        except Exception as error:
+            return error

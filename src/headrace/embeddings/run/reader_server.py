@@ -1,0 +1,180 @@
+"""A reader: parses batches of ids ahead of the cacher, which pulls them.
+
+Several readers share the batches of an epoch: reader r of n has batches r, r + n, ... It parses an
+epoch in one pass, as long as it is asked for one batch after the other, and begins another pass at
+any other batch, data or epoch.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+from headrace.embeddings.data.files import ExampleData, ExampleFiles, by_table, data_from_fields
+from headrace.embeddings.data.parts import ReaderPart, part_batches
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.batch_messages import encode_ids
+from headrace.embeddings.run.cacher import IdBatch, id_batch
+from headrace.embeddings.run.handoff import Handoff
+from headrace.embeddings.run.process import RoleSettings
+from headrace.embeddings.run.rpc import Call, RpcServer
+from headrace.embeddings.run.rpc_messages import Message
+from headrace.errors import CommunicationError
+
+_AHEAD = 4
+"""Batches that are parsed before they are pulled: some 10 MB."""
+
+
+class BatchSource(Protocol):
+    """Data of a job, in batches."""
+
+    def batches(self, epoch: int, part: ReaderPart) -> Iterator[IdBatch]:
+        """Yield the batches of a part of an epoch, in their order.
+
+        Raises
+        ------
+        EmbeddingError : the data are wrong.
+        """
+        ...
+
+
+SourceOf = Callable[[Mapping[str, Any], Sequence[Sequence[int]]], BatchSource]
+"""Returns the source of data by its fields, and by the columns of ids that tables look up."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileBatches:
+    """Batches of files.
+
+    Attributes
+    ----------
+    columns : of every table, the columns of the data's ids that it is looked up with.
+    """
+
+    data: ExampleData
+    columns: Sequence[Sequence[int]]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], columns: Sequence[Sequence[int]]) -> Self:
+        """Return those of data that fields describe.
+
+        Raises
+        ------
+        EmbeddingError : the fields are no data's.
+        """
+        return cls(data_from_fields(fields), columns)
+
+    def batches(self, epoch: int, part: ReaderPart) -> Iterator[IdBatch]:
+        """Yield the batches of a part, the same ones in every epoch."""
+        data = self.data
+        if epoch > 0 and isinstance(data, ExampleFiles):
+            data = replace(data, rejects=None)  # the first epoch's are all of them
+        for examples in part_batches(data, part):
+            yield id_batch(by_table(examples, self.columns))
+
+
+def serve(settings: RoleSettings) -> "ReaderServer":
+    """Serve the batches of files."""
+    return ReaderServer(settings, FileBatches.of)
+
+
+class ReaderServer:
+    """Serves the method `next`: a batch, or the end of the epoch.
+
+    Its head has the job's "data" and "columns", the number of the "reader" among "readers", the
+    "epoch" and the "batch" in it.
+
+    Raises
+    ------
+    CommunicationError : the address cannot be listened at.
+    """
+
+    def __init__(self, settings: RoleSettings, source_of: SourceOf) -> None:
+        self._source_of = source_of
+        self._lock = threading.Lock()
+        self._pass: _Pass | None = None
+        self._server = RpcServer(
+            settings.role, {"next": self._next}, secret=settings.secret, host=settings.host
+        )
+
+    @property
+    def address(self) -> str:
+        """Address of the server, "host:port"."""
+        return self._server.address
+
+    def close(self) -> None:
+        """Serve no more."""
+        with self._lock:
+            if self._pass is not None:
+                self._pass.close()
+        self._server.close()
+
+    def _next(self, call: Call) -> Message:
+        request = dict(call.message.head)
+        try:
+            batch = request.pop("batch")
+            with self._lock:
+                if self._pass is None or not self._pass.goes_on(request, batch):
+                    if self._pass is not None:
+                        self._pass.close()
+                    self._pass = self._begin(request, batch)
+                current_pass = self._pass
+        except (KeyError, TypeError) as error:
+            raise EmbeddingError(f"a request for a batch cannot be read: {error}") from error
+        return current_pass.take(call)
+
+    def _begin(self, request: Mapping[str, Any], batch: int) -> "_Pass":
+        source = self._source_of(request["data"], request["columns"])
+        part = ReaderPart(reader=request["reader"], readers=request["readers"], first=batch)
+        return _Pass(request, part, source.batches(request["epoch"], part))
+
+
+class _Pass:
+    """Batches of a part of an epoch, parsed ahead in a thread."""
+
+    def __init__(
+        self, request: Mapping[str, Any], part: ReaderPart, batches: Iterator[IdBatch]
+    ) -> None:
+        self._request = request
+        self._readers = part.readers
+        self._batch = part.first
+        self._closed = False
+        self._messages: Handoff[Message] = Handoff(_AHEAD)
+        threading.Thread(target=self._parse, args=(batches,), daemon=True, name="parse").start()
+
+    def goes_on(self, request: Mapping[str, Any], batch: int) -> bool:
+        """Return whether a request is for the next batch of this pass."""
+        return not self._closed and batch == self._batch and request == self._request
+
+    def take(self, call: Call) -> Message:
+        """Return the next batch, or the end of the epoch.
+
+        Raises
+        ------
+        CommunicationError : the deadline passed, or another pass began.
+        """
+        changed = self._messages.changed
+        with changed:
+            call.wait(changed, self._messages.ready)
+            message = self._messages.take()
+            if self._closed:
+                raise CommunicationError("another call began at another batch")
+            if message is None:
+                return Message(head={"end": True})
+            self._batch += self._readers
+            return message
+
+    def close(self) -> None:
+        """Parse no more."""
+        self._closed = True
+        self._messages.close()
+
+    def _parse(self, batches: Iterator[IdBatch]) -> None:
+        try:
+            for batch in batches:
+                if not self._messages.put(encode_ids(batch)):
+                    return
+        except BaseException as error:  # of any kind: the cacher gets it
+            self._messages.end(error)
+        else:
+            self._messages.end()

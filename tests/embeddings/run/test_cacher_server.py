@@ -1,0 +1,261 @@
+"""The cacher between readers and trainers: parts of batches over several epochs, and failures."""
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.embeddings import CriteoData, EmbeddingError, EmbeddingTable, InitialValues
+from headrace.embeddings.data.criteo import HASHES
+from headrace.embeddings.run.batches import TrainerBatch
+from headrace.embeddings.run.cacher import CacherOptions, dispatched
+from headrace.embeddings.run.cacher_client import CacherClient, CacherStream
+from headrace.embeddings.run.reader_server import FileBatches
+from headrace.embeddings.tables import table_groups
+from headrace.errors import CommunicationError, HeadraceError
+from tests.embeddings.data.test_criteo import LINE
+from tests.embeddings.run.jobs import (
+    TABLES,
+    ListedBatches,
+    RunningJob,
+    Servers,
+    at_once,
+    description,
+    id_batches,
+    running,
+)
+from tests.embeddings.run.test_batch_messages import assert_same
+from tests.waiting import STALL_S, no_hang, wait_until
+
+
+def taken(stream: CacherStream, most: int = 1000) -> list[TrainerBatch]:
+    """Take parts up to the end of an epoch, or up to a number of them."""
+    parts: list[TrainerBatch] = []
+    for part in stream:
+        parts.append(part)
+        if len(parts) == most:
+            break
+    return parts
+
+
+def epochs(clients: list[CacherClient], epoch: int) -> list[list[TrainerBatch]]:
+    return at_once([lambda client=client: taken(client.epoch(epoch)) for client in clients])
+
+
+@pytest.mark.parametrize(("trainers", "readers"), [(1, 1), (3, 2), (2, 9)])
+def test_trainers_get_the_parts_of_one_process_in_every_epoch(trainers: int, readers: int) -> None:
+    source = ListedBatches(7)
+    servers = Servers()
+    options = CacherOptions(
+        tables=TABLES,
+        groups=table_groups(TABLES),
+        slots=(50, 9),
+        trainers=trainers,
+        lookahead=3,
+        prefetch=2,
+        commit_every=4,
+    )
+    with running([source.of] * readers, trainers, servers, commit_every=4) as job:
+        clients = job.joined()
+        for epoch in range(3):
+            received = epochs(clients, epoch)
+            expected = [
+                *dispatched(id_batches(7, epoch), options, first_batch=7 * epoch),
+            ]
+            for trainer, parts in enumerate(received):
+                assert len(parts) == 7
+                for part, reference in zip(parts, expected, strict=True):
+                    assert_same(part, reference[trainer])
+    (start,) = servers.started
+    assert (start["server"], start["servers"], start["trainers"]) == (0, 1, trainers)
+    assert start["description"]["seed"] == 0
+
+
+def test_joining_says_where_the_servers_are() -> None:
+    with running([ListedBatches(2).of], 1, lookahead=None) as job:
+        joined = job.client(0).join(description())
+        assert len(joined.servers) == 1
+        assert (joined.lookahead, joined.prefetch) == (None, 2)
+        with pytest.raises(EmbeddingError, match="trainer 0 has joined already"):
+            job.client(0).join(description())
+        with pytest.raises(EmbeddingError, match="trainer 1 of 1 cannot join"):
+            job.client(1).join(description())
+
+
+def test_trainers_of_different_models_are_refused() -> None:
+    with running([ListedBatches(2).of], 2) as job:
+        errors = failures(
+            [
+                lambda: job.client(0).join(description()),
+                lambda: job.client(1).join(description(seed=1)),
+            ]
+        )
+        for error in errors:
+            assert isinstance(error, EmbeddingError)
+            assert re.match(r"trainers \d and \d differ in seed of the job", str(error))
+
+
+def test_a_trainer_waits_for_the_others_up_to_its_deadline() -> None:
+    with running([ListedBatches(2).of], 3) as job:
+        with pytest.raises(CommunicationError, match=r"cacher, join: .*(within|deadline)"):
+            job.client(1, deadline_s=STALL_S / 3).join(description())
+        # Another process may join in its place.
+        assert len(job.joined()) == 3
+
+
+def test_a_server_that_does_not_start_is_an_error_at_all_trainers() -> None:
+    with running([ListedBatches(2).of], 2, Servers("no room for rows")) as job:
+        for error in failures(
+            [lambda client=client: client.join(description()) for client in clients_of(job)]
+        ):
+            assert "server 0, start: MemoryError: no room for rows" in str(error)
+
+
+def clients_of(job: RunningJob) -> list[CacherClient]:
+    return [job.client(trainer) for trainer in range(job.trainers)]
+
+
+def failures(actions: list[Callable[[], Any]]) -> list[Exception]:
+    """Return the error of each of some actions that run at once."""
+
+    def error_of(action: Callable[[], Any]) -> Exception:
+        with pytest.raises(HeadraceError) as caught:
+            action()
+        return caught.value
+
+    return at_once([lambda action=action: error_of(action) for action in actions])
+
+
+def test_a_wrong_line_is_an_error_at_all_trainers(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.tsv"
+    path.write_text("\n".join([LINE] * 21 + ["no example"] + [LINE] * 30))
+    tables = tuple(
+        EmbeddingTable(name=str(number), rows=0, dim=2, initial=InitialValues(scale=1.0))
+        for number in range(HASHES)
+    )
+    job_description = description(
+        tables=tables,
+        columns=tuple((number,) for number in range(HASHES)),
+        groups=table_groups(tables),
+        slots=(1000,),
+        data=CriteoData.of([path], batch=4).to_fields(),
+    )
+    with running([FileBatches.of] * 2, 2, lookahead=2) as job, no_hang():
+        clients = clients_of(job)
+        at_once([lambda client=client: client.join(job_description) for client in clients])
+        errors = failures([lambda client=client: taken(client.epoch(0)) for client in clients])
+        for error in errors:
+            assert isinstance(error, EmbeddingError)
+            assert str(error).startswith(f"{path}: line 22: has 1 columns, needs 40")
+
+
+def test_an_id_outside_its_table_is_an_error_at_all_trainers() -> None:
+    tables = (TABLES[0], EmbeddingTable(name="shops", rows=3, dim=2))
+    with running([ListedBatches(7).of], 2) as job, no_hang():
+        clients = clients_of(job)
+        small = description(tables=tables, groups=table_groups(tables))
+        at_once([lambda client=client: client.join(small) for client in clients])
+        for error in failures([lambda client=client: taken(client.epoch(0)) for client in clients]):
+            assert isinstance(error, EmbeddingError)
+            assert re.search(r"batch \d, tables shops: .* needs 0 to 2", str(error))
+
+
+def test_data_without_examples_are_an_error() -> None:
+    with running([ListedBatches(0).of], 1) as job, no_hang():
+        (client,) = job.joined()
+        with pytest.raises(EmbeddingError, match="the data have no examples in epoch 0"):
+            next(client.epoch(0))
+
+
+def test_an_error_of_a_later_epoch_leaves_the_one_before_as_it_is() -> None:
+    class OneEpoch(ListedBatches):
+        def batches(self, epoch: int, part: Any) -> Any:
+            assert epoch == 0, "can be iterated once"
+            return super().batches(epoch, part)
+
+    with running([OneEpoch(3).of], 1) as job, no_hang():
+        (client,) = job.joined()
+        stream = client.epoch(0)
+        assert len(taken(stream)) == 3
+        with pytest.raises(CommunicationError, match=r"reader 0, next: .*can be iterated once"):
+            next(client.epoch(1))
+
+
+def test_a_reader_that_ends_is_named_to_all_trainers() -> None:
+    reached = threading.Event()
+
+    def before(batch: int) -> None:
+        if batch == 5:
+            reached.set()
+            threading.Event().wait()  # as long as the process lives
+
+    with running([ListedBatches(9, before).of], 2) as job, no_hang():
+        clients = job.joined()
+        waiting = threading.Thread(target=lambda: (reached.wait(), job.readers[0].close()))
+        waiting.start()
+        for error in failures([lambda client=client: taken(client.epoch(0)) for client in clients]):
+            assert isinstance(error, CommunicationError)
+            assert "reader 0, next" in str(error)
+        waiting.join()
+
+
+def test_a_trainer_that_leaves_is_named_to_the_others() -> None:
+    with running([ListedBatches(20).of], 3) as job, no_hang():
+        clients = job.joined()
+
+        def leave() -> None:
+            stream = clients[1].epoch(0)
+            assert len(taken(stream, 4)) == 4
+            stream.close()
+            with pytest.raises(CommunicationError, match="the stream was closed"):
+                next(stream)
+
+        def stay(client: CacherClient) -> None:
+            with pytest.raises(CommunicationError, match="trainer 1 left before batch [456]"):
+                taken(client.epoch(0))
+
+        at_once([lambda: stay(clients[0]), leave, lambda: stay(clients[2])])
+
+
+def test_a_trainer_whose_connection_ends_is_named_to_the_others() -> None:
+    """Without a word to the cacher, while neither trainer asks for anything."""
+    with running([ListedBatches(500).of], 2) as job, no_hang():
+        clients = job.joined()
+        stream = clients[0].epoch(0)
+        at_once([lambda: taken(stream, 4), lambda: taken(clients[1].epoch(0), 4)])
+        clients[1]._client.close()  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(CommunicationError, match="trainer 1 left before .* connection ended"):
+            taken(stream)
+
+
+def test_trainers_need_all_batches_of_an_epoch() -> None:
+    with running([ListedBatches(7).of], 2) as job, no_hang():
+        clients = job.joined()
+        streams = [client.epoch(0) for client in clients]
+        at_once([lambda stream=stream: taken(stream, 3) for stream in streams])
+        with pytest.raises(EmbeddingError, match="epoch 1 begins before the last batch"):
+            clients[0].epoch(1)
+
+
+def test_batches_wait_for_the_slowest_trainer() -> None:
+    """What is read is bounded while a trainer takes nothing, however many batches follow."""
+    read: list[int] = []
+    with running([ListedBatches(120, read.append).of], 2) as job, no_hang():
+        clients = job.joined()
+        fast, slow = (client.epoch(0) for client in clients)
+        ahead = taken(fast, 4)
+        assert [part.batch for part in ahead] == [0, 1, 2, 3]
+
+        def unchanged() -> bool:
+            before = len(read)
+            threading.Event().wait(STALL_S / 10)
+            return len(read) == before
+
+        wait_until(unchanged, "readers go on")
+        # decided, in the window, pulled, parsed; and the batch that waits for room in each
+        assert len(read) <= 4 + 3 + 2 + 4 + 4
+        at_once([lambda: taken(slow), lambda: taken(fast)])
+        assert read[:120] == [*range(120)]
