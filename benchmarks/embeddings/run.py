@@ -2,8 +2,8 @@
 
 import sys
 
-from benchmarks.embeddings import cacher, pooled, readers
+from benchmarks.embeddings import cacher, pooled, readers, servers
 from benchmarks.sections import run_sections
 
 if __name__ == "__main__":
-    sys.exit(run_sections("embeddings", __doc__, (pooled, cacher, readers)))
+    sys.exit(run_sections("embeddings", __doc__, (pooled, cacher, readers, servers)))

@@ -171,6 +171,10 @@ class RowPieces {
   std::byte* row(std::size_t number) const {
     return pieces_[number >> shift_] + (number & ((std::size_t{1} << shift_) - 1)) * row_bytes_;
   }
+  // Makes room in the list of pieces for so many rows.
+  void expect(std::size_t rows) {
+    pieces_.reserve((rows + (std::size_t{1} << shift_) - 1) >> shift_);
+  }
   // Makes room for row `number`, the next one. Throws std::bad_alloc, with everything as it was.
   void reserve(std::size_t number) {
     if (number >> shift_ < pieces_.size()) return;

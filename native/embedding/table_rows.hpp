@@ -121,7 +121,9 @@ class DenseRows {
 
   struct Part {
     Part(RowChunks& chunks, std::size_t places)
-        : numbers(places, 0, Budgeted<std::uint16_t>(chunks.budget())), pieces(chunks) {}
+        : numbers(places, 0, Budgeted<std::uint16_t>(chunks.budget())), pieces(chunks) {
+      pieces.expect(places);
+    }
     BudgetedVector<std::uint16_t> numbers;  // from 1 on; 0: no row
     RowPieces pieces;
     std::uint16_t size = 0;
