@@ -129,7 +129,7 @@ def _written(path: Path, name: FormatName, examples: int) -> tuple[Path, int]:
     """Write clicks to a file; return it, and the number of clicks."""
 
     def source() -> ClickSource:
-        return click_source(name, SKEW, later=None, most_rows=None, seed=1)
+        return click_source(name, SKEW, seed=1)
 
     with path.open("wb") as file:
         for _ in write_clicks(file, name, source(), examples):

@@ -25,13 +25,11 @@ def made(path: Path, name: FormatName, layout: FileLayout) -> tuple[Clicks, Exam
     """The examples, and those that a file has of the same source."""
 
     def source() -> Clicks:
-        made_clicks = click_source(name, ZIPF, later=None, most_rows=300, seed=4)
+        made_clicks = click_source(name, ZIPF, most_rows=300, seed=4)
         return next(made_clicks.clicks(COUNT))
 
     with path.open("wb") as file:
-        written = write_clicks(
-            file, name, click_source(name, ZIPF, later=None, most_rows=300, seed=4), COUNT
-        )
+        written = write_clicks(file, name, click_source(name, ZIPF, most_rows=300, seed=4), COUNT)
         assert list(written) == [COUNT]
     return source(), merged_examples(list(layout.read([path], Rejects())))
 
@@ -68,3 +66,18 @@ def test_avazus_columns_are_those_of_the_source(tmp_path: Path) -> None:
     hours = (examples.dense[:, 0] * 24).round()
     changes = [hour for hour, _ in itertools.groupby(hours)]
     assert changes == [hour % 24 for hour in range(240)]
+
+
+def test_tables_are_those_of_the_data_sets() -> None:
+    """Sums are those of BagPipe's Table 5.1, in millions."""
+    totals = {
+        "kaggle": sum(click_source("criteo", ZIPF).rows),
+        "terabyte": sum(click_source("parquet", ZIPF, criteo_set="terabyte").rows),
+        "avazu": sum(click_source("avazu", ZIPF).rows),
+    }
+    assert totals["kaggle"] / 1e6 == pytest.approx(33.76, abs=0.01)
+    assert totals["terabyte"] / 1e6 == pytest.approx(882.77, abs=0.01)
+    assert totals["avazu"] / 1e6 == pytest.approx(9.4, abs=0.1)
+    source = click_source("criteo", ZIPF, criteo_set="terabyte", most_rows=100)
+    assert max(source.rows) == 100
+    assert max(hash_.max() for hash_ in next(source.clicks(9)).hashes) < 1 << 32

@@ -80,7 +80,7 @@ def avazu_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("avazu")
     made = io.BytesIO()
     skew = Skew(kind="uniform")
-    source = click_source("avazu", skew, later=None, most_rows=50, seed=1)
+    source = click_source("avazu", skew, most_rows=50, seed=1)
     assert list(write_clicks(made, "avazu", source, 60)) == [60]
     header, *lines = made.getvalue().splitlines(keepends=True)
     (folder / "0").write_bytes(header + b"".join(lines[:21]))

@@ -9,7 +9,7 @@ import typer
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
-from headrace.embeddings.data.format_names import FormatName
+from headrace.embeddings.data.format_names import CriteoSet, FormatName
 from headrace.embeddings.errors import ExampleError
 from headrace.units import parse_count, size
 
@@ -26,8 +26,11 @@ def generate_command(
     later_skew: Annotated[
         str | None, typer.Option(help="In the second half of the examples; the same by default.")
     ] = None,
+    tables: Annotated[
+        CriteoSet, typer.Option(help="Those of Kaggle's or the Terabyte data set; not of Avazu's.")
+    ] = "kaggle",
     most_rows: Annotated[
-        str | None, typer.Option(help="Of a table; the tables are the data set's, up to 10M rows.")
+        str | None, typer.Option(help="Of a table; up to 10M, of the Terabyte data set 293M.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
 ) -> None:
@@ -39,6 +42,7 @@ def generate_command(
         file_format,
         parse_skew(skew),
         later=None if later_skew is None else parse_skew(later_skew),
+        criteo_set=tables,
         most_rows=None if most_rows is None else parse_count(most_rows, "--most-rows"),
         seed=seed,
     )

@@ -96,7 +96,7 @@ class ExampleFiles(Generic[L]):
     """
 
     FORMAT: ClassVar[str]
-    LAYOUT: ClassVar[type[FileLayout]]
+    LAYOUT: ClassVar[type[Any]]
 
     paths: tuple[str, ...]
     batch: int
@@ -129,7 +129,7 @@ class ExampleFiles(Generic[L]):
         return cls(
             paths=tuple(str(path.resolve()) for path in files_of(paths)),
             batch=batch,
-            layout=cls.LAYOUT() if layout is None else layout,  # pyright: ignore[reportArgumentType]
+            layout=cls.LAYOUT() if layout is None else layout,
             most_rejected=most_rejected,
             rejects=None if rejects is None else str(Path(rejects).resolve()),
         )
@@ -190,7 +190,7 @@ class ExampleFiles(Generic[L]):
             return cls(
                 paths=tuple(fields["paths"]),
                 batch=fields["batch"],
-                layout=cls.LAYOUT.from_fields(fields),  # pyright: ignore[reportArgumentType]
+                layout=cls.LAYOUT.from_fields(fields),
                 most_rejected=fields["most_rejected"],
                 rejects=fields["rejects"],
             )

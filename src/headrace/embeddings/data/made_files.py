@@ -9,10 +9,11 @@ import numpy as np
 from headrace._native import FieldKind
 from headrace.embeddings.data.avazu import HEADER, TABLES, kind_of
 from headrace.embeddings.data.criteo import HASHES, INTEGERS
-from headrace.embeddings.data.format_names import FormatName
+from headrace.embeddings.data.format_names import CriteoSet, FormatName
 from headrace.embeddings.data.generate import (
     AVAZU_ROWS,
     KAGGLE_ROWS,
+    TERABYTE_ROWS,
     Clicks,
     ClickSource,
     row_counts,
@@ -25,14 +26,28 @@ _DAYS = 10
 
 
 def click_source(
-    name: FormatName, skew: Skew, *, later: Skew | None, most_rows: int | None, seed: int
+    name: FormatName,
+    skew: Skew,
+    *,
+    later: Skew | None = None,
+    criteo_set: CriteoSet = "kaggle",
+    most_rows: int | None = None,
+    seed: int = 0,
 ) -> ClickSource:
-    """Return a source of clicks with the tables of a format, each of at most `most_rows`."""
+    """Return a source of clicks for a format.
+
+    Parameters
+    ----------
+    later : skew of the second half of the examples; None: the same.
+    criteo_set : data set whose tables those of Criteo's format and of Parquet are.
+    most_rows : of a table; None: as many as in the data set.
+    """
     if name == "avazu":
         rows = row_counts(AVAZU_ROWS, most_rows)
         # No field of the data set is empty.
         return ClickSource(skew=skew, later=later, rows=rows, integers=0, missing=0.0, seed=seed)
-    return ClickSource(skew=skew, later=later, rows=row_counts(KAGGLE_ROWS, most_rows), seed=seed)
+    rows = row_counts(KAGGLE_ROWS if criteo_set == "kaggle" else TERABYTE_ROWS, most_rows)
+    return ClickSource(skew=skew, later=later, rows=rows, seed=seed)
 
 
 def write_clicks(
