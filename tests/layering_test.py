@@ -68,6 +68,7 @@ LAYERS = {
 FACADES = {
     "headrace.attention": 4,
     "headrace.compression": 4,
+    "headrace.embeddings": 4,
     "headrace.index": 4,
     "headrace.memory": 4,
 }

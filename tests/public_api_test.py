@@ -212,6 +212,8 @@ PUBLIC = {
         "Synchronisation",
         "TableAccesses",
         "TableGroup",
+        "TrainingBatches",
+        "fit",
     },
     "headrace.index": {
         "CapError",

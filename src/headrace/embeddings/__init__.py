@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Synchronisation,
         TableAccesses,
     )
+    from headrace.embeddings.run.entry import TrainingBatches, fit
     from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 
 __all__ = [
@@ -44,6 +45,8 @@ __all__ = [
     "Synchronisation",
     "TableAccesses",
     "TableGroup",
+    "TrainingBatches",
+    "fit",
 ]
 
 _MODULES = {
@@ -65,5 +68,7 @@ _MODULES = {
     "Synchronisation": "profile",
     "TableAccesses": "profile",
     "TableGroup": "tables",
+    "TrainingBatches": "run.entry",
+    "fit": "run.entry",
 }
 __getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)

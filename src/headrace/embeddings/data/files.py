@@ -248,7 +248,8 @@ def data_from_fields(fields: Mapping[str, Any]) -> ExampleData:
     data = FORMATS.get(str(fields.get("format")))
     if data is None:
         raise EmbeddingError(
-            f"the format of data is {fields.get('format')!r}, needs {', '.join(FORMATS)}"
+            f"the format of data is {fields.get('format')!r}, needs {', '.join(FORMATS)}: a script "
+            "reads data of its own with 'headrace embeddings run --script-reads'"
         )
     return data.from_fields(fields)
 

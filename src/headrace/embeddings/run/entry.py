@@ -1,0 +1,163 @@
+"""The entry of a user's script: `fit` joins the job that the script was started for."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+
+from headrace.embeddings.data.files import ExampleData
+from headrace.embeddings.run.fit import fit as fit_connected
+from headrace.embeddings.run.join import join_job
+from headrace.embeddings.run.script_reader import serve_batches
+from headrace.embeddings.settings import EmbeddingSettings
+from headrace.embeddings.tables import InitialValues
+from headrace.facades import offered_by
+
+_CACHE_BYTES = 1 << 30
+"""Of each trainer's caches, where neither the script nor a plan says."""
+
+
+@offered_by("headrace.embeddings")
+class TrainingBatches(Protocol):
+    """A trainer's share of every batch; a context manager that closes them.
+
+    Iterating is an epoch; the optimizer's step ends a batch::
+
+        for epoch in range(3):
+            for dense, ids, labels in batches:
+                loss = criterion(model(dense, ids), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            for dense, ids, labels in batches.evaluate(test_data):
+                ...
+
+    An epoch's end writes all rows to the servers. One that is left before it has to be gone on with
+    by its iterator, or closed. Methods raise EmbeddingError in the middle of one, and
+    CommunicationError where a process of the job failed.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that ended."""
+        ...
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Begin an epoch: its batches are (dense, ids, labels), in the data's own form.
+
+        Ids are numbers that stand for those of the data.
+        """
+        ...
+
+    def evaluate(self, data: ExampleData) -> Iterator[tuple[Any, ...]]:
+        """Yield this trainer's share of every batch of evaluation data.
+
+        The model is in its mode for evaluation meanwhile. Rows are read from the servers, and none
+        is created: one that training has not used has its initial values.
+        """
+        ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return all embedding weights by their names in the model's state: [rows, dim].
+
+        Rows that training has not used have their initial values.
+        """
+        ...
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        file_format: Literal["parquet", "npz"] = "parquet",
+        state: bool = False,
+    ) -> None:
+        """Write the rows that exist to a folder, a file for each table; all trainers call it.
+
+        Parameters
+        ----------
+        file_format : Parquet, or NumPy's: columns `id`, rising, and `row`.
+        state : whether rows have the optimizer's state behind the numbers that the model reads.
+        """
+        ...
+
+    def load(self, folder: str | Path) -> None:
+        """Write the rows in a folder that `save` made to the servers; all trainers call it."""
+        ...
+
+    def close(self) -> None:
+        """End this trainer's part of the job; in the middle of an epoch, the other trainers' too.
+
+        The rows of that epoch are then not all at the servers.
+        """
+        ...
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        ...
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        ...
+
+
+def fit(
+    model: nn.Module,
+    data: ExampleData,
+    *,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    cache: str | int | None = None,
+    ids: Mapping[str, Sequence[int]] | None = None,
+    initial: InitialValues | Mapping[str, InitialValues] | None = None,
+    forward: Callable[[nn.Module, tuple[Any, ...]], object] | None = None,
+    scaler: GradScaler | None = None,
+    seed: int = 0,
+) -> tuple[nn.Module, TrainingBatches]:
+    """Put a model's embedding rows into servers and caches; return it, and the batches to train on.
+
+    The job is that of ``headrace embeddings run``. A script that was started without it starts
+    servers, a reader and a cacher, and trains alone. In a process that is to read for trainers
+    (``--script-reads``) it serves the batches of `data`, and does not return.
+
+    The embedding weights leave the model and the optimizer, whose step updates the rows by the
+    options of the parameter group that had them. With several trainers the model is returned in
+    DistributedDataParallel, which averages over the examples of all.
+
+    Parameters
+    ----------
+    model : with nn.Embedding or nn.EmbeddingBag, before DistributedDataParallel. A weight on the
+        device "meta" begins with the values of `initial`, another one with its own.
+    data : to train on, the same at all trainers.
+    optimizer : that has the embedding weights; or all of the model's, where there are several.
+    cache : size of each trainer's caches, in bytes or as "1GiB"; by default the plan's, else 1 GiB.
+    ids : of every embedding module, by its name: columns of the data's ids that it looks up. They
+        follow from a run of the model if absent.
+    initial : values of rows whose weight is on "meta", of all modules or by name; uniform within
+        1/sqrt(rows) if absent.
+    forward : runs the model on a batch (dense, ids, labels); `model(dense, ids)` if absent.
+    scaler : that scales the loss, if there is one: steps that it skips are skipped for rows, too.
+    seed : of initial values.
+
+    Raises
+    ------
+    EmbeddingError : the model, the optimizer or an option of them is not served, by name; the cache
+        has no room.
+    CommunicationError : a process of the job failed, or is not there.
+    """
+    settings = EmbeddingSettings.from_environment()
+    if settings.role == "reader":
+        serve_batches(data)
+    return fit_connected(
+        model,
+        data,
+        optimizer=optimizer,
+        connect=join_job,
+        cache=(settings.cache_bytes or _CACHE_BYTES) if cache is None else cache,
+        ids=ids,
+        initial=initial,
+        forward=forward,
+        scaler=scaler,
+        seed=seed,
+    )

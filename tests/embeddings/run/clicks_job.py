@@ -1,0 +1,81 @@
+"""A script that trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [fail]``.
+
+Trainer 0 saves parameters and embedding rows.
+"""
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headrace.embeddings import CriteoData, CriteoFormat, fit
+
+TABLES = 26
+ROWS = 30
+EPOCHS = 2
+
+
+class Model(nn.Module):
+    """Dense and sparse features, and the products of each two."""
+
+    def __init__(self, dim: int = 4) -> None:
+        super().__init__()
+        self.bottom = nn.Linear(13, dim)
+        self.tables = nn.ModuleList(nn.Embedding(ROWS, dim) for _ in range(TABLES))
+        self.top = nn.Linear(dim + TABLES * (TABLES + 1) // 2, 1)
+        self.double()
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        bottom = self.bottom(dense.double())
+        rows = [table(ids[:, column]) for column, table in enumerate(self.tables)]
+        features = torch.stack([bottom, *rows], dim=1)
+        products = features @ features.transpose(1, 2)
+        first, second = torch.triu_indices(TABLES + 1, TABLES + 1, offset=1)
+        return self.top(torch.cat([bottom, products[:, first, second]], dim=1)).squeeze(1)
+
+
+def model_of(data: CriteoData) -> tuple[Model, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    model = Model()
+    return model, torch.optim.Adagrad(model.parameters(), lr=0.05)
+
+
+def data_of(path: str | Path) -> CriteoData:
+    return CriteoData.of([path], batch=48, layout=CriteoFormat(rows=(ROWS,) * TABLES))
+
+
+def epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any]) -> float:
+    """Train; return the last batch's loss of this trainer's share."""
+    loss = torch.zeros(1)
+    for dense, ids, labels in batches:
+        optimizer.zero_grad()
+        loss = functional.binary_cross_entropy_with_logits(model(dense, ids), labels.double())
+        loss.backward()
+        optimizer.step()
+    return float(loss.detach())
+
+
+def main(path: str, output: str, purpose: str = "train") -> None:
+    data = data_of(path)
+    model, optimizer = model_of(data)
+    trainer = os.environ.get("RANK", "0")
+    fitted, batches = fit(model, data, optimizer=optimizer)
+    for number in range(EPOCHS):
+        loss = epoch(fitted, optimizer, batches)
+        print(f"epoch {number}: loss {loss:.6f}")
+        if purpose == "fail" and trainer == "1":
+            raise RuntimeError("of this trainer")
+    weights = batches.weights()
+    if trainer == "0":
+        dense = {name: weight.detach() for name, weight in model.named_parameters()}
+        torch.save({**dense, **weights}, output)
+    batches.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
