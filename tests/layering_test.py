@@ -263,3 +263,8 @@ def test_the_command_line_starts_without_torch_and_sklearn() -> None:
     start = "from typer.main import get_command; from headrace.cli.app import app"
     assert not {"torch", "sklearn", "scipy"} & loaded_by(start, commands)
     assert not {"numpy", "headrace.artifact", "headrace.compression"} & loaded_by(start)
+
+
+def test_servers_readers_and_the_cacher_of_embeddings_start_without_torch() -> None:
+    roles = ("process", "row_server", "reader_server", "cacher_server")
+    assert "torch" not in loaded_by(*(f"import headrace.embeddings.run.{role}" for role in roles))

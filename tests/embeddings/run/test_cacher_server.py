@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,13 @@ def epochs(clients: list[CacherClient], epoch: int) -> list[list[TrainerBatch]]:
     return at_once([lambda client=client: taken(client.epoch(epoch)) for client in clients])
 
 
-@pytest.mark.parametrize(("trainers", "readers"), [(1, 1), (3, 2), (2, 9)])
-def test_trainers_get_the_parts_of_one_process_in_every_epoch(trainers: int, readers: int) -> None:
+@pytest.mark.parametrize(
+    ("trainers", "readers", "lookahead"), [(1, 1, 3), (3, 2, 3), (2, 9, 3), (2, 1, None)]
+)
+def test_trainers_get_the_parts_of_one_process_in_every_epoch(
+    trainers: int, readers: int, lookahead: int | None
+) -> None:
+    """A lookahead that the caches' room decides is that of the first epoch in all."""
     source = ListedBatches(7)
     servers = Servers()
     options = CacherOptions(
@@ -54,17 +60,21 @@ def test_trainers_get_the_parts_of_one_process_in_every_epoch(trainers: int, rea
         groups=table_groups(TABLES),
         slots=(50, 9),
         trainers=trainers,
-        lookahead=3,
+        lookahead=lookahead,
         prefetch=2,
         commit_every=4,
     )
-    with running([source.of] * readers, trainers, servers, commit_every=4) as job:
+    with running(
+        [source.of] * readers, trainers, servers, lookahead=lookahead, commit_every=4
+    ) as job:
         clients = job.joined()
+        lookaheads: list[int] = []
         for epoch in range(3):
             received = epochs(clients, epoch)
             expected = [
-                *dispatched(id_batches(7, epoch), options, first_batch=7 * epoch),
+                *dispatched(id_batches(7, epoch), options, lookaheads.append, first_batch=7 * epoch)
             ]
+            options = replace(options, lookahead=lookaheads[0])
             for trainer, parts in enumerate(received):
                 assert len(parts) == 7
                 for part, reference in zip(parts, expected, strict=True):

@@ -1,13 +1,13 @@
 """The cacher as a process: pulls batches from readers, decides, and serves each trainer's parts.
 
 Batches are numbered on over epochs. The next epoch is decided as soon as the one before it is, up
-to the room for parts, so that its first batches are there when trainers begin it.
+to the room for parts, so that trainers that begin it do not wait for its first batches.
 """
 
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Self
 
@@ -103,6 +103,7 @@ class CacherServer:
         self._changed = threading.Condition()
         self._joined: dict[int, JobDescription] = {}
         self._started = False
+        self._lookahead = self._options.lookahead
         self._failure: Exception | None = None
         self._clients = ExitStack()
         self._closed = False
@@ -226,6 +227,7 @@ class CacherServer:
             for epoch in count():
                 with ReaderBatches(readers, job, epoch, ahead=_PULLED) as batches:
                     end = self._decide(batches, options, first_batch)
+                options = replace(options, lookahead=self._lookahead)
                 if end is None:
                     return
                 if end == first_batch:
@@ -243,11 +245,14 @@ class CacherServer:
     ) -> int | None:
         """Decide an epoch; return the number behind its last batch, None where trainers left."""
         end = first_batch
-        for parts in dispatched(batches, options, first_batch=first_batch):
+        for parts in dispatched(batches, options, self._set_lookahead, first_batch=first_batch):
             if not self._parts.put(end, [encode_batch(part) for part in parts]):
                 return None
             end += 1
         return end
+
+    def _set_lookahead(self, lookahead: int) -> None:
+        self._lookahead = lookahead
 
     def _reader(self, number: int) -> RpcClient:
         """Return a client of a reader, which `close` closes."""
