@@ -388,12 +388,16 @@ class TrainerRows:
 
         Without one it ends with the deadlines of the stream and of the servers.
         """
+        timeout_s = 0.0
         while True:
             self._synchronisation.check()
             if self._group_end.done():
                 self._group_end.wait()
             with suppress(TimeoutError):
-                return self._prefetched.take(_CHECK_S)
+                return self._prefetched.take(timeout_s)
+            # its rows may be those that are evicted behind the delayed exchange
+            self._synchronisation.let_delayed()
+            timeout_s = _CHECK_S
 
     def _prefetch(self) -> None:
         """Prepare batches and fetch their rows, until the last one or a failure."""
