@@ -42,6 +42,7 @@ LAYERS = {
     "headrace.files": 0,
     "headrace.forks": 0,
     "headrace.functions": 0,
+    "headrace.host_memory": 0,
     "headrace.staging": 0,
     "headrace.units": 0,
     "headrace.kinds": 0,  # finds capabilities by name

@@ -191,10 +191,11 @@ def test_a_job_starts_once(running: RunningServers) -> None:
 def test_a_server_without_memory_is_named_and_goes_on() -> None:
     with RunningServers(TABLES, GROUPS, 1, servers=1, most_bytes=3 << 20) as running:
         connection = running.connection(0)
+        first, values = rows_of(GROUPS[0], [[], list(range(10))])
+        connection.fetch(0, 0, -1, first)
         rows, _ = rows_of(GROUPS[0], [[], list(range(100_000))])
         with pytest.raises(CommunicationError, match="server 0, fetch: MemoryError: embedding row"):
             connection.fetch(0, 0, -1, rows)
-        first, values = rows_of(GROUPS[0], [[], list(range(10))])  # which that call created
         connection.write_back(0, 0, first, values)
         assert np.array_equal(connection.fetch(1, 0, 0, first), values)
 

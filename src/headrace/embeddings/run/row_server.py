@@ -15,6 +15,7 @@ from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.rpc import EMPTY, Call, Method, RpcServer
 from headrace.embeddings.run.rpc_messages import Message
 from headrace.embeddings.tables import TableGroup
+from headrace.host_memory import available_host_bytes
 
 _SEED_BITS = (1 << 64) - 1
 _NO_LIMIT = (1 << 64) - 1
@@ -302,7 +303,14 @@ def _number(
 
 
 def serve(settings: RoleSettings) -> RpcServer:
-    """Serve a server's calls; its options may have "most_bytes", a limit on the rows' memory."""
+    """Serve a server's calls.
+
+    Its options may have "most_bytes", a limit on the memory of rows: without one it is 90% of what
+    the host has available, so that a call fails where the kernel would end the process.
+    """
     most_bytes: int | None = settings.options.get("most_bytes")
+    available = available_host_bytes()
+    if most_bytes is None and available is not None:
+        most_bytes = available * 9 // 10
     service = RowService(settings.number, settings.count, most_bytes)
     return RpcServer(settings.role, service.methods, secret=settings.secret, host=settings.host)
