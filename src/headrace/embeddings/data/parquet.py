@@ -203,8 +203,13 @@ def _row_runs(
     names = list(dict.fromkeys((*numbers, *layout.ids)))
     row = 0
     try:
-        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
-            check_schema(str(path), file.schema_arrow, numbers, layout.ids)
+        schema = parquet.read_schema(path)
+        check_schema(str(path), schema, numbers, layout.ids)
+        # Texts that a file has in a dictionary are hashed once.
+        texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
+        with parquet.ParquetFile(
+            path, pre_buffer=False, buffer_size=_BUFFER_BYTES, read_dictionary=texts
+        ) as file:
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
                 if not is_needed(row, row + rows):

@@ -111,6 +111,9 @@ def _of_dictionary(values: Any, rows: int | None) -> IdColumn:
     """Return the ids of values that are places in a dictionary."""
     import pyarrow as pa
 
+    if len(values.dictionary) > len(values):
+        # That of a row group, of which these rows use a part.
+        return _ids(values.dictionary_decode(), rows)
     null = pa.nulls(1, values.dictionary.type)
     # A missing value's place is behind the dictionary, at a value that is missing.
     places = values.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
