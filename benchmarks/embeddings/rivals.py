@@ -182,7 +182,7 @@ class DistinctRows:
         *,
         stored: int | None = None,
     ) -> None:
-        self._group = group
+        self.group = group
         self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
         self._starts: list[int] = np.cumsum([0, *counts]).tolist()
         self._stored = stored
@@ -227,7 +227,7 @@ class DistinctRows:
     def fetch(self, ids: DistinctIds) -> Tensor:
         """Return the distinct rows of the trainer's examples: [distinct, dim]."""
         received = torch.empty(sum(ids.received), self.dim, dtype=self.local.rows.dtype)
-        exchange(received, self.local.gather(ids.rows), ids.received, ids.sent, self._group)
+        exchange(received, self.local.gather(ids.rows), ids.received, ids.sent, self.group)
         return received
 
     def lookup(self, ids: DistinctIds, rows: Tensor) -> Tensor:
@@ -237,7 +237,7 @@ class DistinctRows:
     def write_back(self, ids: DistinctIds, gradients: Tensor) -> None:
         """Update the rows of all trainers by gradients of those that were fetched."""
         received = torch.empty(sum(ids.sent), self.dim, dtype=gradients.dtype)
-        exchange(received, gradients, ids.sent, ids.received, self._group)
+        exchange(received, gradients, ids.sent, ids.received, self.group)
         self.local.update(ids.rows, received)
 
     def stored(self) -> dict[int, tuple[Tensor, Tensor]]:

@@ -1,0 +1,233 @@
+"""One trainer of the timed jobs, on an emulated device: it sleeps for what a device would compute.
+
+Answers, until the parent is gone,
+
+- {"connect": design, ...}: {"connected"}: takes its batches and rows from now on
+- {"variant", "backend", "compute_s", "dense", "steps"}: {"seconds": [of each step], "counts": sums,
+  "wire_bytes": that the host sent}
+
+The variants are "ideal", without rows; "exchange", the rows of the pooled rival alone; the rivals
+"pooled" and "distinct"; and the designs of caches. "dense" is the number of parameters.
+
+A step's forward pass sleeps a third of `compute_s` and its backward pass two; when half of the
+latter is over, the dense part's gradients are averaged. Rows move for real.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import headrace.torch
+from benchmarks.embeddings.drawn import drawn_batches
+from benchmarks.embeddings.rivals import DistinctRows, PooledRows
+from benchmarks.embeddings.stand_in import tables
+from benchmarks.embeddings.stand_in_client import Servers, Stream
+from headrace.embeddings.data.generate import KAGGLE_ROWS
+from headrace.embeddings.run.optimizers import RowOptimizer
+from headrace.embeddings.run.trainer import TrainerRows
+from headrace.embeddings.tables import table_groups
+from headrace.executor import Executor
+from headrace.launch.worker import Receive, Send, run_worker
+
+RATE = 0.01
+_BATCHES = 4
+_MOST_USED = 120_000
+"""Rows of a trainer's share of a batch: in Kaggle's tables fewer."""
+
+_STORED = 1_000_000
+"""Rows of the distinct rival: others share their memory."""
+
+
+class Device:
+    """Computes by sleeping, and averages the dense part's gradients.
+
+    Attributes
+    ----------
+    groups : for rows, by backend; those of gradients are others, as both move at once.
+    """
+
+    def __init__(self) -> None:
+        self._dense: dict[int, Tensor] = {}
+        self.groups: dict[str, Any] = {
+            name: dist.new_group(backend=name) for name in ("gloo", "headrace")
+        }
+        self._averages: dict[str, Any] = {
+            name: dist.new_group(backend=name) for name in ("gloo", "headrace")
+        }
+
+    def compute(self, backend: str, compute_s: float, dense: int) -> Any:
+        """Do the forward and backward pass; returns the average under way, if there is one."""
+        if dense == 0:
+            time.sleep(compute_s)
+            return None
+        time.sleep(2 * compute_s / 3)
+        gradients = self._dense.setdefault(dense, torch.zeros(dense))
+        average = dist.all_reduce(gradients, group=self._averages[backend], async_op=True)
+        time.sleep(compute_s / 3)
+        return average
+
+
+class Trainer:
+    """The rivals and designs of one trainer."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._rank, self._ranks = task["rank"], task["ranks"]
+        self._listen, self._dim = task["listen"], task["dim"]
+        self._device = Device()
+        self._optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=RATE)
+        self._drawn = list(islice(drawn_batches(KAGGLE_ROWS), _BATCHES))
+        self._rows: dict[str, TrainerRows] = {}
+        self._rival: tuple[DistinctRows, Iterator[Any]] | None = None
+        self._gradients = torch.full((_MOST_USED, self._dim), 1e-3)
+
+    def connect(self, task: dict[str, Any]) -> None:
+        """Connect to a design's cacher and server, and to the other trainers."""
+        executor = Executor(
+            self._rank, self._ranks, host=self._listen, secret=task["connect"], shared_memory=False
+        )
+        addresses: list[Any] = [None] * self._ranks
+        dist.all_gather_object(addresses, executor.address)
+        executor.connect(addresses)
+        self._rows[task["connect"]] = TrainerRows(
+            Stream(task["cacher"], self._rank),
+            Servers(task["server"], self._rank),
+            executor,
+            table_groups(tables(self._dim)),
+            [RowOptimizer(self._optimizer)],
+            slots=[task["slots"]],
+            prefetch=task["ahead"],
+        )
+
+    def step_of(self, task: dict[str, Any]) -> Callable[[], None]:
+        """Return the step of a variant."""
+        variant, backend = task["variant"], task["backend"]
+        group = self._device.groups[backend]
+
+        def compute() -> Any:
+            return self._device.compute(backend, task["compute_s"], task["dense"])
+
+        if variant == "ideal":
+            return lambda: wait(compute())
+        if variant in ("pooled", "exchange"):
+            return self._pooled(group, compute)
+        if variant == "distinct":
+            return self._distinct(group, compute)
+        return lambda: self._design(variant, compute)
+
+    def _pooled(self, group: Any, compute: Callable[[], Any]) -> Callable[[], None]:
+        """Return a step whose rows the device looks up and updates: only moving is real."""
+        rival = PooledRows(group, (1,) * len(KAGGLE_ROWS), lambda _: torch.zeros(1, self._dim), sgd)
+        ids = rival.prepare(self._drawn[0])
+        rows = torch.zeros(sum(ids.sent), self._dim)
+        gradients = torch.zeros(sum(ids.received), self._dim)
+
+        def step() -> None:
+            rival.receive_rows(ids, rows)
+            average = compute()
+            rival.receive_gradients(ids, gradients)
+            wait(average)
+
+        return step
+
+    def _distinct(self, group: Any, compute: Callable[[], Any]) -> Callable[[], None]:
+        if not self._rival:
+            rows = DistinctRows(
+                group,
+                KAGGLE_ROWS,
+                lambda _, numbers: torch.zeros(len(numbers), self._dim),
+                sgd,
+                stored=_STORED,
+            )
+            self._rival = rows, cycle([rows.prepare(batch) for batch in self._drawn])
+        rival, batches = self._rival
+        rival.group = group
+
+        def step() -> None:
+            ids = next(batches)
+            rows = rival.fetch(ids)
+            average = compute()
+            rival.write_back(ids, self._gradients[: len(rows)])
+            wait(average)
+
+        return step
+
+    def _design(self, design: str, compute: Callable[[], Any]) -> None:
+        rows = self._rows[design]
+        batch = next(rows)
+        average = compute()
+        start = 0
+        for table in batch.tables:
+            table.leaf.grad = self._gradients[start : start + len(table.leaf)]
+            start += len(table.leaf)
+        wait(average)
+        rows.step()
+
+    def run(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Do some steps together with the other trainers."""
+        step = self.step_of(task)
+        before, sent = self._counts(task["variant"]), sent_bytes()
+        seconds: list[float] = []
+        dist.barrier()
+        for _ in range(task["steps"]):
+            began = time.perf_counter()
+            step()
+            headrace.torch.step()
+            seconds.append(time.perf_counter() - began)
+        after = self._counts(task["variant"])
+        return {
+            "seconds": seconds,
+            "counts": {name: number - before[name] for name, number in after.items()},
+            "wire_bytes": sent_bytes() - sent,
+        }
+
+    def _counts(self, variant: str) -> dict[str, float]:
+        if variant not in self._rows:
+            return {}
+        statistics = asdict(self._rows[variant].statistics)
+        return statistics | statistics.pop("exchange")
+
+
+def sgd(parameters: list[Tensor]) -> torch.optim.Optimizer:
+    """Return the optimizer of rows."""
+    return torch.optim.SGD(parameters, lr=RATE)
+
+
+def sent_bytes() -> int:
+    """Return the bytes that this host has sent, on all links but loopback."""
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    links = dict(line.split(":") for line in lines)
+    return sum(int(text.split()[8]) for name, text in links.items() if name.strip() != "lo")
+
+
+def wait(average: Any) -> None:
+    """Wait for the dense part's average, if there is one."""
+    if average is not None:
+        average.wait()
+
+
+def work(receive: Receive, send: Send) -> None:
+    """Answer until the parent is gone."""
+    torch.set_num_threads(1)
+    task = receive()
+    dist.init_process_group("gloo", rank=task["rank"], world_size=task["ranks"])
+    trainer = Trainer(task)
+    send(ready=socket.gethostname())
+    while True:
+        task = receive()
+        if "connect" in task:
+            trainer.connect(task)
+            send(connected=task["connect"])
+        else:
+            send(**trainer.run(task))
+
+
+if __name__ == "__main__":
+    run_worker(work)

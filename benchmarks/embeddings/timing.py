@@ -1,0 +1,167 @@
+"""Steps of rivals and designs by turns, on one network: their times, and what they moved."""
+
+import statistics
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from benchmarks.embeddings.bed import spec
+from benchmarks.embeddings.designs import PREFETCHED, Design, connected
+from benchmarks.embeddings.turns import Job, job
+from headrace.testbed import Testbed
+
+DENSE = {"DLRM": 2_962_289, "Wide & Deep": 136_673}
+"""Parameters of the dense part."""
+
+BACKENDS = ("gloo", "headrace")
+_FIRST_STEPS = PREFETCHED + 1
+"""Of a design's turn: their rows were fetched while others had theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Trainers, the rate of their hosts, and the numbers of a row."""
+
+    trainers: int
+    mbit: int
+    dim: int = 48
+
+    def __str__(self) -> str:
+        return f"{self.trainers} trainers, {self.mbit} Mbit/s, dimension {self.dim}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """Rounds, and a turn's steps that count."""
+
+    rounds: int
+    steps: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Times:
+    """Times of several variants at one ratio.
+
+    Attributes
+    ----------
+    rounds : of each variant, the median seconds of a step in each round.
+    counts : of each design, sums over all trainers and rounds; "batches" are those of one trainer.
+    """
+
+    rounds: Mapping[str, list[float]]
+    counts: Mapping[str, dict[str, float]]
+
+    def median_ms(self, variant: str) -> float:
+        """Return the median milliseconds of a step."""
+        return 1e3 * statistics.median(self.rounds[variant])
+
+    def fastest(self, variants: Sequence[str]) -> str:
+        """Return the variant with the least median."""
+        return min(variants, key=self.median_ms)
+
+    def over(self, slower: str, faster: str) -> float:
+        """Return the median over rounds of the ratio of two times: both of a round were near."""
+        pairs = zip(self.rounds[slower], self.rounds[faster], strict=True)
+        return statistics.median(first / second for first, second in pairs)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TimedJob:
+    """Trainers whose designs are in steady state.
+
+    Attributes
+    ----------
+    exchange_s : by backend, seconds of the pooled rows' fetch and write-back alone.
+    """
+
+    network: Network
+    ranks: Job
+    designs: tuple[str, ...]
+    exchange_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def pooled_s(self) -> float:
+        """Seconds of the fetch and write-back, on the faster backend."""
+        return min(self.exchange_s.values())
+
+    def turn(
+        self, variant: str, backend: str, compute_s: float, steps: int, dense: int
+    ) -> tuple[list[float], dict[str, float]]:
+        """Return the seconds of steps at the slowest trainer, and the sums of all trainers."""
+        answers = self.ranks.ask(
+            {
+                "variant": variant,
+                "backend": backend,
+                "compute_s": compute_s,
+                "dense": dense,
+                "steps": steps,
+            }
+        )
+        seconds = list(map(max, zip(*(answer["seconds"] for answer in answers), strict=True)))
+        counts: dict[str, float] = {
+            name: sum(answer["counts"][name] for answer in answers) for name in answers[0]["counts"]
+        }
+        counts["wire_bytes"] = sum(answer["wire_bytes"] for answer in answers)
+        counts["batches"] = float(steps)
+        return seconds, counts
+
+    def measure_exchange(self, turns: Turns) -> None:
+        """Measure the fetch and write-back that the emulated device's time is a multiple of."""
+        seconds: dict[str, list[float]] = {backend: [] for backend in BACKENDS}
+        for _ in range(turns.rounds):
+            for backend in BACKENDS:
+                seconds[backend] += self.turn("exchange", backend, 0.0, turns.steps + 1, 0)[0][1:]
+        self.exchange_s = {name: statistics.median(times) for name, times in seconds.items()}
+
+    def times(
+        self, ratio: float, turns: Turns, dense: int, variants: Sequence[tuple[str, str]]
+    ) -> Times:
+        """Return the times of variants on backends, named "variant, backend" but for designs."""
+        compute_s = ratio * self.pooled_s
+        rounds: dict[str, list[float]] = {}
+        sums: dict[str, dict[str, float]] = {}
+        for _ in range(turns.rounds):
+            for variant, backend in variants:
+                is_design = variant in self.designs
+                first = _FIRST_STEPS if is_design else 1
+                seconds, counts = self.turn(variant, backend, compute_s, first + turns.steps, dense)
+                name = variant if is_design else f"{variant}, {backend}"
+                rounds.setdefault(name, []).append(statistics.median(seconds[first:]))
+                total = sums.setdefault(name, dict.fromkeys(counts, 0.0))
+                for key, number in counts.items():
+                    total[key] += number
+        return Times(rounds=rounds, counts=sums)
+
+
+@contextmanager
+def timed_job(
+    network: Network, designs: Sequence[str], lookahead: int, exchange: Turns
+) -> Generator[TimedJob]:
+    """Yield a job with its designs' caches in steady state, and the exchange measured."""
+    with ExitStack() as stack:
+        testbed = stack.enter_context(Testbed.up(spec(network.trainers, network.mbit)))
+        tasks = [
+            stack.enter_context(
+                connected(
+                    testbed,
+                    Design(
+                        synchronisation=design,
+                        trainers=network.trainers,
+                        dim=network.dim,
+                        lookahead=lookahead,
+                    ),
+                )
+            )
+            for design in designs
+        ]
+        task = {"dim": network.dim}
+        ranks = stack.enter_context(
+            job(testbed, "benchmarks.embeddings.rank_of_steps", network.trainers, task, {})
+        )
+        timed = TimedJob(network=network, ranks=ranks, designs=tuple(designs))
+        for task in tasks:
+            ranks.ask(task)
+        for design in designs:
+            timed.turn(design, "headrace", 0.0, lookahead + lookahead // 10, 0)
+        timed.measure_exchange(exchange)
+        yield timed
