@@ -26,14 +26,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import headrace.torch
+from benchmarks.embeddings.designs import DEADLINE_S, description
 from benchmarks.embeddings.drawn import drawn_batches
 from benchmarks.embeddings.rivals import DistinctRows, PooledRows
-from benchmarks.embeddings.stand_in import tables
-from benchmarks.embeddings.stand_in_client import Servers, Stream
 from headrace.embeddings.data.generate import KAGGLE_ROWS
+from headrace.embeddings.run.cacher_client import CacherClient
 from headrace.embeddings.run.optimizers import RowOptimizer
+from headrace.embeddings.run.row_client import ServerConnections
 from headrace.embeddings.run.trainer import TrainerRows
-from headrace.embeddings.tables import table_groups
 from headrace.executor import Executor
 from headrace.launch.worker import Receive, Send, run_worker
 
@@ -89,21 +89,30 @@ class Trainer:
         self._gradients = torch.full((_MOST_USED, self._dim), 1e-3)
 
     def connect(self, task: dict[str, Any]) -> None:
-        """Connect to a design's cacher and server, and to the other trainers."""
+        """Join a design's job, and connect to the other trainers."""
+        job = description(self._dim)
+        cacher = CacherClient(
+            task["cacher"],
+            trainer=self._rank,
+            trainers=self._ranks,
+            secret=task["secret"],
+            deadline_s=DEADLINE_S,
+        )
+        joined = cacher.join(job)
         executor = Executor(
-            self._rank, self._ranks, host=self._listen, secret=task["connect"], shared_memory=False
+            self._rank, self._ranks, host=self._listen, secret=task["secret"], shared_memory=False
         )
         addresses: list[Any] = [None] * self._ranks
         dist.all_gather_object(addresses, executor.address)
         executor.connect(addresses)
         self._rows[task["connect"]] = TrainerRows(
-            Stream(task["cacher"], self._rank),
-            Servers(task["server"], self._rank),
+            cacher.epoch(0),
+            ServerConnections(joined.servers, job, self._rank, secret=task["secret"]),
             executor,
-            table_groups(tables(self._dim)),
+            job.groups,
             [RowOptimizer(self._optimizer)],
-            slots=[task["slots"]],
-            prefetch=task["ahead"],
+            slots=job.slots,
+            prefetch=joined.prefetch,
         )
 
     def step_of(self, task: dict[str, Any]) -> Callable[[], None]:

@@ -5,7 +5,5 @@ import sys
 from benchmarks.embeddings import cacher, pooled, readers, servers, steps
 from benchmarks.sections import run_sections
 
-SECTIONS = (pooled, steps, cacher, readers, servers)
-
 if __name__ == "__main__":
-    sys.exit(run_sections("embeddings", __doc__, SECTIONS))
+    sys.exit(run_sections("embeddings", __doc__, (pooled, steps, cacher, readers, servers)))

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.embeddings.bed import spec
-from benchmarks.embeddings.designs import PREFETCHED, Design, connected
+from benchmarks.embeddings.designs import PREFETCH, Design, connected
 from benchmarks.embeddings.turns import Job, job
 from headrace.testbed import Testbed
 
@@ -14,7 +14,7 @@ DENSE = {"DLRM": 2_962_289, "Wide & Deep": 136_673}
 """Parameters of the dense part."""
 
 BACKENDS = ("gloo", "headrace")
-_FIRST_STEPS = PREFETCHED + 1
+_FIRST_STEPS = PREFETCH + 1
 """Of a design's turn: their rows were fetched while others had theirs."""
 
 
