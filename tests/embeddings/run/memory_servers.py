@@ -1,11 +1,13 @@
 """Servers of rows in this process's memory, with the rules of real ones."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from headrace.embeddings.run.batches import SlottedRows
+from headrace.embeddings.run.servers import DirtyRows
 from headrace.embeddings.tables import TableGroup
 from headrace.errors import CommunicationError
 from tests.waiting import HANG_S
@@ -34,6 +36,9 @@ class MemoryServers:
         self.before_fetch = before_fetch
         self.written = np.full((trainers, len(groups)), -1)
         self.closed = np.zeros(trainers, bool)
+        self.pending: dict[int, dict[tuple[int, int], np.ndarray]] = {}
+        self.commits: dict[int, int] = {}
+        self.committed: list[dict[tuple[int, int], np.ndarray]] = [{}]
         self.changed = threading.Condition()
 
     def connection(self, trainer: int) -> "Connection":
@@ -64,12 +69,21 @@ class Connection:
         fetched.flags.writeable = False
         return fetched
 
-    def write_back(self, batch: int, group: int, rows: SlottedRows, values: np.ndarray) -> None:
+    def write_back(
+        self,
+        batch: int,
+        group: int,
+        rows: SlottedRows,
+        values: np.ndarray,
+        *,
+        commit: int = 0,
+    ) -> None:
         servers = self.servers
         with servers.changed:
             assert servers.written[self.trainer, group] == batch - 1, "in the order of batches"
             for name, row in zip(self._names(group, rows), values, strict=True):
                 servers.rows[name] = row.copy()
+                servers.pending.setdefault(commit, {})[name] = row.copy()
             servers.written[self.trainer, group] = batch
             servers.changed.notify_all()
 
@@ -95,6 +109,25 @@ class Connection:
             ids = sorted(row for own, row in self.servers.rows if own == table and row > after)
             rows = [self.servers.rows[table, row] for row in ids[:limit]]
         return np.array(ids[:limit], np.int64), np.array(rows)
+
+    def commit(self, commit: int, dirty: Sequence[DirtyRows]) -> Mapping[str, Any]:
+        servers = self.servers
+        with servers.changed:
+            pending = servers.pending.setdefault(commit, {})
+            for group, part in enumerate(dirty):
+                for name, row in zip(self._names(group, part.rows), part.values, strict=True):
+                    pending[name] = row.copy()
+            servers.commits[commit] = servers.commits.get(commit, 0) + 1
+            if servers.commits[commit] == len(servers.closed):
+                assert len(servers.committed) == commit + 1, "in the order of commits"
+                servers.committed.append(servers.committed[-1] | servers.pending.pop(commit))
+                servers.changed.notify_all()
+            made = servers.changed.wait_for(
+                lambda: len(servers.committed) > commit + 1 or servers.closed[self.trainer], HANG_S
+            )
+            if servers.closed[self.trainer] or not made:
+                raise CommunicationError(f"server 0: commit {commit} was not made")
+        return {}
 
     def close(self) -> None:
         with self.servers.changed:

@@ -159,6 +159,7 @@ class Window:
     lookahead: int
     prefetch: int
     room: int
+    commit_every: int = 0
 
 
 def trainer_batches(
@@ -191,7 +192,9 @@ def trainer_batches(
         by_group.append(
             [
                 group_batches(decision, batch, trainers, design.columns(decision))
-                for decision, batch in zip(decisions(job), ids, strict=True)
+                for decision, batch in zip(
+                    decisions(job, commit_every=window.commit_every), ids, strict=True
+                )
             ]
         )
     return [
@@ -205,6 +208,7 @@ def trainer_batches(
                     None if sizes is None else np.array(sizes, np.int64) for sizes in share.lengths
                 ),
                 groups=tuple(parts[number][trainer] for parts in by_group),
+                commit=window.commit_every > 0 and (number + 1) % window.commit_every == 0,
             )
             for number, batch in enumerate(batches)
             for share in [batch[trainer]]

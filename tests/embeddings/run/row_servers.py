@@ -1,6 +1,6 @@
 """Real servers of rows in threads of a test's process."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -8,7 +8,9 @@ import numpy as np
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.row_client import ServerConnections, start_servers
+from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.row_server import serve
+from headrace.embeddings.run.servers import DirtyRows
 from headrace.embeddings.tables import EmbeddingTable, TableGroup
 from tests.embeddings.run.memory_servers import initial_numbers
 from tests.embeddings.run.rpc_peer import SECRET
@@ -38,12 +40,37 @@ def describe(tables: Sequence[EmbeddingTable], groups: Sequence[TableGroup]) -> 
     )
 
 
+class Connections(ServerConnections):
+    """A trainer's connections; commits are those of all of them."""
+
+    def __init__(self, running: "RunningServers", trainer: int) -> None:
+        super().__init__(
+            running.addresses, running.description, trainer, secret=SECRET, deadline_s=ENDLESS_S
+        )
+        self.running = running
+
+    def commit(self, commit: int, dirty: Sequence[DirtyRows]) -> Mapping[str, Any]:
+        committed = super().commit(commit, dirty)
+        servers = len(self.running.addresses)
+        folders = [
+            ServerFolder(server=server, servers=servers, groups=groups)
+            for server, groups in enumerate(committed["groups"])
+        ]
+        assert self.running.committed.setdefault(commit, folders) == folders
+        return committed
+
+
 class RunningServers:
     """Servers of a job, as `MemoryServers` to a test of trainers.
 
     Parameters
     ----------
     loaded : rows of every table that have the values of `MemoryServers` at first.
+    begin : see `start_servers`.
+
+    Attributes
+    ----------
+    committed : the servers' folders, by the number of the commit.
     """
 
     def __init__(
@@ -54,6 +81,7 @@ class RunningServers:
         *,
         servers: int = 1,
         loaded: int = 0,
+        begin: Mapping[str, Any] = {},
         **options: Any,
     ) -> None:
         self.description = describe(tables, groups)
@@ -61,7 +89,8 @@ class RunningServers:
         self.served = [serve(settings(number, servers, **options)) for number in range(servers)]
         self.addresses = [server.address for server in self.served]
         self.connections: list[ServerConnections] = []
-        self.start(self.description)
+        self.committed: dict[int, list[ServerFolder]] = {}
+        self.start(self.description, **begin)
         own = self.connection(0)
         for table, shape in enumerate(tables):
             if loaded:
@@ -69,19 +98,18 @@ class RunningServers:
                 dtype = next(group.dtype for group in groups if table in group.tables)
                 own.load(table, np.arange(loaded), np.stack(numbers).astype(dtype))
 
-    def start(self, description: JobDescription, trainers: int | None = None) -> None:
+    def start(self, description: JobDescription, trainers: int | None = None, **begin: Any) -> None:
         start_servers(
             self.addresses,
             description,
             self.trainers if trainers is None else trainers,
             role="cacher",
             secret=SECRET,
+            **begin,
         )
 
     def connection(self, trainer: int) -> ServerConnections:
-        connections = ServerConnections(
-            self.addresses, self.description, trainer, secret=SECRET, deadline_s=ENDLESS_S
-        )
+        connections = Connections(self, trainer)
         self.connections.append(connections)
         return connections
 

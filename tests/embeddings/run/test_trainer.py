@@ -1,7 +1,9 @@
 """Trainers with caches end with the tables of one process."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,17 +94,27 @@ def train(
                 rows.step()
                 torch_optimizer.step()
                 schedule.step()
+                commit = rows.take_commit()
+                assert (commit is not None) == batch.batch.commit
+                if commit is not None:
+                    assert commit.batch == number
+            rows.commit(len(batches) - 1).servers.result(HANG_S)
         statistics[executor.rank] = rows.statistics
 
     each(list(executors), act)
+    return tables_of(servers.rows, dtype), [statistics[rank] for rank in range(len(executors))]
+
+
+def tables_of(written: Mapping[tuple[int, int], np.ndarray], dtype: torch.dtype) -> list[Tensor]:
+    """Return the tables with the rows that were written, the others with their initial values."""
     tables: list[Tensor] = []
     for table, shape in enumerate(TABLES):
         rows = np.stack([initial_numbers(table, row, shape.dim) for row in range(IDS)])
-        for (written, row), values in servers.rows.items():
-            if written == table:
+        for (number, row), values in written.items():
+            if number == table:
                 rows[row] = values[: shape.dim]
         tables.append(torch.from_numpy(rows).to(dtype))
-    return tables, [statistics[rank] for rank in range(len(executors))]
+    return tables
 
 
 windows = st.integers(1, 5).flatmap(
@@ -195,6 +207,57 @@ def test_rows_at_real_servers_are_those_at_servers_in_memory(trainers: int) -> N
     for table, reference, of_memory in zip(tables, expected, in_memory, strict=True):
         assert torch.equal(table, of_memory)
         assert torch.equal(table, reference)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("trainers", [1, 3])
+@pytest.mark.parametrize("name", ["targeted", "lrpp", "replicated", "distinct"])
+def test_a_commit_has_the_rows_as_they_were_after_its_batch(name: str, trainers: int) -> None:
+    with group(trainers) as executors:
+
+        @settings(max_examples=5, deadline=None)
+        @given(window=windows, seed=seeds, commit_every=st.integers(1, 4))
+        def check(window: Window, seed: int, commit_every: int) -> None:
+            window = replace(window, commit_every=commit_every)
+            batches = shares(seed, 11, trainers)
+            optimizer = RowOptimizer(OPTIMIZERS["adagrad"]([nn.Parameter(torch.zeros(1))]))
+            servers = MemoryServers(groups_of(optimizer, torch.float64), trainers)
+            design = Synchronisation(name)
+            train(executors, batches, window, "adagrad", 1.0, torch.float64, design, servers)
+            ends = [*range(commit_every, len(batches) + 1, commit_every), len(batches)]
+            assert len(servers.committed) == 1 + len(ends)
+            for rows, end in zip(servers.committed[1:], ends, strict=True):
+                expected = reference_tables(batches[:end], "adagrad", 1.0, torch.float64)
+                for table, reference in zip(tables_of(rows, torch.float64), expected, strict=True):
+                    torch.testing.assert_close(table, reference, rtol=1e-9, atol=1e-9)
+
+        check()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_other_numbers_of_servers_begin_from_a_commit(tmp_path: Path) -> None:
+    optimizer, dtype = "adagrad", torch.float64
+    groups = groups_of(RowOptimizer(OPTIMIZERS[optimizer]([nn.Parameter(torch.zeros(1))])), dtype)
+    batches = shares(4, 12, 2)
+    window = Window(lookahead=3, prefetch=2, room=2, commit_every=5)
+    with (
+        group(2) as executors,
+        RunningServers(TABLES, groups, 2, servers=3, loaded=IDS, folder=str(tmp_path)) as servers,
+    ):
+        train(executors, batches, window, optimizer, 1.0, dtype, servers=servers)
+        committed = servers.committed
+    assert sorted(committed) == [0, 1, 2]
+    expected = reference_tables(batches[:10], optimizer, 1.0, dtype)
+    folders, first_commit = committed[1], 2
+    for number in (3, 2, 1):
+        begin = {"committed": folders, "first_commit": first_commit, "first_batch": 10}
+        with RunningServers(
+            TABLES, groups, 1, servers=number, begin=begin, folder=str(tmp_path)
+        ) as servers:
+            for table, reference in zip(tables_of(servers.rows, dtype), expected, strict=True):
+                torch.testing.assert_close(table, reference, rtol=1e-9, atol=1e-9)
+            servers.connection(0).commit(first_commit, [])
+            folders, first_commit = servers.committed[first_commit], first_commit + 1
 
 
 def test_replicated_caches_send_the_bytes_of_a_ring() -> None:

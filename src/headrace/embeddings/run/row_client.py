@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
@@ -9,9 +10,10 @@ from numpy.typing import NDArray
 
 from headrace.embeddings.run.batches import SlottedRows
 from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.rpc import RpcClient
 from headrace.embeddings.run.rpc_messages import Message
-from headrace.embeddings.run.servers import RowValues
+from headrace.embeddings.run.servers import DirtyRows, RowValues
 from headrace.embeddings.run.shards import ServerRows, by_server
 from headrace.embeddings.tables import TableGroup
 from headrace.errors import CommunicationError
@@ -32,23 +34,37 @@ def start_servers(
     role: str,
     secret: str,
     deadline_s: float = 60.0,
+    incarnation: int = 0,
+    first_batch: int = 0,
+    first_commit: int = 0,
+    committed: Sequence[ServerFolder] | None = None,
 ) -> None:
     """Describe the job to all servers; a second time with the same description is no error.
 
+    Parameters
+    ----------
+    incarnation : of the job: a later one begins anew, from what is committed.
+    first_batch, first_commit : numbers of the first ones.
+    committed : the servers' folders at the last commit; None: there was none.
+
     Raises
     ------
-    EmbeddingError : a server serves another job.
+    EmbeddingError : a server serves another job, or a later incarnation.
     CommunicationError : a server failed; names it.
     """
     with _Servers(addresses, role, secret, deadline_s) as servers:
-        head = {"description": description.to_fields(), "trainers": trainers}
-        servers.call(
-            "start",
-            [
-                (server, Message(head={**head, "server": server, "servers": servers.count}))
-                for server in range(servers.count)
-            ],
-        )
+        head = {
+            "description": description.to_fields(),
+            "trainers": trainers,
+            "incarnation": incarnation,
+            "first_batch": first_batch,
+            "first_commit": first_commit,
+            "committed": None if committed is None else [asdict(folder) for folder in committed],
+        }
+        # One after the other: two servers may take rows from one folder.
+        for server in range(servers.count):
+            place = {**head, "server": server, "servers": servers.count}
+            servers.call("start", [(server, Message(head=place))])
 
 
 class ServerConnections:
@@ -60,6 +76,7 @@ class ServerConnections:
     ----------
     addresses : of all servers, in their order.
     deadline_s : of every call: the time that a fetch may wait for other trainers is within it.
+    incarnation : of the job.
     """
 
     def __init__(
@@ -70,12 +87,14 @@ class ServerConnections:
         *,
         secret: str,
         deadline_s: float = 60.0,
+        incarnation: int = 0,
     ) -> None:
         self._description = description
-        self._trainer = trainer
+        self._trainer = {"trainer": trainer, "incarnation": incarnation}
+        self._incarnation = {"incarnation": incarnation}
         role = f"trainer {trainer}"
-        self._fetches, self._writes, self._others = (
-            _Servers(addresses, role, secret, deadline_s) for _ in range(3)
+        self._fetches, self._writes, self._commits, self._others = (
+            _Servers(addresses, role, secret, deadline_s) for _ in range(4)
         )
 
     def __enter__(self) -> Self:
@@ -86,12 +105,14 @@ class ServerConnections:
 
     def fetch(self, batch: int, group: int, after: int, rows: SlottedRows) -> RowValues:
         """Return the rows that a batch fetches, in their order; see `RowServers`."""
-        head = {"trainer": self._trainer, "batch": batch, "group": group, "after": after}
+        head = {**self._trainer, "batch": batch, "group": group, "after": after}
         return self._rows(self._fetches, "fetch", head, rows.ids, rows.ends)
 
-    def write_back(self, batch: int, group: int, rows: SlottedRows, values: RowValues) -> None:
+    def write_back(
+        self, batch: int, group: int, rows: SlottedRows, values: RowValues, *, commit: int = 0
+    ) -> None:
         """Write the rows that this trainer evicts after a batch; see `RowServers`."""
-        head = {"trainer": self._trainer, "batch": batch, "group": group}
+        head = {**self._trainer, "batch": batch, "group": group, "commit": commit}
         servers = self._writes
         servers.call(
             "write_back",
@@ -100,6 +121,28 @@ class ServerConnections:
                 for part in by_server(rows.ids, rows.ends, servers.count)
             ],
         )
+
+    def commit(self, commit: int, dirty: Sequence[DirtyRows]) -> Mapping[str, Any]:
+        """Log a commit at all servers; see `RowServers`.
+
+        Returns
+        -------
+        committed : `groups` of every server, in their order, as `ServerFolder` has them.
+        """
+        servers = self._commits
+        for group, part_of_group in enumerate(dirty):
+            head = {**self._incarnation, "group": group, "commit": commit}
+            rows, values = part_of_group.rows, part_of_group.values
+            servers.call(
+                "write_dirty",
+                [
+                    (part.server, _message(head, part, values=part.gathered(values)))
+                    for part in by_server(rows.ids, rows.ends, servers.count)
+                    if len(part.ids)
+                ],
+            )
+        replies = servers.call_all("commit", Message(head={**self._trainer, "commit": commit}))
+        return {"groups": [reply.head["groups"] for reply in replies]}
 
     def read(self, group: int, ids: Ids, ends: Ids) -> RowValues:
         """Return rows of a group, in their order; none is created.
@@ -115,7 +158,7 @@ class ServerConnections:
         EmbeddingError : an id is outside its table.
         CommunicationError : a server failed; names it.
         """
-        return self._rows(self._others, "read", {"group": group}, ids, ends)
+        return self._rows(self._others, "read", {**self._incarnation, "group": group}, ids, ends)
 
     def load(self, table: int, ids: Ids, values: RowValues) -> None:
         """Write rows of a table.
@@ -137,7 +180,7 @@ class ServerConnections:
                 (
                     part.server,
                     Message(
-                        head={"table": table},
+                        head={**self._incarnation, "table": table},
                         columns={"ids": part.ids, "values": part.gathered(values)},
                     ),
                 )
@@ -155,7 +198,7 @@ class ServerConnections:
         CommunicationError : a server failed; names it.
         """
         servers = self._others
-        head = {"table": table, "after": after, "limit": limit}
+        head = {**self._incarnation, "table": table, "after": after, "limit": limit}
         replies = servers.call_all("rows", Message(head=head))
         ids = np.concatenate([reply.columns["ids"] for reply in replies])
         values = np.concatenate([reply.columns["values"] for reply in replies])
@@ -166,11 +209,12 @@ class ServerConnections:
 
     def status(self) -> tuple[Mapping[str, Any], ...]:
         """Return each server's figures: its rows and bytes, and those of every table."""
-        return tuple(reply.head for reply in self._others.call_all("status", Message(head={})))
+        replies = self._others.call_all("status", Message(head=self._incarnation))
+        return tuple(reply.head for reply in replies)
 
     def close(self) -> None:
         """Close the connections, which ends calls of other threads."""
-        for servers in (self._fetches, self._writes, self._others):
+        for servers in (self._fetches, self._writes, self._commits, self._others):
             servers.close()
 
     def _rows(

@@ -1,5 +1,7 @@
 """Interface of a trainer to the servers of rows."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -8,6 +10,14 @@ from headrace.embeddings.run.batches import SlottedRows
 
 RowValues = NDArray[Any]
 """[rows, width of the group]: numbers that the model reads, then the optimizer's state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class DirtyRows:
+    """Rows of a group at a commit whose newest value a trainer has, and the servers have not."""
+
+    rows: SlottedRows
+    values: RowValues
 
 
 class RowServers(Protocol):
@@ -24,10 +34,28 @@ class RowServers(Protocol):
         """
         ...
 
-    def write_back(self, batch: int, group: int, rows: SlottedRows, values: RowValues) -> None:
+    def write_back(
+        self, batch: int, group: int, rows: SlottedRows, values: RowValues, *, commit: int = 0
+    ) -> None:
         """Write the rows that this trainer evicts after a batch; of every batch, in their order.
 
         It is called with no rows, too: servers count the batches.
+
+        Parameters
+        ----------
+        commit : number of the commit that the rows belong to.
+        """
+        ...
+
+    def commit(self, commit: int, dirty: Sequence[DirtyRows]) -> Mapping[str, Any]:
+        """Return, when all servers have logged a commit, what they need to begin from it.
+
+        The servers wait for the commits of all trainers. Rows that are written back later belong to
+        a later commit, and may be on their way meanwhile.
+
+        Parameters
+        ----------
+        dirty : of every group.
         """
         ...
 

@@ -7,9 +7,11 @@ caches are then written back to the servers. It is not tried on a GPU.
 
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +22,8 @@ from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cache import HostCopies, RowCache
 from headrace.embeddings.run.exchange_lists import ExchangeLists, PeerRows, exchange_lists
 from headrace.embeddings.run.optimizers import RowUpdate
-from headrace.embeddings.run.servers import RowServers
+from headrace.embeddings.run.servers import DirtyRows, RowServers
+from headrace.errors import CommunicationError
 from headrace.executor import Exchange, Executor, Priority, all_to_all
 
 _TAGS_OF_GROUP = 4
@@ -61,13 +64,15 @@ class BatchExchange:
 
     Attributes
     ----------
-    evicted_slots : of every group, of the rows that this trainer writes back.
+    evicted_slots, dirty_slots : of every group, of the rows that this trainer writes back, and of
+        those that it writes at a commit.
     """
 
     batch: TrainerBatch
     critical: tuple[GroupExchange, ...]
     delayed: tuple[GroupExchange, ...]
     evicted_slots: tuple[Tensor, ...]
+    dirty_slots: tuple[Tensor, ...]
 
 
 @dataclass(slots=True)
@@ -81,7 +86,7 @@ class ExchangeCounts:
     delayed_s : in delayed exchanges and evictions, in the background.
     critical_bytes, delayed_bytes : of gradients and rows that this trainer sent to others.
     critical_rows, delayed_rows : those gradients and rows.
-    evicted_rows : that this trainer wrote back.
+    evicted_rows, dirty_rows : that this trainer wrote back, and wrote at commits.
     """
 
     critical_s: float = 0.0
@@ -92,6 +97,7 @@ class ExchangeCounts:
     critical_rows: int = 0
     delayed_rows: int = 0
     evicted_rows: int = 0
+    dirty_rows: int = 0
 
 
 def indices(numbers: NDArray[np.generic], device: torch.device) -> Tensor:
@@ -132,7 +138,24 @@ def batch_exchange(
         critical=tuple(critical),
         delayed=tuple(delayed),
         evicted_slots=tuple(indices(group.evicted.slots, device) for group in batch.groups),
+        dirty_slots=tuple(indices(group.dirty.slots, device) for group in batch.groups),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RowCommit:
+    """A commit of rows that is under way.
+
+    Attributes
+    ----------
+    number : among the job's commits.
+    batch : the last one whose updates it has.
+    servers : what the servers need to begin from it, once they have logged it.
+    """
+
+    number: int
+    batch: int
+    servers: Future[Mapping[str, Any]]
 
 
 class RowSynchronisation:
@@ -146,6 +169,7 @@ class RowSynchronisation:
     caches : of every group of tables.
     tag : first of the tags of messages, four for each group; the same at all trainers.
     deadline_s : of each message.
+    first_commit : number of the first commit.
     """
 
     def __init__(
@@ -157,6 +181,7 @@ class RowSynchronisation:
         *,
         tag: int,
         deadline_s: float,
+        first_commit: int = 0,
     ) -> None:
         self._executor = executor
         self._servers = servers
@@ -168,6 +193,9 @@ class RowSynchronisation:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="delayed rows")
         self._delayed: Future[None] | None = None
         self._gathered = threading.Event()
+        self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="committed rows")
+        self._next_commit = first_commit
+        self._commits: list[RowCommit] = []
         self.counts = ExchangeCounts()
 
     def step(
@@ -176,8 +204,10 @@ class RowSynchronisation:
         gradients: Sequence[Tensor],
         updates: Sequence[RowUpdate],
         step: int,
-    ) -> None:
+    ) -> RowCommit | None:
         """Update the rows of a batch: critical ones now, the others in the background.
+
+        Return the commit that begins with the batch, if one does.
 
         Parameters
         ----------
@@ -200,7 +230,12 @@ class RowSynchronisation:
         self.counts.critical_rows += rows
         self.counts.critical_bytes += sent_bytes
         self._gathered.clear()
-        self._delayed = self._thread.submit(self._delay, exchange, gradients, updates, step)
+        number = self._next_commit
+        commit = self._begin_commit(exchange.batch.batch) if exchange.batch.commit else None
+        self._delayed = self._thread.submit(
+            self._delay, exchange, gradients, updates, step, number, commit
+        )
+        return commit
 
     def let_delayed(self) -> None:
         """Let the delayed exchange begin: the training thread has gathered its next rows.
@@ -228,10 +263,25 @@ class RowSynchronisation:
         self._delayed.result()  # each wait in it has a deadline
         self.counts.delayed_wait_s += time.perf_counter() - began
 
+    def commit(self, batch: int) -> RowCommit:
+        """Begin a commit after a batch after which no row stays in the caches.
+
+        Raises
+        ------
+        CommunicationError : the delayed exchange failed.
+        """
+        self.finish()
+        commit = self._begin_commit(batch)
+        self._commit_thread.submit(self._log, commit, [])
+        return commit
+
     def close(self) -> None:
-        """Wait for the background thread: the owner ends the executor and servers before."""
+        """Wait for the background threads: the owner ends the executor and servers before."""
         self._gathered.set()
         self._thread.shutdown(cancel_futures=True)
+        self._commit_thread.shutdown(cancel_futures=True)
+        for commit in self._commits:
+            _fail(commit, CommunicationError("the trainer's rows were closed"))
 
     def _delay(
         self,
@@ -239,8 +289,32 @@ class RowSynchronisation:
         gradients: Sequence[Tensor],
         updates: Sequence[RowUpdate],
         step: int,
+        commit_number: int,
+        commit: RowCommit | None,
     ) -> None:
-        """Exchange delayed rows, and write back what leaves the cache."""
+        try:
+            dirty = self._exchange_delayed(exchange, gradients, updates, step, commit_number)
+        except BaseException as error:
+            if commit is not None:
+                _fail(commit, error)
+            raise
+        if commit is not None:
+            self._commit_thread.submit(self._log, commit, dirty)
+
+    def _exchange_delayed(
+        self,
+        exchange: BatchExchange,
+        gradients: Sequence[Tensor],
+        updates: Sequence[RowUpdate],
+        step: int,
+        commit: int,
+    ) -> list[DirtyRows]:
+        """Exchange delayed rows, write back what leaves the cache, return dirty rows.
+
+        Parameters
+        ----------
+        commit : that the rows which are written back belong to.
+        """
         self._gathered.wait(_MOST_DELAY_S)
         began = time.perf_counter()
         number = exchange.batch.batch
@@ -251,11 +325,34 @@ class RowSynchronisation:
             groups = zip(exchange.batch.groups, self._caches, exchange.evicted_slots, strict=True)
             for group, (part, cache, slots) in enumerate(groups):
                 evicted = self._delayed_copies.to_host(cache.read(slots))
-                self._servers.write_back(number, group, part.evicted, evicted)
+                self._servers.write_back(number, group, part.evicted, evicted, commit=commit)
                 self.counts.evicted_rows += len(slots)
+            dirty = self._dirty_rows(exchange)
         self.counts.delayed_rows += rows
         self.counts.delayed_bytes += sent_bytes
         self.counts.delayed_s += time.perf_counter() - began
+        return dirty
+
+    def _dirty_rows(self, exchange: BatchExchange) -> list[DirtyRows]:
+        """Return copies: the next batch's exchanges update the rows while these are sent."""
+        groups = zip(exchange.batch.groups, self._caches, exchange.dirty_slots, strict=True)
+        self.counts.dirty_rows += sum(map(len, exchange.dirty_slots))
+        return [
+            DirtyRows(rows=part.dirty, values=self._delayed_copies.to_host(cache.read(slots)))
+            for part, cache, slots in groups
+        ]
+
+    def _begin_commit(self, batch: int) -> RowCommit:
+        commit = RowCommit(number=self._next_commit, batch=batch, servers=Future())
+        self._next_commit += 1
+        self._commits = [*(commit for commit in self._commits if not commit.servers.done()), commit]
+        return commit
+
+    def _log(self, commit: RowCommit, dirty: Sequence[DirtyRows]) -> None:
+        try:
+            commit.servers.set_result(self._servers.commit(commit.number, dirty))
+        except BaseException as error:
+            _fail(commit, error)
 
     def _exchange(
         self,
@@ -317,6 +414,11 @@ class RowSynchronisation:
                 sums.index_add_(0, rows, received[start:end])
             start = end
         return sums
+
+
+def _fail(commit: RowCommit, error: BaseException) -> None:
+    with suppress(InvalidStateError):  # it has ended
+        commit.servers.set_exception(error)
 
 
 class _Messages:

@@ -27,6 +27,7 @@ from headrace.embeddings.run.servers import RowServers
 from headrace.embeddings.run.synchronise import (
     BatchExchange,
     ExchangeCounts,
+    RowCommit,
     RowSynchronisation,
     batch_exchange,
     indices,
@@ -207,6 +208,7 @@ class TrainerRows:
     prefetch : batches that are fetched before their use.
     tag : first of the tags of messages, at most 4 for each group and one more are used.
     deadline_s : of each message between trainers.
+    first_commit, steps : number of the first commit, and training steps before it.
     """
 
     def __init__(
@@ -222,6 +224,8 @@ class TrainerRows:
         device: torch.device | None = None,
         tag: int = 0,
         deadline_s: float = DEFAULT_DEADLINE_S,
+        first_commit: int = 0,
+        steps: int = 0,
     ) -> None:
         self._stream = stream
         self._servers = servers
@@ -233,8 +237,15 @@ class TrainerRows:
             RowCache(group, count, self._device) for group, count in zip(groups, slots, strict=True)
         )
         self._synchronisation = RowSynchronisation(
-            executor, servers, self._caches, self._device, tag=tag + 1, deadline_s=deadline_s
+            executor,
+            servers,
+            self._caches,
+            self._device,
+            tag=tag + 1,
+            deadline_s=deadline_s,
+            first_commit=first_commit,
         )
+        self._commit: RowCommit | None = None
         # No trainer sends it: it fails when the group does, also while nothing else is received.
         self._group_end = receive(executor, np.empty(0), -1, tag, deadline_s=_ENDLESS_S)
         self._order = RowOrder(slots) if executor.ranks == 1 else None
@@ -242,7 +253,7 @@ class TrainerRows:
         self._prefetched = _Handoff(prefetch)
         self._current: tuple[_Prefetched, RowsOfBatch] | None = None
         self._batches = 0
-        self._steps = 0
+        self._steps = steps
         self._fetch_wait_s = 0.0
         self._fetched_rows = 0
         self._fetched_bytes = 0
@@ -347,9 +358,31 @@ class TrainerRows:
 
     def _end_batch(self, gradients: Sequence[Tensor], updates: Sequence[RowUpdate]) -> None:
         assert self._current is not None
-        self._synchronisation.step(self._current[0].exchange, gradients, updates, self._steps)
+        commit = self._synchronisation.step(
+            self._current[0].exchange, gradients, updates, self._steps
+        )
+        self._commit = commit or self._commit
         self._current = None
         self._batches += 1
+
+    @property
+    def steps(self) -> int:
+        """Training steps so far, those before this trainer's start included."""
+        return self._steps
+
+    def commit(self, batch: int) -> RowCommit:
+        """Begin a commit after the last batch of an epoch, of this number.
+
+        Raises
+        ------
+        CommunicationError : a trainer or server failed.
+        """
+        return self._synchronisation.commit(batch)
+
+    def take_commit(self) -> RowCommit | None:
+        """Return the commit that began with the batch before, once; None: none did."""
+        commit, self._commit = self._commit, None
+        return commit
 
     def close(self, reason: str | None = None) -> None:
         """End all threads and connections; before the last batch, the other trainers too.

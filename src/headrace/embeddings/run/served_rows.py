@@ -1,0 +1,312 @@
+"""Rows of a job at one server, and the commits of them."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace import _native
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.row_logs import Groups, RowLogs, ServerFolder
+from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.tables import TableGroup
+from headrace.errors import CommunicationError
+
+_SEED_BITS = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStart:
+    """Where a job starts.
+
+    Attributes
+    ----------
+    incarnation : of the job.
+    first_batch, first_commit : numbers of the first ones.
+    committed : the servers' folders at the last commit; None: there was none.
+    """
+
+    trainers: int
+    incarnation: int
+    first_batch: int
+    first_commit: int
+    committed: tuple[ServerFolder, ...] | None
+
+    @classmethod
+    def of(cls, head: Mapping[str, Any]) -> "JobStart":
+        """Return that of a call's head.
+
+        Raises
+        ------
+        EmbeddingError : a number is wrong.
+        """
+        folders = head.get("committed")
+        return cls(
+            trainers=number_of(head, "trainers", least=1),
+            incarnation=number_of(head, "incarnation"),
+            first_batch=number_of(head, "first_batch"),
+            first_commit=number_of(head, "first_commit"),
+            committed=None if folders is None else tuple(map(ServerFolder.from_fields, folders)),
+        )
+
+
+class ServedCommit:
+    """A commit at one server.
+
+    Attributes
+    ----------
+    trainers : that have written all their rows of it.
+    """
+
+    def __init__(self) -> None:
+        self.trainers: set[int] = set()
+        self.ended = False
+        self._groups: Groups = []
+        self._error: CommunicationError | None = None
+
+    def end(self, logs: RowLogs | None, number: int) -> None:
+        """Log it; an error is that of all trainers."""
+        try:
+            self._groups = [] if logs is None else logs.commit(number)
+        except CommunicationError as error:
+            self._error = error
+        self.ended = True
+
+    def result(self) -> Groups:
+        """Return what the logs have with it.
+
+        Raises
+        ------
+        CommunicationError : it was not logged.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._groups
+
+
+class ServedJob:
+    """Rows of a job at one server.
+
+    Attributes
+    ----------
+    begun, written : [trainers, groups]: the last batch that a trainer writes rows back of, and the
+        last whose rows are written.
+    commits, next_commit : the commits under way, by their numbers, and the number of the next one.
+    logs : None: commits leave nothing.
+    """
+
+    def __init__(
+        self,
+        description: JobDescription,
+        start: JobStart,
+        number: int,
+        servers: int,
+        memory: _native.RowMemory,
+        folder: Path | None,
+    ) -> None:
+        self._description = description
+        self.incarnation = start.incarnation
+        self.groups = tuple(
+            GroupRows(description, group, number, servers, memory) for group in description.groups
+        )
+        self.begun = np.full((start.trainers, len(self.groups)), start.first_batch - 1)
+        self.written = self.begun.copy()
+        self.commits: dict[int, ServedCommit] = {}
+        self.next_commit = start.first_commit
+        self.logs: RowLogs | None = None
+        if folder is not None:
+            self.logs = RowLogs(
+                folder,
+                number,
+                servers,
+                [group.store for group in self.groups],
+                description.groups,
+                committed=start.committed,
+                first_commit=start.first_commit,
+            )
+
+    def log(self, commit: int, group: int, message: Message) -> None:
+        """Add rows that were written to a commit."""
+        if self.logs is not None:
+            ids, ends = rows_of(message)
+            self.logs.put(commit, group, ids, ends, message.columns["values"])
+
+    def close(self) -> None:
+        """End the logs."""
+        if self.logs is not None:
+            self.logs.close()
+
+    def difference(self, description: JobDescription, trainers: int) -> str | None:
+        """Return the name of what differs from another job's."""
+        if trainers != len(self.written):
+            return "trainers"
+        return self._description.difference(description)
+
+    def table(self, head: Mapping[str, Any]) -> tuple["GroupRows", int]:
+        """Return the group of the table that a call names, and the table's number in it."""
+        table = number_of(head, "table", below=len(self._description.tables))
+        return next(
+            (rows, rows.group.tables.index(table))
+            for rows in self.groups
+            if table in rows.group.tables
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Return rows and bytes, of every table and of all."""
+        tables = [
+            self.table({"table": number})[0].table_status(number, table.name)
+            for number, table in enumerate(self._description.tables)
+        ]
+        return {
+            "tables": tables,
+            "rows": sum(table["rows"] for table in tables),
+            "written": self.written.tolist(),
+        }
+
+
+class GroupRows:
+    """Rows of one group of tables."""
+
+    def __init__(
+        self,
+        description: JobDescription,
+        group: TableGroup,
+        number: int,
+        servers: int,
+        memory: _native.RowMemory,
+    ) -> None:
+        self.group = group
+        self._dtype = np.dtype(group.dtype)
+        tables = [description.tables[table] for table in group.tables]
+        self.store = _native.RowStore(
+            [
+                _native.RowTable(
+                    name=table.name,
+                    number=number_in_job,
+                    rows=table.rows,
+                    distribution=table.initial.distribution,
+                    scale=table.initial_scale,
+                )
+                for number_in_job, table in zip(group.tables, tables, strict=True)
+            ],
+            dim=group.dim,
+            state=group.state,
+            state_initial=group.state_initial,
+            float64=group.dtype == "float64",
+            seed=description.seed & _SEED_BITS,
+            shard=number,
+            shards=servers,
+            memory=memory,
+        )
+
+    def fetch(self, message: Message) -> NDArray[Any]:
+        """Return rows, and create those that do not exist."""
+        ids, ends = rows_of(message)
+        values = self._room(len(ids))
+        with _input_errors():
+            self.store.fetch(ids, ends, values)
+        return values
+
+    def read(self, message: Message) -> NDArray[Any]:
+        """Return rows, and create none."""
+        ids, ends = rows_of(message)
+        values = self._room(len(ids))
+        with _input_errors():
+            self.store.read(ids, ends, values)
+        return values
+
+    def write(self, message: Message) -> None:
+        """Write rows."""
+        ids, ends = rows_of(message)
+        with _input_errors():
+            self.store.write(ids, ends, _column(message, "values", self._dtype, 2))
+
+    def load(self, table: int, message: Message) -> Message:
+        """Write rows of one table: their numbers, and their state where it is there.
+
+        Return them as other calls have them, with their state.
+        """
+        ids = _column(message, "ids", np.dtype(np.int64), 1)
+        values = _column(message, "values", self._dtype, 2)
+        if values.shape[1] == self.group.dim and self.group.state > 0:
+            rows = self._room(len(values))
+            rows[:, : self.group.dim] = values
+            rows[:, self.group.dim :] = self.group.state_initial
+            values = rows
+        ends = np.zeros(len(self.group.tables), np.int64)
+        ends[table:] = len(ids)
+        with _input_errors():
+            self.store.write(ids, ends, values)
+        return Message(head={}, columns={"ids": ids, "ends": ends, "values": values})
+
+    def listed(self, table: int, after: int, limit: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return up to `limit` rows of a table whose ids are above `after`, rising."""
+        limit = min(limit, self.store.rows(table))
+        ids = np.empty(limit, np.int64)
+        values = self._room(limit)
+        count = self.store.scan(table, after, ids, values)
+        return ids[:count], values[:count]
+
+    def table_status(self, number: int, name: str) -> dict[str, Any]:
+        """Return figures of a table, by its number in the job."""
+        table = self.group.tables.index(number)
+        return {
+            "name": name,
+            "rows": self.store.rows(table),
+            "bytes": self.store.table_bytes(table),
+        }
+
+    def _room(self, rows: int) -> NDArray[Any]:
+        return np.empty((rows, self.group.width), self._dtype)
+
+
+@contextmanager
+def _input_errors() -> Generator[None]:
+    """Native errors of arguments as those of the caller's input."""
+    try:
+        yield
+    except ValueError as error:
+        raise EmbeddingError(str(error)) from error
+
+
+def rows_of(message: Message) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return ids of a call, and where those of each table end.
+
+    Raises
+    ------
+    EmbeddingError : a column is absent, or of another type.
+    """
+    integers = np.dtype(np.int64)
+    return _column(message, "ids", integers, 1), _column(message, "ends", integers, 1)
+
+
+def _column(message: Message, name: str, dtype: np.dtype[Any], dimensions: int) -> NDArray[Any]:
+    column = message.columns.get(name)
+    if column is None or column.dtype != dtype or column.ndim != dimensions:
+        raise EmbeddingError(f"column {name} of a call needs {dimensions} dimensions of {dtype}")
+    return column
+
+
+def number_of(
+    head: Mapping[str, Any], name: str, *, least: int | None = 0, below: int | None = None
+) -> int:
+    """Return a number of a call's head.
+
+    Raises
+    ------
+    EmbeddingError : it is absent, or out of range.
+    """
+    value = head.get(name)
+    if (
+        not isinstance(value, int)
+        or (least is not None and value < least)
+        or (below is not None and value >= below)
+    ):
+        bounds = f"at least {least}" if below is None else f"{least} to {below - 1}"
+        raise EmbeddingError(f"{name} of a call is {value!r}, needs a number, {bounds}")
+    return value
