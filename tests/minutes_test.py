@@ -16,7 +16,7 @@ PROJECT = {
     "tests/collectives/plan/test_two.py": "def test_one(): pass\n\ndef test_two(): pass\n",
     "tests/test_other.py": """
 import subprocess, sys
-CODE = "import os\\nwhile sum(os.times()[:2]) < 1: pass"
+CODE = "import os\\nwhile sum(os.times()[:2]) < 0.6: pass"
 
 def test_other():
     subprocess.run([sys.executable, "-c", CODE])
@@ -58,8 +58,8 @@ def test_every_run_adds_its_seconds(project: Path) -> None:
     for line, processes in ((alone, 1), (two, 2)):
         assert set(line) == {"collectives", "shared"}
         assert [line["collectives"][0], line["shared"][0]] == [12 / processes, 6 / processes]
-        assert line["collectives"][1] < 0.5
-        assert 0.9 < line["shared"][1] < 3  # its child's
+        assert line["collectives"][1] < 0.3
+        assert 0.5 < line["shared"][1] < 3  # its child's
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 ``--tier fast`` (`make test`) leaves out the tests marked `slow` and runs a random sample of those
 that are sampled; ``--tier slow`` (`make test-slow`) runs these two alone, in whole. Together they
 run every check; without the option all of them run. A test is sampled if it is marked
-``sampled(count)``, which keeps that many of the parameter sets so marked, or takes the fixture
-`sample`.
+``sampled(count)``, which keeps that many of the parameter sets so marked, or ``sampled(count,
+of="name")``, which keeps that many of all tests with this name, whatever their files, or takes the
+fixture `sample`.
 
 The seed of the samples is another one in every run. It is printed in the header and beside a
 failure; ``--sample-seed N`` repeats it.
@@ -115,19 +116,26 @@ def _is_sampled(item: pytest.Item) -> bool:
 
 
 def _count(item: pytest.Item) -> int:
-    """Return how many of the item's function a sample has; 0 where it is not sampled."""
+    """Return how many of the item's group a sample has; 0 where it is not sampled."""
     marker = item.get_closest_marker("sampled")
     return marker.args[0] if marker else 0
 
 
+def _group(item: pytest.Item) -> str:
+    """Return the name that is common to the tests of one sample: of a function by default."""
+    marker = item.get_closest_marker("sampled")
+    function = item.nodeid.partition("[")[0]
+    return marker.kwargs.get("of", function) if marker else function
+
+
 def _sampled(items: Sequence[pytest.Item], sample: Sample) -> list[pytest.Item]:
     """Return the items of the fast tier, in their order."""
-    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    groups: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if not _slow(item):
-            functions[item.nodeid.partition("[")[0]].append(item)
+            groups[_group(item)].append(item)
     kept: set[pytest.Item] = set()
-    for same in functions.values():
+    for same in groups.values():
         counts = {item: _count(item) for item in same}
         marked = [item for item in same if counts[item]]
         kept.update(item for item in same if not counts[item])

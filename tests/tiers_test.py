@@ -22,6 +22,13 @@ def test_ordinary(): pass
 @pytest.mark.parametrize("k", range(40))
 def test_few(k): pass
 
+@pytest.mark.sampled(1, of="jobs")
+def test_job_of_two(): pass
+
+@pytest.mark.sampled(1, of="jobs")
+@pytest.mark.parametrize("ranks", range(3, 20))
+def test_job(ranks): pass
+
 def test_some(sample):
     assert sample.of(range(1000), 2) == list(range(1000)), "a sample"
 """
@@ -30,7 +37,7 @@ def test_some(sample):
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nmarkers =\n    slow: tail\n    sampled(count): some\n"
+        "[pytest]\nmarkers =\n    slow: tail\n    sampled(count, of): some\n"
     )
     (tmp_path / "conftest.py").write_text('pytest_plugins = ("tests.tiers",)\n')
     (tmp_path / "test_it.py").write_text(TESTS)
@@ -54,7 +61,8 @@ def test_the_fast_tier_has_samples_that_its_seed_repeats(project: Path) -> None:
     names, text = run(project, "--tier", "fast")
     few = [name for name in names if name.startswith("test_few[")]
     assert len(few) == 3
-    assert names == [*few, "test_ordinary", "test_some"]
+    (job,) = [name for name in names if name.startswith("test_job")]
+    assert names == [*few, job, "test_ordinary", "test_some"]
     (seed,) = set(re.findall(r"--sample-seed (\d+)", text))
     assert f"tier: fast; samples: --sample-seed {seed}" in text
     assert f"repeat it with --tier fast --sample-seed {seed}" in text
@@ -68,6 +76,7 @@ def test_the_fast_tier_has_samples_that_its_seed_repeats(project: Path) -> None:
 
 def test_the_slow_tier_has_the_rest_and_the_whole_of_what_is_sampled(project: Path) -> None:
     few = sorted(f"test_few[{k}]" for k in range(40))
+    few += sorted(["test_job_of_two", *(f"test_job[{ranks}]" for ranks in range(3, 20))])
     names, text = run(project, "--tier", "slow", "-n", "0")
     assert names == [*few, "test_some", "test_tail"]
     assert "repeat it" not in text
@@ -77,7 +86,7 @@ def test_the_slow_tier_has_the_rest_and_the_whole_of_what_is_sampled(project: Pa
 
 def test_two_processes_draw_one_sample(project: Path) -> None:
     names, text = run(project, "--tier", "fast", "-n", "2")
-    assert len(names) == 5  # xdist refuses processes that collected different tests
+    assert len(names) == 6  # xdist refuses processes that collected different tests
     assert "tier: fast; samples: --sample-seed" in text
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.measure.cache import HostId, ProfileCache
@@ -104,7 +104,7 @@ def test_measuring_always_does_not_look_into_the_cache(
 ) -> None:
     job(HOSTS, CollectiveSettings(measure="auto", cache=tmp_path))
     always = CollectiveSettings(measure="always", cache=tmp_path)
-    automatic._measured.clear()  # the jobs before were other processes
+    monkeypatch.setattr(automatic, "_measured", set())  # the jobs before were other processes
     with monkeypatch.context() as patched:
         patched.setattr(ProfileCache, "find", never)
         assert isinstance(job(HOSTS, always)[2], PlanBook)
@@ -190,6 +190,7 @@ def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: st
     return said
 
 
+@pytest.mark.sampled(3, of="whole jobs")
 def test_a_job_on_a_testbed_measures_it_once_and_plans_by_that(tmp_path: Path) -> None:
     """Detected racks are a bar of the benchmark `network`: on a busy machine they differ."""
     with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:

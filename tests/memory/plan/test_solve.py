@@ -35,9 +35,11 @@ UNTIMED = SolveLimits(seconds=ENDLESS_S, bound_seconds=ENDLESS_S)
 EXACT = replace(UNTIMED, gap=1e-9)
 
 
-@settings(max_examples=40)
-@given(st.randoms(use_true_random=False))
-def test_small_steps_are_solved_to_the_optimum(random: Random) -> None:
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("_part", range(4))
+@settings(max_examples=10)
+@given(random=st.randoms(use_true_random=False))
+def test_small_steps_are_solved_to_the_optimum(_part: int, random: Random) -> None:
     graph = random_graph(random, 6)
     budget = budget_of(graph, random)
     best = fastest(graph, budget)
