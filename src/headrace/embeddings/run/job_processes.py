@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.plan.choose import PREFETCH
 from headrace.embeddings.plan.plan import EmbeddingPlan
 from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run.process import RoleSettings
@@ -80,7 +81,7 @@ class JobOptions:
     """
 
     lookahead: int | None = None
-    prefetch: int = 1
+    prefetch: int = PREFETCH
     synchronisation: Synchronisation = Synchronisation.TARGETED
     cache_bytes: int | None = None
     deadline_s: float = 1800.0

@@ -169,7 +169,7 @@ class _Watch:
             end = f": {self._errors[key]}"
         else:
             end = f" was ended by signal {-code}" if code < 0 else f" ended with exit code {code}"
-        lines = "\n".join(self._roles.last_lines(key)).strip()
+        lines = "\n".join(self._roles.last_lines(key)).strip("\n")
         last = f"; its last lines:\n{lines}" if lines else ""
         exit_code = 1 if key[0] != "trainer" else 128 - code if code < 0 else code
         return JobError(f"{name_of(key)}{end}{last}", exit_code)
