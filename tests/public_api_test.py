@@ -205,6 +205,7 @@ PUBLIC = {
         "Examples",
         "InitialValues",
         "JobError",
+        "LoaderData",
         "ParquetData",
         "ParquetFormat",
         "Rejects",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headrace.embeddings.data.dense import DenseScale
     from headrace.embeddings.data.examples import Examples
     from headrace.embeddings.data.files import AvazuData, CriteoData, ExampleData, ParquetData
+    from headrace.embeddings.data.loader import LoaderData
     from headrace.embeddings.data.parquet import ParquetFormat
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.plan.plan import EmbeddingPlan
@@ -38,6 +39,7 @@ __all__ = [
     "Examples",
     "InitialValues",
     "JobError",
+    "LoaderData",
     "ParquetData",
     "ParquetFormat",
     "Rejects",
@@ -61,6 +63,7 @@ _MODULES = {
     "ExampleData": "data.files",
     "Examples": "data.examples",
     "InitialValues": "tables",
+    "LoaderData": "data.loader",
     "ParquetData": "data.files",
     "ParquetFormat": "data.parquet",
     "Rejects": "data.rejects",

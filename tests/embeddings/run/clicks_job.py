@@ -1,6 +1,7 @@
-"""A script that trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [fail]``.
+"""A script that trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [loader]``.
 
-Trainer 0 saves parameters and embedding rows.
+With "loader" it reads the file itself, and shuffles it. Trainer 0 saves parameters and embedding
+rows.
 """
 
 import os
@@ -12,11 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from headrace.embeddings import CriteoData, CriteoFormat, fit
+from headrace.embeddings import CriteoData, CriteoFormat, LoaderData, fit
 
 TABLES = 26
 ROWS = 30
+BATCH = 48
 EPOCHS = 2
 
 
@@ -39,14 +42,34 @@ class Model(nn.Module):
         return self.top(torch.cat([bottom, products[:, first, second]], dim=1)).squeeze(1)
 
 
-def model_of(data: CriteoData) -> tuple[Model, torch.optim.Optimizer]:
+def model_and_optimizer() -> tuple[Model, torch.optim.Optimizer]:
     torch.manual_seed(1)
     model = Model()
     return model, torch.optim.Adagrad(model.parameters(), lr=0.05)
 
 
 def data_of(path: str | Path) -> CriteoData:
-    return CriteoData.of([path], batch=48, layout=CriteoFormat(rows=(ROWS,) * TABLES))
+    return CriteoData.of([path], batch=BATCH, layout=CriteoFormat(rows=(ROWS,) * TABLES))
+
+
+def torch_batches(data: CriteoData) -> list[tuple[Tensor, Tensor, Tensor]]:
+    return [
+        (
+            torch.from_numpy(examples.dense),
+            torch.stack([torch.from_numpy(ids) for ids in examples.ids], dim=1),
+            torch.from_numpy(examples.labels),
+        )
+        for examples in data.read()
+        if examples.labels is not None
+    ]
+
+
+def loader_of(path: str | Path) -> DataLoader[tuple[Tensor, ...]]:
+    """Return a loader whose order differs by the epoch of its sampler."""
+    columns = zip(*torch_batches(data_of(path)), strict=True)
+    examples = TensorDataset(*(torch.cat(parts) for parts in columns))
+    sampler = DistributedSampler(examples, num_replicas=1, rank=0, seed=3)
+    return DataLoader(examples, batch_size=BATCH, sampler=sampler)
 
 
 def epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any]) -> float:
@@ -60,16 +83,17 @@ def epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[
     return float(loss.detach())
 
 
-def main(path: str, output: str, purpose: str = "train") -> None:
-    data = data_of(path)
-    model, optimizer = model_of(data)
+def main(path: str, output: str, source: str = "files") -> None:
+    if source == "loader":
+        data = LoaderData(loader_of(path), batch=BATCH, columns=TABLES)
+    else:
+        data = data_of(path)
+    model, optimizer = model_and_optimizer()
     trainer = os.environ.get("RANK", "0")
     fitted, batches = fit(model, data, optimizer=optimizer)
     for number in range(EPOCHS):
         loss = epoch(fitted, optimizer, batches)
         print(f"epoch {number}: loss {loss:.6f}")
-        if purpose == "fail" and trainer == "1":
-            raise RuntimeError("of this trainer")
     weights = batches.weights()
     if trainer == "0":
         dense = {name: weight.detach() for name, weight in model.named_parameters()}

@@ -7,15 +7,25 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
-from headrace.embeddings import CriteoData, Synchronisation
+from headrace.embeddings import Synchronisation
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions
 from headrace.embeddings.run.supervisor import run_embedding_job
 from headrace.settings import child_environment
 from tests.embeddings.run import clicks_job
-from tests.embeddings.run.clicks_job import EPOCHS, ROWS, TABLES, data_of, epoch, model_of
+from tests.embeddings.run.clicks_job import (
+    EPOCHS,
+    ROWS,
+    TABLES,
+    data_of,
+    epoch,
+    loader_of,
+    model_and_optimizer,
+    torch_batches,
+)
 from tests.waiting import HANG_S, JOB_S
 
 SCRIPT = Path(clicks_job.__file__)
@@ -31,34 +41,23 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def expected(clicks: Path) -> dict[str, Tensor]:
-    """What one process learns by torch alone."""
-    data = data_of(clicks)
-    model, optimizer = model_of(data)
-    for _ in range(EPOCHS):
-        epoch(model, optimizer, torch_batches(data))
+def expected(clicks: Path, source: str) -> dict[str, Tensor]:
+    """Return what one process learns by torch alone."""
+    model, optimizer = model_and_optimizer()
+    loader = loader_of(clicks)
+    for number in range(EPOCHS):
+        assert isinstance(loader.sampler, DistributedSampler)
+        loader.sampler.set_epoch(number)
+        epoch(model, optimizer, loader if source == "loader" else torch_batches(data_of(clicks)))
     return {name: weight.detach() for name, weight in model.state_dict().items()}
 
 
-def torch_batches(data: CriteoData) -> list[tuple[Tensor, Tensor, Tensor]]:
-    return [
-        (
-            torch.from_numpy(examples.dense),
-            torch.stack([torch.from_numpy(ids) for ids in examples.ids], dim=1),
-            torch.from_numpy(examples.labels),
-        )
-        for examples in data.read()
-        if examples.labels is not None
-    ]
-
-
-def assert_close(path: Path, expected: dict[str, Tensor], tolerance: float) -> None:
+def assert_close(path: Path, expected: dict[str, Tensor]) -> None:
     learned = torch.load(path)
     assert learned.keys() == expected.keys()
     for name, values in expected.items():
         assert learned[name].shape == values.shape
-        assert torch.allclose(learned[name], values, rtol=tolerance, atol=tolerance), name
+        assert torch.allclose(learned[name], values, rtol=1e-9, atol=1e-9), name
 
 
 def environment() -> dict[str, str | None]:
@@ -66,16 +65,16 @@ def environment() -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize(
-    ("trainers", "script_reads"),
-    [(2, False), pytest.param(1, True, marks=pytest.mark.slow)],
+    ("trainers", "readers", "source"),
+    [(2, 1, "files"), pytest.param(1, 2, "loader", marks=pytest.mark.slow)],
 )
 def test_trainers_learn_as_one_process_does(
-    clicks: Path, expected: dict[str, Tensor], tmp_path: Path, trainers: int, script_reads: bool
+    clicks: Path, tmp_path: Path, trainers: int, readers: int, source: str
 ) -> None:
     output = tmp_path / "learned"
     lines: list[tuple[str, str]] = []
     run_embedding_job(
-        [sys.executable, str(SCRIPT), str(clicks), str(output)],
+        [sys.executable, str(SCRIPT), str(clicks), str(output), source],
         JobOptions(
             lookahead=4,
             prefetch=2,
@@ -83,12 +82,12 @@ def test_trainers_learn_as_one_process_does(
             cache_bytes=TABLES * ROWS * 64,
             deadline_s=HANG_S,
         ),
-        JobHosts.on_this_machine(trainers=trainers, servers=2, readers=1),
+        JobHosts.on_this_machine(trainers=trainers, servers=2, readers=readers),
         on_line=lambda name, line: lines.append((name, line)),
-        script_reads=script_reads,
+        script_reads=source == "loader",
         environment=environment(),
     )
-    assert_close(output, expected, 1e-9)
+    assert_close(output, expected(clicks, source))
     told = {(name, line.partition(":")[0]) for name, line in lines}
     assert told >= {
         (f"trainer {rank}", f"epoch {number}")
@@ -98,12 +97,13 @@ def test_trainers_learn_as_one_process_does(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("source", ["files", "loader"])
 def test_a_script_without_a_supervisor_starts_what_serves_it(
-    clicks: Path, expected: dict[str, Tensor], tmp_path: Path
+    clicks: Path, tmp_path: Path, source: str
 ) -> None:
     output = tmp_path / "learned"
     done = subprocess.run(
-        [sys.executable, SCRIPT, clicks, output],
+        [sys.executable, SCRIPT, clicks, output, source],
         env=child_environment(environment()),
         capture_output=True,
         text=True,
@@ -112,4 +112,4 @@ def test_a_script_without_a_supervisor_starts_what_serves_it(
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("epoch") == EPOCHS
-    assert_close(output, expected, 1e-9)
+    assert_close(output, expected(clicks, source))

@@ -1,9 +1,11 @@
 """A script's process as a trainer: it joins the job that its environment names, or starts one."""
 
 import hmac
+import sys
 from contextlib import ExitStack
 from typing import Any
 
+from headrace.embeddings.data.files import FORMATS
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.cacher_client import CacherClient
 from headrace.embeddings.run.connections import Connections
@@ -30,7 +32,8 @@ _KEY = "headrace/embeddings/trainer"
 def join_job(description: JobDescription) -> Connections:
     """Join the job of ``headrace embeddings run``, whose trainers have the same description.
 
-    Outside of one, servers, a reader and a cacher of a job of one trainer are started.
+    Outside of one, a server, a reader and a cacher of a job of one trainer are started. Data of the
+    script's own are read by another process of the script.
 
     Raises
     ------
@@ -41,7 +44,7 @@ def join_job(description: JobDescription) -> Connections:
     settings = EmbeddingSettings.from_environment()
     trainer, trainers = settings.rank or 0, settings.world_size or 1
     with ExitStack() as ends:
-        address, secret = _cacher(settings, trainers, ends)
+        address, secret = _cacher(settings, trainers, description, ends)
         cacher = ends.enter_context(
             CacherClient(
                 address,
@@ -76,7 +79,9 @@ def join_job(description: JobDescription) -> Connections:
         )
 
 
-def _cacher(settings: EmbeddingSettings, trainers: int, ends: ExitStack) -> tuple[str, str]:
+def _cacher(
+    settings: EmbeddingSettings, trainers: int, description: JobDescription, ends: ExitStack
+) -> tuple[str, str]:
     """Return the address of the cacher, and the job's secret."""
     if settings.cacher is not None and settings.secret is not None:
         if settings.tls and not is_loopback(host_of(settings.cacher)):
@@ -91,7 +96,14 @@ def _cacher(settings: EmbeddingSettings, trainers: int, ends: ExitStack) -> tupl
             "'headrace embeddings run PLAN -- SCRIPT' instead"
         )
     options = JobOptions(cache_bytes=settings.cache_bytes, deadline_s=settings.deadline_s)
-    processes = ends.enter_context(JobProcesses(options, JobHosts()))
+    own = description.data.get("format") not in FORMATS
+    if own and not hasattr(sys.modules["__main__"], "__file__"):
+        raise EmbeddingError(
+            "data of a script's own are read by another process of the script: needs a script, "
+            "not an interactive session"
+        )
+    read_with = sys.orig_argv if own else None
+    processes = ends.enter_context(JobProcesses(options, JobHosts(), read_with=read_with))
     return processes.address, processes.secret
 
 

@@ -1,0 +1,107 @@
+"""Data of a script's own: batches of a loader, such as torch's DataLoader."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.embeddings.data.examples import Examples
+from headrace.embeddings.data.rejects import Rejects
+from headrace.embeddings.errors import EmbeddingError
+from headrace.facades import offered_by
+
+
+@offered_by("headrace.embeddings")
+class LoaderData:
+    """Batches of a loader that yields (dense, ids, labels), or (dense, ids).
+
+    Dense features are [examples, features], ids [examples, columns] of integers, and labels
+    [examples]: tensors or arrays. A batch is that of all trainers together. Readers that run the
+    script iterate the loader, once an epoch; several readers need the same order in each, as of a
+    `DistributedSampler` of one replica: where the loader's sampler has `set_epoch`, it is called.
+
+    Parameters
+    ----------
+    batch : examples of a batch; the last one of an epoch may be shorter.
+    columns : of ids.
+
+    Raises
+    ------
+    EmbeddingError : `batch` or `columns` is below 1.
+    """
+
+    def __init__(self, loader: Iterable[Any], *, batch: int, columns: int) -> None:
+        for name, number in (("batch", batch), ("columns", columns)):
+            if number < 1:
+                raise EmbeddingError(f"{name} of a loader's data is {number}, needs 1 or more")
+        self._loader = loader
+        self._batch = batch
+        self._columns = columns
+
+    @property
+    def batch(self) -> int:
+        """Examples of a batch."""
+        return self._batch
+
+    @property
+    def columns(self) -> int:
+        """Columns of ids."""
+        return self._columns
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the loader's sampler shuffle as in an epoch."""
+        set_epoch = getattr(getattr(self._loader, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+
+    def read(self, rejects: Rejects | None = None) -> Iterator[Examples]:
+        """Yield the batches of an epoch; nothing is rejected.
+
+        Raises
+        ------
+        EmbeddingError : a batch has other columns, another type or number of examples.
+        """
+        del rejects
+        for number, batch in enumerate(self._loader):
+            yield self._examples(number, batch)
+
+    def first(self, examples: int) -> Examples:
+        """Return the first examples.
+
+        Raises
+        ------
+        EmbeddingError : as `read`; or the loader has no batch.
+        """
+        for batch in self.read():
+            return batch[:examples]
+        raise EmbeddingError("the loader has no batch")
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return it as JSON can express it; the loader itself stays in the script."""
+        return {"format": "loader", "batch": self._batch, "columns": self._columns}
+
+    def _examples(self, number: int, batch: Any) -> Examples:
+        if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+            raise EmbeddingError(
+                f"batch {number} of the loader is a {type(batch).__name__}, needs (dense, ids, "
+                "labels) or (dense, ids)"
+            )
+        columns: list[NDArray[Any]] = [np.asarray(column) for column in batch]
+        dense, ids, *labels = columns
+        if ids.dtype.kind not in "iu" or ids.ndim != 2 or ids.shape[1] != self._columns:
+            raise EmbeddingError(
+                f"batch {number} of the loader has ids of {ids.dtype} and shape {ids.shape}, needs "
+                f"integers of [examples, {self._columns}]"
+            )
+        if dense.ndim != 2 or not len(dense) == len(ids) <= self._batch:
+            raise EmbeddingError(
+                f"batch {number} of the loader has dense features of shape {dense.shape} beside "
+                f"ids of {len(ids)} examples, needs [examples, features] of {self._batch} at most"
+            )
+        return Examples(
+            labels=labels[0].astype(np.float32).reshape(-1) if labels else None,
+            dense=dense.astype(np.float32, copy=False),
+            ids=tuple(np.ascontiguousarray(column, np.int64) for column in ids.T),
+            lengths=(None,) * self._columns,
+        )

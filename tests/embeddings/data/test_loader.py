@@ -1,0 +1,70 @@
+"""Batches of a script's own loader."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from headrace.embeddings import EmbeddingError, LoaderData
+
+DENSE = np.arange(6, dtype=np.float64).reshape(3, 2)
+IDS = np.array([[1, 5], [2, 6], [3, 7]], np.int32)
+LABELS = np.array([0, 1, 1])
+
+
+def data(*batches: Any) -> LoaderData:
+    return LoaderData(batches, batch=3, columns=2)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy])
+def test_batches_are_examples_with_a_column_of_ids_each(convert: Any) -> None:
+    loaded = data((convert(DENSE), convert(IDS), convert(LABELS)), [convert(DENSE), convert(IDS)])
+    labelled, unlabelled = loaded.read()
+    assert labelled.dense.dtype == np.float32
+    assert labelled.dense.tolist() == DENSE.tolist()
+    assert [column.tolist() for column in labelled.ids] == [[1, 2, 3], [5, 6, 7]]
+    assert all(column.dtype == np.int64 for column in labelled.ids)
+    assert labelled.labels is not None
+    assert labelled.labels.dtype == np.float32
+    assert labelled.labels.tolist() == [0, 1, 1]
+    assert unlabelled.labels is None
+    assert loaded.first(2).ids[1].tolist() == [5, 6]
+    assert (loaded.batch, loaded.columns) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("batch", "text"),
+    [
+        ({"ids": IDS}, "batch 0 of the loader is a dict, needs"),
+        ((DENSE, IDS, LABELS, LABELS), "batch 0 of the loader is a tuple, needs"),
+        ((DENSE, IDS.astype(np.float32)), "has ids of float32 and shape"),
+        ((DENSE, IDS[:, :1]), r"shape \(3, 1\), needs integers of \[examples, 2\]"),
+        ((DENSE[:2], IDS), r"dense features of shape \(2, 2\) beside ids of 3 examples"),
+        ((DENSE[:, 0], IDS), r"dense features of shape \(3,\) beside"),
+        ((DENSE, IDS, LABELS[:2]), "3 examples have 2 labels"),
+        ((np.zeros((4, 2)), np.zeros((4, 2), np.int64)), "of 3 at most"),
+    ],
+)
+def test_other_batches_are_refused(batch: Any, text: str) -> None:
+    with pytest.raises(EmbeddingError, match=text):
+        next(data(batch).read())
+
+
+def test_wrong_sizes_and_a_loader_without_batches() -> None:
+    with pytest.raises(EmbeddingError, match="batch of a loader's data is 0, needs 1 or more"):
+        LoaderData([], batch=0, columns=1)
+    with pytest.raises(EmbeddingError, match="columns of a loader's data is 0, needs 1 or more"):
+        LoaderData([], batch=1, columns=0)
+    with pytest.raises(EmbeddingError, match="the loader has no batch"):
+        data().first(1)
+
+
+def test_the_loaders_sampler_learns_the_epoch() -> None:
+    examples = TensorDataset(torch.zeros(8))
+    sampler = DistributedSampler(examples, num_replicas=1, rank=0)
+    loader = DataLoader(examples, sampler=sampler)
+    LoaderData(loader, batch=1, columns=1).set_epoch(5)
+    assert sampler.epoch == 5
+    LoaderData([], batch=1, columns=1).set_epoch(5)
