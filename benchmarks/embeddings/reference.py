@@ -82,37 +82,46 @@ class Trained:
 def train_alone(
     shape: ModelShape,
     tables: Sequence[Tensor],
-    batches: Iterable[Examples],
+    epochs: Iterable[Iterable[Examples]],
     optimizer: MakeOptimizer,
+    after_epoch: Callable[[Recommender], None] = lambda _: None,
 ) -> Trained:
     """Train in one process: the dense part by SGD, the tables by `optimizer`.
 
     Tables have coalesced sparse gradients, of the rows that a batch uses.
+
+    Parameters
+    ----------
+    after_epoch : is called after every epoch but the last one.
     """
     model = Recommender(shape, tables)
     weights: list[Tensor] = [table.weight for table in model.embeddings]  # type: ignore[misc]
-    row_optimizer = optimizer(weights)
-    dense_optimizer = torch.optim.SGD(model.dense_part.parameters(), lr=DENSE_RATE)
+    optimizers = (
+        torch.optim.SGD(model.dense_part.parameters(), lr=DENSE_RATE),
+        optimizer(weights),
+    )
     losses: list[float] = []
     areas: list[float] = []
-    for batch in batches:
-        ids = [torch.from_numpy(column) for column in batch.ids]
-        logits = model(_dense(batch, shape), ids)
-        loss = functional.binary_cross_entropy_with_logits(logits, _labels(batch, shape))
-        row_optimizer.zero_grad()
-        dense_optimizer.zero_grad()
-        loss.backward()
-        for weight, column in zip(weights, ids, strict=True):
-            weight.grad = _of_rows(weight, column.unique())
-        row_optimizer.step()
-        dense_optimizer.step()
-        losses.append(float(loss.detach()))
-        areas.append(auc(_clicks(batch), logits.detach().numpy()))
+    for number, epoch in enumerate(epochs):
+        if number > 0:
+            after_epoch(model)
+        for batch in epoch:
+            ids = [torch.from_numpy(column) for column in batch.ids]
+            logits = model(_dense(batch, shape), ids)
+            loss = functional.binary_cross_entropy_with_logits(logits, _labels(batch, shape))
+            model.zero_grad()
+            loss.backward()
+            for weight, column in zip(weights, ids, strict=True):
+                weight.grad = _of_rows(weight, column.unique())
+            for part in optimizers:
+                part.step()
+            losses.append(float(loss.detach()))
+            areas.append(auc(_clicks(batch), logits.detach().numpy()))
     return Trained(
         losses=losses,
         auc=areas,
         tables=[weight.detach() for weight in weights],
-        dense=dict(model.dense_part.state_dict()),
+        dense={name: value.detach() for name, value in model.dense_part.named_parameters()},
     )
 
 

@@ -2,8 +2,10 @@
 
 import sys
 
-from benchmarks.embeddings import cacher, pooled, readers, servers, steps
+from benchmarks.embeddings import cacher, pooled, readers, results, servers, steps
 from benchmarks.sections import run_sections
 
 if __name__ == "__main__":
-    sys.exit(run_sections("embeddings", __doc__, (pooled, steps, cacher, readers, servers)))
+    sys.exit(
+        run_sections("embeddings", __doc__, (results, pooled, steps, cacher, readers, servers))
+    )

@@ -43,7 +43,7 @@ def main() -> None:
     for name, optimizer in (("DLRM", "sgd"), ("Wide & Deep", "adagrad")):
         shape = ModelShape(name=name, counts=COUNTS, dim=5)
         tables = [shape.table(number) for number in range(len(COUNTS))]
-        expected = train_alone(shape, tables, batches(), OPTIMIZERS[optimizer])
+        expected = train_alone(shape, tables, [batches()], OPTIMIZERS[optimizer])
         for rival, backend in product(("pooled", "distinct"), groups):
             share = train_by_rival(
                 rival,
