@@ -232,3 +232,28 @@ def test_heads_share_keys(tmp_path: Path) -> None:
     said = run(sys.executable, EXAMPLES / "11-heads.py", cwd=tmp_path)
     shares = re.findall(r"(\d+)% of the cache's bytes", said)
     assert shares == ["100", "75", "21", "75", "100"]
+
+
+@pytest.fixture
+def clicks(installed: None, tmp_path: Path) -> tuple[str, str]:
+    for name, examples, seed in (("clicks.tsv", "12K", 0), ("later.tsv", "3K", 1)):
+        options = ("--examples", examples, "--most-rows", "2000", "--seed", str(seed))
+        run("headrace", "embeddings", "generate", "-o", name, *options, cwd=tmp_path)
+    return "clicks.tsv", "later.tsv"
+
+
+def test_12_embeddings(clicks: tuple[str, str], tmp_path: Path) -> None:
+    said = run(sys.executable, EXAMPLES / "12-embeddings.py", *clicks, cwd=tmp_path)
+    assert min(map(float, re.findall(r"AUC of later clicks (\S+)", said))) > 0.6
+    assert "epoch 2: " in said
+
+
+@pytest.mark.slow
+def test_12_embeddings_with_two_trainers(clicks: tuple[str, str], tmp_path: Path) -> None:
+    command = ("headrace", "embeddings")
+    job = ("--trainers", "2", "--batch", "512", "--lookahead", "8")
+    run(*command, "measure", "clicks.tsv", "-o", "clicks.profile", *job, cwd=tmp_path)
+    run(*command, "plan", "clicks.profile", "-o", "job.plan", "--cache", "4MiB", cwd=tmp_path)
+    script = EXAMPLES / "12-embeddings.py"
+    said = run(*command, "run", "job.plan", "--", script, *clicks, cwd=tmp_path)
+    assert len(re.findall(r"\[trainer \d\] epoch 2: ", said)) == 2
