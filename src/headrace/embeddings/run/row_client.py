@@ -21,7 +21,7 @@ from headrace.errors import CommunicationError
 Ids = NDArray[np.int64]
 
 _PARTS = 4
-"""Calls that the rows of one fetch are split into: while one's arrive, the next are looked up."""
+"""Calls that rows are split into: while those of one are under way, others are looked up."""
 _LEAST_BYTES = 1 << 20
 """Rows of a call where they are split: a call costs as long as some 50 kB."""
 
@@ -114,13 +114,16 @@ class ServerConnections:
         """Write the rows that this trainer evicts after a batch; see `RowServers`."""
         head = {**self._trainer, "batch": batch, "group": group, "commit": commit}
         servers = self._writes
-        servers.call(
-            "write_back",
-            [
-                (part.server, _message(head, part, values=part.gathered(values)))
-                for part in by_server(rows.ids, rows.ends, servers.count)
-            ],
-        )
+        most = _most_rows(len(rows.ids), self._description.groups[group])
+        calls: list[tuple[int, Message]] = []
+        for of_server in by_server(rows.ids, rows.ends, servers.count):
+            parts = [*of_server.parts(most)]
+            for part in parts:
+                columns = {"values": part.gathered(values)}
+                calls.append(
+                    (part.server, _message({**head, "calls": len(parts)}, part, **columns))
+                )
+        servers.call("write_back", calls)
 
     def commit(self, commit: int, dirty: Sequence[DirtyRows]) -> Mapping[str, Any]:
         """Log a commit at all servers; see `RowServers`.
@@ -222,7 +225,7 @@ class ServerConnections:
     ) -> RowValues:
         group = self._description.groups[head["group"]]
         values = np.empty((len(ids), group.width), group.dtype)
-        most = max(1, _LEAST_BYTES // group.row_bytes, -(-len(ids) // _PARTS))
+        most = _most_rows(len(ids), group)
         parts = [
             part
             for rows in by_server(ids, ends, servers.count)
@@ -236,6 +239,11 @@ class ServerConnections:
 
         servers.call(method, [(part.server, _message(head, part)) for part in parts], join)
         return values
+
+
+def _most_rows(rows: int, group: TableGroup) -> int:
+    """Return the rows of each call of several with so many rows in all."""
+    return max(1, _LEAST_BYTES // group.row_bytes, -(-rows // _PARTS))
 
 
 def _message(head: Mapping[str, Any], part: ServerRows, **columns: NDArray[Any]) -> Message:

@@ -126,17 +126,20 @@ class RowService:
         group = number_of(head, "group", below=len(job.groups))
         batch, commit = number_of(head, "batch"), number_of(head, "commit")
         with self._changed:
-            expected = int(job.begun[trainer, group]) + 1
+            expected = int(job.written[trainer, group]) + 1
             if batch != expected:
                 raise EmbeddingError(
                     f"trainer {trainer} writes rows of batch {batch} back, needs batch {expected}"
                 )
-            job.begun[trainer, group] = batch
+            if job.calls_left[trainer, group] == 0:
+                job.calls_left[trainer, group] = number_of(head, "calls", least=1)
         job.groups[group].write(call.message)
         job.log(commit, group, call.message)
         with self._changed:
-            job.written[trainer, group] = batch
-            self._changed.notify_all()
+            job.calls_left[trainer, group] -= 1
+            if job.calls_left[trainer, group] == 0:
+                job.written[trainer, group] = batch
+                self._changed.notify_all()
         return EMPTY
 
     def _write_dirty(self, call: Call) -> Message:

@@ -94,8 +94,9 @@ class ServedJob:
 
     Attributes
     ----------
-    begun, written : [trainers, groups]: the last batch that a trainer writes rows back of, and the
-        last whose rows are written.
+    written : [trainers, groups]: the last batch whose evicted rows a trainer has written back.
+    calls_left : [trainers, groups]: calls with rows of the batch after it that have not ended, once
+        one has begun. One that fails does not end: no later batch follows.
     commits, next_commit : the commits under way, by their numbers, and the number of the next one.
     logs : None: commits leave nothing.
     """
@@ -114,8 +115,8 @@ class ServedJob:
         self.groups = tuple(
             GroupRows(description, group, number, servers, memory) for group in description.groups
         )
-        self.begun = np.full((start.trainers, len(self.groups)), start.first_batch - 1)
-        self.written = self.begun.copy()
+        self.written = np.full((start.trainers, len(self.groups)), start.first_batch - 1)
+        self.calls_left = np.zeros_like(self.written)
         self.commits: dict[int, ServedCommit] = {}
         self.next_commit = start.first_commit
         self.logs: RowLogs | None = None
@@ -227,7 +228,7 @@ class GroupRows:
             self.store.write(ids, ends, _column(message, "values", self._dtype, 2))
 
     def load(self, table: int, message: Message) -> Message:
-        """Write rows of one table: their numbers, and their state where it is there.
+        """Write rows of one table: their numbers, and their state if the values have it.
 
         Return them as other calls have them, with their state.
         """
