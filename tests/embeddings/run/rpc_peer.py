@@ -4,6 +4,7 @@ import sys
 import threading
 
 from headrace.embeddings.run.rpc import EMPTY, Call, Message, RpcClient, RpcServer
+from headrace.errors import CommunicationError
 from tests.waiting import ENDLESS_S
 
 SECRET = "of the tests"
@@ -22,9 +23,20 @@ def main(purpose: str, address: str = "") -> None:
         server = RpcServer("the server", {"wait": wait}, secret=SECRET)
         print(server.address, flush=True)
         threading.Event().wait(ENDLESS_S)
-    else:
-        client = RpcClient(address, peer_role="the server", role="the caller", secret=SECRET)
+        return
+    client = RpcClient(address, peer_role="the server", role="the caller", secret=SECRET)
+    if purpose == "call":
         client.call("wait", deadline_s=ENDLESS_S)
+        return
+
+    def call() -> None:
+        try:
+            client.call("wait", deadline_s=ENDLESS_S)
+        except CommunicationError as error:
+            print(error, flush=True)
+
+    threading.Thread(target=call, daemon=True).start()
+    sys.stdin.readline()
 
 
 if __name__ == "__main__":

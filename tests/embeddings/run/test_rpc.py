@@ -385,7 +385,8 @@ def test_closing_the_server_ends_waiting_calls() -> None:
 @contextmanager
 def peer(*arguments: str) -> Generator[subprocess.Popen[str]]:
     argv = [sys.executable, "-m", "tests.embeddings.run.rpc_peer", *arguments]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True) as process:
         try:
             yield process
         finally:
@@ -400,6 +401,15 @@ def test_a_killed_client_ends_its_call_at_the_server(echo: Echo) -> None:
         assert echo.ended == ["the call of the caller ended as it waited: the caller is gone"]
     with client(echo.server.address) as caller:
         assert caller.call("echo").head == {"peer": "trainer 1"}
+
+
+def test_a_process_that_ends_waits_for_the_ends_of_its_calls(echo: Echo) -> None:
+    """A thread that the interpreter ended in a call aborted the process, with signal 6."""
+    with peer("leave", echo.server.address) as process:
+        wait_until(lambda: echo.waiting == 1, "the call waits")
+        output, _ = process.communicate("\n", timeout=HANG_S)
+        assert output == "the server, wait: the connection was closed\n"
+        assert process.returncode == 0
 
 
 def test_a_killed_server_ends_calls_at_once() -> None:

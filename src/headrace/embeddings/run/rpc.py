@@ -7,13 +7,15 @@ without the job's secret are refused; the network between the hosts is trusted, 
 `torch.distributed`.
 """
 
+import atexit
 import hmac
 import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -28,8 +30,18 @@ PROTOCOL = 1
 """Version of the messages: a peer of another one is refused."""
 
 _POLL_S = 0.05
+_EXIT_POLL_S = 0.005
 _CLOSE_S = 5.0
 """For calls to end after `close`; a method that computes for longer ends by itself."""
+
+_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),  # else calls within a job go through a proxy of the user's
+    # A host that is cut off acknowledges nothing: a call to it ends after the timeout. One that has
+    # sent its request ends after a ping more, which servers accept every 5 minutes.
+    ("grpc.keepalive_time_ms", 310_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
 
 _log = logging.getLogger(__name__)
 
@@ -227,14 +239,18 @@ class RpcClient:
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._closed = False
+        self._calls = 0
         self._streams: set[fl.FlightStreamReader] = set()
         try:
-            # The default would send calls within a job through a proxy of the user's.
-            self._client = fl.FlightClient(
-                f"grpc://{address}", generic_options=[("grpc.enable_http_proxy", 0)]
-            )
+            self._client = fl.FlightClient(f"grpc://{address}", generic_options=_OPTIONS)
         except pa.ArrowException as error:
             raise CommunicationError(f"{peer_role} has no address in {address!r}") from error
+        _clients.add(self)
+
+    @property
+    def calls(self) -> int:
+        """Calls under way."""
+        return self._calls
 
     def __enter__(self) -> Self:
         return self
@@ -306,18 +322,29 @@ class RpcClient:
     def _exchange(self, greeting: "Greeting", request: Encoded) -> tuple[Message, dict[str, Any]]:
         options = fl.FlightCallOptions(timeout=greeting.deadline_s)
         descriptor = fl.FlightDescriptor.for_command(greeting.to_bytes())
-        writer, stream = self._client.do_exchange(descriptor, options)
+        with self._counted():
+            writer, stream = self._client.do_exchange(descriptor, options)
+            try:
+                self._register(stream)
+                # Where sending fails, the server's reply, or the end of the stream, says why.
+                with suppress(pa.ArrowException, OSError):
+                    request.send(writer)
+                    writer.done_writing()
+                return receive(stream)
+            finally:
+                with suppress(Exception):
+                    writer.close()
+                self._unregister(stream)
+
+    @contextmanager
+    def _counted(self) -> Generator[None]:
+        with self._lock:
+            self._calls += 1
         try:
-            self._register(stream)
-            # Where sending fails, the server's reply, or the end of the stream, says why.
-            with suppress(pa.ArrowException, OSError):
-                request.send(writer)
-                writer.done_writing()
-            return receive(stream)
+            yield
         finally:
-            with suppress(Exception):
-                writer.close()
-            self._unregister(stream)
+            with self._lock:
+                self._calls -= 1
 
     def _register(self, stream: fl.FlightStreamReader) -> None:
         with self._lock:
@@ -330,6 +357,20 @@ class RpcClient:
             self._streams.discard(stream)
             if self._closed and not self._streams:
                 self._client.close()
+
+
+_clients: "weakref.WeakSet[RpcClient]" = weakref.WeakSet()
+
+
+@atexit.register
+def _end_calls() -> None:
+    """End the calls of other threads before the interpreter does, which would abort the process."""
+    clients = [*_clients]
+    for client in clients:
+        client.close()
+    until = time.monotonic() + _CLOSE_S
+    while any(client.calls for client in clients) and time.monotonic() < until:
+        time.sleep(_EXIT_POLL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
