@@ -106,9 +106,11 @@ class Bags(nn.Module):
 
     def forward(self, dense: Tensor, ids: tuple[Any, ...]) -> Tensor:
         values, offsets = ids[2]
-        weights = torch.linspace(0.5, 1.5, len(values), dtype=self.top.weight.dtype)
+        dense = dense.to(self.top.weight.dtype)
+        lengths = offsets.diff(append=offsets.new_tensor([len(values)]))
+        weights = (1 + dense[:, 0].tanh()).repeat_interleave(lengths)
         features = [
-            dense.to(weights.dtype),
+            dense,
             self.mean(*ids[0]),
             self.one(torch.stack([ids[3], ids[1]], dim=1)).flatten(1),
             self.weighted(values, offsets, per_sample_weights=weights),

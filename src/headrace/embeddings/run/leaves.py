@@ -170,10 +170,10 @@ class Leaves:
 def _positions(starts: Sequence[int], ids: Tensor, examples: int) -> _Positions:
     """Return numbers of rows by position, of columns that begin at these."""
     first = starts[0]
-    if len(starts) == 1:
+    if len(starts) == 1 or examples == 0:
         return _Positions(first=first, rows=ids)
-    rows = ids.new_full((starts[-1] + examples - first,), -1).reshape(-1, max(examples, 1))
-    columns = [(start - first) // max(examples, 1) for start in starts]
+    rows = ids.new_full((starts[-1] + examples - first,), -1).reshape(-1, examples)
+    columns = [(start - first) // examples for start in starts]
     rows[columns] = ids.reshape(examples, len(starts)).t()
     return _Positions(first=first, rows=rows.flatten())
 
