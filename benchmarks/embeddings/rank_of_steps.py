@@ -107,12 +107,15 @@ class Trainer:
         executor.connect(addresses)
         self._rows[task["connect"]] = TrainerRows(
             cacher.epoch(0),
-            ServerConnections(joined.servers, job, self._rank, secret=task["secret"]),
+            ServerConnections(
+                joined.servers, job, self._rank, secret=task["secret"], deadline_s=DEADLINE_S
+            ),
             executor,
             job.groups,
             [RowOptimizer(self._optimizer)],
             slots=job.slots,
             prefetch=joined.prefetch,
+            deadline_s=DEADLINE_S,
         )
 
     def step_of(self, task: dict[str, Any]) -> Callable[[], None]:

@@ -2,10 +2,22 @@
 
 import sys
 
-from benchmarks.embeddings import cacher, pooled, readers, results, servers, steps
+from benchmarks.embeddings import (
+    cacher,
+    pooled,
+    readers,
+    results,
+    servers,
+    steps,
+    synchronised,
+)
 from benchmarks.sections import run_sections
 
 if __name__ == "__main__":
     sys.exit(
-        run_sections("embeddings", __doc__, (results, pooled, steps, cacher, readers, servers))
+        run_sections(
+            "embeddings",
+            __doc__,
+            (results, pooled, steps, synchronised, cacher, readers, servers),
+        )
     )
