@@ -27,7 +27,7 @@ def serve(settings: RoleSettings) -> RpcServer:
 
 
 SCRIPT = """
-import json, os, signal, sys, time
+import json, os, signal, sys, time, traceback
 from headrace.embeddings.run.rpc import RpcClient
 from headrace.embeddings.settings import EmbeddingSettings
 from tests.embeddings.run.job_peer import run_worker, serve, serve_role
@@ -60,6 +60,19 @@ match sys.argv[1]:
             print("last line of errors", file=sys.stderr)
             sys.exit(3)
         time.sleep(600)
+    case "fail and follow":
+        printed = sys.argv[2]
+        if settings.rank == 1:
+            try:
+                raise ValueError("the cause")
+            except ValueError:
+                traceback.print_exc()
+            open(printed, "w").close()
+            time.sleep(3)  # it takes leave
+            sys.exit(3)
+        while not os.path.exists(printed):
+            time.sleep(0.01)
+        raise RuntimeError("trainer 1 has left")
     case "kill the server":
         if settings.rank == 1:
             os.kill(first.call("describe").head["pid"], signal.SIGKILL)

@@ -40,11 +40,11 @@ class Job:
         self.script.write_text(SCRIPT)
         self.lines: list[tuple[str, str]] = []
 
-    def run(self, purpose: str, *, script_reads: bool = False, **environment: str | None) -> None:
+    def run(self, *purpose: str, script_reads: bool = False, **environment: str | None) -> None:
         hosts = JobHosts.on_this_machine(trainers=2, servers=2, readers=1)
         self.lines = []
         run_embedding_job(
-            [sys.executable, str(self.script), purpose],
+            [sys.executable, str(self.script), *purpose],
             OPTIONS,
             hosts,
             on_line=lambda name, line: self.lines.append((name, line)),
@@ -101,6 +101,16 @@ def test_the_first_failure_of_a_trainer_ends_the_job(job: Job) -> None:
     assert caught.value.exit_code == 3
     assert ("trainer 0", "first line of output") in job.lines
     assert ("trainer 1", "last line of errors") in job.lines
+
+
+def test_a_trainer_that_fails_by_the_loss_of_another_is_not_the_cause(
+    job: Job, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        JobError, match=r"(?s)^trainer 1 ended with exit code 3; .*the cause$"
+    ) as caught:
+        job.run("fail and follow", str(tmp_path / "printed"))
+    assert caught.value.exit_code == 3
 
 
 def test_a_trainer_that_a_signal_ended(job: Job) -> None:

@@ -25,6 +25,9 @@ OnLine = Callable[[str, str], None]
 _WAIT_S = 3600.0
 _AFTERMATH_S = 2.0
 """After the first failure, for the ends of other processes: one of them may be its cause."""
+_TRACEBACK = "Traceback (most recent call last)"
+_LEAVING_S = 8.0
+"""For the end of a trainer that has printed a traceback."""
 _LATE_S = 0.3
 """For the end of a process that serves, when all trainers have ended by it."""
 
@@ -119,6 +122,7 @@ class _Watch:
         self._on_line = on_line
         self._errors: dict[ProcessKey, str] = {}
         self._ends: dict[ProcessKey, int] = {}
+        self._tracebacks: dict[ProcessKey, float] = {}
 
     def until_end(self) -> None:
         while self._running:
@@ -129,9 +133,14 @@ class _Watch:
                 raise self._failure()
 
     def _take_aftermath(self) -> None:
-        until = time.monotonic() + _AFTERMATH_S
+        began = time.monotonic()
         with suppress(queue.Empty):
             while True:
+                # A trainer takes leave of others after its traceback.
+                leaving = any(
+                    self._tracebacks.get(key, 0.0) > began - _LEAVING_S for key in self._running
+                )
+                until = began + (_LEAVING_S if leaving else _AFTERMATH_S)
                 left_s = max(0.0, until - time.monotonic())
                 self._take(left_s if self._running else min(left_s, _LATE_S))
 
@@ -147,6 +156,8 @@ class _Watch:
             self._ends[key] = self._roles.exit_code(key) or 0
             self._running.discard(key)
         elif key[0] == "trainer":
+            if _TRACEBACK in line:
+                self._tracebacks[key] = time.monotonic()
             self._roles.keep_line(key, line)
             self._on_line(name_of(key), line)
         elif (error := _error_of(line)) is not None:
@@ -158,11 +169,12 @@ class _Watch:
         """Return the error of the process whose failure is the most likely cause of the others'.
 
         One that was ended by a signal reports no error; a trainer's error may be the loss of a
-        process that serves.
+        process that serves, or of a trainer whose traceback was printed before.
         """
         signalled = [key for key, code in self._ends.items() if code < 0]
         serving = [key for key in self._ends if key[0] != "trainer"]
         failed = [key for key, code in self._ends.items() if code]
+        failed.sort(key=lambda key: self._tracebacks.get(key, 0.0))  # one without is no follower
         key = [*signalled, *self._errors, *serving, *failed][0]
         code = self._ends.get(key, 1)
         if key in self._errors:
