@@ -119,11 +119,37 @@ class Bags(nn.Module):
         return self.top(torch.cat(features, dim=1)).squeeze(1)
 
 
+class Collection(nn.Module):
+    """Tables as TorchRec's EmbeddingBagCollection has them, fed by a KeyedJaggedTensor's columns.
+
+    The last offset is the number of ids, and arguments have names.
+    """
+
+    def __init__(self, dim: int = 4) -> None:
+        super().__init__()
+        self.embedding_bags = nn.ModuleDict(
+            {
+                f"table_{rows}": nn.EmbeddingBag(rows, dim, mode="sum", include_last_offset=True)
+                for rows in ROWS
+            }
+        )
+        self.top = nn.Linear(DENSE + dim * len(ROWS), 1)
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        values, lengths = ids.t().flatten(), torch.ones(ids.numel(), dtype=torch.int64)
+        offsets = torch.cat([lengths.new_zeros(1), lengths[: len(ids)].cumsum(0)])
+        features = [dense.to(self.top.weight.dtype)]
+        for bag, column in zip(self.embedding_bags.values(), values.split(len(ids)), strict=True):
+            features.append(bag(input=column, offsets=offsets, per_sample_weights=None))
+        return self.top(torch.cat(features, dim=1)).squeeze(1)
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "dlrm": DLRM,
     "wide and deep": WideAndDeep,
     "deepfm": DeepFM,
     "deep and cross": DeepAndCross,
+    "collection": Collection,
 }
 
 Batch = tuple[Any, ...]
