@@ -127,6 +127,17 @@ void Lookahead::push(std::span<const TableIds> tables) {
   }
 }
 
+void Lookahead::shorten(std::size_t lookahead) {
+  check_range("lookahead", lookahead, options_.prefetch, options_.lookahead);
+  options_.lookahead = lookahead;
+}
+
+std::size_t Lookahead::distinct() const {
+  auto rows = resident_;
+  for (const auto& arrived : window_) rows += arrived.fetched;
+  return rows;
+}
+
 template <bool kHashed>
 void Lookahead::arrive(Table& table, const TableIds& ids, Arrived& arrived, std::uint32_t* places) {
   auto& uses = arrived.uses;

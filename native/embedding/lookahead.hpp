@@ -68,13 +68,18 @@ class Lookahead {
   void push(std::span<const TableIds> tables);
   // No batch follows.
   void finish() { finished_ = true; }
+  // Lowers the lookahead. Batches that have arrived beyond it are in the window of those that are
+  // decided first. Throws std::invalid_argument unless it is from `prefetch` to what it was.
+  void shorten(std::size_t lookahead);
   // Whether the next batch can be decided.
   bool ready() const {
-    return !window_.empty() && (finished_ || window_.size() == options_.lookahead);
+    return !window_.empty() && (finished_ || window_.size() >= options_.lookahead);
   }
   // Decides the next batch. Throws std::logic_error unless `ready`.
   Decision pop();
 
+  // Rows in the cache, and those that the batches in the window fetch.
+  std::size_t distinct() const;
   // Rows in the cache after the batch that was decided last.
   std::size_t resident() const { return resident_; }
   const LookaheadOptions& options() const { return options_; }

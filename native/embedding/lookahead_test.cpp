@@ -279,6 +279,38 @@ void test_later_epoch(const Case& example) {
   }
 }
 
+// A shorter lookahead than the batches that have arrived: the first decisions have a longer window.
+void test_shortened(const Case& example, Random& random) {
+  const auto& [options, batches] = example;
+  Lookahead lookahead(options);
+  std::vector<Decision> all;
+  std::map<Row, Users> arrived;
+  const auto shorter =
+      options.prefetch + static_cast<std::size_t>(random.below(
+                             static_cast<int>(options.lookahead - options.prefetch) + 1));
+  bool shortened = false;
+  for (const auto& batch : batches) {
+    push(lookahead, batch);
+    if (!shortened) {
+      for (const auto& [row, users] : users_of(batch)) arrived[row] |= users;
+      CHECK(lookahead.distinct() == arrived.size());
+      shortened = lookahead.ready() || random.below(3) == 0;
+      if (shortened) lookahead.shorten(shorter);
+    }
+    while (lookahead.ready()) all.push_back(lookahead.pop());
+  }
+  lookahead.finish();
+  while (lookahead.ready()) all.push_back(lookahead.pop());
+  CHECK(all.size() == batches.size() && lookahead.resident() == 0);
+  auto expected_options = options;
+  if (shortened) expected_options.lookahead = shorter;
+  const auto expected = decisions(expected_options, batches);
+  for (std::size_t x = options.lookahead; x < all.size(); ++x) {
+    CHECK(all[x].next == expected[x].next && all[x].last == expected[x].last);
+    CHECK(all[x].users == expected[x].users && all[x].shared == expected[x].shared);
+  }
+}
+
 // Hashed ids are decided as numbered ones.
 void test_hashed(Case example) {
   const auto numbered = decisions(example.options, example.batches);
@@ -361,6 +393,7 @@ void test_refused() {
   CHECK(made({.rows = {5}, .lookahead = 2, .prefetch = 3, .slots = 1}) ==
         "prefetch is 3, needs 1 to 2");
   Lookahead lookahead({.rows = {5, 0}, .lookahead = 2, .slots = 3});
+  CHECK(thrown<E>([&] { lookahead.shorten(3); }) == "lookahead is 3, needs 1 to 2");
   push(lookahead, {{{4}}, {{7}}});
   CHECK(thrown<E>([&] { push(lookahead, {{{4, 5}}, {{}}}); }) ==
         "table 0: id 5 at place 1, needs 0 to 4");
@@ -408,6 +441,7 @@ int main() {
     test_versions(example);
     test_window(example);
     test_later_epoch(example);
+    test_shortened(example, random);
     test_hashed(example);
     test_fewest_fetches(random);
   }

@@ -138,20 +138,24 @@ def dispatched(
     EmbeddingError : a batch has other tables than the job, an id outside its table, or more rows
         of a group than its cache has slots.
     """
-    source = iter(batches)
-    buffered: deque[IdBatch] = deque()
     lookahead = options.lookahead
-    if lookahead is None:
-        lookahead = _fill(source, buffered, options, first_batch)
-    on_lookahead(lookahead)
-    windows = _windows(options, lookahead, first_batch)
+    windows = _windows(options, lookahead or max(MOST_LOOKAHEAD, options.prefetch), first_batch)
+    if lookahead is not None:
+        on_lookahead(lookahead)
     pushed: deque[_PushedBatch] = deque()
-    for number, batch in enumerate(_chain(buffered, source), first_batch):
+    for number, batch in enumerate(batches, first_batch):
         _push(windows, batch, number, options)
         padding = _padding(batch, options)
         pushed.append(_PushedBatch(batch.examples, batch.fields, batch.lengths, padding))
-        if windows[0].ready:
+        if lookahead is None:
+            lookahead = _shorten(windows, len(pushed), options)
+            if lookahead is None:
+                continue
+            on_lookahead(lookahead)
+        while windows[0].ready:
             yield _decide(windows, pushed.popleft(), options)
+    if lookahead is None:
+        on_lookahead(max(len(pushed), options.prefetch))
     for window in windows:
         window.finish()
     while pushed:
@@ -167,36 +171,18 @@ class _PushedBatch(NamedTuple):
     padding: list[tuple[int, ...]]
 
 
-def _chain(buffered: deque[IdBatch], source: Iterator[IdBatch]) -> Iterator[IdBatch]:
-    while buffered:
-        yield buffered.popleft()
-    yield from source
-
-
-def _fill(
-    source: Iterator[IdBatch], pending: deque[IdBatch], options: CacherOptions, first_batch: int
-) -> int:
-    """Take batches until their distinct rows would fill a group's cache; return the lookahead."""
-    resident = [np.empty(0, np.int64) for _ in options.tables]
-    for batch in source:
-        pending.append(batch)
-        _check_tables(batch, first_batch + len(pending) - 1, options)
-        resident = [_merged(rows, ids) for rows, ids in zip(resident, batch.ids, strict=True)]
-        counts = [sum(len(resident[table]) for table in group.tables) for group in options.groups]
-        full = any(count > slots for count, slots in zip(counts, options.slots, strict=True))
-        if full or len(pending) == MOST_LOOKAHEAD:
-            return max(len(pending) - full, options.prefetch)
-    return max(len(pending), options.prefetch)
-
-
-def _merged(rows: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct rows of both, rising; `rows` are so already."""
-    fresh = np.unique(ids)
-    if len(rows):
-        places = np.minimum(np.searchsorted(rows, fresh), len(rows) - 1)
-        fresh = fresh[rows[places] != fresh]
-    # The stable sort merges two runs in one pass.
-    return np.sort(np.concatenate([rows, fresh]), kind="stable")
+def _shorten(
+    windows: Sequence[_native.Lookahead], arrived: int, options: CacherOptions
+) -> int | None:
+    """Set the lookahead once a cache is full; None: others of the batches have room."""
+    pairs = zip(windows, options.slots, strict=True)
+    full = any(window.distinct > slots for window, slots in pairs)
+    if not full and arrived < MOST_LOOKAHEAD:
+        return None
+    lookahead = max(arrived - full, options.prefetch)
+    for window in windows:
+        window.shorten(lookahead)
+    return lookahead
 
 
 def _windows(options: CacherOptions, lookahead: int, first_batch: int) -> list[_native.Lookahead]:
