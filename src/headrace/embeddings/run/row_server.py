@@ -1,6 +1,7 @@
 """A server of embedding rows: calls of its methods, over rows that lie in native memory."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -117,8 +118,15 @@ class RowService:
         job, head = self._started(call), call.message.head
         group = number_of(head, "group", below=len(job.groups))
         after = number_of(head, "after", least=None)
+        began = time.perf_counter()
         self._wait(call, job, lambda: int(job.written[:, group].min()) >= after)
-        return Message(head={}, columns={"values": job.groups[group].fetch(call.message)})
+        waited = time.perf_counter()
+        values = job.groups[group].fetch(call.message)
+        with self._changed:
+            job.counts.fetched_rows += len(values)
+            job.counts.wait_s += waited - began
+            job.counts.fetch_s += time.perf_counter() - waited
+        return Message(head={}, columns={"values": values})
 
     def _write_back(self, call: Call) -> Message:
         job, head = self._started(call), call.message.head
@@ -133,9 +141,14 @@ class RowService:
                 )
             if job.calls_left[trainer, group] == 0:
                 job.calls_left[trainer, group] = number_of(head, "calls", least=1)
-        job.groups[group].write(call.message)
+        began = time.perf_counter()
+        written_rows = job.groups[group].write(call.message)
+        written = time.perf_counter()
         job.log(commit, group, call.message)
         with self._changed:
+            job.counts.written_rows += written_rows
+            job.counts.write_s += written - began
+            job.counts.log_s += time.perf_counter() - written
             job.calls_left[trainer, group] -= 1
             if job.calls_left[trainer, group] == 0:
                 job.written[trainer, group] = batch

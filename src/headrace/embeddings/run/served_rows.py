@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,26 @@ class ServedCommit:
         return self._groups
 
 
+@dataclass(slots=True)
+class ServerCounts:
+    """Sums over a server's calls since the job began; calls that run side by side add up.
+
+    Attributes
+    ----------
+    fetched_rows, written_rows : of fetches and of write-backs.
+    wait_s : in which fetches waited for write-backs of the trainers.
+    fetch_s, write_s : in which rows were found, and copied.
+    log_s : in which written rows were logged.
+    """
+
+    fetched_rows: int = 0
+    written_rows: int = 0
+    wait_s: float = 0.0
+    fetch_s: float = 0.0
+    write_s: float = 0.0
+    log_s: float = 0.0
+
+
 class ServedJob:
     """Rows of a job at one server.
 
@@ -117,6 +137,7 @@ class ServedJob:
         )
         self.written = np.full((start.trainers, len(self.groups)), start.first_batch - 1)
         self.calls_left = np.zeros_like(self.written)
+        self.counts = ServerCounts()
         self.commits: dict[int, ServedCommit] = {}
         self.next_commit = start.first_commit
         self.logs: RowLogs | None = None
@@ -167,6 +188,7 @@ class ServedJob:
             "tables": tables,
             "rows": sum(table["rows"] for table in tables),
             "written": self.written.tolist(),
+            "counts": asdict(self.counts),
         }
 
 
@@ -221,11 +243,12 @@ class GroupRows:
             self.store.read(ids, ends, values)
         return values
 
-    def write(self, message: Message) -> None:
-        """Write rows."""
+    def write(self, message: Message) -> int:
+        """Write rows, and return how many."""
         ids, ends = rows_of(message)
         with _input_errors():
             self.store.write(ids, ends, _column(message, "values", self._dtype, 2))
+        return len(ids)
 
     def load(self, table: int, message: Message) -> Message:
         """Write rows of one table: their numbers, and their state if the values have it.
