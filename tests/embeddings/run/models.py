@@ -205,11 +205,12 @@ def gradients_of_used_rows(model: nn.Module) -> Generator[Callable[[], None]]:
     """
     used: dict[nn.Module, list[int]] = {}
 
-    def observe(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        used.setdefault(module, []).extend(arguments[0].flatten().tolist())
+    def observe(module: nn.Module, arguments: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        ids = arguments[0] if arguments else named["input"]
+        used.setdefault(module, []).extend(ids.flatten().tolist())
 
     modules = [each for each in model.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag)]
-    handles = [module.register_forward_pre_hook(observe) for module in modules]
+    handles = [module.register_forward_pre_hook(observe, with_kwargs=True) for module in modules]
 
     def convert() -> None:
         for module in modules:
