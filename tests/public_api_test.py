@@ -213,6 +213,7 @@ PUBLIC = {
         "Synchronisation",
         "TableAccesses",
         "TableGroup",
+        "Stateful",
         "TrainingBatches",
         "fit",
     },
@@ -303,6 +304,7 @@ PUBLIC = {
         "parse_json",
         "read_bytes",
         "read_text",
+        "write_whole",
     },
     "headrace.report": {
         "Page",

@@ -8,8 +8,6 @@ values), so it does not depend on the Arrow version that wrote the file.
 
 import hashlib
 import json
-import os
-import secrets
 import struct
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +19,7 @@ import numpy as np
 
 from headrace import fields
 from headrace.errors import ArtifactError
-from headrace.files import decoded, load_json, parse_json, read_bytes
+from headrace.files import decoded, load_json, parse_json, read_bytes, write_whole
 
 __all__ = [
     "Artifact",
@@ -160,7 +158,7 @@ def write_file(path: str | Path, content: bytes) -> None:
     path = Path(path)
     try:
         _refuse_what_is_no_file(path)
-        _replace(path, content)
+        write_whole(path, content)
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -271,21 +269,6 @@ def _refuse_what_is_no_file(path: Path) -> None:
     # a file in place of a device or a pipe would remove it for all other processes
     if path.exists() and not path.is_file():
         raise OSError("it exists and is not a regular file")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    # opened like any new file (unlike tempfile's, which only the owner may read): umask applies
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _unwritable(path: Path, error: OSError) -> ArtifactError:

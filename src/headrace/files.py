@@ -1,14 +1,16 @@
-"""Reading of users' files, with errors that name the file and the reason."""
+"""Users' files: read with errors that name the file and the reason, written as a whole."""
 
 import json
 import math
+import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import InputError
 
-__all__ = ["decoded", "load_json", "parse_json", "read_bytes", "read_text"]
+__all__ = ["decoded", "load_json", "parse_json", "read_bytes", "read_text", "write_whole"]
 
 
 def read_bytes(
@@ -82,6 +84,32 @@ def load_json(
         parse_int=_bounded,
         object_pairs_hook=pairs,
     )
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that is there as a whole, or as it was, also after a loss of power.
+
+    Raises
+    ------
+    OSError : the system refused it.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    # opened like any new file (unlike tempfile's, which only the owner may read): umask applies
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _refuse_constant(name: str) -> float:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         TableAccesses,
     )
     from headrace.embeddings.run.entry import TrainingBatches, fit
+    from headrace.embeddings.run.trainer_state import Stateful
     from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Synchronisation",
     "TableAccesses",
     "TableGroup",
+    "Stateful",
     "TrainingBatches",
     "fit",
 ]
@@ -71,6 +73,7 @@ _MODULES = {
     "Synchronisation": "profile",
     "TableAccesses": "profile",
     "TableGroup": "tables",
+    "Stateful": "run.trainer_state",
     "TrainingBatches": "run.entry",
     "fit": "run.entry",
 }

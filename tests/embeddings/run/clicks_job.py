@@ -1,10 +1,11 @@
-"""A script that trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [loader]``.
+"""Trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [loader|kill]``.
 
-With "loader" it reads the file itself, and shuffles it. Trainer 0 saves parameters and embedding
-rows.
+With "loader" it reads the file itself, and shuffles it; with "kill" trainer 1 ends itself in the
+second epoch. Trainer 0 saves parameters and embedding rows.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -72,10 +73,22 @@ def loader_of(path: str | Path) -> DataLoader[tuple[Tensor, ...]]:
     return DataLoader(examples, batch_size=BATCH, sampler=sampler)
 
 
-def epoch(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Any]) -> float:
-    """Train; return the last batch's loss of this trainer's share."""
+def epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[Any],
+    most: int | None = None,
+) -> float:
+    """Train; return the last batch's loss of this trainer's share.
+
+    Parameters
+    ----------
+    most : batches after which the process ends itself.
+    """
     loss = torch.zeros(1)
-    for dense, ids, labels in batches:
+    for number, (dense, ids, labels) in enumerate(batches):
+        if number == most:
+            os.kill(os.getpid(), signal.SIGKILL)
         optimizer.zero_grad()
         loss = functional.binary_cross_entropy_with_logits(model(dense, ids), labels.double())
         loss.backward()
@@ -91,8 +104,9 @@ def main(path: str, output: str, source: str = "files") -> None:
     model, optimizer = model_and_optimizer()
     trainer = os.environ.get("RANK", "0")
     fitted, batches = fit(model, data, optimizer=optimizer)
-    for number in range(EPOCHS):
-        loss = epoch(fitted, optimizer, batches)
+    for number in range(batches.epoch, EPOCHS):
+        most = 4 if source == "kill" and trainer == "1" and number == 1 else None
+        loss = epoch(fitted, optimizer, batches, most)
         print(f"epoch {number}: loss {loss:.6f}")
     weights = batches.weights()
     if trainer == "0":

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.embeddings import Synchronisation
+from headrace.embeddings.errors import JobError
+from headrace.embeddings.run.commits import CommitFolder
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions
 from headrace.embeddings.run.supervisor import run_embedding_job
 from headrace.settings import child_environment
@@ -94,6 +96,45 @@ def test_trainers_learn_as_one_process_does(
         for rank in range(trainers)
         for number in range(EPOCHS)
     }
+
+
+def test_a_killed_job_goes_on_from_its_last_commit_with_other_numbers(
+    clicks: Path, tmp_path: Path
+) -> None:
+    output, folder = tmp_path / "learned", tmp_path / "state"
+    options = JobOptions(
+        lookahead=4,
+        prefetch=2,
+        cache_bytes=TABLES * ROWS * 64,
+        folder=folder,
+        commit_every=3,
+        deadline_s=HANG_S,
+    )
+    lines: list[str] = []
+
+    def run(purpose: str, trainers: int, servers: int) -> None:
+        run_embedding_job(
+            [sys.executable, str(SCRIPT), str(clicks), str(output), purpose],
+            options,
+            JobHosts.on_this_machine(trainers=trainers, servers=servers),
+            on_line=lambda _, line: lines.append(line),
+            environment=environment(),
+        )
+
+    with pytest.raises(JobError, match="trainer 1 was ended by signal 9"):
+        run("kill", trainers=2, servers=2)
+    mark = CommitFolder(folder).newest()
+    assert mark is not None
+    assert (mark.epoch, mark.trainers, len(mark.servers)) == (1, 2, 2)
+    assert mark.batch >= mark.epoch_began == 11
+    lines.clear()
+    run("files", trainers=1, servers=1)
+    assert_close(output, expected(clicks, "files"))
+    assert not any(line.startswith("epoch 0") for line in lines)  # it was not done again
+    mark = CommitFolder(folder).newest()
+    assert mark is not None
+    assert (mark.epoch, mark.batch, len(mark.servers)) == (2, 22, 1)
+    assert [path.name for path in folder.glob("server-*")] == ["server-0-of-1"]
 
 
 @pytest.mark.slow

@@ -32,6 +32,16 @@ def run_job_command(
     readers: Annotated[
         int | None, typer.Option(help="That read data; the plan's number by default.", min=1)
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the job's commits: one that has some is gone on with from the newest."
+        ),
+    ] = None,
+    commit_every: Annotated[
+        int,
+        typer.Option(help="Batches between commits; 0: at the ends of epochs alone.", min=0),
+    ] = 50,
     script_reads: Annotated[
         bool,
         typer.Option(
@@ -66,7 +76,11 @@ def run_job_command(
     try:
         run_embedding_job(
             argv,
-            JobOptions.of_plan(job, deadline_s=Settings.from_environment().deadline_s),
+            replace(
+                JobOptions.of_plan(job, deadline_s=Settings.from_environment().deadline_s),
+                folder=state,
+                commit_every=commit_every,
+            ),
             JobHosts.on_this_machine(
                 trainers=job.trainers, servers=job.servers, readers=job.readers
             ),

@@ -1,13 +1,16 @@
 """A trainer's side of the cacher: it joins a job, and takes its parts of the batches."""
 
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batch_messages import decode_batch
 from headrace.embeddings.run.batches import TrainerBatch
+from headrace.embeddings.run.commits import CommitFolder, Mark
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.rpc import RpcClient
@@ -28,11 +31,15 @@ class JoinedJob:
     servers : addresses of the servers of rows, by their numbers.
     lookahead : batches that a decision looks at; None: as many as the caches have room for.
     prefetch : batches between a row's fetch and its use.
+    folder : of the job's commits; None: there are none.
+    mark : the commit that the job begins from; None: it begins anew.
     """
 
     servers: tuple[str, ...]
     lookahead: int | None
     prefetch: int
+    folder: CommitFolder | None = None
+    mark: Mark | None = None
 
 
 class CacherClient:
@@ -58,6 +65,7 @@ class CacherClient:
         self.trainer = trainer
         self._client = self.connection()
         self._stream: CacherStream | None = None
+        self._mark: Mark | None = None
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -92,10 +100,14 @@ class CacherClient:
         }
         reply = self._client.call("join", Message(head=head)).head
         threading.Thread(target=self._attend, daemon=True, name="attendance").start()
+        folder, mark = reply["folder"], reply["mark"]
+        self._mark = None if mark is None else Mark.from_fields(mark, "the cacher's mark")
         return JoinedJob(
             servers=tuple(reply["servers"]),
             lookahead=reply["lookahead"],
             prefetch=reply["prefetch"],
+            folder=None if folder is None else CommitFolder(Path(folder)),
+            mark=self._mark,
         )
 
     def epoch(self, epoch: int) -> "CacherStream":
@@ -105,7 +117,7 @@ class CacherClient:
         ------
         EmbeddingError : the epoch before it has not ended.
         """
-        first_batch = 0
+        first_batch = 0 if self._mark is None else self._mark.batch
         if self._stream is not None:
             end = self._stream.end
             if end is None:
@@ -116,6 +128,21 @@ class CacherClient:
             first_batch = end
         self._stream = CacherStream(self, epoch, first_batch, deadline_s=self._deadline_s)
         return self._stream
+
+    def commit(self, fields: Mapping[str, Any]) -> None:
+        """Tell the cacher that this trainer has written its part of a commit.
+
+        It returns when the commit is marked, for which all trainers are awaited.
+
+        Parameters
+        ----------
+        fields : `Mark`'s commit, epoch, epoch_began, batch and steps, and "groups" of the servers.
+
+        Raises
+        ------
+        CommunicationError : the mark was not written, or a trainer is gone.
+        """
+        self._client.call("commit", Message(head={"trainer": self.trainer, **fields}))
 
     def leave(self) -> None:
         """Tell the cacher that this trainer takes no more batches."""

@@ -9,17 +9,20 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from typing import Any, Self
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run.batch_messages import encode_batch
 from headrace.embeddings.run.cacher import CacherOptions, dispatched
+from headrace.embeddings.run.commits import CommitFolder, CommitOfTrainers, Mark, data_files
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.part_buffer import PartBuffer
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.reader_batches import ReaderBatches
-from headrace.embeddings.run.row_client import start_servers
+from headrace.embeddings.run.row_client import mark_servers, start_servers
+from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.rpc import EMPTY, Call, RpcClient, RpcServer
 from headrace.embeddings.run.rpc_messages import Message
 from headrace.errors import CommunicationError
@@ -42,6 +45,7 @@ class CacherServerOptions:
     ----------
     servers, readers : their addresses, by their numbers.
     lookahead, prefetch, synchronisation, commit_every : see `CacherOptions`.
+    folder : of the job's commits; None: there are none.
     """
 
     trainers: int
@@ -51,6 +55,7 @@ class CacherServerOptions:
     prefetch: int = 1
     synchronisation: Synchronisation = Synchronisation.TARGETED
     commit_every: int = 0
+    folder: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -88,13 +93,16 @@ def serve(settings: RoleSettings) -> "CacherServer":
 
 
 class CacherServer:
-    """Serves a job's trainers: `join`, `next` for each batch, and `leave`.
+    """Serves a job's trainers: `join`, `next` for each batch, `commit`, and `leave`.
 
     A trainer is in a call of `attend` from its joining on, whose end shows that it is gone.
 
+    A job whose folder has a commit begins from it.
+
     Raises
     ------
-    CommunicationError : the address cannot be listened at.
+    CommunicationError : the address cannot be listened at, or the folder cannot be made.
+    EmbeddingError : the folder's commits cannot be read.
     """
 
     def __init__(self, settings: RoleSettings) -> None:
@@ -107,12 +115,27 @@ class CacherServer:
         self._failure: Exception | None = None
         self._clients = ExitStack()
         self._closed = False
+        folder = self._options.folder
+        self._folder = None if folder is None else CommitFolder(Path(folder))
+        self._mark = None if self._folder is None else self._folder.newest()
+        self._commits: dict[int, CommitOfTrainers] = {}
         room = self._options.prefetch + _BESIDE_PREFETCH
-        self._parts = PartBuffer(self._options.trainers, room)
+        self._parts = (
+            PartBuffer(self._options.trainers, room)
+            if self._mark is None
+            else PartBuffer(
+                self._options.trainers,
+                room,
+                epoch=self._mark.epoch,
+                epoch_began=self._mark.epoch_began,
+                batch=self._mark.batch,
+            )
+        )
         methods = {
             "join": self._join,
             "attend": self._attend,
             "next": self._next,
+            "commit": self._commit,
             "leave": self._leave,
         }
         self._server = RpcServer(settings.role, methods, secret=settings.secret, host=settings.host)
@@ -155,6 +178,8 @@ class CacherServer:
             "servers": self._options.servers,
             "lookahead": self._options.lookahead,
             "prefetch": self._options.prefetch,
+            "folder": self._options.folder,
+            "mark": None if self._mark is None else self._mark.to_fields(),
         }
         return Message(head=head)
 
@@ -192,6 +217,58 @@ class CacherServer:
         head = call.message.head
         return self._parts.take(call, head["trainer"], head["batch"], head["epoch"])
 
+    def _commit(self, call: Call) -> Message:
+        """Mark a commit when the last trainer has written its part; answer when it is marked."""
+        head = call.message.head
+        number = int(head["commit"])
+        with self._changed:
+            commit = self._commits.setdefault(number, CommitOfTrainers())
+            commit.trainers.add(head["trainer"])
+            last = len(commit.trainers) == self._options.trainers
+        if last:
+            try:
+                self._write_mark(head)
+            except Exception as error:
+                commit.error = error
+            with self._changed:
+                commit.ended = True
+                self._commits.pop(number)
+                self._changed.notify_all()
+        else:
+            with self._changed:
+                call.wait(self._changed, lambda: commit.ended or self._closed)
+        if commit.error is not None:
+            raise commit.error
+        return EMPTY
+
+    def _write_mark(self, head: Mapping[str, Any]) -> None:
+        if self._folder is None:
+            return
+        servers = len(self._options.servers)
+        description = self._joined[head["trainer"]]
+        self._folder.write(
+            Mark(
+                commit=head["commit"],
+                epoch=head["epoch"],
+                epoch_began=head["epoch_began"],
+                batch=head["batch"],
+                steps=head["steps"],
+                trainers=self._options.trainers,
+                servers=tuple(
+                    ServerFolder(server=server, servers=servers, groups=groups)
+                    for server, groups in enumerate(head["groups"])
+                ),
+                job=description,
+                files=data_files(description.data),
+            )
+        )
+        mark_servers(
+            self._options.servers,
+            role=self._settings.role,
+            secret=self._settings.secret,
+            deadline_s=self._settings.deadline_s,
+        )
+
     def _attend(self, call: Call) -> Message:
         try:
             with self._changed:
@@ -207,8 +284,11 @@ class CacherServer:
 
     def _run(self, description: JobDescription) -> None:
         """Start the servers, and decide epoch after epoch, until trainers leave or a failure."""
-        epoch = 0
+        mark = self._mark
+        first_epoch = epoch = 0 if mark is None else mark.epoch
         try:
+            if mark is not None:
+                mark.check(description)
             options = self._options.decisions(description)
             start_servers(
                 self._options.servers,
@@ -217,23 +297,29 @@ class CacherServer:
                 role=self._settings.role,
                 secret=self._settings.secret,
                 deadline_s=self._settings.deadline_s,
+                first_batch=0 if mark is None else mark.batch,
+                first_commit=0 if mark is None else mark.commit + 1,
+                committed=None if mark is None else mark.servers,
             )
             readers = [self._reader(number) for number in range(len(self._options.readers))]
             job = {"data": description.data, "columns": description.columns}
-            first_batch = 0
+            first_batch = 0 if mark is None else mark.batch
+            first_of_epoch = 0 if mark is None else mark.batch - mark.epoch_began
             with self._changed:
                 self._started = True
                 self._changed.notify_all()
-            for epoch in count():
-                with ReaderBatches(readers, job, epoch, ahead=_PULLED) as batches:
+            for epoch in count(first_epoch):
+                with ReaderBatches(
+                    readers, job, epoch, ahead=_PULLED, first=first_of_epoch
+                ) as batches:
                     end = self._decide(batches, options, first_batch)
                 options = replace(options, lookahead=self._lookahead)
                 if end is None:
                     return
-                if end == first_batch:
+                if end == first_batch and first_of_epoch == 0:
                     raise EmbeddingError(f"the data have no examples in epoch {epoch}")
                 self._parts.end_epoch(end)
-                first_batch = end
+                first_batch, first_of_epoch = end, 0
         except Exception as error:
             self._parts.fail(error, epoch)
             with self._changed:

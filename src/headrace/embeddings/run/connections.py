@@ -1,12 +1,13 @@
 """One trainer's connections with the processes of its job."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.embeddings.run.commits import CommitFolder, Mark
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.servers import RowServers, RowValues
 from headrace.embeddings.run.trainer import BatchStream
@@ -51,6 +52,21 @@ class TrainerServers(RowServers, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class JobCommits:
+    """Where a trainer's commits go, and the one that its job begins from.
+
+    Attributes
+    ----------
+    mark : None: the job begins anew.
+    made : tells the cacher that this trainer has written its part: see `CacherClient.commit`.
+    """
+
+    folder: CommitFolder
+    mark: Mark | None
+    made: Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Connections:
     """A trainer's connections.
 
@@ -61,6 +77,7 @@ class Connections:
         numbered on over epochs.
     prefetch : batches between a row's fetch and its use.
     close : ends what the trainer has started besides; called last.
+    commits : where the job's commits go; None: it makes none.
     """
 
     executor: Executor
@@ -68,6 +85,7 @@ class Connections:
     epoch: Callable[[int], BatchStream]
     prefetch: int
     close: Callable[[], None]
+    commits: JobCommits | None = None
 
 
 Connect = Callable[[JobDescription], Connections]

@@ -12,6 +12,7 @@ from headrace.embeddings.data.files import ExampleData
 from headrace.embeddings.run.fit import fit as fit_connected
 from headrace.embeddings.run.join import join_job
 from headrace.embeddings.run.script_reader import serve_batches
+from headrace.embeddings.run.trainer_state import Stateful
 from headrace.embeddings.settings import EmbeddingSettings
 from headrace.embeddings.tables import InitialValues
 from headrace.facades import offered_by
@@ -26,7 +27,7 @@ class TrainingBatches(Protocol):
 
     Iterating is an epoch; the optimizer's step ends a batch::
 
-        for epoch in range(3):
+        for epoch in range(batches.epoch, 3):
             for dense, ids, labels in batches:
                 loss = criterion(model(dense, ids), labels)
                 optimizer.zero_grad()
@@ -42,7 +43,7 @@ class TrainingBatches(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Epochs that ended."""
+        """Epochs that ended, those before the commit that the job began from included."""
         ...
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -113,6 +114,7 @@ def fit(
     initial: InitialValues | Mapping[str, InitialValues] | None = None,
     forward: Callable[[nn.Module, tuple[Any, ...]], object] | None = None,
     scaler: GradScaler | None = None,
+    state: Mapping[str, Stateful] | None = None,
     seed: int = 0,
 ) -> tuple[nn.Module, TrainingBatches]:
     """Put a model's embedding rows into servers and caches; return it, and the batches to train on.
@@ -138,6 +140,7 @@ def fit(
         1/sqrt(rows) if absent.
     forward : runs the model on a batch (dense, ids, labels); `model(dense, ids)` if absent.
     scaler : that scales the loss, if there is one: steps that it skips are skipped for rows, too.
+    state : further objects that commits save, by name, such as schedules and the scaler.
     seed : of initial values.
 
     Raises
@@ -159,5 +162,6 @@ def fit(
         initial=initial,
         forward=forward,
         scaler=scaler,
+        state=state,
         seed=seed,
     )

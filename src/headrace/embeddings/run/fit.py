@@ -16,7 +16,8 @@ from headrace.embeddings.data.files import ExampleData
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.agree import any_trainer
 from headrace.embeddings.run.columns import table_columns
-from headrace.embeddings.run.connections import Connect, TrainerServers
+from headrace.embeddings.run.committer import Committer
+from headrace.embeddings.run.connections import Connect, Connections, TrainerServers
 from headrace.embeddings.run.dense import DenseGradients
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.fitted import FittedBatches
@@ -25,6 +26,7 @@ from headrace.embeddings.run.modules import EmbeddingModule, embedding_modules
 from headrace.embeddings.run.optimizer_groups import RuledRows, remove_parameters, ruled_rows
 from headrace.embeddings.run.slots import slots_of_groups
 from headrace.embeddings.run.table_files import BLOCK
+from headrace.embeddings.run.trainer_state import Stateful, TrainerState
 from headrace.embeddings.tables import EmbeddingTable, InitialValues
 from headrace.units import parse_size
 
@@ -50,6 +52,7 @@ def fit(
     initial: InitialValues | Mapping[str, InitialValues] | None = None,
     forward: Forward | None = None,
     scaler: GradScaler | None = None,
+    state: Mapping[str, Stateful] | None = None,
     seed: int = 0,
 ) -> tuple[nn.Module, FittedBatches]:
     """Put a model's embedding rows into servers and caches; return it, and the batches to train on.
@@ -71,6 +74,7 @@ def fit(
         1/sqrt(rows) if absent.
     forward : runs the model on a batch (dense, ids, labels); `model(dense, ids)` if absent.
     scaler : that scales the loss, if there is one: steps that it skips are skipped for rows, too.
+    state : further objects that commits save, by name, such as schedules and the scaler.
     seed : of initial values.
 
     Raises
@@ -101,15 +105,34 @@ def fit(
     )
     connections = connect(description)
     trainer, trainers = connections.executor.rank, connections.executor.ranks
-    _take_over(modules, ruled, connections.servers if trainer == 0 else None)
+    begun = connections.commits is not None and connections.commits.mark is not None
+    _take_over(modules, ruled, connections.servers if trainer == 0 and not begun else None)
+    committer = _committer(connections, model, optimizers, state or {})
     dense = DenseGradients()
     device = _device(model)
     bags = [lengths is not None for lengths in examples.lengths]
     leaves = Leaves(modules, columns, bags, registered=trainers == 1)
     fitted = _averaged(model, dense) if trainers > 1 else model
-    batches = FittedBatches(fitted, connections, description, ruled, leaves, dense, device, scaler)
+    batches = FittedBatches(
+        fitted, connections, description, ruled, leaves, dense, device, scaler, committer
+    )
     any_trainer(connections.executor)  # the first one has loaded all weights
     return fitted, batches
+
+
+def _committer(
+    connections: Connections,
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    state: Mapping[str, Stateful],
+) -> Committer | None:
+    """Return what makes commits, if the job has some, with the state that it begins from."""
+    if connections.commits is None:
+        return None
+    trainer_state = TrainerState(model, optimizers, state)
+    committer = Committer(connections.commits, trainer_state, connections.executor.rank)
+    committer.restore()
+    return committer
 
 
 def _columns(

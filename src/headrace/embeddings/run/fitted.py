@@ -16,6 +16,7 @@ from headrace.embeddings.data.files import ExampleData
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.agree import TAG, any_trainer
 from headrace.embeddings.run.cache import HostCopies
+from headrace.embeddings.run.committer import Committer, Position
 from headrace.embeddings.run.connections import Connections
 from headrace.embeddings.run.dense import DenseGradients
 from headrace.embeddings.run.description import JobDescription
@@ -70,6 +71,7 @@ class FittedBatches:
         dense: DenseGradients,
         device: torch.device,
         scaler: GradScaler | None = None,
+        committer: Committer | None = None,
     ) -> None:
         self._model = model
         self._connections = connections
@@ -81,11 +83,17 @@ class FittedBatches:
         self._copies = HostCopies(device, own_stream=False)
         self._added = BatchParameters(ruled.optimizer)
         self._rows: TrainerRows | None = None
-        self._epoch = 0
+        self._committer = committer
+        mark = None if committer is None else committer.mark
+        self._epoch = 0 if mark is None else mark.epoch
+        self._epoch_began = 0 if mark is None else mark.epoch_began
+        self._next_batch = 0 if mark is None else mark.batch
         self._busy: str | None = None
         self._ends = ExitStack()
         self._ends.callback(connections.close)
         self._ends.callback(connections.servers.close)
+        if committer is not None:
+            self._ends.callback(committer.close)
         # also where a script ends without it: connections before the interpreter's threads
         self._finalizer = weakref.finalize(self, self._ends.close)
         own = weakref.proxy(self)
@@ -108,7 +116,7 @@ class FittedBatches:
 
     @property
     def epoch(self) -> int:
-        """Epochs that ended."""
+        """Epochs that ended, those before the commit that the job began from included."""
         return self._epoch
 
     def __iter__(self) -> Iterator[Batch]:
@@ -232,12 +240,30 @@ class FittedBatches:
 
     def _epoch_batches(self) -> Iterator[Batch]:
         rows = self._started()
+        if self._committer is not None:
+            self._committer.restore_random()
         for batch in rows:
             yield self._trained(batch)
+            self._next_batch = batch.batch.batch + 1
+            commit = rows.take_commit()
+            if commit is not None and self._committer is not None:
+                self._committer.begin(commit, self._position(rows))
         self._leaves.clear()
         any_trainer(self._connections.executor)  # every trainer's rows are at the servers
         self._epoch += 1
+        self._epoch_began = self._next_batch
+        if self._committer is not None:
+            self._committer.begin(rows.commit(self._next_batch - 1), self._position(rows))
+            self._committer.finish()
         self._busy = None
+
+    def _position(self, rows: TrainerRows) -> Position:
+        return Position(
+            epoch=self._epoch,
+            epoch_began=self._epoch_began,
+            batch=self._next_batch,
+            steps=rows.steps,
+        )
 
     def _evaluation_batches(self, data: ExampleData) -> Iterator[Batch]:
         connections = self._connections
@@ -270,6 +296,7 @@ class FittedBatches:
         if self._rows is not None:
             self._rows.restart(stream)
             return self._rows
+        mark = None if self._committer is None else self._committer.mark
         self._rows = TrainerRows(
             stream,
             connections.servers,
@@ -280,6 +307,8 @@ class FittedBatches:
             prefetch=connections.prefetch,
             device=self._device,
             tag=_ROWS_TAG,
+            first_commit=0 if mark is None else mark.commit + 1,
+            steps=0 if mark is None else mark.steps,
         )
         self._ends.callback(self._rows.close)
         return self._rows

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from headrace.embeddings.errors import EmbeddingError
@@ -77,6 +78,8 @@ class JobOptions:
     lookahead : batches that a decision looks at; None: as many as the caches have room for.
     prefetch : batches between a row's fetch and its use.
     cache_bytes : of each trainer's caches; None: as the script says.
+    folder : of the job's commits; one that has some is begun from the newest. None: there are none.
+    commit_every : batches from one commit to the next; 0: one at every epoch's end alone.
     deadline_s : of the processes' calls.
     """
 
@@ -84,6 +87,8 @@ class JobOptions:
     prefetch: int = PREFETCH
     synchronisation: Synchronisation = Synchronisation.TARGETED
     cache_bytes: int | None = None
+    folder: Path | None = None
+    commit_every: int = 0
     deadline_s: float = 1800.0
 
     @classmethod
@@ -153,7 +158,8 @@ class JobProcesses:
     def __enter__(self) -> Self:
         self.roles.__enter__()
         try:
-            self._configure("server", {})
+            folder = None if self._options.folder is None else str(self._options.folder.resolve())
+            self._configure("server", {"folder": folder})
             self._configure("reader", {})
             servers, readers = self._addresses("server", "reader")
             options = {
@@ -163,6 +169,8 @@ class JobProcesses:
                 "lookahead": self._options.lookahead,
                 "prefetch": self._options.prefetch,
                 "synchronisation": self._options.synchronisation.value,
+                "folder": folder,
+                "commit_every": 0 if folder is None else self._options.commit_every,
             }
             self._configure("cacher", options)
             ((self.address,),) = self._addresses("cacher")

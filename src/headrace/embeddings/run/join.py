@@ -8,7 +8,7 @@ from typing import Any
 from headrace.embeddings.data.files import FORMATS
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.cacher_client import CacherClient
-from headrace.embeddings.run.connections import Connections
+from headrace.embeddings.run.connections import Connections, JobCommits
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions, JobProcesses
 from headrace.embeddings.run.row_client import ServerConnections
@@ -75,6 +75,9 @@ def join_job(description: JobDescription) -> Connections:
             servers=servers,
             epoch=cacher.epoch,
             prefetch=job.prefetch,
+            commits=None
+            if job.folder is None
+            else JobCommits(folder=job.folder, mark=job.mark, made=cacher.commit),
             close=ends.pop_all().close,
         )
 

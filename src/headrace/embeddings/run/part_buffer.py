@@ -21,14 +21,17 @@ class PartBuffer:
     Parameters
     ----------
     room : batches that are decided before the slowest trainer takes its part.
+    epoch, epoch_began, batch : the first epoch, its first batch, and the first one that is taken.
     """
 
-    def __init__(self, trainers: int, room: int) -> None:
+    def __init__(
+        self, trainers: int, room: int, *, epoch: int = 0, epoch_began: int = 0, batch: int = 0
+    ) -> None:
         self._room = room
         self._changed = threading.Condition()
         self._parts: dict[int, list[Message | None]] = {}
-        self._begins = [0]  # of epochs, their first batches
-        self._next = [0] * trainers  # batch of every trainer that it takes next
+        self._begins = [0] * epoch + [epoch_began]  # of epochs, their first batches
+        self._next = [batch] * trainers  # batch of every trainer that it takes next
         self._left: dict[int, str] = {}  # trainers, and the reason
         self._failure: tuple[int, Exception] | None = None  # from which epoch on
         self._closed = False

@@ -20,17 +20,25 @@ class ReaderBatches:
     readers : in the order of their numbers.
     job : the job's "data" and "columns", for the readers.
     ahead : batches of each reader that are pulled before they are taken.
+    first : first batch of the epoch that is taken.
     """
 
     def __init__(
-        self, readers: Sequence[RpcClient], job: Mapping[str, Any], epoch: int, *, ahead: int
+        self,
+        readers: Sequence[RpcClient],
+        job: Mapping[str, Any],
+        epoch: int,
+        *,
+        ahead: int,
+        first: int = 0,
     ) -> None:
         self._readers = readers
         self._job = {**job, "epoch": epoch, "readers": len(readers)}
         self._most_ahead = ahead * len(readers)
         self._changed = threading.Condition()
         self._arrived: dict[int, IdBatch | BaseException | None] = {}
-        self._batch = 0
+        self._first = first
+        self._batch = first
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -75,7 +83,9 @@ class ReaderBatches:
 
     def _pull(self, reader: int, client: RpcClient) -> None:
         """Pull a reader's batches to the end, or to an error, which is the one of its batch."""
-        for number in count(reader, len(self._readers)):
+        readers = len(self._readers)
+        first = self._first + (reader - self._first) % readers
+        for number in count(first, readers):
             with self._changed:
                 self._changed.wait_for(
                     lambda number=number: number < self._batch + self._most_ahead or self._closed

@@ -67,6 +67,24 @@ def start_servers(
             servers.call("start", [(server, Message(head=place))])
 
 
+def mark_servers(
+    addresses: Sequence[str],
+    *,
+    role: str,
+    secret: str,
+    deadline_s: float = 60.0,
+    incarnation: int = 0,
+) -> None:
+    """Tell all servers that they have made the commits so far.
+
+    Raises
+    ------
+    CommunicationError : a server failed; names it.
+    """
+    with _Servers(addresses, role, secret, deadline_s) as servers:
+        servers.call_all("marked", Message(head={"incarnation": incarnation}))
+
+
 class ServerConnections:
     """One trainer's `RowServers`, and its calls between epochs.
 

@@ -1,0 +1,208 @@
+"""Commits of a job: marks in its folder, each of which is what a job can begin from.
+
+A commit exists when its mark does: all servers have logged its rows then, and the trainers have
+written their states. A folder has the newest marks, and what they need::
+
+    marks/7.json         commit 7: batches that it has, and groups of the servers' logs
+    trainers/7-0.pt      state of trainer 0
+    server-0-of-2/...    logs of rows: see `row_logs`
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.row_logs import ServerFolder
+from headrace.errors import CommunicationError
+from headrace.files import parse_json, read_text, write_whole
+
+_SCHEMA = 1
+_MARKS = 2
+"""That are kept: the newest one, and the one before it while that one's files are removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file of data as a commit had it: batches are numbered in it."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """Point that a job begins from.
+
+    Attributes
+    ----------
+    commit : its number.
+    epoch : that the next batch is in; 0 is the first.
+    epoch_began : number of that epoch's first batch: batches are numbered on over epochs.
+    batch : number of the next batch.
+    steps : training steps so far.
+    trainers : their number.
+    servers : the servers' logs.
+    job : the job's description.
+    files : of the data.
+    """
+
+    commit: int
+    epoch: int
+    epoch_began: int
+    batch: int
+    steps: int
+    trainers: int
+    servers: tuple[ServerFolder, ...]
+    job: JobDescription
+    files: tuple[DataFile, ...]
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return it as JSON can express it."""
+        return {"schema": _SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any], source: str) -> Self:
+        """Return the mark that `to_fields` made.
+
+        Raises
+        ------
+        EmbeddingError : the fields are not a mark's; begins with `source`.
+        """
+        values = dict(fields)
+        schema = values.pop("schema", None)
+        if schema != _SCHEMA:
+            raise EmbeddingError(f"{source}: has schema {schema}, needs {_SCHEMA}")
+        try:
+            values["job"] = JobDescription.from_fields(values["job"])
+            values["servers"] = tuple(map(ServerFolder.from_fields, values["servers"]))
+            values["files"] = tuple(DataFile(**file) for file in values["files"])
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise EmbeddingError(f"{source}: is no mark of a commit: {error}") from error
+
+    def check(self, description: JobDescription) -> None:
+        """Check that a job can begin from this commit.
+
+        Raises
+        ------
+        EmbeddingError : it is another job, or a file of its data has changed.
+        """
+        difference = replace(self.job, slots=description.slots).difference(description)
+        if difference is not None:
+            raise EmbeddingError(
+                f"the job differs in {difference} from that of commit {self.commit}: run it with "
+                "another --state folder, or as it was"
+            )
+        for file in data_files(description.data):
+            if file not in self.files:
+                raise EmbeddingError(
+                    f"{file.path}: has changed since commit {self.commit}: the job needs the same "
+                    "data, or another --state folder"
+                )
+
+
+class CommitOfTrainers:
+    """A commit that trainers make.
+
+    Attributes
+    ----------
+    trainers : that have written their part.
+    error : that it failed with, when it has ended.
+    """
+
+    def __init__(self) -> None:
+        self.trainers: set[int] = set()
+        self.ended = False
+        self.error: Exception | None = None
+
+
+def data_files(data: Mapping[str, Any]) -> tuple[DataFile, ...]:
+    """Return the files of data, by its fields; other data have none.
+
+    Raises
+    ------
+    EmbeddingError : a file is absent.
+    """
+    files: list[DataFile] = []
+    for path in data.get("paths", ()):
+        try:
+            status = Path(path).stat()
+        except OSError as error:
+            raise EmbeddingError(f"{path}: {error.strerror}") from error
+        files.append(DataFile(path=path, size_bytes=status.st_size, modified_ns=status.st_mtime_ns))
+    return tuple(files)
+
+
+class CommitFolder:
+    """Folder of a job's commits; the marks are the cacher's alone.
+
+    Raises
+    ------
+    CommunicationError : it cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            for folder in (self._marks, self.trainers):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommunicationError(f"the folder of the job, {path}: {error}") from error
+
+    @property
+    def _marks(self) -> Path:
+        return self.path / "marks"
+
+    @property
+    def trainers(self) -> Path:
+        """Folder of the trainers' states."""
+        return self.path / "trainers"
+
+    def state(self, commit: int, trainer: int) -> Path:
+        """Return the file of a trainer's state."""
+        return self.trainers / f"{commit}-{trainer}.pt"
+
+    def newest(self) -> Mark | None:
+        """Return the newest mark; None: nothing was committed.
+
+        Raises
+        ------
+        EmbeddingError : it cannot be read.
+        """
+        numbers = self._numbers()
+        if not numbers:
+            return None
+        path = self._mark(numbers[-1])
+        fields = parse_json(read_text(path, EmbeddingError), str(path), EmbeddingError)
+        return Mark.from_fields(fields, str(path))
+
+    def write(self, mark: Mark) -> None:
+        """Mark a commit, and remove what only earlier ones need.
+
+        Raises
+        ------
+        CommunicationError : the system refused it.
+        """
+        try:
+            write_whole(self._mark(mark.commit), json.dumps(mark.to_fields()).encode())
+            for number in self._numbers()[:-_MARKS]:
+                self._mark(number).unlink(missing_ok=True)
+            kept = self._numbers()
+            for path in self.trainers.glob("*-*.pt"):
+                number = path.name.partition("-")[0]
+                if number.isdigit() and kept[0] > int(number):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CommunicationError(f"commit {mark.commit} in {self.path}: {error}") from error
+
+    def _mark(self, number: int) -> Path:
+        return self._marks / f"{number}.json"
+
+    def _numbers(self) -> Sequence[int]:
+        stems = (path.stem for path in self._marks.glob("*.json"))
+        return sorted(int(stem) for stem in stems if stem.isdigit())

@@ -1,0 +1,153 @@
+"""State of a trainer in a commit, besides its rows: dense part, optimizers, random numbers."""
+
+import copy
+import io
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.facades import offered_by
+
+
+@offered_by("headrace.embeddings")
+class Stateful(Protocol):
+    """An object such as a schedule of the learning rate."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return its state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> object:
+        """Take a state."""
+        ...
+
+
+class TrainerState:
+    """State of a user's training loop, at one trainer.
+
+    Parameters
+    ----------
+    model : whose embedding weights are taken from it.
+    optimizers : that update the model.
+    objects : further ones of the user's, by name.
+
+    Raises
+    ------
+    EmbeddingError : a parameter of the model is in none of the optimizers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        objects: Mapping[str, Stateful],
+    ) -> None:
+        self._parts: dict[str, Stateful] = {
+            "model": model,
+            **{f"optimizer {number}": optimizer for number, optimizer in enumerate(optimizers)},
+            **{f"state {name}": part for name, part in objects.items()},
+        }
+        updated = {
+            id(parameter)
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and id(parameter) not in updated:
+                raise EmbeddingError(
+                    f"{name} is in no optimizer that fit got, and commits save their states: pass "
+                    "all optimizers, or none of commits' (--commit-every 0)"
+                )
+
+    def capture(self, *, dense: bool) -> dict[str, Any]:
+        """Return a copy of the state.
+
+        Parameters
+        ----------
+        dense : whether all of it, which is equal at all trainers, or the random state alone.
+        """
+        parts = {name: copied(part.state_dict()) for name, part in self._parts.items()}
+        return {"parts": parts if dense else {}, "random": random_state()}
+
+    def restore_parts(self, state: Mapping[str, Any]) -> None:
+        """Take over model, optimizers and objects.
+
+        Raises
+        ------
+        EmbeddingError : they are others than those that were saved.
+        """
+        saved: Mapping[str, Any] = state["parts"]
+        if set(saved) != set(self._parts):
+            raise EmbeddingError(
+                f"the commit has {', '.join(sorted(saved))}, the script "
+                f"{', '.join(sorted(self._parts))}: give fit the same optimizers and state"
+            )
+        for name, part in self._parts.items():
+            try:
+                part.load_state_dict(saved[name])
+            except (KeyError, RuntimeError, ValueError) as error:
+                raise EmbeddingError(f"{name} is not that of the commit: {error}") from error
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a state: tensors on the CPU, and nothing shared."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, Mapping):
+        return {key: copied(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copied(part) for part in value)
+    return copy.deepcopy(value)
+
+
+def random_state() -> dict[str, Any]:
+    """Return the states of the generators of random numbers that training uses."""
+    generator: Any = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, gauss = generator
+    version, numbers, following = random.getstate()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [str(name), torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss],
+        "python": [version, list(numbers), following],
+    }
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """Set the states of generators that `random_state` returned."""
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    version, numbers, following = state["python"]
+    random.setstate((version, tuple(numbers), following))
+
+
+def to_bytes(state: Mapping[str, Any]) -> bytes:
+    """Return a state as a file has it."""
+    file = io.BytesIO()
+    torch.save(dict(state), file)
+    return file.getvalue()
+
+
+def from_bytes(content: bytes, source: str) -> dict[str, Any]:
+    """Return the state that a file has.
+
+    Raises
+    ------
+    EmbeddingError : it is none; begins with `source`.
+    """
+    try:
+        state: Any = torch.load(io.BytesIO(content), weights_only=True)
+    except Exception as error:  # torch's own, of many kinds
+        raise EmbeddingError(f"{source}: is no state of a trainer: {error}") from error
+    if not isinstance(state, dict) or not {"parts", "random"} <= set(state):
+        raise EmbeddingError(f"{source}: is no state of a trainer")
+    return state
