@@ -181,6 +181,26 @@ def test_evaluation_creates_no_rows_and_export_lists_all(running: RunningServers
     assert sum(of_server["written_rows"] for of_server in counts) == len(ROWS.ids)
 
 
+@pytest.mark.parametrize("spread", [3000, 100_000, 1 << 60])
+def test_pages_of_an_export_follow_one_another(running: RunningServers, spread: int) -> None:
+    random = np.random.default_rng(spread)
+    ids = np.unique(random.integers(0, spread, 3000))
+    values = random.random((len(ids), 6))
+    connection = running.connection(0)
+    connection.load(1, ids, values)
+    for limit in (1, 700, len(ids), 5000):
+        pages: list[np.ndarray] = []
+        after = -1
+        while True:
+            listed, own = connection.export(1, after, limit)
+            pages.append(listed)
+            assert np.array_equal(own, values[np.searchsorted(ids, listed)])
+            if len(listed) < limit or limit == 1:
+                break
+            after = int(listed[-1])
+        assert np.array_equal(np.concatenate(pages), ids[:1] if limit == 1 else ids)
+
+
 def test_a_job_starts_once(running: RunningServers) -> None:
     running.start(running.description)
     other = replace(running.description, seed=4)

@@ -22,6 +22,8 @@ Ids = NDArray[np.int64]
 
 _PARTS = 4
 """Calls that rows are split into: while those of one are under way, others are looked up."""
+_EXPORT_MARGIN = 256
+"""Rows that a server is asked for beyond its share of a page, as shares differ by chance."""
 _LEAST_BYTES = 1 << 20
 """Rows of a call where they are split: a call costs as long as some 50 kB."""
 
@@ -212,21 +214,44 @@ class ServerConnections:
     def export(self, table: int, after: int, limit: int) -> tuple[Ids, RowValues]:
         """Return the first `limit` rows of a table whose ids are above `after`, rising.
 
-        Fewer are the last ones.
+        Fewer are the last ones. The limit is 1 or more.
 
         Raises
         ------
         CommunicationError : a server failed; names it.
         """
+        pages: list[tuple[Ids, RowValues]] = []
+        left, complete = limit, False
+        while left > 0 and not complete:
+            ids, values, complete = self._page(table, after, left)
+            pages.append((ids, values))
+            left -= len(ids)
+            after = int(ids[-1]) if len(ids) else after
+        if len(pages) == 1:
+            return pages[0]
+        return (
+            np.concatenate([ids for ids, _ in pages]),
+            np.concatenate([values for _, values in pages]),
+        )
+
+    def _page(self, table: int, after: int, limit: int) -> tuple[Ids, RowValues, bool]:
+        """Return up to `limit` rows as `export`, and whether no others have ids above `after`.
+
+        Each server is asked for its share of the ids; where one has more there, they end with these.
+        """
         servers = self._others
-        head = {**self._incarnation, "table": table, "after": after, "limit": limit}
-        replies = servers.call_all("rows", Message(head=head))
-        ids = np.concatenate([reply.columns["ids"] for reply in replies])
-        values = np.concatenate([reply.columns["values"] for reply in replies])
-        if servers.count == 1:
-            return ids, values
-        order = np.argsort(ids)[:limit]
-        return ids[order], values[order]
+        share = min(limit, -(-limit // servers.count) + _EXPORT_MARGIN)
+        head = {**self._incarnation, "table": table, "after": after, "limit": share}
+        columns = [reply.columns for reply in servers.call_all("rows", Message(head=head))]
+        ends = [own["ids"][-1] for own in columns if len(own["ids"]) == share]
+        ids = np.concatenate([own["ids"] for own in columns])
+        values = np.concatenate([own["values"] for own in columns])
+        if servers.count > 1:
+            order = np.argsort(ids)
+            most = np.searchsorted(ids[order], min(ends), "right") if ends else len(ids)
+            order = order[: min(limit, int(most))]
+            ids, values = ids[order], values[order]
+        return ids, values, not ends
 
     def status(self) -> tuple[Mapping[str, Any], ...]:
         """Return each server's figures: its rows and bytes, and those of every table."""
