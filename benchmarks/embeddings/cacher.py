@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Report
-from headrace.embeddings import EmbeddingTable
+from headrace.embeddings import EmbeddingTable, InitialValues
 from headrace.embeddings.data.criteo import INTEGERS
 from headrace.embeddings.data.generate import KAGGLE_ROWS, Skew
 from headrace.embeddings.run.batch_messages import decode_batch, encode_batch
@@ -31,6 +31,10 @@ _STEPS = 12
 
 TABLES = tuple(
     EmbeddingTable(name=str(number), rows=rows, dim=48) for number, rows in enumerate(KAGGLE_ROWS)
+)
+HASHED = tuple(
+    EmbeddingTable(name=table.name, rows=0, dim=table.dim, initial=InitialValues(scale=1.0))
+    for table in TABLES
 )
 _DENSE = np.ones((BATCH, INTEGERS), np.float32)
 _LABELS = np.zeros(BATCH, np.float32)
@@ -53,31 +57,39 @@ def measure(report: Report, *, quick: bool) -> None:
         for lookahead, timer in timers.items():
             seconds[lookahead].append(timer.step_s())
     for lookahead, timer in timers.items():
-        median = statistics.median(seconds[lookahead])
-        report.row(
-            f"batches of {BATCH} to {TRAINERS} trainers, 26 tables of Kaggle's rows",
-            lookahead=lookahead,
-            ms=1e3 * median,
-            examples_per_cpu_s=BATCH / median,
-            rows=timer.rows,
-            fetched=timer.fetched,
-            message_bytes=timer.message_bytes,
-        )
+        _report(report, "numbered", lookahead, timer, statistics.median(seconds[lookahead]))
+    if not quick:
+        timer = _Timer(200, HASHED)
+        timer.fill()
+        _report(report, "hashed", 200, timer, statistics.median(timer.step_s() for _ in range(7)))
     report.bar("cacher-examples-per-cpu-s", BATCH / statistics.median(seconds[200]))
     ratios = [far / near for far, near in zip(seconds[300], seconds[5], strict=True)]
     report.bar("cacher-300-over-5", statistics.median(ratios))
 
 
+def _report(report: Report, ids: str, lookahead: int, timer: "_Timer", seconds: float) -> None:
+    report.row(
+        f"batches of {BATCH} to {TRAINERS} trainers, 26 tables of Kaggle's rows",
+        ids=ids,
+        lookahead=lookahead,
+        ms=1e3 * seconds,
+        examples_per_cpu_s=BATCH / seconds,
+        rows=timer.rows,
+        fetched=timer.fetched,
+        message_bytes=timer.message_bytes,
+    )
+
+
 class _Timer:
     """A window of batches that is full, and the time of one more batch."""
 
-    def __init__(self, lookahead: int) -> None:
+    def __init__(self, lookahead: int, tables: tuple[EmbeddingTable, ...] = TABLES) -> None:
         self._lookahead = lookahead
         self._ids = batches()
         self._batch = self._next_batch()
         options = CacherOptions(
-            tables=TABLES,
-            groups=table_groups(TABLES),
+            tables=tables,
+            groups=table_groups(tables),
             slots=(_SLOTS,),
             trainers=TRAINERS,
             lookahead=lookahead,

@@ -152,6 +152,9 @@ void Lookahead::arrive(Table& table, const TableIds& ids, Arrived& arrived, std:
         const auto ahead = static_cast<std::uint64_t>(ids.ids[i + kArrivingAhead]);
         if constexpr (kHashed) {
           table.numbers.prefetch(ahead);
+          const auto nearer = static_cast<std::uint64_t>(ids.ids[i + kArrivingAhead / 2]);
+          const auto number = table.numbers.likely(nearer);
+          if (number != IdNumbers::kNone) __builtin_prefetch(&table.newest[number], 1);
         } else {
           __builtin_prefetch(&table.newest[ahead], 1);
         }
@@ -248,12 +251,14 @@ Decision Lookahead::pop() {
 
 // Fetches into the processor's cache what deciding a use will read.
 void Lookahead::prefetch(const Table& table, const Use& use) const {
+  if (table.hashed) table.numbers.prefetch_id(use.row);
   if (use.next == 0) return;
   __builtin_prefetch(&at(first_ + use.next).uses[use.next_place], 1);
   __builtin_prefetch(&table.newest[use.row]);
 }
 
 void Lookahead::prefetch_newest(const Table& table, const Use& use) const {
+  if (use.next == 0 && table.hashed) table.numbers.prefetch(table.numbers.id(use.row));
   if (use.next == 0 || std::popcount(use.users) != 1) return;
   __builtin_prefetch(&newest_use(table.newest[use.row]));
 }
