@@ -237,7 +237,7 @@ class ServerConnections:
     def _page(self, table: int, after: int, limit: int) -> tuple[Ids, RowValues, bool]:
         """Return up to `limit` rows as `export`, and whether no others have ids above `after`.
 
-        Each server is asked for its share of the ids; where one has more there, they end with these.
+        Each server is asked for its share of the ids; where one has more, its last id is the end.
         """
         servers = self._others
         share = min(limit, -(-limit // servers.count) + _EXPORT_MARGIN)
