@@ -112,7 +112,7 @@ def fit(
     device = _device(model)
     bags = [lengths is not None for lengths in examples.lengths]
     leaves = Leaves(modules, columns, bags, registered=trainers == 1)
-    fitted = _averaged(model, dense) if trainers > 1 else model
+    fitted = _averaged(model, dense, trainer, trainers) if trainers > 1 else model
     batches = FittedBatches(
         fitted, connections, description, ruled, leaves, dense, device, scaler, committer
     )
@@ -248,11 +248,16 @@ def _take_over(
             servers.load(table, np.arange(start, start + len(rows)), rows)
 
 
-def _averaged(model: nn.Module, dense: DenseGradients) -> nn.Module:
+def _averaged(model: nn.Module, dense: DenseGradients, trainer: int, trainers: int) -> nn.Module:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
     if not dist.is_initialized():
         dist.init_process_group("headrace")
+    elif (dist.get_rank(), dist.get_world_size()) != (trainer, trainers):
+        raise EmbeddingError(
+            f"torch's default process group has rank {dist.get_rank()} of {dist.get_world_size()} "
+            f"here, which is trainer {trainer} of {trainers}: needs the same, or none"
+        )
     fitted = DistributedDataParallel(model)
     fitted.register_comm_hook(dense, DenseGradients.average)
     return fitted
