@@ -141,6 +141,10 @@ def test_write_backs_out_of_order_are_refused(running: RunningServers) -> None:
 def test_ids_outside_their_table_are_refused_by_name(running: RunningServers) -> None:
     connection = running.connection(0)
     rows, values = rows_of(GROUPS[0], [[3, 50], []])
+    many, many_values = rows_of(GROUPS[0], [[*range(50)], [*range(200_000), -1]])
+    with pytest.raises(EmbeddingError, match="table hashed: id is -1, needs 0 to 9223372036854"):
+        connection.write_back(0, 0, many, many_values)
+    assert all(status["rows"] == 0 for status in connection.status())
     with pytest.raises(EmbeddingError, match="table dense: id is 50, needs 0 to 49"):
         connection.fetch(0, 0, -1, rows)
     with pytest.raises(EmbeddingError, match="table dense: id is 50, needs 0 to 49"):

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batches import SlottedRows
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.row_logs import ServerFolder
@@ -22,6 +23,7 @@ Ids = NDArray[np.int64]
 
 _PARTS = 4
 """Calls that rows are split into: while those of one are under way, others are looked up."""
+_MOST_ID = (1 << 63) - 1
 _EXPORT_MARGIN = 256
 """Rows that a server is asked for beyond its share of a page, as shares differ by chance."""
 _LEAST_BYTES = 1 << 20
@@ -134,6 +136,8 @@ class ServerConnections:
         """Write the rows that this trainer evicts after a batch; see `RowServers`."""
         head = {**self._trainer, "batch": batch, "group": group, "commit": commit}
         servers = self._writes
+        tables = self._description.groups[group].tables
+        self._check(tables, rows.ids, rows.ends)
         most = _most_rows(len(rows.ids), self._description.groups[group])
         calls: list[tuple[int, Message]] = []
         for of_server in by_server(rows.ids, rows.ends, servers.count):
@@ -197,6 +201,7 @@ class ServerConnections:
         CommunicationError : a server failed; names it.
         """
         ends = np.array([len(ids)])
+        self._check((table,), ids, ends)
         self._others.call(
             "load",
             [
@@ -262,6 +267,15 @@ class ServerConnections:
         """Close the connections, which ends calls of other threads."""
         for servers in (self._fetches, self._writes, self._commits, self._others):
             servers.close()
+
+    def _check(self, tables: Sequence[int], ids: Ids, ends: Ids) -> None:
+        """Raise EmbeddingError for ids outside their table, before any server writes rows."""
+        for number, own in zip(tables, np.split(ids, ends[:-1]), strict=True):
+            table = self._description.tables[number]
+            most = table.rows - 1 if table.rows else _MOST_ID
+            if len(own) and not 0 <= int(own.min()) <= int(own.max()) <= most:
+                wrong = own[(own < 0) | (own > most)][0]
+                raise EmbeddingError(f"table {table.name}: id is {wrong}, needs 0 to {most}")
 
     def _rows(
         self, servers: "_Servers", method: str, head: Mapping[str, Any], ids: Ids, ends: Ids
