@@ -33,6 +33,11 @@ def cache_slots(group: TableGroup, cache_bytes: int) -> int:
     return slots
 
 
+def indices(numbers: NDArray[np.generic], device: torch.device) -> Tensor:
+    """Return numbers on a device, as torch's indices."""
+    return torch.from_numpy(numbers.astype(np.int64, copy=False)).to(device)
+
+
 class RowCache:
     """Rows of one group in slots.
 

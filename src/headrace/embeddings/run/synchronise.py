@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.cache import HostCopies, RowCache
+from headrace.embeddings.run.cache import HostCopies, RowCache, indices
 from headrace.embeddings.run.exchange_lists import ExchangeLists, PeerRows, exchange_lists
 from headrace.embeddings.run.optimizers import RowUpdate
 from headrace.embeddings.run.servers import DirtyRows, RowServers
+from headrace.embeddings.run.updated_rows import UpdatedRows, update_order
 from headrace.errors import CommunicationError
 from headrace.executor import Exchange, Executor, Priority, all_to_all
 
@@ -47,10 +48,12 @@ class GroupExchange:
 
     Attributes
     ----------
+    updated, alone, gradients_received, rows_sent : see `UpdateOrder`.
     updated_slots, slots_received : where the rows lie that this trainer updates or receives.
     """
 
     updated: Tensor
+    alone: int
     updated_slots: Tensor
     gradients_sent: PeerIndices
     gradients_received: PeerIndices
@@ -100,11 +103,6 @@ class ExchangeCounts:
     dirty_rows: int = 0
 
 
-def indices(numbers: NDArray[np.generic], device: torch.device) -> Tensor:
-    """Return numbers on a device, as torch's indices."""
-    return torch.from_numpy(numbers.astype(np.int64, copy=False)).to(device)
-
-
 def _on_device(peers: PeerRows, device: torch.device) -> PeerIndices:
     return PeerIndices(rows=indices(peers.rows, device), ends=peers.ends)
 
@@ -112,13 +110,14 @@ def _on_device(peers: PeerRows, device: torch.device) -> PeerIndices:
 def _group_exchange(
     lists: ExchangeLists, slots: NDArray[np.uint32], device: torch.device
 ) -> GroupExchange:
-    received = lists.rows_received
+    received, order = lists.rows_received, update_order(lists)
     return GroupExchange(
-        updated=indices(lists.updated, device),
-        updated_slots=indices(slots[lists.updated], device),
+        updated=indices(order.updated, device),
+        alone=order.alone,
+        updated_slots=indices(slots[order.updated], device),
         gradients_sent=_on_device(lists.gradients_sent, device),
-        gradients_received=_on_device(lists.gradients_received, device),
-        rows_sent=_on_device(lists.rows_sent, device),
+        gradients_received=_on_device(order.gradients_received, device),
+        rows_sent=_on_device(order.rows_sent, device),
         slots_received=PeerIndices(rows=indices(slots[received.rows], device), ends=received.ends),
     )
 
@@ -381,39 +380,37 @@ class RowSynchronisation:
                     first + _TAGS_OF_GROUP * group,
                 )
             )
+        parts: list[UpdatedRows] = []
+        for exchange, gradient, cache, update in columns:
+            part = UpdatedRows(
+                cache, gradient, exchange.updated, exchange.updated_slots, exchange.alone
+            )
+            part.update_alone(update, step)  # while gradients are under way
+            parts.append(part)
         returning: list[_Arriving] = []
-        for group, (exchange, gradient, cache, update) in enumerate(columns):
-            sums = self._sums(exchange, gradient, arriving[group].wait())
-            rows = cache.read(exchange.updated_slots)
-            update(rows, sums, step)
-            cache.write(exchange.updated_slots, rows)
+        for group, (exchange, _, _, update) in enumerate(columns):
+            received = exchange.gradients_received
+            parts[group].update_shared(
+                arriving[group].wait(),
+                received.rows,
+                received.ends,
+                self._executor.rank,
+                update,
+                step,
+            )
             returning.append(
                 messages.begin(
-                    rows.index_select(0, exchange.rows_sent.rows),
+                    parts[group].rows.index_select(0, exchange.rows_sent.rows),
                     exchange.rows_sent.ends,
                     exchange.slots_received.ends,
                     first + _TAGS_OF_GROUP * group + 1,
                 )
             )
+        for part in parts:
+            part.write_shared()  # while rows are under way
         for (exchange, _, cache, _), rows in zip(columns, returning, strict=True):
             cache.write(exchange.slots_received.rows, rows.wait())
         return messages.rows, messages.sent_bytes
-
-    def _sums(self, exchange: GroupExchange, gradients: Tensor, received: Tensor) -> Tensor:
-        """Return the sums of all trainers' gradients of the rows that this trainer updates."""
-        own = gradients.index_select(0, exchange.updated)
-        if self._executor.ranks == 1:
-            return own
-        sums = torch.zeros_like(own)
-        start = 0
-        for rank, end in enumerate(exchange.gradients_received.ends):
-            if rank == self._executor.rank:
-                sums.add_(own)
-            elif end > start:
-                rows = exchange.gradients_received.rows[start:end]
-                sums.index_add_(0, rows, received[start:end])
-            start = end
-        return sums
 
 
 def _fail(commit: RowCommit, error: BaseException) -> None:

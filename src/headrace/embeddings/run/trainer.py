@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.cache import HostCopies, RowCache
+from headrace.embeddings.run.cache import HostCopies, RowCache, indices
 from headrace.embeddings.run.optimizers import RowOptimizer, RowUpdate
 from headrace.embeddings.run.row_order import RowOrder
 from headrace.embeddings.run.servers import RowServers
@@ -30,7 +30,6 @@ from headrace.embeddings.run.synchronise import (
     RowCommit,
     RowSynchronisation,
     batch_exchange,
-    indices,
 )
 from headrace.embeddings.tables import TableGroup
 from headrace.executor import DEFAULT_DEADLINE_S, Executor, receive
