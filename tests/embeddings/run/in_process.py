@@ -15,6 +15,7 @@ from headrace.embeddings.run.connections import Connections
 from headrace.embeddings.run.description import JobDescription
 from headrace.executor import Executor
 from tests.embeddings.run.memory_servers import MemoryServers
+from tests.waiting import HANG_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,6 +113,7 @@ class InProcessJob:
                     [parts[executor.rank] for parts in self.parts(epoch, executor.ranks)]
                 ),
                 prefetch=self.prefetch,
+                deadline_s=HANG_S,
                 close=self.close,
             )
 

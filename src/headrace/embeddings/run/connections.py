@@ -76,6 +76,7 @@ class Connections:
     epoch : returns the stream of an epoch's batches, by the number of the epoch; batches are
         numbered on over epochs.
     prefetch : batches between a row's fetch and its use.
+    deadline_s : of a wait for other trainers.
     close : ends what the trainer has started besides; called last.
     commits : where the job's commits go; None: it makes none.
     """
@@ -84,6 +85,7 @@ class Connections:
     servers: TrainerServers
     epoch: Callable[[int], BatchStream]
     prefetch: int
+    deadline_s: float
     close: Callable[[], None]
     commits: JobCommits | None = None
 

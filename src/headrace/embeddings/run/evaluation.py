@@ -1,6 +1,7 @@
 """Batches of evaluation data with their rows, which are read from the servers."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +74,15 @@ def evaluation_rows(
                 )
             ),
         )
+
+
+def ahead(rows: Iterator[EvaluationRows]) -> Iterator[EvaluationRows]:
+    """Yield the same; a thread reads the next while a batch is evaluated."""
+    with ThreadPoolExecutor(1, thread_name_prefix="evaluation rows") as thread:
+        coming = thread.submit(next, rows, None)
+        while (batch := coming.result()) is not None:
+            coming = thread.submit(next, rows, None)
+            yield batch
 
 
 def _read(

@@ -116,7 +116,7 @@ def fit(
     batches = FittedBatches(
         fitted, connections, description, ruled, leaves, dense, device, scaler, committer
     )
-    any_trainer(connections.executor)  # the first one has loaded all weights
+    any_trainer(connections.executor, connections.deadline_s)  # when the first has loaded weights
     return fitted, batches
 
 

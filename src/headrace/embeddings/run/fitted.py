@@ -20,7 +20,7 @@ from headrace.embeddings.run.committer import Committer, Position
 from headrace.embeddings.run.connections import Connections
 from headrace.embeddings.run.dense import DenseGradients
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.evaluation import evaluation_rows
+from headrace.embeddings.run.evaluation import ahead, evaluation_rows
 from headrace.embeddings.run.leaves import BatchIds, Leaves, ModuleRows
 from headrace.embeddings.run.loss_scale import follow_scaler
 from headrace.embeddings.run.optimizer_groups import BatchParameters, RuledRows
@@ -104,7 +104,7 @@ class FittedBatches:
                 scaler,
                 ruled.optimizer,
                 pending=lambda: own._pending() is not None,
-                any_trainer=partial(any_trainer, connections.executor),
+                any_trainer=partial(any_trainer, connections.executor, connections.deadline_s),
                 unscaled=dense.remember,
                 skip=lambda: own._skip(),
             )
@@ -185,7 +185,7 @@ class FittedBatches:
                 save_tables(
                     connections.servers, self._description, Path(folder), file_format, state=state
                 )
-            any_trainer(connections.executor)
+            self._barrier()
 
     def load(self, folder: str | Path) -> None:
         """Write the rows in a folder that `save` made to the servers, between epochs.
@@ -202,7 +202,7 @@ class FittedBatches:
             connections = self._connections
             if connections.executor.rank == 0:
                 load_tables(connections.servers, self._description, Path(folder))
-            any_trainer(connections.executor)
+            self._barrier()
 
     @contextmanager
     def _between_epochs(self, purpose: str) -> Generator[None]:
@@ -249,7 +249,7 @@ class FittedBatches:
             if commit is not None and self._committer is not None:
                 self._committer.begin(commit, self._position(rows))
         self._leaves.clear()
-        any_trainer(self._connections.executor)  # every trainer's rows are at the servers
+        self._barrier()  # every trainer's rows are at the servers
         self._epoch += 1
         self._epoch_began = self._next_batch
         if self._committer is not None:
@@ -278,7 +278,7 @@ class FittedBatches:
         )
         try:
             with evaluating(self._model):
-                for batch in batches:
+                for batch in ahead(batches):
                     ids = self._leaves.set(batch.tables, len(batch.examples))
                     examples = batch.examples
                     labels = () if examples.labels is None else (examples.labels,)
@@ -290,7 +290,7 @@ class FittedBatches:
 
     def _started(self) -> TrainerRows:
         """Return the rows of the epoch that begins, when all trainers have ended evaluation."""
-        any_trainer(self._connections.executor)
+        self._barrier()
         connections = self._connections
         stream = connections.epoch(self._epoch)
         if self._rows is not None:
@@ -307,6 +307,7 @@ class FittedBatches:
             prefetch=connections.prefetch,
             device=self._device,
             tag=_ROWS_TAG,
+            deadline_s=connections.deadline_s,
             first_commit=0 if mark is None else mark.commit + 1,
             steps=0 if mark is None else mark.steps,
         )
@@ -362,3 +363,7 @@ class FittedBatches:
         assert self._rows is not None
         self._added.remove()
         self._rows.skip()
+
+    def _barrier(self) -> None:
+        """Wait until all trainers are here."""
+        any_trainer(self._connections.executor, self._connections.deadline_s)

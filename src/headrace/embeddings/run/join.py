@@ -75,6 +75,7 @@ def join_job(description: JobDescription) -> Connections:
             servers=servers,
             epoch=cacher.epoch,
             prefetch=job.prefetch,
+            deadline_s=settings.deadline_s,
             commits=None
             if job.folder is None
             else JobCommits(folder=job.folder, mark=job.mark, made=cacher.commit),
