@@ -31,8 +31,11 @@ class JobError(CommunicationError):
     Attributes
     ----------
     exit_code : of the process, if it is a trainer; 128 + n where signal n ended it.
+    lost : whether the process was lost, by a signal or with its host, and reported no error: the
+        job can go on from its last commit.
     """
 
-    def __init__(self, text: str, exit_code: int) -> None:
+    def __init__(self, text: str, exit_code: int, *, lost: bool = False) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+        self.lost = lost

@@ -154,3 +154,29 @@ def test_a_script_without_a_supervisor_starts_what_serves_it(
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("epoch") == EPOCHS
     assert_close(output, expected(clicks, source))
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_again_and_again_goes_on_by_itself(
+    clicks: Path, tmp_path: Path
+) -> None:
+    output, lines = tmp_path / "learned", list[tuple[str, str]]()
+    run_embedding_job(
+        [sys.executable, str(SCRIPT), str(clicks), str(output), "kill"],
+        JobOptions(
+            lookahead=4,
+            prefetch=2,
+            cache_bytes=TABLES * ROWS * 64,
+            folder=tmp_path / "state",
+            commit_every=2,
+            deadline_s=HANG_S,
+        ),
+        JobHosts.on_this_machine(trainers=2, servers=2),
+        on_line=lambda name, line: lines.append((name, line)),
+        environment=environment(),
+        restart=True,
+    )
+    told = [line for name, line in lines if name == "supervisor"]
+    assert len(told) >= 2
+    assert all("trainer 1 was ended by signal 9" in line for line in told)
+    assert_close(output, expected(clicks, "files"))

@@ -42,6 +42,10 @@ def run_job_command(
         int,
         typer.Option(help="Batches between commits; 0: at the ends of epochs alone.", min=0),
     ] = 50,
+    restart: Annotated[
+        bool,
+        typer.Option(help="Go on from the last commit by itself where a process was lost."),
+    ] = True,
     script_reads: Annotated[
         bool,
         typer.Option(
@@ -55,7 +59,9 @@ def run_job_command(
     WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. SCRIPT is a file, or -m and a module.
 
     Each line of a trainer's output begins with its number. The first process that fails ends all;
-    the exit code is that of the trainer that failed.
+    the exit code is that of the trainer that failed. With --state, rows, model and optimizers are
+    committed to a folder: where a process was lost all begin again from the last commit, and so
+    does the same command after an end of any kind, also with other numbers of processes.
     """
     from headrace.embeddings.plan.plan import EmbeddingPlan
     from headrace.embeddings.run.job_processes import JobHosts, JobOptions
@@ -69,7 +75,8 @@ def run_job_command(
     console = terminal(soft_wrap=True, highlight=False)
 
     def show(name: str, line: str) -> None:
-        colour = _COLOURS[int(name.rpartition(" ")[2]) % len(_COLOURS)]
+        number = name.rpartition(" ")[2]
+        colour = _COLOURS[int(number) % len(_COLOURS)] if number.isdigit() else "bold"
         console.print(f"[{colour}]{escape(f'[{name}]')}[/] {escape(line)}")
 
     unwind_on_sigterm()
@@ -86,6 +93,7 @@ def run_job_command(
             ),
             on_line=show,
             script_reads=script_reads,
+            restart=restart,
         )
     except JobError as error:
         terminal(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {text_of(error)}")

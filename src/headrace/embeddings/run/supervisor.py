@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.embeddings.errors import JobError
+from headrace.embeddings.run.commits import CommitFolder
 from headrace.embeddings.run.job_processes import (
     JobHosts,
     JobOptions,
@@ -28,6 +29,8 @@ _AFTERMATH_S = 2.0
 _TRACEBACK = "Traceback (most recent call last)"
 _LEAVING_S = 8.0
 """For the end of a trainer that has printed a traceback."""
+_NEVER, _NONE = -2, -1
+"""In place of a commit that a job began from: it has not begun again, or there was none."""
 _LATE_S = 0.3
 """For the end of a process that serves, when all trainers have ended by it."""
 
@@ -40,10 +43,13 @@ def run_embedding_job(
     on_line: OnLine,
     script_reads: bool = False,
     environment: Mapping[str, str | None] | None = None,
+    restart: bool = False,
 ) -> None:
     """Run a job until all trainers have ended; the first process that fails ends all.
 
-    Trainers have the environment that torchrun sets, and what `headrace.embeddings.fit` needs.
+    One whose process is lost can start again from its last commit, as long as it makes commits in
+    between. Trainers have the environment that torchrun sets, and what `headrace.embeddings.fit`
+    needs.
 
     Parameters
     ----------
@@ -51,12 +57,40 @@ def run_embedding_job(
     on_line : receives the output of trainers.
     script_reads : whether readers run the script, too: its `fit` serves the batches of its data.
     environment : changes to the environment of trainers and of readers that run the script.
+    restart : whether to start again where a process was lost: the options need a folder.
 
     Raises
     ------
     JobError : a process failed; names it, with its last lines.
     CommunicationError : a process did not start.
     """
+    folder = CommitFolder(options.folder) if restart and options.folder is not None else None
+    begun_from = _NEVER
+    while True:
+        try:
+            _run_once(script, options, hosts, on_line, script_reads, environment)
+        except JobError as error:
+            if folder is None or not error.lost:
+                raise
+            mark = folder.newest()
+            commit = _NONE if mark is None else mark.commit
+            if commit == begun_from:  # it would be lost there again
+                raise
+            begun_from = commit
+            start = "anew" if mark is None else f"from commit {commit}, batch {mark.batch}"
+            on_line("supervisor", f"{str(error).splitlines()[0]} The job begins {start}.")
+        else:
+            return
+
+
+def _run_once(
+    script: Sequence[str],
+    options: JobOptions,
+    hosts: JobHosts,
+    on_line: OnLine,
+    script_reads: bool,
+    environment: Mapping[str, str | None] | None,
+) -> None:
     read_with = script if script_reads else None
     with JobProcesses(options, hosts, read_with=read_with, environment=environment) as processes:
         rendezvous = hosts.rendezvous or free_port(hosts.trainers[0].address)
@@ -184,7 +218,8 @@ class _Watch:
         lines = "\n".join(self._roles.last_lines(key)).strip("\n")
         last = f"; its last lines:\n{lines}" if lines else ""
         exit_code = 1 if key[0] != "trainer" else 128 - code if code < 0 else code
-        return JobError(f"{name_of(key)}{end}{last}", exit_code)
+        lost = key not in self._errors and (code < 0 or key[0] != "trainer")
+        return JobError(f"{name_of(key)}{end}{last}", exit_code, lost=lost)
 
 
 def _error_of(line: str) -> str | None:
