@@ -137,7 +137,7 @@ def _ids(columns: Columns, name: str, high: int) -> NDArray[np.int64]:
     ids: NDArray[np.int64] = columns[name].astype(np.int64, copy=False)
     if high > 0:
         marked = np.unpackbits(columns[f"{name} marked"], count=len(ids)).view(np.bool_)
-        ids[marked] += high << 32
+        ids += marked * np.int64(high << 32)
     return ids
 
 
