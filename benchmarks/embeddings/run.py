@@ -6,6 +6,7 @@ from benchmarks.embeddings import (
     cacher,
     pooled,
     readers,
+    recovery,
     results,
     servers,
     steps,
@@ -18,6 +19,6 @@ if __name__ == "__main__":
         run_sections(
             "embeddings",
             __doc__,
-            (results, pooled, steps, synchronised, cacher, readers, servers),
+            (results, pooled, steps, synchronised, cacher, readers, servers, recovery),
         )
     )
