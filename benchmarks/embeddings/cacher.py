@@ -17,7 +17,7 @@ from headrace.embeddings.data.generate import KAGGLE_ROWS, Skew
 from headrace.embeddings.run.batch_messages import decode_batch, encode_batch
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cacher import CacherOptions, IdBatch, dispatched
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.tables import table_groups
 
 BATCH = 16_384
@@ -133,7 +133,7 @@ class _Timer:
             lengths=(None,) * len(TABLES),
         )
 
-    def _check(self, parts: tuple[TrainerBatch, ...], messages: list[Message]) -> None:
+    def _check(self, parts: tuple[TrainerBatch, ...], messages: list[RpcMessage]) -> None:
         """Raise ArithmeticError unless the messages are of a whole batch, rows in own slots."""
         self.message_bytes = sum(
             column.nbytes for message in messages for column in message.columns.values()

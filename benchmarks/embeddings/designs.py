@@ -13,7 +13,7 @@ from benchmarks.harness import ROOT
 from headrace.embeddings import CriteoData, EmbeddingTable, InitialValues, Synchronisation
 from headrace.embeddings.data.generate import KAGGLE_ROWS, ClickSource
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.job_processes import Host, JobHosts, JobOptions, JobProcesses
+from headrace.embeddings.run.job_processes import JobHosts, JobOptions, JobProcesses, RoleHost
 from headrace.embeddings.tables import table_groups
 from headrace.testbed import Testbed
 
@@ -71,7 +71,7 @@ def description(dim: int) -> JobDescription:
 def connected(testbed: Testbed, design: Design) -> Generator[dict[str, Any]]:
     """Start a design's processes; yields the trainers' task to connect to them."""
     hosts = [
-        Host(start=partial(testbed.popen, host.name), address=host.address)
+        RoleHost(start=partial(testbed.popen, host.name), address=host.address)
         for host in testbed.hosts
     ]
     server, cacher = hosts[design.trainers], hosts[design.trainers + 1]

@@ -13,7 +13,7 @@ from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.row_client import ServerConnections, start_servers
 from headrace.embeddings.run.row_server import RowService
 from headrace.embeddings.run.rpc import EMPTY, RpcClient, RpcServer
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.tables import table_groups
 from headrace.launch.worker import Receive, Send, run_worker
 
@@ -31,7 +31,7 @@ def main(receive: Receive, send: Send) -> None:
         block = np.zeros((task["fetched"], task["dim"]), np.float32)
         methods = {
             **RowService(0, 1).methods,
-            "block": lambda _: Message(head={}, columns={"values": block}),
+            "block": lambda _: RpcMessage(head={}, columns={"values": block}),
             "take": lambda _: EMPTY,
         }
         with RpcServer("server 0", methods, secret=_SECRET, host=host, port=int(port)):
@@ -104,7 +104,7 @@ class Trainer:
             if values.shape != block.shape:
                 raise ArithmeticError(f"{values.shape} rows instead of {block.shape}")
             changed = values + np.float32(1)
-            message = Message(head={}, columns={"values": changed})
+            message = RpcMessage(head={}, columns={"values": changed})
             timed("block written", lambda message=message: self._transport.call("take", message))
             timed("write back", lambda rows=rows, changed=changed: self._write(rows, changed))
             if not np.array_equal(self._servers.read(0, rows.ids, rows.ends), changed):

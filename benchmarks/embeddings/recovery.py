@@ -19,7 +19,7 @@ from benchmarks.embeddings.drawn import SKEW
 from benchmarks.embeddings.job_of_recovery import BATCH, DIM, TABLES
 from benchmarks.harness import Report
 from headrace.embeddings.data.generate import ClickSource
-from headrace.embeddings.run.job_processes import Host, JobHosts, JobOptions
+from headrace.embeddings.run.job_processes import JobHosts, JobOptions, RoleHost
 from headrace.embeddings.run.supervisor import run_embedding_job
 from headrace.launch.roles import start_local
 
@@ -54,7 +54,7 @@ class _Job:
     _next: int = 0
     _restarting: bool = False
 
-    def host(self, role: str) -> Host:
+    def host(self, role: str) -> RoleHost:
         """Return this machine, where a role's newest process is remembered."""
 
         def start(
@@ -64,7 +64,7 @@ class _Job:
             self.processes[role] = process
             return process
 
-        return Host(start=start)
+        return RoleHost(start=start)
 
     def on_line(self, name: str, line: str) -> None:
         """Take a line of the job: each of trainer 0 is a batch that begins."""

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.embeddings import AvazuFormat, CriteoFormat, DenseScale, ParquetFormat, Rejects
 from headrace.embeddings.data import parquet_columns
-from headrace.embeddings.data.avazu import TABLES, kind_of
+from headrace.embeddings.data.avazu import TABLES, field_kind
 from headrace.embeddings.data.criteo import MISSING
 from headrace.embeddings.data.examples import Examples, merged_examples
 from headrace.embeddings.data.files import FileLayout
@@ -62,7 +62,7 @@ def test_avazus_columns_are_those_of_the_source(tmp_path: Path) -> None:
     for name, ids, ranks, hashes in zip(
         TABLES, examples.ids, clicks.ranks, clicks.hashes, strict=True
     ):
-        assert (ids == (hashes if kind_of(name).name == "HASH" else ranks)).all()
+        assert (ids == (hashes if field_kind(name).name == "HASH" else ranks)).all()
     hours = (examples.dense[:, 0] * 24).round()
     changes = [hour for hour, _ in itertools.groupby(hours)]
     assert changes == [hour % 24 for hour in range(240)]

@@ -11,7 +11,7 @@ from headrace.embeddings import EmbeddingError, Examples, Rejects
 from headrace.embeddings.data.files import by_table
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cacher import CacherOptions, dispatched, id_batch
-from headrace.embeddings.run.connections import Connections
+from headrace.embeddings.run.connections import TrainerConnections
 from headrace.embeddings.run.description import JobDescription
 from headrace.executor import Executor
 from tests.embeddings.run.memory_servers import MemoryServers
@@ -98,15 +98,15 @@ class InProcessJob:
         self.lock = threading.Lock()
         self.closed = 0
 
-    def connect(self, executor: Executor) -> Callable[[JobDescription], Connections]:
-        def join(description: JobDescription) -> Connections:
+    def connect(self, executor: Executor) -> Callable[[JobDescription], TrainerConnections]:
+        def join(description: JobDescription) -> TrainerConnections:
             with self.lock:
                 if self.servers is None:
                     self.description = description
                     self.servers = MemoryServers(description.groups, executor.ranks)
             if self.description is not None and self.description.difference(description):
                 raise EmbeddingError("descriptions differ")
-            return Connections(
+            return TrainerConnections(
                 executor=executor,
                 servers=self.servers.connection(executor.rank),
                 epoch=lambda epoch: ListStream(

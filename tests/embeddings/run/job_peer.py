@@ -7,7 +7,7 @@ import os
 import sys
 
 from headrace.embeddings.run.process import RoleSettings, serve_role
-from headrace.embeddings.run.rpc import Call, Message, RpcServer
+from headrace.embeddings.run.rpc import RpcCall, RpcMessage, RpcServer
 from headrace.launch.worker import run_worker
 
 
@@ -19,9 +19,9 @@ def serve(settings: RoleSettings) -> RpcServer:
         print("line of its output", file=sys.stderr, flush=True)
         os._exit(7)
 
-    def describe(_: Call) -> Message:
+    def describe(_: RpcCall) -> RpcMessage:
         head = {"role": settings.role, "pid": os.getpid(), "argv": sys.argv}
-        return Message(head=head | {"options": settings.options, "count": settings.count})
+        return RpcMessage(head=head | {"options": settings.options, "count": settings.count})
 
     return RpcServer(settings.role, {"describe": describe}, secret=settings.secret)
 

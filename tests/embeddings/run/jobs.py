@@ -14,8 +14,8 @@ from headrace.embeddings.run.cacher_server import CacherServer
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.reader_server import ReaderServer, SourceOf
-from headrace.embeddings.run.rpc import EMPTY, Call, RpcServer
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcServer
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.tables import EmbeddingTable, table_groups
 from tests.waiting import ENDLESS_S, HANG_S
 
@@ -99,7 +99,7 @@ class Servers:
         self.fails = fails
         self.started: list[Mapping[str, Any]] = []
 
-    def start(self, call: Call) -> Message:
+    def start(self, call: RpcCall) -> RpcMessage:
         if self.fails is not None:
             raise MemoryError(self.fails)
         self.started.append(call.message.head)

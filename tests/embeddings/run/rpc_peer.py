@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from headrace.embeddings.run.rpc import EMPTY, Call, Message, RpcClient, RpcServer
+from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcMessage, RpcServer
 from headrace.errors import CommunicationError
 from tests.waiting import ENDLESS_S
 
@@ -14,7 +14,7 @@ def main(purpose: str, address: str = "") -> None:
     if purpose == "serve":
         called = threading.Condition()
 
-        def wait(call: Call) -> Message:
+        def wait(call: RpcCall) -> RpcMessage:
             print("waits", flush=True)
             with called:
                 call.wait(called, lambda: False)

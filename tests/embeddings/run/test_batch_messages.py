@@ -15,7 +15,7 @@ from headrace.embeddings.run.batch_messages import (
     encode_ids,
 )
 from headrace.embeddings.run.cacher import CacherOptions, IdBatch, dispatched
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.tables import EmbeddingTable, InitialValues, table_groups
 
 HASHED = InitialValues(scale=0.1)
@@ -46,7 +46,7 @@ def assert_same(left: Any, right: Any, name: str = "") -> None:
         assert left == right, name
 
 
-def nbytes(message: Message) -> int:
+def nbytes(message: RpcMessage) -> int:
     return sum(column.nbytes for column in message.columns.values())
 
 

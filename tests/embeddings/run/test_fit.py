@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from headrace.embeddings import EmbeddingError, InitialValues
-from headrace.embeddings.run.fit import embedding_tables, fit
+from headrace.embeddings.run.fit import embedding_tables, fit_connected
 from headrace.embeddings.run.fitted import FittedBatches
 from headrace.embeddings.run.modules import embedding_modules
-from headrace.embeddings.run.table_files import FileFormat, read_rows
+from headrace.embeddings.run.table_files import TableFileFormat, read_rows
 from headrace.errors import InputError
 from headrace.executor import Executor
 from tests.conformance.groups import group
@@ -109,7 +109,9 @@ def test_one_trainer_trains_as_torch_does_bit_for_bit(
     torch_optimizers = OPTIMIZERS[optimizers](model)
     schedules = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in torch_optimizers]
     job = InProcessJob(DATA)
-    model, batches = fit(model, DATA, optimizer=torch_optimizers, connect=job.connect(executor))
+    model, batches = fit_connected(
+        model, DATA, optimizer=torch_optimizers, connect=job.connect(executor)
+    )
     fitted: list[float] = []
     for _ in range(2):
         fitted += steps(
@@ -135,7 +137,7 @@ def test_bags_padding_and_weights_are_those_of_torch(executor: Executor, optimiz
     expected, losses = reference(whole, OPTIMIZERS[optimizers], 2, 1.0, BAGS)
     own = OPTIMIZERS[optimizers](model)
     job = InProcessJob(BAGS)
-    fitted, batches = fit(model, BAGS, optimizer=own, connect=job.connect(executor))
+    fitted, batches = fit_connected(model, BAGS, optimizer=own, connect=job.connect(executor))
     with batches:
         assert steps(fitted, batches, own) + steps(fitted, batches, own) == losses
         for batch, plain in zip(batches.evaluate(BAGS), torch_batches(BAGS.batches), strict=True):
@@ -159,7 +161,7 @@ def fitted_model(
     model = DLRM() if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
     job = InProcessJob(data)
-    fitted, batches = fit(
+    fitted, batches = fit_connected(
         model, data, optimizer=optimizer, connect=job.connect(executor), **options
     )
     return fitted, batches, optimizer, job
@@ -301,13 +303,15 @@ def test_autocast_has_the_losses_of_torch(executor: Executor) -> None:
 
 @pytest.mark.parametrize("file_format", ["parquet", "npz"])
 def test_tables_are_exported_and_imported(
-    executor: Executor, tmp_path: Path, file_format: FileFormat
+    executor: Executor, tmp_path: Path, file_format: TableFileFormat
 ) -> None:
     def fitted_dlrm() -> tuple[nn.Module, FittedBatches, torch.optim.Optimizer]:
         model = DLRM(device="meta")
         (optimizer,) = OPTIMIZERS["adagrad"](model)
         job = InProcessJob(DATA)
-        fitted, batches = fit(model, DATA, optimizer=optimizer, connect=job.connect(executor))
+        fitted, batches = fit_connected(
+            model, DATA, optimizer=optimizer, connect=job.connect(executor)
+        )
         return fitted, batches, optimizer
 
     model, first, optimizer = fitted_dlrm()
@@ -376,7 +380,7 @@ def test_a_step_that_a_scaler_skips_changes_no_row(executor: Executor) -> None:
     (optimizer,) = OPTIMIZERS["adagrad"](model)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     job = InProcessJob(DATA)
-    fitted, batches = fit(
+    fitted, batches = fit_connected(
         model, DATA, optimizer=optimizer, connect=job.connect(executor), scaler=scaler
     )
     with batches:
@@ -399,7 +403,7 @@ def test_a_fused_optimizer_is_refused_with_a_scaler(executor: Executor) -> None:
     scaler = torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
     job = InProcessJob(DATA)
-    fitted, batches = fit(
+    fitted, batches = fit_connected(
         model, DATA, optimizer=optimizer, connect=job.connect(executor), scaler=scaler
     )
     with pytest.raises(EmbeddingError, match="make it with fused=False"):
@@ -459,7 +463,7 @@ def test_what_is_not_served_is_refused_by_name(
     made = model()
     before = {name: weight.clone() for name, weight in made.named_parameters()}
     with pytest.raises((EmbeddingError, InputError), match=message):
-        fit(
+        fit_connected(
             made,
             DATA,
             optimizer=optimizers(made),

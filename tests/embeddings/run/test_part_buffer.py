@@ -7,18 +7,18 @@ import pytest
 
 from headrace.embeddings import EmbeddingError
 from headrace.embeddings.run.part_buffer import END, PartBuffer
-from headrace.embeddings.run.rpc import EMPTY, Call
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc import EMPTY, RpcCall
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.errors import CommunicationError
 from tests.waiting import HANG_S, STALL_S
 
 
-def call(deadline_s: float = HANG_S) -> Call:
-    return Call(EMPTY, "trainer", time.monotonic() + deadline_s, lambda: None)
+def call(deadline_s: float = HANG_S) -> RpcCall:
+    return RpcCall(EMPTY, "trainer", time.monotonic() + deadline_s, lambda: None)
 
 
-def parts(batch: int) -> list[Message]:
-    return [Message(head={"batch": batch, "trainer": trainer}) for trainer in range(2)]
+def parts(batch: int) -> list[RpcMessage]:
+    return [RpcMessage(head={"batch": batch, "trainer": trainer}) for trainer in range(2)]
 
 
 @pytest.fixture

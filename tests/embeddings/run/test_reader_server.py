@@ -12,7 +12,7 @@ from headrace.embeddings.run.batch_messages import decode_ids
 from headrace.embeddings.run.cacher import IdBatch
 from headrace.embeddings.run.reader_server import ReaderServer, serve
 from headrace.embeddings.run.rpc import RpcClient
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.errors import CommunicationError
 from tests.embeddings.data.test_criteo import LINE
 from tests.embeddings.run.jobs import SECRET, ListedBatches, id_batches, settings
@@ -48,9 +48,9 @@ def client(passes: Passes) -> Iterator[RpcClient]:
     server.close()
 
 
-def asked(client: RpcClient, batch: int, epoch: int = 0, **changes: Any) -> Message:
+def asked(client: RpcClient, batch: int, epoch: int = 0, **changes: Any) -> RpcMessage:
     head = {"data": {}, "columns": [], "reader": 1, "readers": 2, "epoch": epoch, "batch": batch}
-    return client.call("next", Message(head=head | changes))
+    return client.call("next", RpcMessage(head=head | changes))
 
 
 def test_batches_follow_in_one_pass_and_others_begin_another(
@@ -73,7 +73,7 @@ def test_requests_that_are_none_are_refused(client: RpcClient) -> None:
     with pytest.raises(EmbeddingError, match="reader is 2, needs 0 to 1"):
         asked(client, 2, reader=2)
     with pytest.raises(EmbeddingError, match="a request for a batch cannot be read: 'batch'"):
-        client.call("next", Message(head={}))
+        client.call("next", RpcMessage(head={}))
 
 
 def test_an_error_of_a_user_s_data_comes_after_the_batches_before_it(
@@ -107,11 +107,11 @@ def test_rejected_lines_are_written_in_the_first_epoch_alone(tmp_path: Path) -> 
     ) as client:
         for epoch in range(2):
             head["epoch"] = epoch
-            ids = decode_ids(client.call("next", Message(head={**head, "batch": 0})))
+            ids = decode_ids(client.call("next", RpcMessage(head={**head, "batch": 0})))
             assert [table.tolist() for table in ids.ids] == [[1, 0, 1, 0], [3, 3]]
             assert ids.lengths[0] is not None
             assert ids.lengths[0].tolist() == [2, 2]
-            end = client.call("next", Message(head={**head, "batch": 1}))
+            end = client.call("next", RpcMessage(head={**head, "batch": 1}))
             assert end.head == {"end": True}
             assert rejects.read_text().startswith(f"{path}\t2\thas 1 columns")
             rejects.write_text(f"{path}\t2\thas 1 columns: of the first epoch")

@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 
 from headrace.embeddings import EmbeddingError
 from headrace.embeddings.run import rpc
-from headrace.embeddings.run.rpc import EMPTY, Call, Message, RpcClient, RpcServer
+from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcMessage, RpcServer
 from headrace.errors import CommunicationError, InputError
 from tests.embeddings.run.rpc_peer import SECRET
 from tests.waiting import ENDLESS_S, HANG_S, no_hang, wait_until, with_longer_deadlines
@@ -36,13 +36,13 @@ class Echo:
             "the server", {"echo": self.echo, "wait": self.wait, "fail": self.fail}, secret=SECRET
         )
 
-    def echo(self, call: Call) -> Message:
+    def echo(self, call: RpcCall) -> RpcMessage:
         columns = call.message.columns
         assert not any(column.flags.writeable for column in columns.values())
         assert all(column.flags.aligned for column in columns.values())
-        return Message(head={**call.message.head, "peer": call.peer}, columns=columns)
+        return RpcMessage(head={**call.message.head, "peer": call.peer}, columns=columns)
 
-    def wait(self, call: Call) -> Message:
+    def wait(self, call: RpcCall) -> RpcMessage:
         with self.changed:
             self.waiting += 1
             try:
@@ -54,16 +54,16 @@ class Echo:
                 self.waiting -= 1
         return EMPTY
 
-    def fail(self, call: Call) -> Message:
+    def fail(self, call: RpcCall) -> RpcMessage:
         errors: dict[str, Exception] = {
             "input": EmbeddingError("row 7 is wrong"),
             "communication": CommunicationError("server 2 is gone"),
             "bug": ZeroDivisionError("by zero"),
         }
         if call.message.head["kind"] == "text":
-            return Message(head={}, columns={"name": np.array(["text"])})
+            return RpcMessage(head={}, columns={"name": np.array(["text"])})
         if call.message.head["kind"] == "json":
-            return Message(head={"reply": object()})
+            return RpcMessage(head={"reply": object()})
         raise errors[call.message.head["kind"]]
 
     def release(self) -> None:
@@ -124,12 +124,12 @@ COLUMNS: dict[str, np.ndarray] = {
 def test_messages_of_columns_of_any_shape_and_type(echo: Echo) -> None:
     with client(echo.server.address) as caller:
         head = {"text": "é", "numbers": [1, 2.5, None], "nested": {"a": True}, "n": np.int64(3)}
-        reply = caller.call("echo", Message(head=head, columns=COLUMNS))
+        reply = caller.call("echo", RpcMessage(head=head, columns=COLUMNS))
         assert reply.head == {**head, "n": 3, "peer": "trainer 1"}
         assert_same(reply.columns, COLUMNS)
         assert caller.call("echo").columns == {}
         assert_same(
-            caller.call("echo", Message(head={}, columns={"a": np.empty(0)})).columns,
+            caller.call("echo", RpcMessage(head={}, columns={"a": np.empty(0)})).columns,
             {"a": np.empty(0)},
         )
 
@@ -144,7 +144,7 @@ def test_large_columns_between_small_ones(echo: Echo) -> None:
         **{f"after {i}": np.full((i, 10_000), i, np.int32) for i in range(80)},
     }
     with client(echo.server.address) as caller:
-        assert_same(caller.call("echo", Message(head={}, columns=columns)).columns, columns)
+        assert_same(caller.call("echo", RpcMessage(head={}, columns=columns)).columns, columns)
 
 
 @settings(max_examples=40, deadline=None)
@@ -164,7 +164,7 @@ def test_large_columns_between_small_ones(echo: Echo) -> None:
 )
 def test_generated_messages(columns: dict[str, np.ndarray]) -> None:
     with shared_server() as caller:
-        assert_same(caller.call("echo", Message(head={}, columns=columns)).columns, columns)
+        assert_same(caller.call("echo", RpcMessage(head={}, columns=columns)).columns, columns)
 
 
 _SHARED: list[Echo] = []
@@ -188,11 +188,11 @@ def close_shared_server() -> Iterator[None]:
 def test_wrong_input_is_an_error_of_input(echo: Echo) -> None:
     with client(echo.server.address) as caller:
         with pytest.raises(EmbeddingError, match="^row 7 is wrong$"):
-            caller.call("fail", Message(head={"kind": "input"}))
+            caller.call("fail", RpcMessage(head={"kind": "input"}))
         with pytest.raises(EmbeddingError, match="column name is of <U4, needs numbers"):
-            caller.call("echo", Message(head={}, columns={"name": np.array(["text"])}))
+            caller.call("echo", RpcMessage(head={}, columns={"name": np.array(["text"])}))
         with pytest.raises(EmbeddingError, match="column name is of <U4, needs numbers"):
-            caller.call("fail", Message(head={"kind": "text"}))
+            caller.call("fail", RpcMessage(head={"kind": "text"}))
         assert caller.call("echo").head == {"peer": "trainer 1"}
 
 
@@ -207,13 +207,13 @@ def test_wrong_input_is_an_error_of_input(echo: Echo) -> None:
 def test_other_errors_of_a_method_name_server_and_method(echo: Echo, kind: str, text: str) -> None:
     with client(echo.server.address) as caller:
         with pytest.raises(CommunicationError, match=f"^the server, fail: {text}") as caught:
-            caller.call("fail", Message(head={"kind": kind}))
+            caller.call("fail", RpcMessage(head={"kind": kind}))
         assert not isinstance(caught.value, InputError)
         assert caller.call("echo").head == {"peer": "trainer 1"}
 
 
 def test_callers_without_the_secret_are_refused_and_the_server_goes_on(echo: Echo) -> None:
-    large = Message(head={}, columns={"a": np.zeros(4_000_000)})
+    large = RpcMessage(head={}, columns={"a": np.zeros(4_000_000)})
     with client(echo.server.address, secret="guessed") as caller:
         for message in (EMPTY, large):
             with pytest.raises(
@@ -313,7 +313,7 @@ def test_several_clients_at_the_same_time(echo: Echo) -> None:
         rows = np.full((1000, number + 1), number)
         with client(echo.server.address) as caller:
             for count in range(20):
-                message = Message(head={"count": count}, columns={"rows": rows})
+                message = RpcMessage(head={"count": count}, columns={"rows": rows})
                 reply = caller.call("echo", message)
                 assert reply.head["count"] == count
                 assert_same(reply.columns, {"rows": rows})

@@ -10,10 +10,10 @@ from torch import nn
 from headrace.embeddings import EmbeddingError
 from headrace.embeddings.run.trainer_state import (
     TrainerState,
-    from_bytes,
     random_state,
     set_random_state,
-    to_bytes,
+    state_from_bytes,
+    state_to_bytes,
 )
 
 
@@ -41,13 +41,13 @@ def test_a_restored_loop_goes_on_as_the_one_that_was_saved() -> None:
     model, optimizer, schedule = loop()
     train(model, optimizer, schedule, 3)
     state = TrainerState(model, [optimizer], {"schedule": schedule})
-    content = to_bytes(state.capture(dense=True))
+    content = state_to_bytes(state.capture(dense=True))
     train(model, optimizer, schedule, 3)
     expected = {name: value.clone() for name, value in model.state_dict().items()}
 
     torch.manual_seed(99)
     other, other_optimizer, other_schedule = loop()
-    saved = from_bytes(content, "state")
+    saved = state_from_bytes(content, "state")
     TrainerState(other, [other_optimizer], {"schedule": other_schedule}).restore_parts(saved)
     set_random_state(saved["random"])
     train(other, other_optimizer, other_schedule, 3)
@@ -62,7 +62,9 @@ def test_random_numbers_go_on_where_they_were() -> None:
         return [float(torch.randn(1)), float(np.random.standard_normal()), random.gauss(0, 1)]
 
     first = drawn()
-    set_random_state(from_bytes(to_bytes({"parts": {}, "random": state}), "state")["random"])
+    set_random_state(
+        state_from_bytes(state_to_bytes({"parts": {}, "random": state}), "state")["random"]
+    )
     assert drawn() == first
 
 
@@ -77,4 +79,4 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(EmbeddingError, match="model is not that of the commit"):
         TrainerState(wider, [torch.optim.Adam(wider.parameters())], {}).restore_parts(saved)
     with pytest.raises(EmbeddingError, match="state: is no state of a trainer"):
-        from_bytes(b"nothing", "state")
+        state_from_bytes(b"nothing", "state")

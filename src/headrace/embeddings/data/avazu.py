@@ -39,7 +39,7 @@ TABLES = tuple(name for name in HEADER if name not in ("id", "click", "hour"))
 """Columns of ids."""
 
 
-def kind_of(column: str) -> FieldKind:
+def field_kind(column: str) -> FieldKind:
     """Return the kind of fields of a column."""
     return _KINDS[column]
 

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from headrace._native import FieldKind
-from headrace.embeddings.data.avazu import HEADER, TABLES, kind_of
+from headrace.embeddings.data.avazu import HEADER, TABLES, field_kind
 from headrace.embeddings.data.criteo import HASHES, INTEGERS
 from headrace.embeddings.data.format_names import CriteoSet, FormatName
 from headrace.embeddings.data.generate import (
@@ -76,7 +76,7 @@ def _avazu_lines(source: ClickSource, examples: int) -> Iterator[bytes]:
             [_hour(number / examples) for number in numbers],
         ]
         for name, ranks, hashes in zip(TABLES, clicks.ranks, clicks.hashes, strict=True):
-            if kind_of(name) is FieldKind.HASH:
+            if field_kind(name) is FieldKind.HASH:
                 columns.append([f"{hash_:08x}" for hash_ in hashes.tolist()])
             else:
                 columns.append(list(map(str, ranks.tolist())))

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from headrace.embeddings.run.batches import GroupBatch, SlottedRows, TrainerBatch
 from headrace.embeddings.run.cacher import IdBatch
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc_messages import RpcMessage
 
-Columns = Mapping[str, NDArray[Any]]
+MessageColumns = Mapping[str, NDArray[Any]]
 
 _UNSIGNED = (np.uint8, np.uint16, np.uint32, np.uint64)
 _LISTS = ("fetched", "evicted", "dirty")
@@ -23,7 +23,7 @@ _CRITICAL = 7
 """Bit of a row's byte: its lower ones are the owner's number, below 32."""
 
 
-def encode_batch(batch: TrainerBatch) -> Message:
+def encode_batch(batch: TrainerBatch) -> RpcMessage:
     """Return one trainer's part of a batch as a message."""
     columns: dict[str, NDArray[Any]] = {}
     _put_examples(columns, batch.fields, batch.lengths)
@@ -39,10 +39,10 @@ def encode_batch(batch: TrainerBatch) -> Message:
     }
     if batch.padding:
         head["padding"] = batch.padding
-    return Message(head=head, columns=columns)
+    return RpcMessage(head=head, columns=columns)
 
 
-def decode_batch(message: Message) -> TrainerBatch:
+def decode_batch(message: RpcMessage) -> TrainerBatch:
     """Return the part of a batch that a message was made of."""
     head, columns = message.head, message.columns
     return TrainerBatch(
@@ -59,7 +59,7 @@ def decode_batch(message: Message) -> TrainerBatch:
     )
 
 
-def encode_ids(batch: IdBatch) -> Message:
+def encode_ids(batch: IdBatch) -> RpcMessage:
     """Return a batch of ids as a message."""
     columns: dict[str, NDArray[Any]] = {}
     _put_examples(columns, batch.fields, batch.lengths)
@@ -71,10 +71,10 @@ def encode_ids(batch: IdBatch) -> Message:
         "ends": np.cumsum([len(ids) for ids in batch.ids]).tolist(),
         "high": high,
     }
-    return Message(head=head, columns=columns)
+    return RpcMessage(head=head, columns=columns)
 
 
-def decode_ids(message: Message) -> IdBatch:
+def decode_ids(message: RpcMessage) -> IdBatch:
     """Return the batch of ids that a message was made of."""
     head, columns = message.head, message.columns
     ids = _ids(columns, "ids", head["high"])
@@ -103,11 +103,11 @@ def _put_examples(
             columns[f"lengths {table}"] = _narrow(counts)
 
 
-def _fields(columns: Columns, names: Iterable[str]) -> dict[str, NDArray[Any]]:
+def _fields(columns: MessageColumns, names: Iterable[str]) -> dict[str, NDArray[Any]]:
     return {name: columns[f"field {name}"] for name in names}
 
 
-def _lengths(columns: Columns, tables: int) -> tuple[NDArray[np.int64] | None, ...]:
+def _lengths(columns: MessageColumns, tables: int) -> tuple[NDArray[np.int64] | None, ...]:
     lengths = (columns.get(f"lengths {table}") for table in range(tables))
     return tuple(None if counts is None else counts.astype(np.int64) for counts in lengths)
 
@@ -133,7 +133,7 @@ def _put_ids(columns: dict[str, NDArray[Any]], name: str, ids: NDArray[np.int64]
     return high
 
 
-def _ids(columns: Columns, name: str, high: int) -> NDArray[np.int64]:
+def _ids(columns: MessageColumns, name: str, high: int) -> NDArray[np.int64]:
     ids: NDArray[np.int64] = columns[name].astype(np.int64, copy=False)
     if high > 0:
         marked = np.unpackbits(columns[f"{name} marked"], count=len(ids)).view(np.bool_)
@@ -176,7 +176,7 @@ def _put_group(columns: dict[str, NDArray[Any]], prefix: str, group: GroupBatch)
     }
 
 
-def _group(columns: Columns, prefix: str, head: Mapping[str, Any]) -> GroupBatch:
+def _group(columns: MessageColumns, prefix: str, head: Mapping[str, Any]) -> GroupBatch:
     used_ends, id_ends, *ends = columns[f"{prefix}ends"].astype(np.int64)
     listed = {
         name: SlottedRows(

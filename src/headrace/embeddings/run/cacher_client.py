@@ -14,7 +14,7 @@ from headrace.embeddings.run.commits import CommitFolder, Mark
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.rpc import RpcClient
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.errors import CommunicationError
 
 _LEAVE_S = 5.0
@@ -66,6 +66,7 @@ class CacherClient:
         self._client = self.connection()
         self._stream: CacherStream | None = None
         self._mark: Mark | None = None
+        self._attendance: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -98,8 +99,9 @@ class CacherClient:
             "trainers": self._trainers,
             "description": description.to_fields(),
         }
-        reply = self._client.call("join", Message(head=head)).head
-        threading.Thread(target=self._attend, daemon=True, name="attendance").start()
+        reply = self._client.call("join", RpcMessage(head=head)).head
+        self._attendance = threading.Thread(target=self._attend, daemon=True, name="attendance")
+        self._attendance.start()
         folder, mark = reply["folder"], reply["mark"]
         self._mark = None if mark is None else Mark.from_fields(mark, "the cacher's mark")
         return JoinedJob(
@@ -142,25 +144,27 @@ class CacherClient:
         ------
         CommunicationError : the mark was not written, or a trainer is gone.
         """
-        self._client.call("commit", Message(head={"trainer": self.trainer, **fields}))
+        self._client.call("commit", RpcMessage(head={"trainer": self.trainer, **fields}))
 
     def leave(self) -> None:
         """Tell the cacher that this trainer takes no more batches."""
         with suppress(CommunicationError):
             head = {"trainer": self.trainer}
-            self._client.call("leave", Message(head=head), deadline_s=_LEAVE_S)
+            self._client.call("leave", RpcMessage(head=head), deadline_s=_LEAVE_S)
 
     def _attend(self) -> None:
         """Be in a call: its end shows the cacher that this process has ended."""
         head = {"trainer": self.trainer}
         with suppress(CommunicationError):
-            self._client.call("attend", Message(head=head), deadline_s=_ATTEND_S)
+            self._client.call("attend", RpcMessage(head=head), deadline_s=_ATTEND_S)
 
     def close(self) -> None:
         """Close the stream and the connection; idempotent."""
         if self._stream is not None:
             self._stream.close()
         self._client.close()
+        if self._attendance is not None:
+            self._attendance.join(_LEAVE_S)  # a thread in a call aborts an interpreter that ends
 
 
 class CacherStream:
@@ -182,7 +186,8 @@ class CacherStream:
         self._parts: Handoff[TrainerBatch] = Handoff(1)
         self._closed = False
         self.end: int | None = None
-        threading.Thread(target=self._ask, daemon=True, name="batches of the cacher").start()
+        self._thread = threading.Thread(target=self._ask, daemon=True, name="batches of the cacher")
+        self._thread.start()
 
     def __iter__(self) -> Self:
         """Return itself."""
@@ -218,13 +223,14 @@ class CacherStream:
         if self.end is None:
             self._cacher.leave()
         self._client.close()
+        self._thread.join(_LEAVE_S)
 
     def _ask(self) -> None:
         batch = self._batch
         try:
             while True:
                 head = {"trainer": self._cacher.trainer, "batch": batch, "epoch": self._epoch}
-                reply = self._client.call("next", Message(head=head))
+                reply = self._client.call("next", RpcMessage(head=head))
                 if "end" in reply.head:
                     break
                 if not self._parts.put(decode_batch(reply)):

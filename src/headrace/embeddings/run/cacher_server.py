@@ -23,8 +23,8 @@ from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.reader_batches import ReaderBatches
 from headrace.embeddings.run.row_client import mark_servers, start_servers
 from headrace.embeddings.run.row_logs import ServerFolder
-from headrace.embeddings.run.rpc import EMPTY, Call, RpcClient, RpcServer
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.errors import CommunicationError
 
 _PULLED = 2
@@ -154,7 +154,7 @@ class CacherServer:
         self._clients.close()
         self._server.close()
 
-    def _join(self, call: Call) -> Message:
+    def _join(self, call: RpcCall) -> RpcMessage:
         """Take a trainer in; answer when all are, and the servers have started."""
         trainer, description = self._joining(call)
         with self._changed:
@@ -181,9 +181,9 @@ class CacherServer:
             "folder": self._options.folder,
             "mark": None if self._mark is None else self._mark.to_fields(),
         }
-        return Message(head=head)
+        return RpcMessage(head=head)
 
-    def _joining(self, call: Call) -> tuple[int, JobDescription]:
+    def _joining(self, call: RpcCall) -> tuple[int, JobDescription]:
         head, trainers = call.message.head, self._options.trainers
         try:
             trainer, own_trainers = int(head["trainer"]), int(head["trainers"])
@@ -213,11 +213,11 @@ class CacherServer:
         absent = [str(t) for t in range(self._options.trainers) if t not in self._joined]
         return f"trainers that have not joined: {', '.join(absent)}" if absent else "all had joined"
 
-    def _next(self, call: Call) -> Message:
+    def _next(self, call: RpcCall) -> RpcMessage:
         head = call.message.head
         return self._parts.take(call, head["trainer"], head["batch"], head["epoch"])
 
-    def _commit(self, call: Call) -> Message:
+    def _commit(self, call: RpcCall) -> RpcMessage:
         """Mark a commit when the last trainer has written its part; answer when it is marked."""
         head = call.message.head
         number = int(head["commit"])
@@ -269,7 +269,7 @@ class CacherServer:
             deadline_s=self._settings.deadline_s,
         )
 
-    def _attend(self, call: Call) -> Message:
+    def _attend(self, call: RpcCall) -> RpcMessage:
         try:
             with self._changed:
                 call.wait(self._changed, lambda: self._closed)
@@ -278,7 +278,7 @@ class CacherServer:
             raise
         return EMPTY
 
-    def _leave(self, call: Call) -> Message:
+    def _leave(self, call: RpcCall) -> RpcMessage:
         self._parts.leave(call.message.head["trainer"], "its batches were closed")
         return EMPTY
 

@@ -11,9 +11,9 @@ from headrace.embeddings.run.connections import JobCommits
 from headrace.embeddings.run.synchronise import RowCommit
 from headrace.embeddings.run.trainer_state import (
     TrainerState,
-    from_bytes,
     set_random_state,
-    to_bytes,
+    state_from_bytes,
+    state_to_bytes,
 )
 from headrace.errors import CommunicationError
 from headrace.files import read_bytes, write_whole
@@ -108,7 +108,7 @@ class Committer:
     def _make(self, rows: RowCommit, position: Position, state: Mapping[str, Any]) -> None:
         path = self._commits.folder.state(rows.number, self._trainer)
         try:
-            write_whole(path, to_bytes(state))
+            write_whole(path, state_to_bytes(state))
         except OSError as error:
             raise CommunicationError(f"{path}: cannot be written: {error.strerror}") from error
         self._commits.made(
@@ -124,4 +124,4 @@ class Committer:
 
     def _load(self, mark: Mark, trainer: int) -> dict[str, Any]:
         path = self._commits.folder.state(mark.commit, trainer)
-        return from_bytes(read_bytes(path), str(path))
+        return state_from_bytes(read_bytes(path), str(path))

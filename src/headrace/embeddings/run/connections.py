@@ -67,7 +67,7 @@ class JobCommits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Connections:
+class TrainerConnections:
     """A trainer's connections.
 
     Attributes
@@ -90,5 +90,5 @@ class Connections:
     commits: JobCommits | None = None
 
 
-Connect = Callable[[JobDescription], Connections]
+Connect = Callable[[JobDescription], TrainerConnections]
 """Joins a job as one of its trainers."""

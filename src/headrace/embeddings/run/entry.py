@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from headrace.embeddings.data.files import ExampleData
-from headrace.embeddings.run.fit import fit as fit_connected
+from headrace.embeddings.run.fit import fit_connected
 from headrace.embeddings.run.join import join_job
 from headrace.embeddings.run.script_reader import serve_batches
 from headrace.embeddings.run.trainer_state import Stateful

@@ -17,7 +17,7 @@ from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.agree import any_trainer
 from headrace.embeddings.run.columns import table_columns
 from headrace.embeddings.run.committer import Committer
-from headrace.embeddings.run.connections import Connect, Connections, TrainerServers
+from headrace.embeddings.run.connections import Connect, TrainerConnections, TrainerServers
 from headrace.embeddings.run.dense import DenseGradients
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.fitted import FittedBatches
@@ -41,7 +41,7 @@ Forward = Callable[[nn.Module, tuple[Any, ...]], object]
 """Runs a model on a batch (dense, ids, labels)."""
 
 
-def fit(
+def fit_connected(
     model: nn.Module,
     data: ExampleData,
     *,
@@ -121,7 +121,7 @@ def fit(
 
 
 def _committer(
-    connections: Connections,
+    connections: TrainerConnections,
     model: nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
     state: Mapping[str, Stateful],

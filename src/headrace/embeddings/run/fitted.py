@@ -17,7 +17,7 @@ from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.agree import TAG, any_trainer
 from headrace.embeddings.run.cache import HostCopies
 from headrace.embeddings.run.committer import Committer, Position
-from headrace.embeddings.run.connections import Connections
+from headrace.embeddings.run.connections import TrainerConnections
 from headrace.embeddings.run.dense import DenseGradients
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.evaluation import ahead, evaluation_rows
@@ -25,7 +25,7 @@ from headrace.embeddings.run.leaves import BatchIds, Leaves, ModuleRows
 from headrace.embeddings.run.loss_scale import follow_scaler
 from headrace.embeddings.run.optimizer_groups import BatchParameters, RuledRows
 from headrace.embeddings.run.table_files import (
-    FileFormat,
+    TableFileFormat,
     load_tables,
     save_tables,
     whole_table,
@@ -64,7 +64,7 @@ class FittedBatches:
     def __init__(
         self,
         model: nn.Module,
-        connections: Connections,
+        connections: TrainerConnections,
         description: JobDescription,
         ruled: RuledRows,
         leaves: Leaves,
@@ -163,7 +163,7 @@ class FittedBatches:
             }
 
     def save(
-        self, folder: str | Path, *, file_format: FileFormat = "parquet", state: bool = False
+        self, folder: str | Path, *, file_format: TableFileFormat = "parquet", state: bool = False
     ) -> None:
         """Write the rows that exist to a folder, a file for each table, between epochs.
 

@@ -26,7 +26,7 @@ _START_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class RoleHost:
     """A host for a process.
 
     Attributes
@@ -49,10 +49,10 @@ class JobHosts:
         this machine.
     """
 
-    trainers: tuple[Host, ...] = (Host(),)
-    servers: tuple[Host, ...] = (Host(),)
-    readers: tuple[Host, ...] = (Host(),)
-    cacher: Host = Host()
+    trainers: tuple[RoleHost, ...] = (RoleHost(),)
+    servers: tuple[RoleHost, ...] = (RoleHost(),)
+    readers: tuple[RoleHost, ...] = (RoleHost(),)
+    cacher: RoleHost = RoleHost()
     rendezvous: int | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class JobHosts:
     @classmethod
     def on_this_machine(cls, *, trainers: int = 1, servers: int = 1, readers: int = 1) -> Self:
         """Return hosts for numbers of processes."""
-        host = Host()
+        host = RoleHost()
         return cls(
             trainers=(host,) * trainers, servers=(host,) * servers, readers=(host,) * readers
         )
@@ -133,7 +133,7 @@ class JobProcesses:
         self.secret = secrets.token_hex(32)
         self.address = ""
         self._options = options
-        self._hosts: Mapping[str, tuple[Host, ...]] = {
+        self._hosts: Mapping[str, tuple[RoleHost, ...]] = {
             "server": hosts.servers,
             "reader": hosts.readers,
             "cacher": (hosts.cacher,),

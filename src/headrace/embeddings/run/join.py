@@ -8,7 +8,7 @@ from typing import Any
 from headrace.embeddings.data.files import FORMATS
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.cacher_client import CacherClient
-from headrace.embeddings.run.connections import Connections, JobCommits
+from headrace.embeddings.run.connections import JobCommits, TrainerConnections
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions, JobProcesses
 from headrace.embeddings.run.row_client import ServerConnections
@@ -29,7 +29,7 @@ from headrace.launch.torchrun import torchrun_store
 _KEY = "headrace/embeddings/trainer"
 
 
-def join_job(description: JobDescription) -> Connections:
+def join_job(description: JobDescription) -> TrainerConnections:
     """Join the job of ``headrace embeddings run``, whose trainers have the same description.
 
     Outside of one, a server, a reader and a cacher of a job of one trainer are started. Data of the
@@ -70,7 +70,7 @@ def join_job(description: JobDescription) -> Connections:
             job.servers, description, trainer, secret=secret, deadline_s=settings.deadline_s
         )
         ends.callback(servers.close)
-        return Connections(
+        return TrainerConnections(
             executor=executor,
             servers=servers,
             epoch=cacher.epoch,

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Sequence
 
 from headrace.embeddings.errors import EmbeddingError
-from headrace.embeddings.run.rpc import Call
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc import RpcCall
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.errors import CommunicationError
 
-END = Message(head={"end": True})
+END = RpcMessage(head={"end": True})
 """Of an epoch, in place of a batch."""
 
 
@@ -29,14 +29,14 @@ class PartBuffer:
     ) -> None:
         self._room = room
         self._changed = threading.Condition()
-        self._parts: dict[int, list[Message | None]] = {}
+        self._parts: dict[int, list[RpcMessage | None]] = {}
         self._begins = [0] * epoch + [epoch_began]  # of epochs, their first batches
         self._next = [batch] * trainers  # batch of every trainer that it takes next
         self._left: dict[int, str] = {}  # trainers, and the reason
         self._failure: tuple[int, Exception] | None = None  # from which epoch on
         self._closed = False
 
-    def put(self, batch: int, parts: Sequence[Message]) -> bool:
+    def put(self, batch: int, parts: Sequence[RpcMessage]) -> bool:
         """Add a batch's parts as soon as they have room; return whether others can follow."""
         with self._changed:
             # A trainer that leaves, or `close`, ends the wait.
@@ -71,7 +71,7 @@ class PartBuffer:
             self._closed = True
             self._changed.notify_all()
 
-    def take(self, call: Call, trainer: int, batch: int, epoch: int) -> Message:
+    def take(self, call: RpcCall, trainer: int, batch: int, epoch: int) -> RpcMessage:
         """Return a trainer's part of a batch, or the end of the epoch.
 
         Raises
@@ -92,7 +92,7 @@ class PartBuffer:
                 raise CommunicationError("the cacher was closed")
             return self._taken(trainer, batch)
 
-    def _taken(self, trainer: int, batch: int) -> Message:
+    def _taken(self, trainer: int, batch: int) -> RpcMessage:
         parts = self._parts[batch]
         part = parts[trainer]
         assert part is not None, "a part is taken once: `_check`"

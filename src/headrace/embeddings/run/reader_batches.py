@@ -8,7 +8,7 @@ from typing import Any, Self
 from headrace.embeddings.run.batch_messages import decode_ids
 from headrace.embeddings.run.cacher import IdBatch
 from headrace.embeddings.run.rpc import RpcClient
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.errors import CommunicationError
 
 
@@ -102,7 +102,7 @@ class ReaderBatches:
     def _batch_of(
         self, reader: int, client: RpcClient, number: int
     ) -> IdBatch | BaseException | None:
-        request = Message(head={**self._job, "reader": reader, "batch": number})
+        request = RpcMessage(head={**self._job, "reader": reader, "batch": number})
         try:
             reply = client.call("next", request)
             return None if "end" in reply.head else decode_ids(reply)

@@ -17,8 +17,8 @@ from headrace.embeddings.run.batch_messages import encode_ids
 from headrace.embeddings.run.cacher import IdBatch, id_batch
 from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.process import RoleSettings
-from headrace.embeddings.run.rpc import Call, RpcServer
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc import RpcCall, RpcServer
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.errors import CommunicationError
 
 _AHEAD = 4
@@ -109,7 +109,7 @@ class ReaderServer:
                 self._pass.close()
         self._server.close()
 
-    def _next(self, call: Call) -> Message:
+    def _next(self, call: RpcCall) -> RpcMessage:
         request = dict(call.message.head)
         try:
             batch = request.pop("batch")
@@ -139,14 +139,14 @@ class _Pass:
         self._readers = part.readers
         self._batch = part.first
         self._closed = False
-        self._messages: Handoff[Message] = Handoff(_AHEAD)
+        self._messages: Handoff[RpcMessage] = Handoff(_AHEAD)
         threading.Thread(target=self._parse, args=(batches,), daemon=True, name="parse").start()
 
     def goes_on(self, request: Mapping[str, Any], batch: int) -> bool:
         """Return whether a request is for the next batch of this pass."""
         return not self._closed and batch == self._batch and request == self._request
 
-    def take(self, call: Call) -> Message:
+    def take(self, call: RpcCall) -> RpcMessage:
         """Return the next batch, or the end of the epoch.
 
         Raises
@@ -160,7 +160,7 @@ class _Pass:
             if self._closed:
                 raise CommunicationError("another call began at another batch")
             if message is None:
-                return Message(head={"end": True})
+                return RpcMessage(head={"end": True})
             self._batch += self._readers
             return message
 

@@ -13,7 +13,7 @@ from headrace.embeddings.run.batches import SlottedRows
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.rpc import RpcClient
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.run.servers import DirtyRows, RowValues
 from headrace.embeddings.run.shards import ServerRows, by_server
 from headrace.embeddings.tables import TableGroup
@@ -68,7 +68,7 @@ def start_servers(
         # One after the other: two servers may take rows from one folder.
         for server in range(servers.count):
             place = {**head, "server": server, "servers": servers.count}
-            servers.call("start", [(server, Message(head=place))])
+            servers.call("start", [(server, RpcMessage(head=place))])
 
 
 def mark_servers(
@@ -86,7 +86,7 @@ def mark_servers(
     CommunicationError : a server failed; names it.
     """
     with _Servers(addresses, role, secret, deadline_s) as servers:
-        servers.call_all("marked", Message(head={"incarnation": incarnation}))
+        servers.call_all("marked", RpcMessage(head={"incarnation": incarnation}))
 
 
 class ServerConnections:
@@ -139,7 +139,7 @@ class ServerConnections:
         tables = self._description.groups[group].tables
         self._check(tables, rows.ids, rows.ends)
         most = _most_rows(len(rows.ids), self._description.groups[group])
-        calls: list[tuple[int, Message]] = []
+        calls: list[tuple[int, RpcMessage]] = []
         for of_server in by_server(rows.ids, rows.ends, servers.count):
             parts = [*of_server.parts(most)]
             for part in parts:
@@ -168,7 +168,7 @@ class ServerConnections:
                     if len(part.ids)
                 ],
             )
-        replies = servers.call_all("commit", Message(head={**self._trainer, "commit": commit}))
+        replies = servers.call_all("commit", RpcMessage(head={**self._trainer, "commit": commit}))
         return {"groups": [reply.head["groups"] for reply in replies]}
 
     def read(self, group: int, ids: Ids, ends: Ids) -> RowValues:
@@ -207,7 +207,7 @@ class ServerConnections:
             [
                 (
                     part.server,
-                    Message(
+                    RpcMessage(
                         head={**self._incarnation, "table": table},
                         columns={"ids": part.ids, "values": part.gathered(values)},
                     ),
@@ -247,7 +247,7 @@ class ServerConnections:
         servers = self._others
         share = min(limit, -(-limit // servers.count) + _EXPORT_MARGIN)
         head = {**self._incarnation, "table": table, "after": after, "limit": share}
-        columns = [reply.columns for reply in servers.call_all("rows", Message(head=head))]
+        columns = [reply.columns for reply in servers.call_all("rows", RpcMessage(head=head))]
         ends = [own["ids"][-1] for own in columns if len(own["ids"]) == share]
         ids = np.concatenate([own["ids"] for own in columns])
         values = np.concatenate([own["values"] for own in columns])
@@ -260,7 +260,7 @@ class ServerConnections:
 
     def status(self) -> tuple[Mapping[str, Any], ...]:
         """Return each server's figures: its rows and bytes, and those of every table."""
-        replies = self._others.call_all("status", Message(head=self._incarnation))
+        replies = self._others.call_all("status", RpcMessage(head=self._incarnation))
         return tuple(reply.head for reply in replies)
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class ServerConnections:
             if len(part.ids) or len(ids) == 0
         ]
 
-        def join(call: int, reply: Message) -> None:
+        def join(call: int, reply: RpcMessage) -> None:
             part = parts[call]
             part.scatter(_values(reply, part, group), values)
 
@@ -303,11 +303,11 @@ def _most_rows(rows: int, group: TableGroup) -> int:
     return max(1, _LEAST_BYTES // group.row_bytes, -(-rows // _PARTS))
 
 
-def _message(head: Mapping[str, Any], part: ServerRows, **columns: NDArray[Any]) -> Message:
-    return Message(head=head, columns={"ids": part.ids, "ends": part.ends, **columns})
+def _message(head: Mapping[str, Any], part: ServerRows, **columns: NDArray[Any]) -> RpcMessage:
+    return RpcMessage(head=head, columns={"ids": part.ids, "ends": part.ends, **columns})
 
 
-def _values(reply: Message, part: ServerRows, group: TableGroup) -> RowValues:
+def _values(reply: RpcMessage, part: ServerRows, group: TableGroup) -> RowValues:
     values = reply.columns.get("values")
     shape = len(part.ids), group.width
     if values is None or values.shape != shape or values.dtype != group.dtype:
@@ -340,9 +340,9 @@ class _Servers:
     def call(
         self,
         method: str,
-        calls: Sequence[tuple[int, Message]],
-        on_reply: Callable[[int, Message], None] = lambda _call, _reply: None,
-    ) -> list[Message]:
+        calls: Sequence[tuple[int, RpcMessage]],
+        on_reply: Callable[[int, RpcMessage], None] = lambda _call, _reply: None,
+    ) -> list[RpcMessage]:
         """Make calls of servers at the same time; the first failure is raised at once.
 
         Parameters
@@ -355,7 +355,7 @@ class _Servers:
         The replies, in the order of the calls.
         """
 
-        def exchange(call: int) -> Message:
+        def exchange(call: int) -> RpcMessage:
             server, message = calls[call]
             reply = self._clients[server].call(method, message)
             on_reply(call, reply)
@@ -372,7 +372,7 @@ class _Servers:
             reply.result()
         return [reply.result() for reply in replies]
 
-    def call_all(self, method: str, message: Message) -> list[Message]:
+    def call_all(self, method: str, message: RpcMessage) -> list[RpcMessage]:
         """Make one call of all servers, and return the replies in their order."""
         return self.call(method, [(server, message) for server in range(self.count)])
 

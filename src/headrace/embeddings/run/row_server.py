@@ -9,8 +9,8 @@ from headrace import _native
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.process import RoleSettings
-from headrace.embeddings.run.rpc import EMPTY, Call, Method, RpcServer
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcMethod, RpcServer
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.run.served_rows import JobStart, ServedCommit, ServedJob, number_of
 from headrace.errors import CommunicationError
 from headrace.host_memory import available_host_bytes
@@ -49,7 +49,7 @@ class RowService:
         self._changed = threading.Condition()
         self._starting = threading.Lock()
         self._job: ServedJob | None = None
-        self.methods: Mapping[str, Method] = {
+        self.methods: Mapping[str, RpcMethod] = {
             "start": self._start,
             "fetch": self._fetch,
             "write_back": self._write_back,
@@ -68,7 +68,7 @@ class RowService:
             if self._job is not None:
                 self._job.close()
 
-    def _start(self, call: Call) -> Message:
+    def _start(self, call: RpcCall) -> RpcMessage:
         head = call.message.head
         place = head.get("server"), head.get("servers")
         if place != (self._number, self._servers):
@@ -114,7 +114,7 @@ class RowService:
         if job is not None:
             job.close()
 
-    def _fetch(self, call: Call) -> Message:
+    def _fetch(self, call: RpcCall) -> RpcMessage:
         job, head = self._started(call), call.message.head
         group = number_of(head, "group", below=len(job.groups))
         after = number_of(head, "after", least=None)
@@ -126,9 +126,9 @@ class RowService:
             job.counts.fetched_rows += len(values)
             job.counts.wait_s += waited - began
             job.counts.fetch_s += time.perf_counter() - waited
-        return Message(head={}, columns={"values": values})
+        return RpcMessage(head={}, columns={"values": values})
 
-    def _write_back(self, call: Call) -> Message:
+    def _write_back(self, call: RpcCall) -> RpcMessage:
         job, head = self._started(call), call.message.head
         trainer = number_of(head, "trainer", below=len(job.written))
         group = number_of(head, "group", below=len(job.groups))
@@ -155,14 +155,14 @@ class RowService:
                 self._changed.notify_all()
         return EMPTY
 
-    def _write_dirty(self, call: Call) -> Message:
+    def _write_dirty(self, call: RpcCall) -> RpcMessage:
         """Log rows that stay in caches; they are written to the store when they are evicted."""
         job, head = self._started(call), call.message.head
         group = number_of(head, "group", below=len(job.groups))
         job.log(number_of(head, "commit"), group, call.message)
         return EMPTY
 
-    def _commit(self, call: Call) -> Message:
+    def _commit(self, call: RpcCall) -> RpcMessage:
         job, head = self._started(call), call.message.head
         trainer = number_of(head, "trainer", below=len(job.written))
         number = number_of(head, "commit")
@@ -178,36 +178,36 @@ class RowService:
                 self._changed.notify_all()
         else:
             self._wait(call, job, lambda: commit.ended)
-        return Message(head={"groups": commit.result()})
+        return RpcMessage(head={"groups": commit.result()})
 
-    def _marked(self, call: Call) -> Message:
+    def _marked(self, call: RpcCall) -> RpcMessage:
         job = self._started(call)
         if job.logs is not None:
             job.logs.marked()
         return EMPTY
 
-    def _read(self, call: Call) -> Message:
+    def _read(self, call: RpcCall) -> RpcMessage:
         job = self._started(call)
         group = number_of(call.message.head, "group", below=len(job.groups))
-        return Message(head={}, columns={"values": job.groups[group].read(call.message)})
+        return RpcMessage(head={}, columns={"values": job.groups[group].read(call.message)})
 
-    def _load(self, call: Call) -> Message:
+    def _load(self, call: RpcCall) -> RpcMessage:
         job = self._started(call)
         group, table = job.table(call.message.head)
         job.log(job.next_commit, job.groups.index(group), group.load(table, call.message))
         return EMPTY
 
-    def _rows(self, call: Call) -> Message:
+    def _rows(self, call: RpcCall) -> RpcMessage:
         head = call.message.head
         group, table = self._started(call).table(head)
         after = number_of(head, "after", least=None)
         ids, values = group.listed(table, after, number_of(head, "limit", least=1))
-        return Message(head={}, columns={"ids": ids, "values": values})
+        return RpcMessage(head={}, columns={"ids": ids, "values": values})
 
-    def _status(self, call: Call) -> Message:
-        return Message(head={**self._started(call).status(), "bytes": self._memory.bytes})
+    def _status(self, call: RpcCall) -> RpcMessage:
+        return RpcMessage(head={**self._started(call).status(), "bytes": self._memory.bytes})
 
-    def _started(self, call: Call) -> ServedJob:
+    def _started(self, call: RpcCall) -> ServedJob:
         incarnation = number_of(call.message.head, "incarnation")
         with self._changed:
             if self._job is None:
@@ -216,7 +216,7 @@ class RowService:
                 raise _ended(incarnation)
             return self._job
 
-    def _wait(self, call: Call, job: ServedJob, predicate: Callable[[], bool]) -> None:
+    def _wait(self, call: RpcCall, job: ServedJob, predicate: Callable[[], bool]) -> None:
         with self._changed:
             call.wait(self._changed, lambda: self._job is not job or predicate())
             if self._job is not job:

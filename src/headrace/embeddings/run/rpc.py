@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from headrace.embeddings.errors import EmbeddingError
-from headrace.embeddings.run.rpc_messages import Encoded, Message, receive
+from headrace.embeddings.run.rpc_messages import Encoded, RpcMessage, receive_message
 from headrace.errors import CommunicationError, InputError
 
 PROTOCOL = 1
@@ -45,10 +45,10 @@ _OPTIONS = [
 
 _log = logging.getLogger(__name__)
 
-EMPTY = Message(head={})
+EMPTY = RpcMessage(head={})
 
 
-class Call:
+class RpcCall:
     """A call as its method gets it.
 
     Parameters
@@ -62,7 +62,7 @@ class Call:
     __slots__ = ("_interruption", "_until", "message", "peer")
 
     def __init__(
-        self, message: Message, peer: str, until: float, interruption: Callable[[], str | None]
+        self, message: RpcMessage, peer: str, until: float, interruption: Callable[[], str | None]
     ) -> None:
         self.message = message
         self.peer = peer
@@ -85,7 +85,7 @@ class Call:
             condition.wait(min(left_s, _POLL_S))
 
 
-Method = Callable[[Call], Message]
+RpcMethod = Callable[[RpcCall], RpcMessage]
 
 
 class RpcServer:
@@ -112,7 +112,7 @@ class RpcServer:
     def __init__(
         self,
         role: str,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, RpcMethod],
         *,
         secret: str,
         host: str = "127.0.0.1",
@@ -153,7 +153,7 @@ class _FlightServer(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseCl
         self,
         location: str,
         role: str,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, RpcMethod],
         secret: str,
         closed: threading.Event,
     ) -> None:
@@ -202,15 +202,15 @@ class _FlightServer(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseCl
         greeting: "Greeting",
         reader: fl.FlightStreamReader,
         began: float,
-    ) -> Message:
+    ) -> RpcMessage:
         def interruption() -> str | None:
             if self._closed.is_set():
                 return f"{self._role} was closed"
             return "the caller is gone" if context.is_cancelled() else None
 
-        request, _ = receive(reader)
+        request, _ = receive_message(reader)
         until = began + greeting.deadline_s
-        return self._methods[greeting.method](Call(request, greeting.role, until, interruption))
+        return self._methods[greeting.method](RpcCall(request, greeting.role, until, interruption))
 
 
 class RpcClient:
@@ -259,8 +259,8 @@ class RpcClient:
         self.close()
 
     def call(
-        self, method: str, message: Message = EMPTY, *, deadline_s: float | None = None
-    ) -> Message:
+        self, method: str, message: RpcMessage = EMPTY, *, deadline_s: float | None = None
+    ) -> RpcMessage:
         """Call a method and return its reply.
 
         Parameters
@@ -319,7 +319,9 @@ class RpcClient:
     def _error(self, method: str, reason: str) -> CommunicationError:
         return CommunicationError(f"{self._peer_role}, {method}: {reason}")
 
-    def _exchange(self, greeting: "Greeting", request: Encoded) -> tuple[Message, dict[str, Any]]:
+    def _exchange(
+        self, greeting: "Greeting", request: Encoded
+    ) -> tuple[RpcMessage, dict[str, Any]]:
         options = fl.FlightCallOptions(timeout=greeting.deadline_s)
         descriptor = fl.FlightDescriptor.for_command(greeting.to_bytes())
         with self._counted():
@@ -330,7 +332,7 @@ class RpcClient:
                 with suppress(pa.ArrowException, OSError):
                     request.send(writer)
                     writer.done_writing()
-                return receive(stream)
+                return receive_message(stream)
             finally:
                 with suppress(Exception):
                     writer.close()

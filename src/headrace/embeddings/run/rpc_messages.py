@@ -29,7 +29,7 @@ _NUMBERS = re.compile(r"[<>|=][biufc]\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Message:
+class RpcMessage:
     """A request, or a reply.
 
     Attributes
@@ -55,7 +55,7 @@ class Encoded:
     TypeError : JSON cannot express the head.
     """
 
-    def __init__(self, message: Message, extra: Mapping[str, Any]) -> None:
+    def __init__(self, message: RpcMessage, extra: Mapping[str, Any]) -> None:
         columns = message.columns
         self._columns = [_number_bytes(name, column) for name, column in columns.items()]
         head = {
@@ -116,7 +116,7 @@ def _batch(piece: NDArray[np.uint8]) -> pa.RecordBatch:
     return pa.record_batch([value], schema=_PIECES)
 
 
-def receive(reader: fl.MetadataRecordBatchReader) -> tuple[Message, dict[str, Any]]:
+def receive_message(reader: fl.MetadataRecordBatchReader) -> tuple[RpcMessage, dict[str, Any]]:
     """Return a message, and the entries besides its head; pyarrow's errors pass.
 
     Raises
@@ -139,7 +139,7 @@ def receive(reader: fl.MetadataRecordBatchReader) -> tuple[Message, dict[str, An
         column.flags.writeable = False
     if len(data):
         raise CommunicationError("a message has more bytes than its columns")
-    return Message(head=head, columns=columns), extra
+    return RpcMessage(head=head, columns=columns), extra
 
 
 def _fill(

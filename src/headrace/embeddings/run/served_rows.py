@@ -13,7 +13,7 @@ from headrace import _native
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.row_logs import Groups, RowLogs, ServerFolder
-from headrace.embeddings.run.rpc_messages import Message
+from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.tables import TableGroup
 from headrace.errors import CommunicationError
 
@@ -152,7 +152,7 @@ class ServedJob:
                 first_commit=start.first_commit,
             )
 
-    def log(self, commit: int, group: int, message: Message) -> None:
+    def log(self, commit: int, group: int, message: RpcMessage) -> None:
         """Add rows that were written to a commit."""
         if self.logs is not None:
             ids, ends = rows_of(message)
@@ -227,7 +227,7 @@ class GroupRows:
             memory=memory,
         )
 
-    def fetch(self, message: Message) -> NDArray[Any]:
+    def fetch(self, message: RpcMessage) -> NDArray[Any]:
         """Return rows, and create those that do not exist."""
         ids, ends = rows_of(message)
         values = self._room(len(ids))
@@ -235,7 +235,7 @@ class GroupRows:
             self.store.fetch(ids, ends, values)
         return values
 
-    def read(self, message: Message) -> NDArray[Any]:
+    def read(self, message: RpcMessage) -> NDArray[Any]:
         """Return rows, and create none."""
         ids, ends = rows_of(message)
         values = self._room(len(ids))
@@ -243,14 +243,14 @@ class GroupRows:
             self.store.read(ids, ends, values)
         return values
 
-    def write(self, message: Message) -> int:
+    def write(self, message: RpcMessage) -> int:
         """Write rows, and return how many."""
         ids, ends = rows_of(message)
         with _input_errors():
             self.store.write(ids, ends, _column(message, "values", self._dtype, 2))
         return len(ids)
 
-    def load(self, table: int, message: Message) -> Message:
+    def load(self, table: int, message: RpcMessage) -> RpcMessage:
         """Write rows of one table: their numbers, and their state if the values have it.
 
         Return them as other calls have them, with their state.
@@ -266,7 +266,7 @@ class GroupRows:
         ends[table:] = len(ids)
         with _input_errors():
             self.store.write(ids, ends, values)
-        return Message(head={}, columns={"ids": ids, "ends": ends, "values": values})
+        return RpcMessage(head={}, columns={"ids": ids, "ends": ends, "values": values})
 
     def listed(self, table: int, after: int, limit: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Return up to `limit` rows of a table whose ids are above `after`, rising."""
@@ -298,7 +298,7 @@ def _input_errors() -> Generator[None]:
         raise EmbeddingError(str(error)) from error
 
 
-def rows_of(message: Message) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def rows_of(message: RpcMessage) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return ids of a call, and where those of each table end.
 
     Raises
@@ -309,7 +309,7 @@ def rows_of(message: Message) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return _column(message, "ids", integers, 1), _column(message, "ends", integers, 1)
 
 
-def _column(message: Message, name: str, dtype: np.dtype[Any], dimensions: int) -> NDArray[Any]:
+def _column(message: RpcMessage, name: str, dtype: np.dtype[Any], dimensions: int) -> NDArray[Any]:
     column = message.columns.get(name)
     if column is None or column.dtype != dtype or column.ndim != dimensions:
         raise EmbeddingError(f"column {name} of a call needs {dimensions} dimensions of {dtype}")

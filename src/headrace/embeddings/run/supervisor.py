@@ -2,6 +2,7 @@
 
 import json
 import queue
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from headrace.embeddings.run.job_processes import (
 from headrace.launch.roles import LINES, Role
 from headrace.settings import child_environment
 
-OnLine = Callable[[str, str], None]
+OnJobLine = Callable[[str, str], None]
 """Called with the name of a process, as "trainer 1", and a line that it wrote."""
 
 _WAIT_S = 3600.0
@@ -40,7 +41,7 @@ def run_embedding_job(
     options: JobOptions,
     hosts: JobHosts,
     *,
-    on_line: OnLine,
+    on_line: OnJobLine,
     script_reads: bool = False,
     environment: Mapping[str, str | None] | None = None,
     restart: bool = False,
@@ -87,7 +88,7 @@ def _run_once(
     script: Sequence[str],
     options: JobOptions,
     hosts: JobHosts,
-    on_line: OnLine,
+    on_line: OnJobLine,
     script_reads: bool,
     environment: Mapping[str, str | None] | None,
 ) -> None:
@@ -150,7 +151,7 @@ def free_port(host: str) -> int:
 class _Watch:
     """Waits for the end of a job's trainers."""
 
-    def __init__(self, processes: JobProcesses, trainers: int, on_line: OnLine) -> None:
+    def __init__(self, processes: JobProcesses, trainers: int, on_line: OnJobLine) -> None:
         self._roles = processes.roles
         self._running = {("trainer", rank) for rank in range(trainers)}
         self._on_line = on_line
@@ -206,6 +207,8 @@ class _Watch:
         process that serves, or of a trainer whose traceback was printed before.
         """
         signalled = [key for key, code in self._ends.items() if code < 0]
+        # an interpreter that ends by an error can abort, which is no cause of another's kill
+        signalled.sort(key=lambda key: self._ends[key] == -signal.SIGABRT)
         serving = [key for key in self._ends if key[0] != "trainer"]
         failed = [key for key, code in self._ends.items() if code]
         failed.sort(key=lambda key: self._tracebacks.get(key, 0.0))  # one without is no follower

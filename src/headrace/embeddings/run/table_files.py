@@ -16,7 +16,7 @@ from headrace.embeddings.run.connections import TrainerServers
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.tables import TableGroup
 
-FileFormat = Literal["parquet", "npz"]
+TableFileFormat = Literal["parquet", "npz"]
 
 BLOCK = 1 << 16
 """Rows that move at once."""
@@ -51,7 +51,7 @@ def whole_table(servers: TrainerServers, description: JobDescription, table: int
             f"table {shape.name} has too many rows for a tensor of all: save those that exist to "
             "files"
         )
-    number, group = group_of(description, table)
+    number, group = table_group_of(description, table)
     index = group.tables.index(table)
     rows = np.empty((shape.rows, group.dim), group.dtype)
     for start in range(0, shape.rows, BLOCK):
@@ -65,7 +65,7 @@ def save_tables(
     servers: TrainerServers,
     description: JobDescription,
     folder: Path,
-    file_format: FileFormat,
+    file_format: TableFileFormat,
     *,
     state: bool,
 ) -> None:
@@ -73,7 +73,7 @@ def save_tables(
     folder.mkdir(parents=True, exist_ok=True)
     write = _write_parquet if file_format == "parquet" else _write_npz
     for number, table in enumerate(description.tables):
-        _, group = group_of(description, number)
+        _, group = table_group_of(description, number)
         width = group.width if state else group.dim
         blocks = ((ids, rows[:, :width]) for ids, rows in table_blocks(servers, number))
         path = folder / f"{table.name}.{file_format}"
@@ -92,7 +92,7 @@ def load_tables(servers: TrainerServers, description: JobDescription, folder: Pa
     """
     sources = [_source(folder, table.name) for table in description.tables]
     for number, (path, table) in enumerate(zip(sources, description.tables, strict=True)):
-        _, group = group_of(description, number)
+        _, group = table_group_of(description, number)
         for ids, rows in read_rows(path):
             if rows.shape[1] not in (group.dim, group.width):
                 needed = " or ".join(map(str, sorted({group.dim, group.width})))
@@ -107,7 +107,7 @@ def load_tables(servers: TrainerServers, description: JobDescription, folder: Pa
             servers.load(number, ids, np.ascontiguousarray(rows, group.dtype))
 
 
-def group_of(description: JobDescription, table: int) -> tuple[int, TableGroup]:
+def table_group_of(description: JobDescription, table: int) -> tuple[int, TableGroup]:
     """Return the number of a table's group, and the group."""
     return next(
         (number, group) for number, group in enumerate(description.groups) if table in group.tables

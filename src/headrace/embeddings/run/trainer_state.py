@@ -130,14 +130,14 @@ def set_random_state(state: Mapping[str, Any]) -> None:
     random.setstate((version, tuple(numbers), following))
 
 
-def to_bytes(state: Mapping[str, Any]) -> bytes:
+def state_to_bytes(state: Mapping[str, Any]) -> bytes:
     """Return a state as a file has it."""
     file = io.BytesIO()
     torch.save(dict(state), file)
     return file.getvalue()
 
 
-def from_bytes(content: bytes, source: str) -> dict[str, Any]:
+def state_from_bytes(content: bytes, source: str) -> dict[str, Any]:
     """Return the state that a file has.
 
     Raises
