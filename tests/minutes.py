@@ -35,7 +35,7 @@ BUDGETS = {
         ("attention",): 1.0,
         ("collectives", SHARED): 4.5,
         ("compression",): 0.7,
-        ("embeddings",): 0.3,
+        ("embeddings",): 1.0,
         ("index",): 0.5,
         ("memory",): 1.3,
     },
