@@ -45,16 +45,17 @@ def data_of(path: str, rows: int) -> CriteoData:
 
 
 def lost_updates(data: CriteoData, weights: dict[str, Tensor], epochs: int) -> int:
-    """Return updates of rows that are missing, or were made twice."""
+    """Return updates of rows that are missing, or were made twice, by each row's worst number."""
     assert data.layout.rows is not None
     uses = [torch.zeros(count) for count in data.layout.rows]
     for examples in data.read():
         for table, ids in enumerate(examples.ids):
             uses[table] += torch.from_numpy(np.bincount(ids, minlength=len(uses[table]))).float()
-    return sum(
-        int((weights[f"tables.{table}.weight"] + epochs * count[:, None]).abs().sum().item()) // DIM
+    errors = [
+        weights[f"tables.{table}.weight"] + epochs * count[:, None]
         for table, count in enumerate(uses)
-    )
+    ]
+    return sum(round(float(error.abs().amax(1).sum())) for error in errors)
 
 
 def main(path: str, folder: str, rows: str, epochs: str) -> None:

@@ -180,7 +180,7 @@ void bind_rows(nb::module_& module) {
           },
           "commit"_a, "ids"_a.noconvert(), "ends"_a.noconvert(), "values"_a.noconvert(), shared)
       .def("commit", &StoreLog::commit, "commit"_a, shared)
-      .def("checkpoint_if_due", &StoreLog::checkpoint_if_due, shared)
+      .def("checkpoint_if_due", &StoreLog::checkpoint_if_due, "commit"_a, shared)
       .def("close", &StoreLog::close, shared);
 
   nb::class_<ShardedRows>(module, "ShardedRows",

@@ -23,9 +23,11 @@ std::size_t RowChanges::rows() const {
 
 RowLog::RowLog(std::string folder, std::size_t row_bytes, const Options& options)
     : row_bytes_(row_bytes),
-      folder_(
-          std::move(folder), static_cast<std::uint32_t>(row_bytes),
-          {.last_group = options.groups, .automatic_checkpoints = false, .files = options.files}) {}
+      folder_(std::move(folder), static_cast<std::uint32_t>(row_bytes),
+              {.checkpoint_log_bytes = options.checkpoint_log_bytes,
+               .last_group = options.groups,
+               .automatic_checkpoints = false,
+               .files = options.files}) {}
 
 std::uint64_t RowLog::commit(RowChanges& changes) {
   if (changes.row_bytes() != row_bytes_) {

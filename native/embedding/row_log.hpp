@@ -39,6 +39,8 @@ class RowLog {
     // kNoLastGroup: with all.
     std::uint64_t groups = index::kNoLastGroup;
     index::Files* files = &index::system_files();
+    // See DurableOptions.
+    std::uint64_t checkpoint_log_bytes = index::DurableOptions().checkpoint_log_bytes;
   };
 
   // Creates the folder (its parent exists) or opens it. Throws what DurableFolder's constructor
@@ -69,8 +71,10 @@ class RowLog {
   // Returns the number of groups when the changes are on the device; they are empty then. Of a
   // failure some of the changes may be left: the folder is opened again with the groups before.
   std::uint64_t commit(RowChanges& changes);
-  // The groups are committed by all servers: a snapshot may merge them.
+  // The groups are committed by all servers: a snapshot may merge them. It is written by a thread.
   void checkpoint_if_due() { folder_.checkpoint_if_due(); }
+  // Returns once no snapshot is being written; throws the failure of one.
+  void wait_for_checkpoint() { folder_.wait(); }
   std::uint64_t groups() const { return folder_.sequence(); }
   void close() { folder_.close(); }
 

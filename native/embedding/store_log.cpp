@@ -5,8 +5,8 @@
 
 namespace headrace::embedding {
 
-StoreLog::StoreLog(RowStore& store, const std::vector<LoggedTable>& tables, index::Files& files)
-    : store_(store), files_(files) {
+StoreLog::StoreLog(RowStore& store, const std::vector<LoggedTable>& tables, RowLog::Options options)
+    : store_(store), options_(options) {
   if (tables.size() != store.options().tables.size()) {
     throw std::invalid_argument("logs are of " + std::to_string(tables.size()) +
                                 " tables, need one for each of " +
@@ -14,8 +14,7 @@ StoreLog::StoreLog(RowStore& store, const std::vector<LoggedTable>& tables, inde
   }
   for (std::size_t t = 0; t < tables.size(); ++t) {
     auto& log = logs_.emplace_back(
-        std::make_unique<RowLog>(tables[t].folder, store.row_bytes(),
-                                 RowLog::Options{.groups = tables[t].groups, .files = &files}));
+        std::make_unique<RowLog>(tables[t].folder, store.row_bytes(), options_of(tables[t])));
     load(*log, t, nullptr);
   }
 }
@@ -24,10 +23,15 @@ void StoreLog::adopt(const std::vector<LoggedTable>& tables, std::uint64_t commi
   const std::lock_guard lock(pending_mutex_);
   auto& changes = pending(commit);
   for (std::size_t t = 0; t < tables.size(); ++t) {
-    RowLog log(tables[t].folder, store_.row_bytes(),
-               RowLog::Options{.groups = tables[t].groups, .files = &files_});
+    RowLog log(tables[t].folder, store_.row_bytes(), options_of(tables[t]));
     load(log, t, &changes.at(t));
   }
+}
+
+RowLog::Options StoreLog::options_of(const LoggedTable& table) const {
+  auto options = options_;
+  options.groups = table.groups;
+  return options;
 }
 
 void StoreLog::load(RowLog& log, std::size_t table, RowChanges* changes) {
@@ -99,9 +103,18 @@ std::vector<std::uint64_t> StoreLog::commit(std::uint64_t commit) {
   return groups;
 }
 
-void StoreLog::checkpoint_if_due() {
+void StoreLog::checkpoint_if_due(std::uint64_t commit) {
   const std::lock_guard lock(logs_mutex_);
+  {
+    const std::lock_guard pending_lock(pending_mutex_);
+    if (next_ != commit + 1) return;
+  }
   for (auto& log : logs_) log->checkpoint_if_due();
+}
+
+void StoreLog::wait_for_checkpoints() {
+  const std::lock_guard lock(logs_mutex_);
+  for (auto& log : logs_) log->wait_for_checkpoint();
 }
 
 void StoreLog::close() {

@@ -25,8 +25,7 @@ class StoreLog {
  public:
   // Opens the folders of all tables and writes their rows to the store, which outlives this. Throws
   // what RowLog's constructor throws, and what RowStore::write does.
-  StoreLog(RowStore& store, const std::vector<LoggedTable>& tables,
-           index::Files& files = index::system_files());
+  StoreLog(RowStore& store, const std::vector<LoggedTable>& tables, RowLog::Options options = {});
 
   // Adds those rows of other servers' folders to the store, and to a commit, that are this
   // server's. One of `tables` is the folder of one of the store's tables.
@@ -38,16 +37,19 @@ class StoreLog {
   // Returns the groups of every table's log, with the rows of the commit on the device. Commits are
   // made in their order. After a failure the folders are opened again.
   std::vector<std::uint64_t> commit(std::uint64_t commit);
-  // All servers have made the commits so far: snapshots may merge them.
-  void checkpoint_if_due();
+  // All servers have made this commit. Snapshots may merge it, unless a later one is in the logs:
+  // that one may have to be undone.
+  void checkpoint_if_due(std::uint64_t commit);
+  void wait_for_checkpoints();
   void close();
 
  private:
+  RowLog::Options options_of(const LoggedTable& table) const;
   void load(RowLog& log, std::size_t table, RowChanges* changes);
   std::vector<RowChanges>& pending(std::uint64_t commit);
 
   RowStore& store_;
-  index::Files& files_;
+  RowLog::Options options_;
   std::mutex logs_mutex_;
   std::vector<std::unique_ptr<RowLog>> logs_;
   std::mutex pending_mutex_;

@@ -89,7 +89,7 @@ void test_commits() {
   std::vector<std::uint64_t> groups;
   for (int opening = 0; opening < 12; ++opening) {
     auto store = store_of(0, 1);
-    StoreLog log(store, folders("server", groups), files);
+    StoreLog log(store, folders("server", groups), {.files = &files});
     CHECK(rows_of(store) == committed);
     auto model = committed;
     const auto commits = engine() % 4;
@@ -98,7 +98,7 @@ void test_commits() {
       committed = model;
       write(store, log, commit + 1, model);
       groups = log.commit(commit);
-      log.checkpoint_if_due();
+      log.checkpoint_if_due(commit);
       CHECK(rows_of(store) == model);
     }
     // one that the other servers do not make
@@ -108,6 +108,36 @@ void test_commits() {
     if (opening % 3 == 1) files.end_process();
     if (opening % 3 == 2) files.lose_power(engine);
   }
+}
+
+// Groups of the first of two commits, where that is marked when both are in the logs.
+std::vector<std::uint64_t> marked_late(index::Files& files, Model& committed) {
+  auto store = store_of(0, 1);
+  StoreLog log(store, folders("server"), {.files = &files, .checkpoint_log_bytes = 1});
+  write(store, log, 0, committed);
+  auto groups = log.commit(0);
+  auto model = committed;
+  write(store, log, 1, model);
+  log.commit(1);
+  log.checkpoint_if_due(0);
+  log.wait_for_checkpoints();
+  return groups;
+}
+
+// A snapshot would merge a commit that may have to be undone: it waits for the next mark.
+void test_marked_after_the_next_commit() {
+  index::SimulatedFiles files;
+  Model committed;
+  const auto groups = marked_late(files, committed);
+  auto store = store_of(0, 1);
+  StoreLog log(store, folders("server", groups), {.files = &files, .checkpoint_log_bytes = 1});
+  CHECK(rows_of(store) == committed);
+  write(store, log, 1, committed);
+  log.commit(1);
+  const auto logs = files.list("server-0");
+  log.checkpoint_if_due(1);
+  log.wait_for_checkpoints();
+  CHECK(files.list("server-0") != logs);  // there is a snapshot
 }
 
 // Rows go to the servers that have them among another number of servers.
@@ -120,7 +150,7 @@ void test_other_numbers_of_servers() {
   };
   for (std::size_t shard = 0; shard < 3; ++shard) {
     auto store = store_of(shard, 3);
-    StoreLog log(store, folders(name(shard, 3)), files);
+    StoreLog log(store, folders(name(shard, 3)), {.files = &files});
     for (std::uint64_t commit = 0; commit < 3; ++commit) {
       write(store, log, commit, model);
       groups[name(shard, 3)] = log.commit(commit);
@@ -130,7 +160,7 @@ void test_other_numbers_of_servers() {
     Model all;
     for (std::size_t shard = 0; shard < 2; ++shard) {
       auto store = store_of(shard, 2);
-      StoreLog log(store, folders(name(shard, 2)), files);
+      StoreLog log(store, folders(name(shard, 2)), {.files = &files});
       if (opening == 0) {
         for (std::size_t before = 0; before < 3; ++before) {
           log.adopt(folders(name(before, 3), groups[name(before, 3)]), 0);
@@ -146,9 +176,10 @@ void test_other_numbers_of_servers() {
 void test_refused() {
   index::SimulatedFiles files;
   auto store = store_of(0, 1);
-  CHECK(thrown<std::invalid_argument>([&] { StoreLog(store, {{.folder = "alone"}}, files); }) ==
-        "logs are of 1 tables, need one for each of 2");
-  StoreLog log(store, folders("server"), files);
+  CHECK(thrown<std::invalid_argument>([&] {
+          StoreLog(store, {{.folder = "alone"}}, {.files = &files});
+        }) == "logs are of 1 tables, need one for each of 2");
+  StoreLog log(store, folders("server"), {.files = &files});
   Model model;
   write(store, log, 1, model);
   CHECK(thrown<std::invalid_argument>([&] { log.commit(2); }) ==
@@ -167,6 +198,7 @@ void test_refused() {
 
 int main() {
   test_commits();
+  test_marked_after_the_next_commit();
   test_other_numbers_of_servers();
   test_refused();
 }

@@ -225,7 +225,7 @@ def test_files_that_are_no_parquet(tmp_path: Path) -> None:
 
 
 def test_row_groups_are_read_one_after_the_other(tmp_path: Path) -> None:
-    """What is behind the first group is not read before the first group's examples are out."""
+    """No later row group is read before the examples of the first one are taken."""
     columns = {"a": np.random.default_rng(0).integers(0, 1 << 60, 20_000)}
     path = write(tmp_path / "f", columns, row_group_size=5000, use_dictionary=False)
     start = parquet.read_metadata(path).row_group(1).column(0).data_page_offset

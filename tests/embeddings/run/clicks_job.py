@@ -1,7 +1,7 @@
-"""Trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [loader|kill]``.
+"""Trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [loader|kill-N]``.
 
-With "loader" it reads the file itself, and shuffles it; with "kill" trainer 1 ends itself in the
-second epoch. Trainer 0 saves parameters and embedding rows.
+With "loader" it reads the file itself, and shuffles it; with "kill-N" trainer 1 ends itself
+at batch N of the second epoch. Trainer 0 saves parameters and embedding rows.
 """
 
 import os
@@ -47,6 +47,11 @@ def model_and_optimizer() -> tuple[Model, torch.optim.Optimizer]:
     torch.manual_seed(1)
     model = Model()
     return model, torch.optim.Adagrad(model.parameters(), lr=0.05)
+
+
+def schedule_of(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.StepLR:
+    """Return a schedule with a step after every epoch."""
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 
 
 def data_of(path: str | Path) -> CriteoData:
@@ -103,10 +108,13 @@ def main(path: str, output: str, source: str = "files") -> None:
         data = data_of(path)
     model, optimizer = model_and_optimizer()
     trainer = os.environ.get("RANK", "0")
-    fitted, batches = fit(model, data, optimizer=optimizer)
+    schedule = schedule_of(optimizer)
+    fitted, batches = fit(model, data, optimizer=optimizer, state={"schedule": schedule})
+    kill_at = int(source.removeprefix("kill-")) if source.startswith("kill-") else None
     for number in range(batches.epoch, EPOCHS):
-        most = 4 if source == "kill" and trainer == "1" and number == 1 else None
+        most = kill_at if trainer == "1" and number == 1 else None
         loss = epoch(fitted, optimizer, batches, most)
+        schedule.step()
         print(f"epoch {number}: loss {loss:.6f}")
     weights = batches.weights()
     if trainer == "0":

@@ -251,7 +251,7 @@ def test_trainers_need_all_batches_of_an_epoch() -> None:
 
 
 def test_batches_wait_for_the_slowest_trainer() -> None:
-    """What is read is bounded while a trainer takes nothing, however many batches follow."""
+    """A bounded number of batches is read while a trainer takes none, however many follow."""
     read: list[int] = []
     with running([ListedBatches(120, read.append).of], 2) as job, no_hang():
         clients = job.joined()

@@ -26,6 +26,7 @@ from tests.embeddings.run.clicks_job import (
     epoch,
     loader_of,
     model_and_optimizer,
+    schedule_of,
     torch_batches,
 )
 from tests.waiting import HANG_S, JOB_S
@@ -46,11 +47,13 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(clicks: Path, source: str) -> dict[str, Tensor]:
     """Return what one process learns by torch alone."""
     model, optimizer = model_and_optimizer()
+    schedule = schedule_of(optimizer)
     loader = loader_of(clicks)
     for number in range(EPOCHS):
         assert isinstance(loader.sampler, DistributedSampler)
         loader.sampler.set_epoch(number)
         epoch(model, optimizer, loader if source == "loader" else torch_batches(data_of(clicks)))
+        schedule.step()
     return {name: weight.detach() for name, weight in model.state_dict().items()}
 
 
@@ -98,8 +101,12 @@ def test_trainers_learn_as_one_process_does(
     }
 
 
+@pytest.mark.parametrize(
+    ("commit_every", "killed_at"),
+    [(3, 4), pytest.param(0, 0, marks=pytest.mark.slow, id="at the end of an epoch")],
+)
 def test_a_killed_job_goes_on_from_its_last_commit_with_other_numbers(
-    clicks: Path, tmp_path: Path
+    clicks: Path, tmp_path: Path, commit_every: int, killed_at: int
 ) -> None:
     output, folder = tmp_path / "learned", tmp_path / "state"
     options = JobOptions(
@@ -107,7 +114,7 @@ def test_a_killed_job_goes_on_from_its_last_commit_with_other_numbers(
         prefetch=2,
         cache_bytes=TABLES * ROWS * 64,
         folder=folder,
-        commit_every=3,
+        commit_every=commit_every,
         deadline_s=HANG_S,
     )
     lines: list[str] = []
@@ -122,7 +129,7 @@ def test_a_killed_job_goes_on_from_its_last_commit_with_other_numbers(
         )
 
     with pytest.raises(JobError, match="trainer 1 was ended by signal 9"):
-        run("kill", trainers=2, servers=2)
+        run(f"kill-{killed_at}", trainers=2, servers=2)
     mark = CommitFolder(folder).newest()
     assert mark is not None
     assert (mark.epoch, mark.trainers, len(mark.servers)) == (1, 2, 2)
@@ -162,7 +169,7 @@ def test_a_job_that_is_killed_again_and_again_goes_on_by_itself(
 ) -> None:
     output, lines = tmp_path / "learned", list[tuple[str, str]]()
     run_embedding_job(
-        [sys.executable, str(SCRIPT), str(clicks), str(output), "kill"],
+        [sys.executable, str(SCRIPT), str(clicks), str(output), "kill-4"],
         JobOptions(
             lookahead=4,
             prefetch=2,

@@ -10,7 +10,7 @@ from typing import Any, Self
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batch_messages import decode_batch
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.commits import CommitFolder, Mark
+from headrace.embeddings.run.commits import Beginning, CommitFolder, Mark
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.rpc import RpcClient
@@ -65,7 +65,7 @@ class CacherClient:
         self.trainer = trainer
         self._client = self.connection()
         self._stream: CacherStream | None = None
-        self._mark: Mark | None = None
+        self._beginning = Beginning()
         self._attendance: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -103,13 +103,14 @@ class CacherClient:
         self._attendance = threading.Thread(target=self._attend, daemon=True, name="attendance")
         self._attendance.start()
         folder, mark = reply["folder"], reply["mark"]
-        self._mark = None if mark is None else Mark.from_fields(mark, "the cacher's mark")
+        mark = None if mark is None else Mark.from_fields(mark, "the cacher's mark")
+        self._beginning = Beginning.after(mark)
         return JoinedJob(
             servers=tuple(reply["servers"]),
             lookahead=reply["lookahead"],
             prefetch=reply["prefetch"],
             folder=None if folder is None else CommitFolder(Path(folder)),
-            mark=self._mark,
+            mark=mark,
         )
 
     def epoch(self, epoch: int) -> "CacherStream":
@@ -119,7 +120,7 @@ class CacherClient:
         ------
         EmbeddingError : the epoch before it has not ended.
         """
-        first_batch = 0 if self._mark is None else self._mark.batch
+        first_batch = self._beginning.batch
         if self._stream is not None:
             end = self._stream.end
             if end is None:

@@ -5,7 +5,7 @@ to the room for parts, so that trainers that begin it do not wait for its first 
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
@@ -16,8 +16,9 @@ from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run.batch_messages import encode_batch
 from headrace.embeddings.run.cacher import CacherOptions, dispatched
-from headrace.embeddings.run.commits import CommitFolder, CommitOfTrainers, Mark, data_files
+from headrace.embeddings.run.commits import Beginning, CommitFolder, Mark, data_files
 from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.joint_commits import JointCommits
 from headrace.embeddings.run.part_buffer import PartBuffer
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.reader_batches import ReaderBatches
@@ -118,18 +119,14 @@ class CacherServer:
         folder = self._options.folder
         self._folder = None if folder is None else CommitFolder(Path(folder))
         self._mark = None if self._folder is None else self._folder.newest()
-        self._commits: dict[int, CommitOfTrainers] = {}
-        room = self._options.prefetch + _BESIDE_PREFETCH
-        self._parts = (
-            PartBuffer(self._options.trainers, room)
-            if self._mark is None
-            else PartBuffer(
-                self._options.trainers,
-                room,
-                epoch=self._mark.epoch,
-                epoch_began=self._mark.epoch_began,
-                batch=self._mark.batch,
-            )
+        self._beginning = Beginning.after(self._mark)
+        self._commits = JointCommits[None](self._options.trainers, self._changed)
+        self._parts = PartBuffer(
+            self._options.trainers,
+            room=self._options.prefetch + _BESIDE_PREFETCH,
+            epoch=self._beginning.epoch,
+            epoch_began=self._beginning.epoch_began,
+            batch=self._beginning.batch,
         )
         methods = {
             "join": self._join,
@@ -220,25 +217,16 @@ class CacherServer:
     def _commit(self, call: RpcCall) -> RpcMessage:
         """Mark a commit when the last trainer has written its part; answer when it is marked."""
         head = call.message.head
-        number = int(head["commit"])
-        with self._changed:
-            commit = self._commits.setdefault(number, CommitOfTrainers())
-            commit.trainers.add(head["trainer"])
-            last = len(commit.trainers) == self._options.trainers
-        if last:
-            try:
-                self._write_mark(head)
-            except Exception as error:
-                commit.error = error
+
+        def wait(predicate: Callable[[], bool]) -> None:
             with self._changed:
-                commit.ended = True
-                self._commits.pop(number)
-                self._changed.notify_all()
-        else:
-            with self._changed:
-                call.wait(self._changed, lambda: commit.ended or self._closed)
-        if commit.error is not None:
-            raise commit.error
+                call.wait(self._changed, lambda: predicate() or self._closed)
+                if not predicate():
+                    raise CommunicationError("the cacher was closed")
+
+        self._commits.take_part(
+            head["commit"], head["trainer"], lambda: self._write_mark(head), wait
+        )
         return EMPTY
 
     def _write_mark(self, head: Mapping[str, Any]) -> None:
@@ -264,6 +252,7 @@ class CacherServer:
         )
         mark_servers(
             self._options.servers,
+            head["commit"],
             role=self._settings.role,
             secret=self._settings.secret,
             deadline_s=self._settings.deadline_s,
@@ -284,11 +273,11 @@ class CacherServer:
 
     def _run(self, description: JobDescription) -> None:
         """Start the servers, and decide epoch after epoch, until trainers leave or a failure."""
-        mark = self._mark
-        first_epoch = epoch = 0 if mark is None else mark.epoch
+        beginning = self._beginning
+        epoch = beginning.epoch
         try:
-            if mark is not None:
-                mark.check(description)
+            if self._mark is not None:
+                self._mark.check(description)
             options = self._options.decisions(description)
             start_servers(
                 self._options.servers,
@@ -297,18 +286,18 @@ class CacherServer:
                 role=self._settings.role,
                 secret=self._settings.secret,
                 deadline_s=self._settings.deadline_s,
-                first_batch=0 if mark is None else mark.batch,
-                first_commit=0 if mark is None else mark.commit + 1,
-                committed=None if mark is None else mark.servers,
+                first_batch=beginning.batch,
+                first_commit=beginning.commit,
+                committed=beginning.servers,
             )
             readers = [self._reader(number) for number in range(len(self._options.readers))]
             job = {"data": description.data, "columns": description.columns}
-            first_batch = 0 if mark is None else mark.batch
-            first_of_epoch = 0 if mark is None else mark.batch - mark.epoch_began
+            first_batch = beginning.batch
+            first_of_epoch = beginning.batch - beginning.epoch_began
             with self._changed:
                 self._started = True
                 self._changed.notify_all()
-            for epoch in count(first_epoch):
+            for epoch in count(beginning.epoch):
                 with ReaderBatches(
                     readers, job, epoch, ahead=_PULLED, first=first_of_epoch
                 ) as batches:

@@ -106,21 +106,6 @@ class Mark:
                 )
 
 
-class CommitOfTrainers:
-    """A commit that trainers make.
-
-    Attributes
-    ----------
-    trainers : that have written their part.
-    error : that it failed with, when it has ended.
-    """
-
-    def __init__(self) -> None:
-        self.trainers: set[int] = set()
-        self.ended = False
-        self.error: Exception | None = None
-
-
 def data_files(data: Mapping[str, Any]) -> tuple[DataFile, ...]:
     """Return the files of data, by its fields; other data have none.
 
@@ -136,6 +121,39 @@ def data_files(data: Mapping[str, Any]) -> tuple[DataFile, ...]:
             raise EmbeddingError(f"{path}: {error.strerror}") from error
         files.append(DataFile(path=path, size_bytes=status.st_size, modified_ns=status.st_mtime_ns))
     return tuple(files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Point that a job begins at: anew, or after a commit.
+
+    Attributes
+    ----------
+    epoch, epoch_began, batch, steps : see `Mark`.
+    commit : number of the first commit to make.
+    servers : the servers' logs; None: there was no commit.
+    """
+
+    epoch: int = 0
+    epoch_began: int = 0
+    batch: int = 0
+    steps: int = 0
+    commit: int = 0
+    servers: tuple[ServerFolder, ...] | None = None
+
+    @classmethod
+    def after(cls, mark: Mark | None) -> Self:
+        """Return the point after a commit; None: a job begins anew."""
+        if mark is None:
+            return cls()
+        return cls(
+            epoch=mark.epoch,
+            epoch_began=mark.epoch_began,
+            batch=mark.batch,
+            steps=mark.steps,
+            commit=mark.commit + 1,
+            servers=mark.servers,
+        )
 
 
 class CommitFolder:
@@ -192,10 +210,10 @@ class CommitFolder:
             write_whole(self._mark(mark.commit), json.dumps(mark.to_fields()).encode())
             for number in self._numbers()[:-_MARKS]:
                 self._mark(number).unlink(missing_ok=True)
-            kept = self._numbers()
+            oldest = self._numbers()[0]
             for path in self.trainers.glob("*-*.pt"):
                 number = path.name.partition("-")[0]
-                if number.isdigit() and kept[0] > int(number):
+                if number.isdigit() and oldest > int(number):
                     path.unlink(missing_ok=True)
         except OSError as error:
             raise CommunicationError(f"commit {mark.commit} in {self.path}: {error}") from error

@@ -1,12 +1,11 @@
 """One trainer's part of commits: its state, once the servers have logged the rows."""
 
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.embeddings.run.commits import Mark
+from headrace.embeddings.run.commits import Beginning, Mark
 from headrace.embeddings.run.connections import JobCommits
 from headrace.embeddings.run.synchronise import RowCommit
 from headrace.embeddings.run.trainer_state import (
@@ -35,10 +34,6 @@ class Committer:
     Parameters
     ----------
     trainer : its number; the first one saves the dense part for all.
-
-    Attributes
-    ----------
-    wait_s : in which the training thread waited for the commit before.
     """
 
     def __init__(self, commits: JobCommits, state: TrainerState, trainer: int) -> None:
@@ -48,12 +43,11 @@ class Committer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commits")
         self._under_way: Future[None] | None = None
         self._random: Mapping[str, Any] | None = None
-        self.wait_s = 0.0
 
     @property
-    def mark(self) -> Mark | None:
-        """The commit that the job begins from."""
-        return self._commits.mark
+    def beginning(self) -> Beginning:
+        """Point that the job begins at."""
+        return Beginning.after(self._commits.mark)
 
     def restore(self) -> None:
         """Take over the state of the job's commit, but for random numbers.
@@ -62,7 +56,7 @@ class Committer:
         ------
         EmbeddingError : a file cannot be read, or the script has other optimizers or objects.
         """
-        mark = self.mark
+        mark = self._commits.mark
         if mark is None:
             return
         dense = self._load(mark, 0)
@@ -94,12 +88,9 @@ class Committer:
         ------
         CommunicationError : it failed.
         """
-        if self._under_way is None:
-            return
-        began = time.perf_counter()
-        self._under_way.result()  # its calls have deadlines
-        self._under_way = None
-        self.wait_s += time.perf_counter() - began
+        if self._under_way is not None:
+            self._under_way.result()  # its calls have deadlines
+            self._under_way = None
 
     def close(self) -> None:
         """Make no more commits."""
@@ -111,7 +102,7 @@ class Committer:
             write_whole(path, state_to_bytes(state))
         except OSError as error:
             raise CommunicationError(f"{path}: cannot be written: {error.strerror}") from error
-        self._commits.made(
+        self._commits.report(
             {
                 "commit": rows.number,
                 "epoch": position.epoch,

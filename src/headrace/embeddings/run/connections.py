@@ -58,12 +58,12 @@ class JobCommits:
     Attributes
     ----------
     mark : None: the job begins anew.
-    made : tells the cacher that this trainer has written its part: see `CacherClient.commit`.
+    report : tells the cacher that this trainer has written its part: see `CacherClient.commit`.
     """
 
     folder: CommitFolder
     mark: Mark | None
-    made: Callable[[Mapping[str, Any]], None]
+    report: Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -57,31 +57,16 @@ def fit_connected(
 ) -> tuple[nn.Module, FittedBatches]:
     """Put a model's embedding rows into servers and caches; return it, and the batches to train on.
 
-    The embedding weights leave the model and the optimizer, whose step updates the rows by the
-    options of the parameter group that had them. With several trainers the model is returned in
-    DistributedDataParallel, which averages over the examples of all.
+    It is `headrace.embeddings.fit`, for a job that is joined otherwise.
 
     Parameters
     ----------
-    model : with nn.Embedding or nn.EmbeddingBag, before DistributedDataParallel. A weight on the
-        device "meta" begins with the values of `initial`, another one with its own.
-    optimizer : that has the embedding weights; or all of the model's, where there are several.
     connect : joins the job.
-    cache : size of each trainer's caches, in bytes or as "1GiB".
-    ids : of every embedding module, by its name: columns of the data's ids that it looks up. They
-        follow from a run of the model if absent.
-    initial : values of rows whose weight is on "meta", of all modules or by name; uniform within
-        1/sqrt(rows) if absent.
-    forward : runs the model on a batch (dense, ids, labels); `model(dense, ids)` if absent.
-    scaler : that scales the loss, if there is one: steps that it skips are skipped for rows, too.
-    state : further objects that commits save, by name, such as schedules and the scaler.
-    seed : of initial values.
+    others : see there.
 
     Raises
     ------
-    EmbeddingError : the model, the optimizer or an option of them is not served, by name; the cache
-        has no room.
-    CommunicationError : a process of the job failed, or is not there.
+    EmbeddingError, CommunicationError : see there.
     """
     if isinstance(model, DistributedDataParallel):
         raise EmbeddingError("the model is in DistributedDataParallel: pass it before, fit does so")

@@ -16,6 +16,7 @@ from headrace.embeddings.data.files import ExampleData
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.agree import TAG, any_trainer
 from headrace.embeddings.run.cache import HostCopies
+from headrace.embeddings.run.commits import Beginning
 from headrace.embeddings.run.committer import Committer, Position
 from headrace.embeddings.run.connections import TrainerConnections
 from headrace.embeddings.run.dense import DenseGradients
@@ -24,6 +25,7 @@ from headrace.embeddings.run.evaluation import ahead, evaluation_rows
 from headrace.embeddings.run.leaves import BatchIds, Leaves, ModuleRows
 from headrace.embeddings.run.loss_scale import follow_scaler
 from headrace.embeddings.run.optimizer_groups import BatchParameters, RuledRows
+from headrace.embeddings.run.synchronise import RowCommit
 from headrace.embeddings.run.table_files import (
     TableFileFormat,
     load_tables,
@@ -84,10 +86,11 @@ class FittedBatches:
         self._added = BatchParameters(ruled.optimizer)
         self._rows: TrainerRows | None = None
         self._committer = committer
-        mark = None if committer is None else committer.mark
-        self._epoch = 0 if mark is None else mark.epoch
-        self._epoch_began = 0 if mark is None else mark.epoch_began
-        self._next_batch = 0 if mark is None else mark.batch
+        self._beginning = Beginning() if committer is None else committer.beginning
+        self._epoch = self._beginning.epoch
+        self._epoch_began = self._beginning.epoch_began
+        self._next_batch = self._beginning.batch
+        self._epoch_commit: RowCommit | None = None
         self._busy: str | None = None
         self._ends = ExitStack()
         self._ends.callback(connections.close)
@@ -216,7 +219,17 @@ class FittedBatches:
         """End this trainer's part of the job; in the middle of an epoch, the other trainers' too.
 
         The rows of that epoch are then not all at the servers.
+
+        Raises
+        ------
+        CommunicationError : the commit of the last epoch failed.
         """
+        try:
+            self._commit_epoch()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._busy = "closed"
         self._finalizer()
 
@@ -224,9 +237,12 @@ class FittedBatches:
         """Return itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
+    def __exit__(self, *error: object) -> None:
+        """Close; after an error without a commit."""
+        if any(error):
+            self._end()
+        else:
+            self.close()
 
     def _begin(self, purpose: str) -> None:
         if self._busy == "closed":
@@ -253,9 +269,19 @@ class FittedBatches:
         self._epoch += 1
         self._epoch_began = self._next_batch
         if self._committer is not None:
-            self._committer.begin(rows.commit(self._next_batch - 1), self._position(rows))
-            self._committer.finish()
+            self._epoch_commit = rows.commit(self._next_batch - 1)
+            self._epoch_commit.servers.result()  # what is loaded next belongs to a later one
         self._busy = None
+
+    def _commit_epoch(self) -> None:
+        """Make the commit of the epoch that ended last, with the state of now.
+
+        What the loop does after an epoch, such as the step of a schedule, is in it.
+        """
+        commit, self._epoch_commit = self._epoch_commit, None
+        if commit is not None and self._committer is not None and self._rows is not None:
+            self._committer.begin(commit, self._position(self._rows))
+            self._committer.finish()
 
     def _position(self, rows: TrainerRows) -> Position:
         return Position(
@@ -290,13 +316,13 @@ class FittedBatches:
 
     def _started(self) -> TrainerRows:
         """Return the rows of the epoch that begins, when all trainers have ended evaluation."""
+        self._commit_epoch()
         self._barrier()
         connections = self._connections
         stream = connections.epoch(self._epoch)
         if self._rows is not None:
             self._rows.restart(stream)
             return self._rows
-        mark = None if self._committer is None else self._committer.mark
         self._rows = TrainerRows(
             stream,
             connections.servers,
@@ -308,8 +334,8 @@ class FittedBatches:
             device=self._device,
             tag=_ROWS_TAG,
             deadline_s=connections.deadline_s,
-            first_commit=0 if mark is None else mark.commit + 1,
-            steps=0 if mark is None else mark.steps,
+            first_commit=self._beginning.commit,
+            steps=self._beginning.steps,
         )
         self._ends.callback(self._rows.close)
         return self._rows

@@ -37,6 +37,12 @@ class Handoff(Generic[T]):
                 self.changed.notify_all()
             return not self._closed
 
+    def fail(self, error: BaseException) -> None:
+        """Add no more items; the error comes in place of those that wait."""
+        with self.changed:
+            self._items.clear()
+            self.end(error)
+
     def end(self, error: BaseException | None = None) -> None:
         """Add no more items; an error comes after those that wait."""
         with self.changed:
@@ -55,12 +61,24 @@ class Handoff(Generic[T]):
         """Return whether `take` has not to wait."""
         return bool(self._items) or self._ended or self._closed
 
-    def take(self) -> T | None:
-        """Return the next item when `ready`; None after the last one, or after `close`."""
+    def take(self, *, release: bool = True) -> T | None:
+        """Return the next item when `ready`; None after the last one, or after `close`.
+
+        Parameters
+        ----------
+        release : whether its room is free at once; else after `release`.
+        """
         with self.changed:
             if self._items:
-                self.changed.notify_all()
-                return self._items.popleft()
+                item = self._items.popleft()
+                if release:
+                    self.release()
+                return item
             if self._error is not None and not self._closed:
                 raise self._error
             return None
+
+    def release(self) -> None:
+        """Let `put` use the room of what was taken."""
+        with self.changed:
+            self.changed.notify_all()

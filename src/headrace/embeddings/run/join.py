@@ -78,7 +78,7 @@ def join_job(description: JobDescription) -> TrainerConnections:
             deadline_s=settings.deadline_s,
             commits=None
             if job.folder is None
-            else JobCommits(folder=job.folder, mark=job.mark, made=cacher.commit),
+            else JobCommits(folder=job.folder, mark=job.mark, report=cacher.commit),
             close=ends.pop_all().close,
         )
 

@@ -41,13 +41,13 @@ def ruled_rows(
     """
     rulings = [_ruling(embedding, optimizers) for embedding in modules]
     if len({id(optimizer) for optimizer, _ in rulings}) > 1:
-        other = next(
+        name = next(
             embedding.name
             for embedding, (optimizer, _) in zip(modules, rulings, strict=True)
             if optimizer is not rulings[0][0]
         )
         raise EmbeddingError(
-            f"{modules[0].name} and {other} are in two optimizers, needs one for all embeddings: "
+            f"{modules[0].name} and {name} are in two optimizers, needs one for all embeddings: "
             "give them parameter groups of one"
         )
     optimizer = rulings[0][0]

@@ -38,7 +38,6 @@ def start_servers(
     role: str,
     secret: str,
     deadline_s: float = 60.0,
-    incarnation: int = 0,
     first_batch: int = 0,
     first_commit: int = 0,
     committed: Sequence[ServerFolder] | None = None,
@@ -47,20 +46,18 @@ def start_servers(
 
     Parameters
     ----------
-    incarnation : of the job: a later one begins anew, from what is committed.
     first_batch, first_commit : numbers of the first ones.
     committed : the servers' folders at the last commit; None: there was none.
 
     Raises
     ------
-    EmbeddingError : a server serves another job, or a later incarnation.
+    EmbeddingError : a server serves another job.
     CommunicationError : a server failed; names it.
     """
     with _Servers(addresses, role, secret, deadline_s) as servers:
         head = {
             "description": description.to_fields(),
             "trainers": trainers,
-            "incarnation": incarnation,
             "first_batch": first_batch,
             "first_commit": first_commit,
             "committed": None if committed is None else [asdict(folder) for folder in committed],
@@ -72,21 +69,16 @@ def start_servers(
 
 
 def mark_servers(
-    addresses: Sequence[str],
-    *,
-    role: str,
-    secret: str,
-    deadline_s: float = 60.0,
-    incarnation: int = 0,
+    addresses: Sequence[str], commit: int, *, role: str, secret: str, deadline_s: float = 60.0
 ) -> None:
-    """Tell all servers that they have made the commits so far.
+    """Tell all servers that all of them have made a commit.
 
     Raises
     ------
     CommunicationError : a server failed; names it.
     """
     with _Servers(addresses, role, secret, deadline_s) as servers:
-        servers.call_all("marked", RpcMessage(head={"incarnation": incarnation}))
+        servers.call_all("marked", RpcMessage(head={"commit": commit}))
 
 
 class ServerConnections:
@@ -98,7 +90,6 @@ class ServerConnections:
     ----------
     addresses : of all servers, in their order.
     deadline_s : of every call: the time that a fetch may wait for other trainers is within it.
-    incarnation : of the job.
     """
 
     def __init__(
@@ -109,11 +100,9 @@ class ServerConnections:
         *,
         secret: str,
         deadline_s: float = 60.0,
-        incarnation: int = 0,
     ) -> None:
         self._description = description
-        self._trainer = {"trainer": trainer, "incarnation": incarnation}
-        self._incarnation = {"incarnation": incarnation}
+        self._trainer = trainer
         role = f"trainer {trainer}"
         self._fetches, self._writes, self._commits, self._others = (
             _Servers(addresses, role, secret, deadline_s) for _ in range(4)
@@ -127,14 +116,14 @@ class ServerConnections:
 
     def fetch(self, batch: int, group: int, after: int, rows: SlottedRows) -> RowValues:
         """Return the rows that a batch fetches, in their order; see `RowServers`."""
-        head = {**self._trainer, "batch": batch, "group": group, "after": after}
+        head = {"trainer": self._trainer, "batch": batch, "group": group, "after": after}
         return self._rows(self._fetches, "fetch", head, rows.ids, rows.ends)
 
     def write_back(
         self, batch: int, group: int, rows: SlottedRows, values: RowValues, *, commit: int = 0
     ) -> None:
         """Write the rows that this trainer evicts after a batch; see `RowServers`."""
-        head = {**self._trainer, "batch": batch, "group": group, "commit": commit}
+        head = {"trainer": self._trainer, "batch": batch, "group": group, "commit": commit}
         servers = self._writes
         tables = self._description.groups[group].tables
         self._check(tables, rows.ids, rows.ends)
@@ -158,7 +147,7 @@ class ServerConnections:
         """
         servers = self._commits
         for group, part_of_group in enumerate(dirty):
-            head = {**self._incarnation, "group": group, "commit": commit}
+            head = {"group": group, "commit": commit}
             rows, values = part_of_group.rows, part_of_group.values
             servers.call(
                 "write_dirty",
@@ -168,7 +157,9 @@ class ServerConnections:
                     if len(part.ids)
                 ],
             )
-        replies = servers.call_all("commit", RpcMessage(head={**self._trainer, "commit": commit}))
+        replies = servers.call_all(
+            "commit", RpcMessage(head={"trainer": self._trainer, "commit": commit})
+        )
         return {"groups": [reply.head["groups"] for reply in replies]}
 
     def read(self, group: int, ids: Ids, ends: Ids) -> RowValues:
@@ -185,7 +176,7 @@ class ServerConnections:
         EmbeddingError : an id is outside its table.
         CommunicationError : a server failed; names it.
         """
-        return self._rows(self._others, "read", {**self._incarnation, "group": group}, ids, ends)
+        return self._rows(self._others, "read", {"group": group}, ids, ends)
 
     def load(self, table: int, ids: Ids, values: RowValues) -> None:
         """Write rows of a table.
@@ -208,7 +199,7 @@ class ServerConnections:
                 (
                     part.server,
                     RpcMessage(
-                        head={**self._incarnation, "table": table},
+                        head={"table": table},
                         columns={"ids": part.ids, "values": part.gathered(values)},
                     ),
                 )
@@ -246,7 +237,7 @@ class ServerConnections:
         """
         servers = self._others
         share = min(limit, -(-limit // servers.count) + _EXPORT_MARGIN)
-        head = {**self._incarnation, "table": table, "after": after, "limit": share}
+        head = {"table": table, "after": after, "limit": share}
         columns = [reply.columns for reply in servers.call_all("rows", RpcMessage(head=head))]
         ends = [own["ids"][-1] for own in columns if len(own["ids"]) == share]
         ids = np.concatenate([own["ids"] for own in columns])
@@ -260,7 +251,7 @@ class ServerConnections:
 
     def status(self) -> tuple[Mapping[str, Any], ...]:
         """Return each server's figures: its rows and bytes, and those of every table."""
-        replies = self._others.call_all("status", RpcMessage(head=self._incarnation))
+        replies = self._others.call_all("status", RpcMessage(head={}))
         return tuple(reply.head for reply in replies)
 
     def close(self) -> None:

@@ -136,14 +136,14 @@ class RowLogs:
         with _named(self._job_folder):
             return [log.commit(commit) for log in self._logs]
 
-    def marked(self) -> None:
-        """All servers have made the commits so far: write snapshots where logs are long.
+    def marked(self, commit: int) -> None:
+        """All servers have made a commit: write snapshots where logs are long.
 
         Folders of other numbers of servers go.
         """
         with _named(self._job_folder):
             for log in self._logs:
-                log.checkpoint_if_due()
+                log.checkpoint_if_due(commit)
         for path in self._job_folder.glob("server-*-of-*"):
             if not path.name.endswith(f"-of-{self._servers}"):
                 shutil.rmtree(path, ignore_errors=True)

@@ -11,8 +11,7 @@ from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcMethod, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
-from headrace.embeddings.run.served_rows import JobStart, ServedCommit, ServedJob, number_of
-from headrace.errors import CommunicationError
+from headrace.embeddings.run.served_rows import JobStart, ServedJob, number_of
 from headrace.host_memory import available_host_bytes
 
 _NO_LIMIT = (1 << 64) - 1
@@ -24,9 +23,6 @@ class RowService:
     ``start`` describes the job. ``fetch`` and ``write_back`` are a trainer's, for every batch;
     ``write_dirty`` and ``commit`` for every commit, which ``marked`` says all servers have made;
     ``read``, ``load`` and ``rows`` serve evaluation, import and export; ``status`` has figures.
-
-    Calls name the incarnation of the job that they belong to. A later one begins from what is
-    committed; calls of those before it are refused.
 
     Parameters
     ----------
@@ -79,47 +75,31 @@ class RowService:
         description = JobDescription.from_fields(head["description"])
         start = JobStart.of(head)
         with self._starting:
-            if self._goes_on(description, start):
-                return EMPTY
-            self._end_job()
-            job = ServedJob(
-                description, start, self._number, self._servers, self._memory, self._folder
-            )
-            with self._changed:
-                self._job = job
+            if self._job is None:
+                job = ServedJob(
+                    description,
+                    start,
+                    self._number,
+                    self._servers,
+                    self._memory,
+                    self._folder,
+                    self._changed,
+                )
+                with self._changed:
+                    self._job = job
+            elif difference := self._job.difference(description, start.trainers):
+                raise EmbeddingError(
+                    f"server {self._number} serves another job, whose {difference} differ"
+                )
         return EMPTY
 
-    def _goes_on(self, description: JobDescription, start: JobStart) -> bool:
-        """Return whether the job has begun already."""
-        with self._changed:
-            job = self._job
-        if job is None or start.incarnation > job.incarnation:
-            return False
-        if start.incarnation < job.incarnation:
-            raise EmbeddingError(
-                f"server {self._number} serves incarnation {job.incarnation} of the job, not "
-                f"{start.incarnation}"
-            )
-        if difference := job.difference(description, start.trainers):
-            raise EmbeddingError(
-                f"server {self._number} serves another job, whose {difference} differ"
-            )
-        return True
-
-    def _end_job(self) -> None:
-        """End the calls that wait in a job, and its logs."""
-        with self._changed:
-            job, self._job = self._job, None
-            self._changed.notify_all()
-        if job is not None:
-            job.close()
-
     def _fetch(self, call: RpcCall) -> RpcMessage:
-        job, head = self._started(call), call.message.head
+        job, head = self._started(), call.message.head
         group = number_of(head, "group", below=len(job.groups))
         after = number_of(head, "after", least=None)
         began = time.perf_counter()
-        self._wait(call, job, lambda: int(job.written[:, group].min()) >= after)
+        with self._changed:
+            call.wait(self._changed, lambda: int(job.written[:, group].min()) >= after)
         waited = time.perf_counter()
         values = job.groups[group].fetch(call.message)
         with self._changed:
@@ -129,7 +109,7 @@ class RowService:
         return RpcMessage(head={}, columns={"values": values})
 
     def _write_back(self, call: RpcCall) -> RpcMessage:
-        job, head = self._started(call), call.message.head
+        job, head = self._started(), call.message.head
         trainer = number_of(head, "trainer", below=len(job.written))
         group = number_of(head, "group", below=len(job.groups))
         batch, commit = number_of(head, "batch"), number_of(head, "commit")
@@ -157,74 +137,56 @@ class RowService:
 
     def _write_dirty(self, call: RpcCall) -> RpcMessage:
         """Log rows that stay in caches; they are written to the store when they are evicted."""
-        job, head = self._started(call), call.message.head
+        job, head = self._started(), call.message.head
         group = number_of(head, "group", below=len(job.groups))
         job.log(number_of(head, "commit"), group, call.message)
         return EMPTY
 
     def _commit(self, call: RpcCall) -> RpcMessage:
-        job, head = self._started(call), call.message.head
+        job, head = self._started(), call.message.head
         trainer = number_of(head, "trainer", below=len(job.written))
         number = number_of(head, "commit")
-        with self._changed:
-            commit = job.commits.setdefault(number, ServedCommit())
-            commit.trainers.add(trainer)
-            last = len(commit.trainers) == len(job.written)
-        if last:
-            commit.end(job.logs, number)
+
+        def wait(predicate: Callable[[], bool]) -> None:
             with self._changed:
-                job.commits.pop(number)
-                job.next_commit = number + 1
-                self._changed.notify_all()
-        else:
-            self._wait(call, job, lambda: commit.ended)
-        return RpcMessage(head={"groups": commit.result()})
+                call.wait(self._changed, predicate)
+
+        groups = job.commits.take_part(number, trainer, lambda: job.make_commit(number), wait)
+        return RpcMessage(head={"groups": groups})
 
     def _marked(self, call: RpcCall) -> RpcMessage:
-        job = self._started(call)
+        job = self._started()
         if job.logs is not None:
-            job.logs.marked()
+            job.logs.marked(number_of(call.message.head, "commit"))
         return EMPTY
 
     def _read(self, call: RpcCall) -> RpcMessage:
-        job = self._started(call)
+        job = self._started()
         group = number_of(call.message.head, "group", below=len(job.groups))
         return RpcMessage(head={}, columns={"values": job.groups[group].read(call.message)})
 
     def _load(self, call: RpcCall) -> RpcMessage:
-        job = self._started(call)
+        job = self._started()
         group, table = job.table(call.message.head)
         job.log(job.next_commit, job.groups.index(group), group.load(table, call.message))
         return EMPTY
 
     def _rows(self, call: RpcCall) -> RpcMessage:
         head = call.message.head
-        group, table = self._started(call).table(head)
+        group, table = self._started().table(head)
         after = number_of(head, "after", least=None)
         ids, values = group.listed(table, after, number_of(head, "limit", least=1))
         return RpcMessage(head={}, columns={"ids": ids, "values": values})
 
     def _status(self, call: RpcCall) -> RpcMessage:
-        return RpcMessage(head={**self._started(call).status(), "bytes": self._memory.bytes})
+        del call
+        return RpcMessage(head={**self._started().status(), "bytes": self._memory.bytes})
 
-    def _started(self, call: RpcCall) -> ServedJob:
-        incarnation = number_of(call.message.head, "incarnation")
+    def _started(self) -> ServedJob:
         with self._changed:
             if self._job is None:
                 raise EmbeddingError(f"server {self._number} has no job yet: start it first")
-            if incarnation != self._job.incarnation:
-                raise _ended(incarnation)
             return self._job
-
-    def _wait(self, call: RpcCall, job: ServedJob, predicate: Callable[[], bool]) -> None:
-        with self._changed:
-            call.wait(self._changed, lambda: self._job is not job or predicate())
-            if self._job is not job:
-                raise _ended(job.incarnation)
-
-
-def _ended(incarnation: int) -> CommunicationError:
-    return CommunicationError(f"incarnation {incarnation} of the job has ended")
 
 
 class _RowServer(RpcServer):

@@ -1,5 +1,6 @@
 """Rows of a job at one server, and the commits of them."""
 
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,10 +13,10 @@ from numpy.typing import NDArray
 from headrace import _native
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.joint_commits import JointCommits
 from headrace.embeddings.run.row_logs import Groups, RowLogs, ServerFolder
 from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.tables import TableGroup
-from headrace.errors import CommunicationError
 
 _SEED_BITS = (1 << 64) - 1
 
@@ -26,13 +27,11 @@ class JobStart:
 
     Attributes
     ----------
-    incarnation : of the job.
     first_batch, first_commit : numbers of the first ones.
     committed : the servers' folders at the last commit; None: there was none.
     """
 
     trainers: int
-    incarnation: int
     first_batch: int
     first_commit: int
     committed: tuple[ServerFolder, ...] | None
@@ -48,45 +47,10 @@ class JobStart:
         folders = head.get("committed")
         return cls(
             trainers=number_of(head, "trainers", least=1),
-            incarnation=number_of(head, "incarnation"),
             first_batch=number_of(head, "first_batch"),
             first_commit=number_of(head, "first_commit"),
             committed=None if folders is None else tuple(map(ServerFolder.from_fields, folders)),
         )
-
-
-class ServedCommit:
-    """A commit at one server.
-
-    Attributes
-    ----------
-    trainers : that have written all their rows of it.
-    """
-
-    def __init__(self) -> None:
-        self.trainers: set[int] = set()
-        self.ended = False
-        self._groups: Groups = []
-        self._error: CommunicationError | None = None
-
-    def end(self, logs: RowLogs | None, number: int) -> None:
-        """Log it; an error is that of all trainers."""
-        try:
-            self._groups = [] if logs is None else logs.commit(number)
-        except CommunicationError as error:
-            self._error = error
-        self.ended = True
-
-    def result(self) -> Groups:
-        """Return what the logs have with it.
-
-        Raises
-        ------
-        CommunicationError : it was not logged.
-        """
-        if self._error is not None:
-            raise self._error
-        return self._groups
 
 
 @dataclass(slots=True)
@@ -117,7 +81,7 @@ class ServedJob:
     written : [trainers, groups]: the last batch whose evicted rows a trainer has written back.
     calls_left : [trainers, groups]: calls with rows of the batch after it that have not ended, once
         one has begun. One that fails does not end: no later batch follows.
-    commits, next_commit : the commits under way, by their numbers, and the number of the next one.
+    commits, next_commit : of the job, and the number of the next one.
     logs : None: commits leave nothing.
     """
 
@@ -129,16 +93,16 @@ class ServedJob:
         servers: int,
         memory: _native.RowMemory,
         folder: Path | None,
+        changed: threading.Condition,
     ) -> None:
         self._description = description
-        self.incarnation = start.incarnation
         self.groups = tuple(
             GroupRows(description, group, number, servers, memory) for group in description.groups
         )
         self.written = np.full((start.trainers, len(self.groups)), start.first_batch - 1)
         self.calls_left = np.zeros_like(self.written)
         self.counts = ServerCounts()
-        self.commits: dict[int, ServedCommit] = {}
+        self.commits = JointCommits[Groups](start.trainers, changed)
         self.next_commit = start.first_commit
         self.logs: RowLogs | None = None
         if folder is not None:
@@ -157,6 +121,17 @@ class ServedJob:
         if self.logs is not None:
             ids, ends = rows_of(message)
             self.logs.put(commit, group, ids, ends, message.columns["values"])
+
+    def make_commit(self, number: int) -> Groups:
+        """Log a commit; return what the logs have with it.
+
+        Raises
+        ------
+        CommunicationError : the system refused it.
+        """
+        groups = [] if self.logs is None else self.logs.commit(number)
+        self.next_commit = number + 1
+        return groups
 
     def close(self) -> None:
         """End the logs."""

@@ -30,8 +30,6 @@ _AFTERMATH_S = 2.0
 _TRACEBACK = "Traceback (most recent call last)"
 _LEAVING_S = 8.0
 """For the end of a trainer that has printed a traceback."""
-_NEVER, _NONE = -2, -1
-"""In place of a commit that a job began from: it has not begun again, or there was none."""
 _LATE_S = 0.3
 """For the end of a process that serves, when all trainers have ended by it."""
 
@@ -66,7 +64,7 @@ def run_embedding_job(
     CommunicationError : a process did not start.
     """
     folder = CommitFolder(options.folder) if restart and options.folder is not None else None
-    begun_from = _NEVER
+    begun_from = set[int | None]()
     while True:
         try:
             _run_once(script, options, hosts, on_line, script_reads, environment)
@@ -74,10 +72,10 @@ def run_embedding_job(
             if folder is None or not error.lost:
                 raise
             mark = folder.newest()
-            commit = _NONE if mark is None else mark.commit
-            if commit == begun_from:  # it would be lost there again
+            commit = None if mark is None else mark.commit
+            if commit in begun_from:  # it would be lost there again
                 raise
-            begun_from = commit
+            begun_from.add(commit)
             start = "anew" if mark is None else f"from commit {commit}, batch {mark.batch}"
             on_line("supervisor", f"{str(error).splitlines()[0]} The job begins {start}.")
         else:

@@ -95,9 +95,9 @@ def load_tables(servers: TrainerServers, description: JobDescription, folder: Pa
         _, group = table_group_of(description, number)
         for ids, rows in read_rows(path):
             if rows.shape[1] not in (group.dim, group.width):
-                needed = " or ".join(map(str, sorted({group.dim, group.width})))
+                widths = " or ".join(map(str, sorted({group.dim, group.width})))
                 raise EmbeddingError(
-                    f"{path}: rows have {rows.shape[1]} numbers, table {table.name} needs {needed}"
+                    f"{path}: rows have {rows.shape[1]} numbers, table {table.name} needs {widths}"
                 )
             if len(ids) and (ids.min() < 0 or (table.rows and ids.max() >= table.rows)):
                 raise EmbeddingError(

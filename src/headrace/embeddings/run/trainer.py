@@ -6,9 +6,7 @@ does the critical exchange, one does the delayed exchange and evictions.
 
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self
 
@@ -21,6 +19,7 @@ from torch.nn import functional
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cache import HostCopies, RowCache, indices
+from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.optimizers import RowOptimizer, RowUpdate
 from headrace.embeddings.run.row_order import RowOrder
 from headrace.embeddings.run.servers import RowServers
@@ -138,53 +137,6 @@ class _Prefetched:
     lengths: tuple[Tensor | None, ...]
 
 
-class _Handoff:
-    """Batches from the fetching to the training thread, at most `limit` of them."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._batches: deque[_Prefetched] = deque()
-        self._changed = threading.Condition()
-        self._ended = False
-        self._error: BaseException | None = None
-
-    def put(self, batch: _Prefetched) -> bool:
-        """Hand over a batch when there is room; False: the training thread takes no more."""
-        with self._changed:
-            # the training thread ends this wait by `let_fetch` or `close`
-            self._changed.wait_for(lambda: self._ended or len(self._batches) < self._limit)
-            self._batches.append(batch)
-            self._changed.notify_all()
-            return not self._ended
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Hand over no more batches; an error comes before those that were not taken yet."""
-        with self._changed:
-            self._ended = True
-            self._error = self._error or error
-            self._changed.notify_all()
-
-    def take(self, timeout_s: float) -> _Prefetched | None:
-        """Return the next batch, None after the last one.
-
-        Raises
-        ------
-        TimeoutError : none came in time.
-        """
-        with self._changed:
-            arrived = self._changed.wait_for(lambda: self._ended or self._batches, timeout_s)
-            if self._error is not None:
-                raise self._error
-            if not arrived:
-                raise TimeoutError
-            return self._batches.popleft() if self._batches else None
-
-    def let_fetch(self) -> None:
-        """Let the fetching thread use the room of the batch that was taken last."""
-        with self._changed:
-            self._changed.notify_all()
-
-
 class TrainerRows:
     """A trainer's batches with their embedding rows, for a training loop.
 
@@ -249,7 +201,7 @@ class TrainerRows:
         self._group_end = receive(executor, np.empty(0), -1, tag, deadline_s=_ENDLESS_S)
         self._order = RowOrder(slots) if executor.ranks == 1 else None
         self._prefetch_limit = prefetch
-        self._prefetched = _Handoff(prefetch)
+        self._prefetched = Handoff[_Prefetched](prefetch)
         self._current: tuple[_Prefetched, RowsOfBatch] | None = None
         self._batches = 0
         self._steps = steps
@@ -274,7 +226,7 @@ class TrainerRows:
         self._stream.close()
         self._thread.join(_JOIN_S)
         self._stream = stream
-        self._prefetched = _Handoff(self._prefetch_limit)
+        self._prefetched = Handoff[_Prefetched](self._prefetch_limit)
         self._begin()
 
     @property
@@ -313,7 +265,7 @@ class TrainerRows:
             self._complete = True
             raise StopIteration
         batch = self._rows(prefetched)
-        self._prefetched.let_fetch()
+        self._prefetched.release()
         self._synchronisation.let_delayed()
         self._current = prefetched, batch
         return batch
@@ -396,7 +348,7 @@ class TrainerRows:
         if not self._complete:
             rank = self._executor.rank
             self._executor.abort(reason or f"trainer {rank} was closed before its last batch")
-        self._prefetched.end()
+        self._prefetched.close()
         self._stream.close()
         self._servers.close()
         self._synchronisation.close()
@@ -420,13 +372,14 @@ class TrainerRows:
 
         Without one it ends with the deadlines of the stream and of the servers.
         """
-        timeout_s = 0.0
+        prefetched, timeout_s = self._prefetched, 0.0
         while True:
             self._synchronisation.check()
             if self._group_end.done():
                 self._group_end.wait()
-            with suppress(TimeoutError):
-                return self._prefetched.take(timeout_s)
+            with prefetched.changed:
+                if prefetched.changed.wait_for(prefetched.ready, timeout_s):
+                    return prefetched.take(release=False)
             # its rows may be those that are evicted behind the delayed exchange
             self._synchronisation.let_delayed()
             timeout_s = _CHECK_S
@@ -441,7 +394,7 @@ class TrainerRows:
                 if not self._prefetched.put(prefetched):
                     return
         except BaseException as error:
-            self._prefetched.end(error)
+            self._prefetched.fail(error)
         else:
             self._prefetched.end()
 
