@@ -16,13 +16,15 @@ def capped(most: int) -> tuple[int, ...]:
     return tuple(min(rows, most) for rows in KAGGLE_ROWS)
 
 
-def drawn_batches(counts: tuple[int, ...], batch: int = BATCH, seed: int = 0) -> Iterator[Examples]:
+def drawn_batches(
+    counts: tuple[int, ...], batch: int = BATCH, seed: int = 0, skew: Skew = SKEW
+) -> Iterator[Examples]:
     """Yield batches without end; their labels say nothing."""
     random = np.random.default_rng(seed)
     while True:
         yield Examples(
             labels=random.integers(0, 2, batch).astype(np.float32),
             dense=random.standard_normal((batch, 13), dtype=np.float32),
-            ids=tuple(SKEW.draw(rows, batch, random) * 2_654_435_761 % rows for rows in counts),
+            ids=tuple(skew.draw(rows, batch, random) * 2_654_435_761 % rows for rows in counts),
             lengths=(None,) * len(counts),
         )

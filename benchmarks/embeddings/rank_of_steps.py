@@ -16,32 +16,32 @@ latter is over, the dense part's gradients are averaged. Rows move for real.
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 import headrace.torch
-from benchmarks.embeddings.designs import DEADLINE_S, description
+from benchmarks.embeddings.designs import DEADLINE_S, NOT_DELAYED
 from benchmarks.embeddings.drawn import drawn_batches
 from benchmarks.embeddings.rivals import DistinctRows, PooledRows
-from headrace.embeddings.data.generate import KAGGLE_ROWS
+from benchmarks.embeddings.workload import Workload
+from headrace.embeddings.data.skew import parse_skew
+from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cacher_client import CacherClient
 from headrace.embeddings.run.optimizers import RowOptimizer
 from headrace.embeddings.run.row_client import ServerConnections
-from headrace.embeddings.run.trainer import TrainerRows
+from headrace.embeddings.run.trainer import BatchStream, TrainerRows
 from headrace.executor import Executor
 from headrace.launch.worker import Receive, Send, run_worker
 
 RATE = 0.01
 _BATCHES = 4
-_MOST_USED = 120_000
-"""Rows of a trainer's share of a batch: in Kaggle's tables fewer."""
-
 _STORED = 1_000_000
 """Rows of the distinct rival: others share their memory."""
 
@@ -75,22 +75,52 @@ class Device:
         return average
 
 
+class Undelayed:
+    """A stream of batches all of whose rows are exchanged before the next batch."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        self._stream = stream
+
+    def __next__(self) -> TrainerBatch:
+        """Return the next batch; see `BatchStream`."""
+        batch = next(self._stream)
+        groups = [replace(group, critical=np.ones_like(group.critical)) for group in batch.groups]
+        return replace(batch, groups=tuple(groups))
+
+    def close(self) -> None:
+        """Close the stream."""
+        self._stream.close()
+
+
 class Trainer:
     """The rivals and designs of one trainer."""
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._rank, self._ranks = task["rank"], task["ranks"]
-        self._listen, self._dim = task["listen"], task["dim"]
+        self._listen = task["listen"]
+        self._workload = Workload.from_fields(task["workload"])
         self._device = Device()
         self._optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=RATE)
-        self._drawn = list(islice(drawn_batches(KAGGLE_ROWS), _BATCHES))
+        batches = drawn_batches(
+            self._workload.rows, self._workload.batch, skew=parse_skew(self._workload.skew)
+        )
+        self._drawn = list(islice(batches, _BATCHES))
         self._rows: dict[str, TrainerRows] = {}
         self._rival: tuple[DistinctRows, Iterator[Any]] | None = None
-        self._gradients = torch.full((_MOST_USED, self._dim), 1e-3)
+        most_used = -(-self._workload.batch // self._ranks) * len(self._workload.rows)
+        self._gradients = {
+            dim: torch.full((most_used, dim), 1e-3)
+            for dim in (*self._workload.dims, self._pooled_dim)
+        }
+
+    @property
+    def _pooled_dim(self) -> int:
+        """Numbers of the rows that an example looks up in a column: rivals move them as one."""
+        return sum(self._workload.dims)
 
     def connect(self, task: dict[str, Any]) -> None:
         """Join a design's job, and connect to the other trainers."""
-        job = description(self._dim)
+        job = self._workload.description()
         cacher = CacherClient(
             task["cacher"],
             trainer=self._rank,
@@ -105,14 +135,15 @@ class Trainer:
         addresses: list[Any] = [None] * self._ranks
         dist.all_gather_object(addresses, executor.address)
         executor.connect(addresses)
+        stream = cacher.epoch(0)
         self._rows[task["connect"]] = TrainerRows(
-            cacher.epoch(0),
+            Undelayed(stream) if task["connect"].endswith(NOT_DELAYED) else stream,
             ServerConnections(
                 joined.servers, job, self._rank, secret=task["secret"], deadline_s=DEADLINE_S
             ),
             executor,
             job.groups,
-            [RowOptimizer(self._optimizer)],
+            [RowOptimizer(self._optimizer) for _ in job.groups],
             slots=job.slots,
             prefetch=joined.prefetch,
             deadline_s=DEADLINE_S,
@@ -136,10 +167,13 @@ class Trainer:
 
     def _pooled(self, group: Any, compute: Callable[[], Any]) -> Callable[[], None]:
         """Return a step whose rows the device looks up and updates: only moving is real."""
-        rival = PooledRows(group, (1,) * len(KAGGLE_ROWS), lambda _: torch.zeros(1, self._dim), sgd)
+        dim = self._pooled_dim
+        rival = PooledRows(
+            group, (1,) * len(self._workload.rows), lambda _: torch.zeros(1, dim), sgd
+        )
         ids = rival.prepare(self._drawn[0])
-        rows = torch.zeros(sum(ids.sent), self._dim)
-        gradients = torch.zeros(sum(ids.received), self._dim)
+        rows = torch.zeros(sum(ids.sent), dim)
+        gradients = torch.zeros(sum(ids.received), dim)
 
         def step() -> None:
             rival.receive_rows(ids, rows)
@@ -153,8 +187,8 @@ class Trainer:
         if not self._rival:
             rows = DistinctRows(
                 group,
-                KAGGLE_ROWS,
-                lambda _, numbers: torch.zeros(len(numbers), self._dim),
+                self._workload.rows,
+                lambda _, numbers: torch.zeros(len(numbers), self._pooled_dim),
                 sgd,
                 stored=_STORED,
             )
@@ -166,7 +200,7 @@ class Trainer:
             ids = next(batches)
             rows = rival.fetch(ids)
             average = compute()
-            rival.write_back(ids, self._gradients[: len(rows)])
+            rival.write_back(ids, self._gradients[self._pooled_dim][: len(rows)])
             wait(average)
 
         return step
@@ -175,10 +209,11 @@ class Trainer:
         rows = self._rows[design]
         batch = next(rows)
         average = compute()
-        start = 0
+        starts = dict.fromkeys(self._workload.dims, 0)
         for table in batch.tables:
-            table.leaf.grad = self._gradients[start : start + len(table.leaf)]
-            start += len(table.leaf)
+            used, dim = table.leaf.shape
+            table.leaf.grad = self._gradients[dim][starts[dim] : starts[dim] + used]
+            starts[dim] += used
         wait(average)
         rows.step()
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from benchmarks.embeddings.bed import MBIT, SLOW_MBIT
 from benchmarks.embeddings.timing import BACKENDS, DENSE, Network, TimedJob, Times, Turns, timed_job
+from benchmarks.embeddings.workload import Workload
 from benchmarks.harness import Report
 
 LOOKAHEAD = 100
@@ -25,7 +26,7 @@ NETWORKS = {
 }
 """By the suffix of their bars' names; a quick run has the first one."""
 
-WIDE = Network(trainers=2, mbit=MBIT, dim=128)
+WIDE = Network(trainers=2, mbit=MBIT, workload=Workload(dims=(128,)))
 
 
 def bars() -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from benchmarks.embeddings.bed import spec
 from benchmarks.embeddings.designs import PREFETCH, Design, connected
 from benchmarks.embeddings.turns import Job, job
+from benchmarks.embeddings.workload import KAGGLE, Workload
 from headrace.testbed import Testbed
 
 DENSE = {"DLRM": 2_962_289, "Wide & Deep": 136_673}
@@ -20,14 +21,14 @@ _FIRST_STEPS = PREFETCH + 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Trainers, the rate of their hosts, and the numbers of a row."""
+    """Trainers, the rate of their hosts, and what they train on."""
 
     trainers: int
     mbit: int
-    dim: int = 48
+    workload: Workload = KAGGLE
 
     def __str__(self) -> str:
-        return f"{self.trainers} trainers, {self.mbit} Mbit/s, dimension {self.dim}"
+        return f"{self.trainers} trainers, {self.mbit} Mbit/s, {self.workload}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +146,16 @@ def timed_job(
                 connected(
                     testbed,
                     Design(
-                        synchronisation=design,
+                        name=design,
                         trainers=network.trainers,
-                        dim=network.dim,
+                        workload=network.workload,
                         lookahead=lookahead,
                     ),
                 )
             )
             for design in designs
         ]
-        task = {"dim": network.dim}
+        task = {"workload": network.workload.to_fields()}
         ranks = stack.enter_context(
             job(testbed, "benchmarks.embeddings.rank_of_steps", network.trainers, task, {})
         )
