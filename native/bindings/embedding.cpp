@@ -289,11 +289,14 @@ void bind_embedding(nb::module_& module) {
           "commit_every"_a = 0)
       .def("push", &push, "ids"_a.noconvert(), "ends"_a.noconvert())
       .def("finish", &Lookahead::finish)
-      .def("shorten", &Lookahead::shorten, "lookahead"_a)
+      .def("change", &Lookahead::change, "lookahead"_a, "prefetch"_a)
       .def("pop", &Lookahead::pop, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("ready", &Lookahead::ready)
       .def_prop_ro("distinct", &Lookahead::distinct)
-      .def_prop_ro("resident", &Lookahead::resident);
+      .def_prop_ro("resident", &Lookahead::resident)
+      .def_prop_ro("newest_rows", &Lookahead::newest_rows)
+      .def_prop_ro("newest_fetched", &Lookahead::newest_fetched)
+      .def_prop_ro("arrived", &Lookahead::arrived);
 
   bind_rows(module);
 }

@@ -33,6 +33,11 @@ void check_range(const char* name, std::size_t found, std::size_t least, std::si
                               std::to_string(least) + " to " + std::to_string(most));
 }
 
+void check_window(std::size_t lookahead, std::size_t prefetch) {
+  check_range("lookahead", lookahead, 1, kMostLookahead);
+  check_range("prefetch", prefetch, 1, lookahead);
+}
+
 }  // namespace
 
 Lookahead::Lookahead(LookaheadOptions options)
@@ -42,8 +47,7 @@ Lookahead::Lookahead(LookaheadOptions options)
   constexpr std::size_t kMostNumbers = std::numeric_limits<std::uint32_t>::max();
   check_range("tables", options_.rows.size(), 1, 1 << 20);
   check_range("trainers", options_.trainers, 1, kMostTrainers);
-  check_range("lookahead", options_.lookahead, 1, kMostLookahead);
-  check_range("prefetch", options_.prefetch, 1, options_.lookahead);
+  check_window(options_.lookahead, options_.prefetch);
   check_range("slots", options_.slots, 1, kMostNumbers);
   if (first_ < 0) throw std::invalid_argument("the first batch is " + std::to_string(first_));
   for (auto rows : options_.rows) {
@@ -102,6 +106,8 @@ void Lookahead::check(std::span<const TableIds> tables) const {
 void Lookahead::push(std::span<const TableIds> tables) {
   check(tables);
   auto& arrived = window_.emplace_back(std::exchange(spare_, {}));
+  // Rows that were evicted up to then, without knowledge of this batch, may be among its own.
+  arrived.after = first_ - 1;
   std::size_t count = 0;
   for (const auto& table : tables) count += table.ids.size();
   arrived.uses.clear();
@@ -127,9 +133,10 @@ void Lookahead::push(std::span<const TableIds> tables) {
   }
 }
 
-void Lookahead::shorten(std::size_t lookahead) {
-  check_range("lookahead", lookahead, options_.prefetch, options_.lookahead);
+void Lookahead::change(std::size_t lookahead, std::size_t prefetch) {
+  check_window(lookahead, prefetch);
   options_.lookahead = lookahead;
+  options_.prefetch = prefetch;
 }
 
 std::size_t Lookahead::distinct() const {

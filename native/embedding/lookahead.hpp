@@ -11,6 +11,9 @@
 // y - prefetch, or later where slots or rows come free later. Slots are used again under the same
 // rule, so a trainer that computes and a thread that fetches never have a slot in common.
 //
+// Lookahead and prefetch may change between any two batches. A batch is fetched no earlier than
+// behind the decision before its arrival: rows that were evicted later were known to be used in it.
+//
 // Where the cache has not room for all rows that would stay, those go whose next use is farthest
 // (Belady), from the far end of the window on: the lookahead shrinks as far as it must.
 #pragma once
@@ -68,9 +71,10 @@ class Lookahead {
   void push(std::span<const TableIds> tables);
   // No batch follows.
   void finish() { finished_ = true; }
-  // Lowers the lookahead. Batches that have arrived beyond it are in the window of those that are
-  // decided first. Throws std::invalid_argument unless it is from `prefetch` to what it was.
-  void shorten(std::size_t lookahead);
+  // Changes both for batches that are decided from now on. Batches that have arrived beyond a
+  // shorter lookahead are in the window of those that are decided first. Throws
+  // std::invalid_argument for what the constructor refuses.
+  void change(std::size_t lookahead, std::size_t prefetch);
   // Whether the next batch can be decided.
   bool ready() const {
     return !window_.empty() && (finished_ || window_.size() >= options_.lookahead);
@@ -82,6 +86,11 @@ class Lookahead {
   std::size_t distinct() const;
   // Rows in the cache after the batch that was decided last.
   std::size_t resident() const { return resident_; }
+  // Rows of the batch that arrived last, and those of them that no other batch of the window has.
+  std::size_t newest_rows() const { return window_.empty() ? 0 : window_.back().uses.size(); }
+  std::size_t newest_fetched() const { return window_.empty() ? 0 : window_.back().fetched; }
+  // Batches that have arrived and are not decided.
+  std::size_t arrived() const { return window_.size(); }
   const LookaheadOptions& options() const { return options_; }
 
  private:
@@ -117,7 +126,7 @@ class Lookahead {
     std::vector<std::int64_t> ends = {};         // [tables * trainers], of ids
     std::size_t fetched = 0;                     // rows that are fetched for it, as decided so far
     std::size_t resident = 0;                    // rows in the cache that are used next here
-    Batch after = kNoBatch;
+    Batch after = kNoBatch;                      // what it fetches waits for, see `Decision`
   };
   struct FreeSlot {
     std::uint32_t slot;

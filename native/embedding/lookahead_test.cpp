@@ -1,11 +1,13 @@
-// Decisions of the lookahead: BagPipe's example, caches and servers whose rows have versions, the
-// fewest fetches by exhaustive search, hashed ids, wrong ids.
+// Decisions of the lookahead: BagPipe's example, caches and servers whose rows have versions, also
+// where lookahead and prefetch change, the fewest fetches by exhaustive search, hashed ids, wrong
+// ids.
 #include "embedding/lookahead.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -122,6 +124,11 @@ Case random_case(Random& random) {
   return result;
 }
 
+// Whether the cache has room for all rows that there are.
+bool has_room(const LookaheadOptions& options) {
+  return options.slots >= std::accumulate(options.rows.begin(), options.rows.end(), std::size_t{0});
+}
+
 struct Row {
   std::size_t table;
   std::int64_t id;
@@ -148,13 +155,52 @@ std::map<Row, Users> users_of(const BatchIds& batch) {
   return users;
 }
 
+// Decisions while lookahead and prefetch change, and the end of the window at each.
+struct Changed {
+  std::vector<Decision> all;
+  std::vector<Batch> ends;
+};
+
+Changed changed(const LookaheadOptions& options, const std::vector<BatchIds>& batches,
+                Random& random) {
+  Lookahead lookahead(options);
+  Changed result;
+  Batch pushed = 0;
+  auto change = [&] {
+    const auto length = 1 + random.below(8);
+    if (random.below(3) == 0) {
+      lookahead.change(static_cast<std::size_t>(length),
+                       static_cast<std::size_t>(1 + random.below(length)));
+    }
+  };
+  auto decide = [&] {
+    result.ends.push_back(pushed);
+    result.all.push_back(lookahead.pop());
+    change();
+  };
+  for (const auto& batch : batches) {
+    change();
+    while (lookahead.ready()) decide();
+    push(lookahead, batch);
+    ++pushed;
+    std::map<Row, Users> rows;
+    for (auto b = result.all.size(); b < static_cast<std::size_t>(pushed); ++b) {
+      rows.merge(users_of(batches[b]));
+    }
+    CHECK(lookahead.distinct() == rows.size());
+    CHECK(lookahead.newest_rows() == users_of(batch).size());
+  }
+  lookahead.finish();
+  while (lookahead.ready()) decide();
+  CHECK(result.all.size() == batches.size() && lookahead.resident() == 0);
+  return result;
+}
+
 // Trains with rows that are numbers of updates. A fetch happens as early as it may, an eviction's
 // write-back as late as `after` lets it; each use must find the newest value in its slot. After a
 // commit the servers have all newest values.
-void test_versions(const Case& example) {
-  auto [options, batches] = example;
-  options.commit_every = 3;
-  const auto all = decisions(options, batches);
+void check_versions(const LookaheadOptions& options, const std::vector<BatchIds>& batches,
+                    const std::vector<Decision>& all) {
   std::map<Row, int> truth;
   std::map<Row, int> servers;
   std::map<Row, std::uint8_t> owners;
@@ -225,14 +271,13 @@ void test_versions(const Case& example) {
   CHECK(servers == truth);
 }
 
-// The columns that look ahead, against the batches themselves.
-void test_window(const Case& example) {
-  const auto& [options, batches] = example;
-  const auto all = decisions(options, batches);
+// The columns that look ahead, against the batches themselves; `ends` are the windows'.
+void check_window(const LookaheadOptions& options, const std::vector<BatchIds>& batches,
+                  const std::vector<Decision>& all, const std::vector<Batch>& ends) {
   std::vector<std::map<Row, Users>> users;
   for (const auto& batch : batches) users.push_back(users_of(batch));
   for (std::size_t x = 0; x < all.size(); ++x) {
-    const auto stop = std::min(batches.size(), x + options.lookahead);
+    const auto stop = static_cast<std::size_t>(ends[x]);
     const auto rows = rows_of(all[x].first, all[x].ids);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       Batch next = kNoBatch;
@@ -260,8 +305,31 @@ void test_window(const Case& example) {
       CHECK(both == 0 || (both >> all[x].owner[i] & 1) == 1);
       if (all[x].evicted_for_room == 0) CHECK(stays == (next != kNoBatch));
     }
-    if (options.slots >= 100) CHECK(all[x].evicted_for_room == 0);
+    if (has_room(options)) CHECK(all[x].evicted_for_room == 0);
   }
+}
+
+void test_decisions(const Case& example) {
+  auto [options, batches] = example;
+  options.commit_every = 3;
+  const auto all = decisions(options, batches);
+  std::vector<Batch> ends;
+  for (std::size_t x = 0; x < all.size(); ++x) {
+    ends.push_back(static_cast<Batch>(std::min(batches.size(), x + options.lookahead)));
+    const auto rule = static_cast<Batch>(x) - static_cast<Batch>(options.prefetch);
+    CHECK(all[x].after == std::max(rule, kNoBatch) || !has_room(options));
+  }
+  check_versions(options, batches, all);
+  check_window(options, batches, all, ends);
+}
+
+// The same where lookahead and prefetch change at any time.
+void test_changed(const Case& example, Random& random) {
+  auto [options, batches] = example;
+  options.commit_every = 3;
+  const auto [all, ends] = changed(options, batches, random);
+  check_versions(options, batches, all);
+  check_window(options, batches, all, ends);
 }
 
 // A later epoch's batches are numbered on, and fetched after all evictions of the epoch before.
@@ -276,38 +344,6 @@ void test_later_epoch(const Case& example) {
     CHECK(later[x].slots == expected[x].slots && later[x].fetched == expected[x].fetched);
     CHECK(later[x].next_users == expected[x].next_users);
     CHECK(later[x].evicted_slots == expected[x].evicted_slots);
-  }
-}
-
-// A shorter lookahead than the batches that have arrived: the first decisions have a longer window.
-void test_shortened(const Case& example, Random& random) {
-  const auto& [options, batches] = example;
-  Lookahead lookahead(options);
-  std::vector<Decision> all;
-  std::map<Row, Users> arrived;
-  const auto shorter =
-      options.prefetch + static_cast<std::size_t>(random.below(
-                             static_cast<int>(options.lookahead - options.prefetch) + 1));
-  bool shortened = false;
-  for (const auto& batch : batches) {
-    push(lookahead, batch);
-    if (!shortened) {
-      for (const auto& [row, users] : users_of(batch)) arrived[row] |= users;
-      CHECK(lookahead.distinct() == arrived.size());
-      shortened = lookahead.ready() || random.below(3) == 0;
-      if (shortened) lookahead.shorten(shorter);
-    }
-    while (lookahead.ready()) all.push_back(lookahead.pop());
-  }
-  lookahead.finish();
-  while (lookahead.ready()) all.push_back(lookahead.pop());
-  CHECK(all.size() == batches.size() && lookahead.resident() == 0);
-  auto expected_options = options;
-  if (shortened) expected_options.lookahead = shorter;
-  const auto expected = decisions(expected_options, batches);
-  for (std::size_t x = options.lookahead; x < all.size(); ++x) {
-    CHECK(all[x].next == expected[x].next && all[x].last == expected[x].last);
-    CHECK(all[x].users == expected[x].users && all[x].shared == expected[x].shared);
   }
 }
 
@@ -393,7 +429,8 @@ void test_refused() {
   CHECK(made({.rows = {5}, .lookahead = 2, .prefetch = 3, .slots = 1}) ==
         "prefetch is 3, needs 1 to 2");
   Lookahead lookahead({.rows = {5, 0}, .lookahead = 2, .slots = 3});
-  CHECK(thrown<E>([&] { lookahead.shorten(3); }) == "lookahead is 3, needs 1 to 2");
+  CHECK(thrown<E>([&] { lookahead.change(0, 1); }) == "lookahead is 0, needs 1 to 65535");
+  CHECK(thrown<E>([&] { lookahead.change(2, 3); }) == "prefetch is 3, needs 1 to 2");
   push(lookahead, {{{4}}, {{7}}});
   CHECK(thrown<E>([&] { push(lookahead, {{{4, 5}}, {{}}}); }) ==
         "table 0: id 5 at place 1, needs 0 to 4");
@@ -438,10 +475,9 @@ int main() {
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     Random random(seed, 0);
     const auto example = random_case(random);
-    test_versions(example);
-    test_window(example);
+    test_decisions(example);
     test_later_epoch(example);
-    test_shortened(example, random);
+    test_changed(example, random);
     test_hashed(example);
     test_fewest_fetches(random);
   }

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, cycle
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,7 +20,8 @@ TableIds = list[list[int]]
 class Job:
     """Batches of ids, and the options of their lookahead.
 
-    `batches` is [batches][tables][trainers] lists of ids; of `rows` 0: hashes.
+    `batches` is [batches][tables][trainers] lists of ids; of `rows` 0: hashes. `changes` are
+    lookaheads and prefetches that hold after a decision each, in turns.
     """
 
     rows: tuple[int, ...]
@@ -29,6 +30,7 @@ class Job:
     prefetch: int
     slots: int
     batches: list[list[TableIds]]
+    changes: tuple[tuple[int, int], ...] = ()
 
 
 @st.composite
@@ -70,12 +72,14 @@ def decisions(
         commit_every=commit_every,
     )
     decided: list[_native.LookaheadDecision] = []
+    changes = cycle(job.changes or [(job.lookahead, job.prefetch)])
     for batch in job.batches:
         columns = [np.array([*chain.from_iterable(table)], np.int64) for table in batch]
         ends = np.array([np.cumsum([len(part) for part in table]) for table in batch], np.int64)
         lookahead.push(columns, ends)
         while lookahead.ready:
             decided.append(lookahead.pop())
+            lookahead.change(*next(changes))
     lookahead.finish()
     while lookahead.ready:
         decided.append(lookahead.pop())

@@ -154,12 +154,16 @@ def reference_tables(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Options of the lookahead; `room` are slots more than the largest batch needs."""
+    """Options of the lookahead; `room` are slots more than the largest batch needs.
+
+    `changes` are those of `Job`.
+    """
 
     lookahead: int
     prefetch: int
     room: int
     commit_every: int = 0
+    changes: tuple[tuple[int, int], ...] = ()
 
 
 def trainer_batches(
@@ -186,6 +190,7 @@ def trainer_batches(
             prefetch=window.prefetch,
             slots=max(1, *distinct) + window.room,
             batches=ids,
+            changes=window.changes,
         )
         slots.append(job.slots)
         design = CacheDesign(synchronisation, trainers, job.slots)

@@ -123,6 +123,12 @@ windows = st.integers(1, 5).flatmap(
         lookahead=st.just(lookahead),
         prefetch=st.integers(1, lookahead),
         room=st.integers(0, 12),
+        changes=st.lists(
+            st.integers(1, 5).flatmap(
+                lambda longest: st.tuples(st.just(longest), st.integers(1, longest))
+            ),
+            max_size=4,
+        ).map(tuple),
     )
 )
 seeds = st.integers(0, 1 << 30)

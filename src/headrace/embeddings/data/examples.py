@@ -99,11 +99,20 @@ def id_ends(lengths: NDArray[np.int64] | None, ends: NDArray[np.int64]) -> NDArr
     return ends if lengths is None else np.concatenate([[0], np.cumsum(lengths)])[ends]
 
 
-def share_ends(examples: int, parts: int) -> NDArray[np.int64]:
+def share_ends(
+    examples: int, parts: int, shares: Sequence[float] | None = None
+) -> NDArray[np.int64]:
     """Return where each of `parts` consecutive shares of some examples ends: [parts].
 
-    The first shares have one example more where they are not equally large.
+    Parameters
+    ----------
+    shares : of the examples, rounded; they add up to 1. None: equal ones, of which the first have
+        one example more where they are not equally large.
     """
+    if shares is not None:
+        ends = np.rint(np.cumsum(shares) * examples).astype(np.int64)
+        ends[-1] = examples
+        return ends
     size, larger = divmod(examples, parts)
     numbers = np.arange(1, parts + 1)
     return size * numbers + np.minimum(numbers, larger)

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,12 +116,25 @@ class CacherOptions:
             )
 
 
+class Follower(Protocol):
+    """Changes lookahead, prefetch and shares of decisions while a job goes on."""
+
+    def follow(self, decisions: "BatchDecisions") -> None:
+        """Look at a job whose last batch was decided and handed over; it may change decisions.
+
+        It may return when the next batch is there, or before: the decisions are then those on
+        batches that have arrived.
+        """
+        ...
+
+
 def dispatched(
     batches: Iterable[IdBatch],
     options: CacherOptions,
     on_lookahead: Callable[[int], None] = lambda _lookahead: None,
     *,
     first_batch: int = 0,
+    follower: Follower | None = None,
 ) -> Iterator[tuple[TrainerBatch, ...]]:
     """Yield, of every batch of an epoch in order, the part of each trainer.
 
@@ -132,57 +145,148 @@ def dispatched(
     on_lookahead : is called with the lookahead before the first decision.
     first_batch : number of the first batch: batches are numbered on over epochs, and those of a
         later one fetch rows when all evictions of the epoch before are written back.
+    follower : None: decisions do not change.
 
     Raises
     ------
     EmbeddingError : a batch has other tables than the job, an id outside its table, or more rows
         of a group than its cache has slots.
     """
+    decisions = BatchDecisions(options, first_batch)
     lookahead = options.lookahead
-    windows = _windows(options, lookahead or max(MOST_LOOKAHEAD, options.prefetch), first_batch)
     if lookahead is not None:
         on_lookahead(lookahead)
-    pushed: deque[_PushedBatch] = deque()
-    for number, batch in enumerate(batches, first_batch):
-        _push(windows, batch, number, options)
-        padding = _padding(batch, options)
-        pushed.append(_PushedBatch(batch.examples, batch.fields, batch.lengths, padding))
+    for batch in batches:
+        decisions.push(batch)
         if lookahead is None:
-            lookahead = _shorten(windows, len(pushed), options)
+            lookahead = _found_lookahead(decisions, options)
             if lookahead is None:
                 continue
+            decisions.change(lookahead, options.prefetch)
             on_lookahead(lookahead)
-        while windows[0].ready:
-            yield _decide(windows, pushed.popleft(), options)
+        while decisions.ready:
+            yield decisions.pop()
+            if follower is not None:
+                follower.follow(decisions)
     if lookahead is None:
-        on_lookahead(max(len(pushed), options.prefetch))
-    for window in windows:
-        window.finish()
-    while pushed:
-        yield _decide(windows, pushed.popleft(), options)
+        on_lookahead(max(decisions.arrived, options.prefetch))
+    decisions.finish()
+    while decisions.ready:
+        yield decisions.pop()
 
 
 class _PushedBatch(NamedTuple):
-    """A batch whose ids are in the windows."""
+    """A batch whose ids are in the windows.
+
+    Attributes
+    ----------
+    ends : [trainers], of their shares of its examples.
+    """
 
     examples: int
+    ends: NDArray[np.int64]
     fields: Mapping[str, NDArray[Any]]
     lengths: tuple[NDArray[np.int64] | None, ...]
     padding: list[tuple[int, ...]]
 
 
-def _shorten(
-    windows: Sequence[_native.Lookahead], arrived: int, options: CacherOptions
-) -> int | None:
-    """Set the lookahead once a cache is full; None: others of the batches have room."""
-    pairs = zip(windows, options.slots, strict=True)
-    full = any(window.distinct > slots for window, slots in pairs)
-    if not full and arrived < MOST_LOOKAHEAD:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRows:
+    """Rows of a window as parts of the slots of a cache, of the group whose cache is fullest.
+
+    Attributes
+    ----------
+    distinct : of the cache, and of the batches that have arrived.
+    newest : of the batch that arrived last.
+    added : those of them that no batch before it has.
+    """
+
+    distinct: float
+    newest: float
+    added: float
+
+
+class BatchDecisions:
+    """Decisions on the batches of an epoch, of all groups of tables.
+
+    Attributes
+    ----------
+    shares : of the trainers in the examples of batches that arrive from now on, they add up to 1;
+        None: equal ones.
+    """
+
+    def __init__(self, options: CacherOptions, first_batch: int = 0) -> None:
+        self._options = options
+        lookahead = options.lookahead or max(MOST_LOOKAHEAD, options.prefetch)
+        self._windows = _windows(options, lookahead, first_batch)
+        self._pushed: deque[_PushedBatch] = deque()
+        self._next = first_batch
+        self.shares: Sequence[float] | None = None
+
+    def push(self, batch: IdBatch) -> None:
+        """Take the next batch.
+
+        Raises
+        ------
+        EmbeddingError : it has other tables than the job, an id outside its table, or more rows of
+            a group than its cache has slots.
+        """
+        ends = share_ends(batch.examples, self._options.trainers, self.shares)
+        _push(self._windows, batch, ends, self._next, self._options)
+        padding = _padding(batch, ends, self._options)
+        self._pushed.append(
+            _PushedBatch(batch.examples, ends, batch.fields, batch.lengths, padding)
+        )
+        self._next += 1
+
+    @property
+    def next_batch(self) -> int:
+        """Number of the batch that is pushed next."""
+        return self._next
+
+    @property
+    def arrived(self) -> int:
+        """Batches that are not decided."""
+        return len(self._pushed)
+
+    @property
+    def ready(self) -> bool:
+        """True if the next batch can be decided."""
+        return self._windows[0].ready
+
+    def pop(self) -> tuple[TrainerBatch, ...]:
+        """Decide the next batch; return each trainer's part."""
+        return _decide(self._windows, self._pushed.popleft())
+
+    def finish(self) -> None:
+        """Let all batches that have arrived be decided: no other follows."""
+        for window in self._windows:
+            window.finish()
+
+    def change(self, lookahead: int, prefetch: int) -> None:
+        """Change the lookahead and the prefetch of decisions to come."""
+        for window in self._windows:
+            window.change(lookahead, prefetch)
+
+    def rows(self) -> WindowRows:
+        """Return the rows of the window of the group whose cache is fullest."""
+        slots, window = max(
+            zip(self._options.slots, self._windows, strict=True),
+            key=lambda pair: pair[1].distinct / pair[0],
+        )
+        return WindowRows(
+            distinct=window.distinct / slots,
+            newest=window.newest_rows / slots,
+            added=window.newest_fetched / slots,
+        )
+
+
+def _found_lookahead(decisions: BatchDecisions, options: CacherOptions) -> int | None:
+    """Return the batches that a cache has room for once it is full; None: it has for others."""
+    full = decisions.rows().distinct > 1
+    if not full and decisions.arrived < MOST_LOOKAHEAD:
         return None
-    lookahead = max(arrived - full, options.prefetch)
-    for window in windows:
-        window.shorten(lookahead)
-    return lookahead
+    return max(decisions.arrived - full, options.prefetch)
 
 
 def _windows(options: CacherOptions, lookahead: int, first_batch: int) -> list[_native.Lookahead]:
@@ -212,10 +316,13 @@ def _check_tables(batch: IdBatch, number: int, options: CacherOptions) -> None:
 
 
 def _push(
-    windows: Sequence[_native.Lookahead], batch: IdBatch, number: int, options: CacherOptions
+    windows: Sequence[_native.Lookahead],
+    batch: IdBatch,
+    ends: NDArray[np.int64],
+    number: int,
+    options: CacherOptions,
 ) -> None:
     _check_tables(batch, number, options)
-    ends = share_ends(batch.examples, options.trainers)
     for group, window in zip(options.groups, windows, strict=True):
         ends_of_ids = np.array(
             [id_ends(batch.lengths[table], ends) for table in group.tables], np.int64
@@ -228,11 +335,12 @@ def _push(
             raise EmbeddingError(f"batch {number}, tables {names}: {error}") from error
 
 
-def _padding(batch: IdBatch, options: CacherOptions) -> list[tuple[int, ...]]:
+def _padding(
+    batch: IdBatch, shares: NDArray[np.int64], options: CacherOptions
+) -> list[tuple[int, ...]]:
     """Return, for every trainer, the first of its ids of each table that is the padding, or -1."""
     if all(table.padding is None for table in options.tables):
         return [()] * options.trainers
-    shares = share_ends(batch.examples, options.trainers)
     firsts = np.full((options.trainers, len(options.tables)), -1)
     for number, table in enumerate(options.tables):
         if table.padding is None:
@@ -245,12 +353,10 @@ def _padding(batch: IdBatch, options: CacherOptions) -> list[tuple[int, ...]]:
     return [tuple(row) for row in firsts.tolist()]
 
 
-def _decide(
-    windows: Sequence[_native.Lookahead], batch: _PushedBatch, options: CacherOptions
-) -> tuple[TrainerBatch, ...]:
+def _decide(windows: Sequence[_native.Lookahead], batch: _PushedBatch) -> tuple[TrainerBatch, ...]:
     decisions = [window.pop() for window in windows]
     dispatched_rows = [decision.dispatch() for decision in decisions]
-    ends = share_ends(batch.examples, options.trainers).tolist()
+    ends = batch.ends.tolist()
     parts: list[TrainerBatch] = []
     for trainer, (start, stop) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
         parts.append(
