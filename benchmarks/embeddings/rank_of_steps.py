@@ -16,7 +16,7 @@ latter is over, the dense part's gradients are averaged. Rows move for real.
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -238,8 +238,7 @@ class Trainer:
     def _counts(self, variant: str) -> dict[str, float]:
         if variant not in self._rows:
             return {}
-        statistics = asdict(self._rows[variant].statistics)
-        return statistics | statistics.pop("exchange")
+        return self._rows[variant].times.to_fields()
 
 
 def sgd(parameters: list[Tensor]) -> torch.optim.Optimizer:

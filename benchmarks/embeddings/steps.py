@@ -147,10 +147,10 @@ def _rows(report: Report, job: TimedJob, model: str, ratio: float, times: Times)
     report.row(
         f"a trainer's step of {model}, targeted, {job.network}",
         device_over_pooled=ratio,
-        fetch_wait_ms=1e3 * counts["fetch_wait_s"] / batches,
-        critical_ms=1e3 * counts["critical_s"] / batches,
+        fetch_wait_ms=1e3 * (counts["batch_wait_s"] + counts["fetch_wait_s"]) / batches,
+        critical_ms=1e3 * (counts["exchange_wait_s"] + counts["update_s"]) / batches,
         delayed_wait_ms=1e3 * counts["delayed_wait_s"] / batches,
-        delayed_ms=1e3 * counts["delayed_s"] / batches,
+        delayed_ms=1e3 * (counts["delayed_s"] + counts["write_back_s"]) / batches,
         critical_rows=counts["critical_rows"] / batches,
         delayed_rows=counts["delayed_rows"] / batches,
         fetched_rows=counts["fetched_rows"] / batches,

@@ -73,5 +73,8 @@ def _rows(report: Report, job: TimedJob, times: Times) -> None:
             delayed_mb=counts["delayed_bytes"] / batches / 1e6,
             fetched_mb=counts["fetched_bytes"] / batches / 1e6,
             sent_mb=counts["wire_bytes"] / batches / 1e6,
-            critical_ms=1e3 * counts["critical_s"] / batches / job.network.trainers,
+            critical_ms=1e3
+            * (counts["exchange_wait_s"] + counts["update_s"])
+            / batches
+            / job.network.trainers,
         )

@@ -11,7 +11,14 @@ from headrace.embeddings.run.rpc import RpcCall, RpcMessage, RpcServer
 from headrace.launch.worker import run_worker
 
 
-def serve(settings: RoleSettings) -> RpcServer:
+class Peer(RpcServer):
+    """Serves calls, and has no figures."""
+
+    def status(self) -> dict[str, object]:
+        return {}
+
+
+def serve(settings: RoleSettings) -> Peer:
     if os.environ.get("REFUSES") == settings.role:
         print("line of its output", file=sys.stderr)
         raise ValueError("size is 3")
@@ -23,7 +30,7 @@ def serve(settings: RoleSettings) -> RpcServer:
         head = {"role": settings.role, "pid": os.getpid(), "argv": sys.argv}
         return RpcMessage(head=head | {"options": settings.options, "count": settings.count})
 
-    return RpcServer(settings.role, {"describe": describe}, secret=settings.secret)
+    return Peer(settings.role, {"describe": describe}, secret=settings.secret)
 
 
 SCRIPT = """

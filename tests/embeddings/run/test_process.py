@@ -19,6 +19,9 @@ class Served:
     def __init__(self) -> None:
         self.open = True
 
+    def status(self) -> dict[str, Any]:
+        return {"open": self.open}
+
     def close(self) -> None:
         self.open = False
 
@@ -29,7 +32,7 @@ def messages_then_end(*messages: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def test_it_serves_by_its_settings_until_the_parent_is_gone() -> None:
-    messages = messages_then_end(SETTINGS.to_message())
+    messages = messages_then_end(SETTINGS.to_message(), {"status": True})
     served = Served()
     started: list[RoleSettings] = []
     sent: list[dict[str, Any]] = []
@@ -44,7 +47,7 @@ def test_it_serves_by_its_settings_until_the_parent_is_gone() -> None:
 
     serve_role(lambda: next(messages), send, serve)
     assert started == [SETTINGS]
-    assert sent == [{"address": "127.0.0.1:4000"}]
+    assert sent == [{"address": "127.0.0.1:4000"}, {"status": {"open": True}}]
     assert not served.open
 
 

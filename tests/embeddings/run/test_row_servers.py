@@ -177,11 +177,11 @@ def test_evaluation_creates_no_rows_and_export_lists_all(running: RunningServers
     assert [table["name"] for table in tables[0]] == ["dense", "wide", "hashed"]
     assert [sum(own[table]["rows"] for own in tables) for table in range(3)] == [5, 7, 4]
     assert all(status["bytes"] > 0 for status in statuses)
-    counts = [status["counts"] for status in statuses]
+    counts = [status["times"] for status in statuses]
     assert sum(of_server["fetched_rows"] for of_server in counts) == len(ROWS.ids)
     assert sum(of_server["written_rows"] for of_server in counts) == 0
     connection.write_back(0, 0, ROWS, VALUES)
-    counts = [status["counts"] for status in connection.status()]
+    counts = [status["times"] for status in connection.status()]
     assert sum(of_server["written_rows"] for of_server in counts) == len(ROWS.ids)
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from headrace.embeddings import Synchronisation
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.optimizers import RowOptimizer
-from headrace.embeddings.run.trainer import TrainerRows, TrainerStatistics
+from headrace.embeddings.run.step_times import StepTimes
+from headrace.embeddings.run.trainer import TrainerRows
 from headrace.executor import Executor
 from tests.conformance.groups import each, group
 from tests.embeddings.run.memory_servers import MemoryServers, initial_numbers
@@ -45,6 +46,9 @@ class ListStream:
     def __next__(self) -> TrainerBatch:
         return next(self.batches)
 
+    def note(self, times: StepTimes) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -58,8 +62,8 @@ def train(
     dtype: torch.dtype,
     synchronisation: Synchronisation = Synchronisation.TARGETED,
     servers: MemoryServers | RunningServers | None = None,
-) -> tuple[list[Tensor], list[TrainerStatistics]]:
-    """Return the tables at the servers after training, and every trainer's statistics.
+) -> tuple[list[Tensor], list[StepTimes]]:
+    """Return the tables at the servers after training, and every trainer's times.
 
     Parameters
     ----------
@@ -69,7 +73,7 @@ def train(
     groups = groups_of(row_optimizer, dtype)
     parts, slots = trainer_batches(batches, groups, window, synchronisation)
     servers = servers or MemoryServers(groups, len(executors))
-    statistics: dict[int, TrainerStatistics] = {}
+    times: dict[int, StepTimes] = {}
 
     def act(executor: Executor) -> None:
         torch_optimizer = OPTIMIZERS[optimizer]([nn.Parameter(torch.zeros(1))])
@@ -99,10 +103,10 @@ def train(
                 if commit is not None:
                     assert commit.batch == number
             rows.commit(len(batches) - 1).servers.result(HANG_S)
-        statistics[executor.rank] = rows.statistics
+        times[executor.rank] = rows.times
 
     each(list(executors), act)
-    return tables_of(servers.rows, dtype), [statistics[rank] for rank in range(len(executors))]
+    return tables_of(servers.rows, dtype), [times[rank] for rank in range(len(executors))]
 
 
 def tables_of(written: Mapping[tuple[int, int], np.ndarray], dtype: torch.dtype) -> list[Tensor]:
@@ -146,11 +150,11 @@ def test_one_trainer_has_the_reference_s_rows_bit_for_bit(
         @given(window=windows, seed=seeds)
         def check(window: Window, seed: int) -> None:
             batches = shares(seed, 12, 1)
-            tables, statistics = train(executors, batches, window, optimizer, 0.95, dtype)
+            tables, times = train(executors, batches, window, optimizer, 0.95, dtype)
             expected = reference_tables(batches, optimizer, 0.95, dtype)
             for table, reference in zip(tables, expected, strict=True):
                 assert torch.equal(table, reference)
-            assert statistics[0].exchange.critical_bytes == 0
+            assert times[0].critical_bytes == 0
 
         check()
 
@@ -272,11 +276,11 @@ def test_replicated_caches_send_the_bytes_of_a_ring() -> None:
     window = Window(lookahead=2, prefetch=1, room=4)
     design = Synchronisation.REPLICATED
     with group(3) as executors:
-        _, statistics = train(executors, batches, window, "sgd", 1.0, torch.float64, design)
+        _, times = train(executors, batches, window, "sgd", 1.0, torch.float64, design)
     row_bytes = sum(
         8 * shape.dim * len({row for share in batch for row in share.ids[table]})
         for batch in batches
         for table, shape in enumerate(TABLES)
     )
-    assert sum(part.exchange.critical_bytes for part in statistics) == 2 * (3 - 1) * row_bytes
-    assert sum(part.exchange.delayed_bytes for part in statistics) == 0
+    assert sum(part.critical_bytes for part in times) == 2 * (3 - 1) * row_bytes
+    assert sum(part.delayed_bytes for part in times) == 0

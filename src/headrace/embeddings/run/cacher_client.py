@@ -1,6 +1,7 @@
 """A trainer's side of the cacher: it joins a job, and takes its parts of the batches."""
 
 import threading
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.rpc import RpcClient
 from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.step_times import StepTimes
 from headrace.errors import CommunicationError
 
 _LEAVE_S = 5.0
@@ -147,11 +149,19 @@ class CacherClient:
         """
         self._client.call("commit", RpcMessage(head={"trainer": self.trainer, **fields}))
 
+    def report(self, times: StepTimes) -> None:
+        """Tell the cacher the times of the last steps of an epoch."""
+        self._tell("report", {"times": times.to_fields()})
+
     def leave(self) -> None:
         """Tell the cacher that this trainer takes no more batches."""
+        self._tell("leave", {})
+
+    def _tell(self, method: str, fields: Mapping[str, Any]) -> None:
+        """Call a method, without a failure."""
         with suppress(CommunicationError):
-            head = {"trainer": self.trainer}
-            self._client.call("leave", RpcMessage(head=head), deadline_s=_LEAVE_S)
+            head = {"trainer": self.trainer, **fields}
+            self._client.call(method, RpcMessage(head=head), deadline_s=_LEAVE_S)
 
     def _attend(self) -> None:
         """Be in a call: its end shows the cacher that this process has ended."""
@@ -185,6 +195,7 @@ class CacherStream:
         self._deadline_s = deadline_s
         self._client = cacher.connection()
         self._parts: Handoff[TrainerBatch] = Handoff(1)
+        self._noted: deque[StepTimes] = deque()
         self._closed = False
         self.end: int | None = None
         self._thread = threading.Thread(target=self._ask, daemon=True, name="batches of the cacher")
@@ -215,6 +226,16 @@ class CacherStream:
             self._batch = part.batch + 1
             return part
 
+    def note(self, times: StepTimes) -> None:
+        """Note the times of a step: the next request has them."""
+        self._noted.append(times)
+
+    def _noted_times(self) -> StepTimes:
+        times = StepTimes()
+        while self._noted:
+            times.add(self._noted.popleft())
+        return times
+
     def close(self) -> None:
         """End a `__next__` that waits; the other trainers get an error at the next batch."""
         if self._closed:
@@ -223,6 +244,8 @@ class CacherStream:
         self._parts.close()
         if self.end is None:
             self._cacher.leave()
+        else:
+            self._cacher.report(self._noted_times())
         self._client.close()
         self._thread.join(_LEAVE_S)
 
@@ -230,7 +253,12 @@ class CacherStream:
         batch = self._batch
         try:
             while True:
-                head = {"trainer": self._cacher.trainer, "batch": batch, "epoch": self._epoch}
+                head = {
+                    "trainer": self._cacher.trainer,
+                    "batch": batch,
+                    "epoch": self._epoch,
+                    "times": self._noted_times().to_fields(),
+                }
                 reply = self._client.call("next", RpcMessage(head=head))
                 if "end" in reply.head:
                     break

@@ -26,6 +26,7 @@ from headrace.embeddings.run.row_client import mark_servers, start_servers
 from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.step_times import CacherTimes, Laps, StepTimes
 from headrace.errors import CommunicationError
 
 _PULLED = 2
@@ -120,6 +121,8 @@ class CacherServer:
         self._folder = None if folder is None else CommitFolder(Path(folder))
         self._mark = None if self._folder is None else self._folder.newest()
         self._beginning = Beginning.after(self._mark)
+        self._times = CacherTimes()
+        self._trainer_times = [StepTimes() for _ in range(self._options.trainers)]
         self._commits = JointCommits[None](self._options.trainers, self._changed)
         self._parts = PartBuffer(
             self._options.trainers,
@@ -133,6 +136,7 @@ class CacherServer:
             "attend": self._attend,
             "next": self._next,
             "commit": self._commit,
+            "report": self._report,
             "leave": self._leave,
         }
         self._server = RpcServer(settings.role, methods, secret=settings.secret, host=settings.host)
@@ -212,7 +216,22 @@ class CacherServer:
 
     def _next(self, call: RpcCall) -> RpcMessage:
         head = call.message.head
+        self._report(call)
         return self._parts.take(call, head["trainer"], head["batch"], head["epoch"])
+
+    def _report(self, call: RpcCall) -> RpcMessage:
+        """Add the times of a trainer's steps."""
+        head = call.message.head
+        self._trainer_times[head["trainer"]].add(StepTimes.from_fields(head["times"]))
+        return EMPTY
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the cacher's times, and those that every trainer has reported."""
+        return {
+            "times": self._times.to_fields(),
+            "trainers": [times.to_fields() for times in self._trainer_times],
+            "lookahead": self._lookahead,
+        }
 
     def _commit(self, call: RpcCall) -> RpcMessage:
         """Mark a commit when the last trainer has written its part; answer when it is marked."""
@@ -320,9 +339,19 @@ class CacherServer:
     ) -> int | None:
         """Decide an epoch; return the number behind its last batch, None where trainers left."""
         end = first_batch
+        laps, reader_wait_s = Laps(), 0.0
         for parts in dispatched(batches, options, self._set_lookahead, first_batch=first_batch):
-            if not self._parts.put(end, [encode_batch(part) for part in parts]):
+            times = CacherTimes(batches=1, reader_wait_s=batches.wait_s - reader_wait_s)
+            reader_wait_s = batches.wait_s
+            times.decide_s = laps.lap() - times.reader_wait_s
+            messages = [encode_batch(part) for part in parts]
+            times.dispatched_bytes = sum(message.nbytes for message in messages)
+            times.dispatch_s = laps.lap()
+            if not self._parts.put(end, messages):
                 return None
+            times.room_wait_s = laps.lap()
+            times.batches_ahead = self._parts.ahead(end)
+            self._times.add(times)
             end += 1
         return end
 

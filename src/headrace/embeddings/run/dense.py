@@ -3,11 +3,30 @@
 # torch does not export GradBucket from its stubs.
 # pyright: reportPrivateImportUsage=false
 
+import time
+from typing import NamedTuple
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from headrace.embeddings.errors import EmbeddingError
+
+
+class DenseAverage(NamedTuple):
+    """Average of a backward pass.
+
+    Attributes
+    ----------
+    wait_s : from the last bucket of gradients to the end of all averages.
+    sent_bytes : of the gradients.
+    """
+
+    wait_s: float
+    sent_bytes: int
+
+
+NO_AVERAGE = DenseAverage(0.0, 0)
 
 
 class DenseGradients:
@@ -23,6 +42,9 @@ class DenseGradients:
     def __init__(self) -> None:
         self.weight = 1.0
         self._smallest: tuple[Tensor, Tensor] | None = None
+        self._last_bucket_s = 0.0
+        self._averaged_s = 0.0
+        self._bytes = 0
 
     def average(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Begin to add up a bucket's weighted gradients."""
@@ -32,10 +54,18 @@ class DenseGradients:
         elif self.weight != 1:
             buffer.mul_(self.weight)
         self._note(bucket)
+        self._last_bucket_s = time.perf_counter()
+        self._bytes += buffer.nbytes
         work = dist.all_reduce(buffer, async_op=True)
         assert work is not None
         future: torch.futures.Future[list[Tensor]] = work.get_future()
-        return future.then(_first)
+        return future.then(self._averaged)
+
+    def take_average(self) -> DenseAverage:
+        """Return times and bytes since the last call: of one backward pass."""
+        wait_s = max(0.0, self._averaged_s - self._last_bucket_s)
+        sent_bytes, self._bytes = self._bytes, 0
+        return DenseAverage(wait_s if sent_bytes else 0.0, sent_bytes)
 
     def check_unchanged(self) -> None:
         """Check, before a step, that gradients are those that were averaged.
@@ -70,6 +100,6 @@ class DenseGradients:
             if self._smallest is None or parameter.numel() < self._smallest[1].numel():
                 self._smallest = parameter, gradient
 
-
-def _first(future: torch.futures.Future[list[Tensor]]) -> Tensor:
-    return future.value()[0]
+    def _averaged(self, future: torch.futures.Future[list[Tensor]]) -> Tensor:
+        self._averaged_s = time.perf_counter()
+        return future.value()[0]

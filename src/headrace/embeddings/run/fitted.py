@@ -25,6 +25,7 @@ from headrace.embeddings.run.evaluation import ahead, evaluation_rows
 from headrace.embeddings.run.leaves import BatchIds, Leaves, ModuleRows
 from headrace.embeddings.run.loss_scale import follow_scaler
 from headrace.embeddings.run.optimizer_groups import BatchParameters, RuledRows
+from headrace.embeddings.run.step_times import StepTimes
 from headrace.embeddings.run.synchronise import RowCommit
 from headrace.embeddings.run.table_files import (
     TableFileFormat,
@@ -32,7 +33,7 @@ from headrace.embeddings.run.table_files import (
     save_tables,
     whole_table,
 )
-from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows, TrainerStatistics
+from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows
 from headrace.evaluation import evaluating
 
 Batch = tuple[Any, ...]
@@ -113,9 +114,9 @@ class FittedBatches:
             )
 
     @property
-    def statistics(self) -> TrainerStatistics | None:
-        """Sums over this trainer's batches so far; None before the first epoch."""
-        return None if self._rows is None else self._rows.statistics
+    def times(self) -> StepTimes:
+        """Sums over this trainer's steps so far."""
+        return StepTimes() if self._rows is None else self._rows.times
 
     @property
     def epoch(self) -> int:
@@ -263,7 +264,8 @@ class FittedBatches:
             self._next_batch = batch.batch.batch + 1
             commit = rows.take_commit()
             if commit is not None and self._committer is not None:
-                self._committer.begin(commit, self._position(rows))
+                with rows.waiting_for_commit():
+                    self._committer.begin(commit, self._position(rows))
         self._leaves.clear()
         self._barrier()  # every trainer's rows are at the servers
         self._epoch += 1
@@ -383,12 +385,12 @@ class FittedBatches:
 
     def _step(self) -> None:
         assert self._rows is not None
-        self._rows.step()
+        self._rows.step(self._dense.take_average())
 
     def _skip(self) -> None:
         assert self._rows is not None
         self._added.remove()
-        self._rows.skip()
+        self._rows.skip(self._dense.take_average())
 
     def _barrier(self) -> None:
         """Wait until all trainers are here."""

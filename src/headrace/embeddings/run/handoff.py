@@ -27,6 +27,10 @@ class Handoff(Generic[T]):
         self._closed = False
         self._error: BaseException | None = None
 
+    def __len__(self) -> int:
+        """Return the number of items that are not taken yet."""
+        return len(self._items)
+
     def put(self, item: T) -> bool:
         """Add an item as soon as it has room; return False, and drop it, after `close`."""
         with self.changed:

@@ -47,6 +47,11 @@ class PartBuffer:
             self._changed.notify_all()
             return True
 
+    def ahead(self, batch: int) -> int:
+        """Return the batches up to this one whose parts the slowest trainer has not taken."""
+        with self._changed:
+            return batch + 1 - min(self._next)
+
     def end_epoch(self, batch: int) -> None:
         """End an epoch before a batch, which is the first one of the next epoch."""
         with self._changed:

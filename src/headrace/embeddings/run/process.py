@@ -1,11 +1,13 @@
 """A server of rows, reader or cacher as a process: ``python -m headrace.embeddings.run.process``.
 
-In: one message with its settings, the secret among them. Out: its address; or an error (see
-`headrace.launch`). It serves until the process that started it ends it, or is gone.
+In: one message with its settings, the secret among them; others ask for its status. Out: its
+address, a status for each that is asked for; or an error (see `headrace.launch`). It serves until
+the process that started it ends it, or is gone.
 """
 
 import importlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, Self
 
@@ -70,6 +72,10 @@ class Served(Protocol):
         """Address that they are served at, "host:port"."""
         ...
 
+    def status(self) -> Mapping[str, Any]:
+        """Return figures so far, as JSON can express them."""
+        ...
+
     def close(self) -> None:
         """Serve no more."""
         ...
@@ -84,7 +90,9 @@ class Serve(Protocol):
 
 
 def serve_role(receive: Receive, send: Send, serve: Serve | None = None) -> None:
-    """Serve as the parent's message says, until it is gone or sends another one.
+    """Serve as the parent's message says, until it is gone.
+
+    Each further message is answered with the "status" of now.
 
     Parameters
     ----------
@@ -95,10 +103,10 @@ def serve_role(receive: Receive, send: Send, serve: Serve | None = None) -> None
     served = start(settings)
     try:
         send(address=served.address)
-        try:
-            receive()
-        except CommunicationError:  # the parent is gone: the end of a job
-            return
+        with suppress(CommunicationError):  # the parent is gone: the end of a job
+            while True:
+                receive()
+                send(status=served.status())
     finally:
         served.close()
 

@@ -9,6 +9,7 @@ from headrace.embeddings.run.batch_messages import decode_ids
 from headrace.embeddings.run.cacher import IdBatch
 from headrace.embeddings.run.rpc import RpcClient
 from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.step_times import Laps
 from headrace.errors import CommunicationError
 
 
@@ -21,6 +22,10 @@ class ReaderBatches:
     job : the job's "data" and "columns", for the readers.
     ahead : batches of each reader that are pulled before they are taken.
     first : first batch of the epoch that is taken.
+
+    Attributes
+    ----------
+    wait_s : seconds in which batches were waited for.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class ReaderBatches:
         self._first = first
         self._batch = first
         self._closed = False
+        self.wait_s = 0.0
 
     def __enter__(self) -> Self:
         for reader, client in enumerate(self._readers):
@@ -67,8 +73,10 @@ class ReaderBatches:
         CommunicationError : a reader failed, or did not answer within the deadline of its client.
         """
         with self._changed:
+            laps = Laps()
             # Every call that pulls has a deadline.
             self._changed.wait_for(lambda: self._batch in self._arrived or self._closed)
+            self.wait_s += laps.lap()
             if self._closed:
                 raise CommunicationError("the batches of readers were closed")
             batch = self._arrived[self._batch]

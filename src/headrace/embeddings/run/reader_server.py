@@ -19,6 +19,7 @@ from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.rpc import RpcCall, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.step_times import Laps, ReaderTimes
 from headrace.errors import CommunicationError
 
 _AHEAD = 4
@@ -93,6 +94,7 @@ class ReaderServer:
         self._source_of = source_of
         self._lock = threading.Lock()
         self._pass: _Pass | None = None
+        self._times = ReaderTimes()
         self._server = RpcServer(
             settings.role, {"next": self._next}, secret=settings.secret, host=settings.host
         )
@@ -101,6 +103,10 @@ class ReaderServer:
     def address(self) -> str:
         """Address of the server, "host:port"."""
         return self._server.address
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the times of all batches so far."""
+        return {"times": self._times.to_fields()}
 
     def close(self) -> None:
         """Serve no more."""
@@ -126,16 +132,21 @@ class ReaderServer:
     def _begin(self, request: Mapping[str, Any], batch: int) -> "_Pass":
         source = self._source_of(request["data"], request["columns"])
         part = ReaderPart(reader=request["reader"], readers=request["readers"], first=batch)
-        return _Pass(request, part, source.batches(request["epoch"], part))
+        return _Pass(request, part, source.batches(request["epoch"], part), self._times)
 
 
 class _Pass:
     """Batches of a part of an epoch, parsed ahead in a thread."""
 
     def __init__(
-        self, request: Mapping[str, Any], part: ReaderPart, batches: Iterator[IdBatch]
+        self,
+        request: Mapping[str, Any],
+        part: ReaderPart,
+        batches: Iterator[IdBatch],
+        times: ReaderTimes,
     ) -> None:
         self._request = request
+        self._times = times
         self._readers = part.readers
         self._batch = part.first
         self._closed = False
@@ -162,6 +173,7 @@ class _Pass:
             if message is None:
                 return RpcMessage(head={"end": True})
             self._batch += self._readers
+            self._times.batches_ahead += len(self._messages)
             return message
 
     def close(self) -> None:
@@ -170,10 +182,17 @@ class _Pass:
         self._messages.close()
 
     def _parse(self, batches: Iterator[IdBatch]) -> None:
+        laps, times = Laps(), self._times
         try:
             for batch in batches:
-                if not self._messages.put(encode_ids(batch)):
+                message = encode_ids(batch)
+                times.parse_s += laps.lap()
+                times.batches += 1
+                times.examples += batch.examples
+                times.read_bytes += message.nbytes
+                if not self._messages.put(message):
                     return
+                times.room_wait_s += laps.lap()
         except BaseException as error:  # of any kind: the cacher gets it
             self._messages.end(error)
         else:

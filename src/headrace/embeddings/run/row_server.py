@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from headrace import _native
 from headrace.embeddings.errors import EmbeddingError
@@ -103,9 +104,9 @@ class RowService:
         waited = time.perf_counter()
         values = job.groups[group].fetch(call.message)
         with self._changed:
-            job.counts.fetched_rows += len(values)
-            job.counts.wait_s += waited - began
-            job.counts.fetch_s += time.perf_counter() - waited
+            job.times.fetched_rows += len(values)
+            job.times.wait_s += waited - began
+            job.times.fetch_s += time.perf_counter() - waited
         return RpcMessage(head={}, columns={"values": values})
 
     def _write_back(self, call: RpcCall) -> RpcMessage:
@@ -126,9 +127,9 @@ class RowService:
         written = time.perf_counter()
         job.log(commit, group, call.message)
         with self._changed:
-            job.counts.written_rows += written_rows
-            job.counts.write_s += written - began
-            job.counts.log_s += time.perf_counter() - written
+            job.times.written_rows += written_rows
+            job.times.write_s += written - began
+            job.times.log_s += time.perf_counter() - written
             job.calls_left[trainer, group] -= 1
             if job.calls_left[trainer, group] == 0:
                 job.written[trainer, group] = batch
@@ -180,7 +181,13 @@ class RowService:
 
     def _status(self, call: RpcCall) -> RpcMessage:
         del call
-        return RpcMessage(head={**self._started().status(), "bytes": self._memory.bytes})
+        self._started()
+        return RpcMessage(head=self.status())
+
+    def status(self) -> Mapping[str, Any]:
+        """Return rows, bytes and times; nothing before the job has started."""
+        job = self._job
+        return {} if job is None else {**job.status(), "bytes": self._memory.bytes}
 
     def _started(self) -> ServedJob:
         with self._changed:
@@ -196,12 +203,15 @@ class _RowServer(RpcServer):
         self._service = service
         super().__init__(settings.role, service.methods, secret=settings.secret, host=settings.host)
 
+    def status(self) -> Mapping[str, Any]:
+        return self._service.status()
+
     def close(self) -> None:
         super().close()
         self._service.close()
 
 
-def serve(settings: RoleSettings) -> RpcServer:
+def serve(settings: RoleSettings) -> _RowServer:
     """Serve a server's calls.
 
     Its options may have "folder", of the job, and "most_bytes", a limit on the memory of rows:

@@ -41,6 +41,11 @@ class RpcMessage:
     head: Mapping[str, Any]
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        return sum(column.nbytes for column in self.columns.values())
+
 
 class Encoded:
     """A message as it is sent, once.

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.joint_commits import JointCommits
 from headrace.embeddings.run.row_logs import Groups, RowLogs, ServerFolder
 from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.step_times import ServerTimes
 from headrace.embeddings.tables import TableGroup
 
 _SEED_BITS = (1 << 64) - 1
@@ -53,26 +54,6 @@ class JobStart:
         )
 
 
-@dataclass(slots=True)
-class ServerCounts:
-    """Sums over a server's calls since the job began; calls that run side by side add up.
-
-    Attributes
-    ----------
-    fetched_rows, written_rows : of fetches and of write-backs.
-    wait_s : in which fetches waited for write-backs of the trainers.
-    fetch_s, write_s : in which rows were found, and copied.
-    log_s : in which written rows were logged.
-    """
-
-    fetched_rows: int = 0
-    written_rows: int = 0
-    wait_s: float = 0.0
-    fetch_s: float = 0.0
-    write_s: float = 0.0
-    log_s: float = 0.0
-
-
 class ServedJob:
     """Rows of a job at one server.
 
@@ -101,7 +82,8 @@ class ServedJob:
         )
         self.written = np.full((start.trainers, len(self.groups)), start.first_batch - 1)
         self.calls_left = np.zeros_like(self.written)
-        self.counts = ServerCounts()
+        self.times = ServerTimes()
+        self._first_batch = start.first_batch
         self.commits = JointCommits[Groups](start.trainers, changed)
         self.next_commit = start.first_commit
         self.logs: RowLogs | None = None
@@ -154,7 +136,8 @@ class ServedJob:
         )
 
     def status(self) -> dict[str, Any]:
-        """Return rows and bytes, of every table and of all."""
+        """Return rows and bytes, of every table and of all, and the times of calls."""
+        batches = int(self.written.min()) + 1 - self._first_batch
         tables = [
             self.table({"table": number})[0].table_status(number, table.name)
             for number, table in enumerate(self._description.tables)
@@ -163,7 +146,7 @@ class ServedJob:
             "tables": tables,
             "rows": sum(table["rows"] for table in tables),
             "written": self.written.tolist(),
-            "counts": asdict(self.counts),
+            "times": replace(self.times, batches=batches).to_fields(),
         }
 
 

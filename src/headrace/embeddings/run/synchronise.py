@@ -6,12 +6,11 @@ caches are then written back to the servers. It is not tried on a GPU.
 """
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from headrace.embeddings.run.cache import HostCopies, RowCache, indices
 from headrace.embeddings.run.exchange_lists import ExchangeLists, PeerRows, exchange_lists
 from headrace.embeddings.run.optimizers import RowUpdate
 from headrace.embeddings.run.servers import DirtyRows, RowServers
+from headrace.embeddings.run.step_times import Laps, StepTimes
 from headrace.embeddings.run.updated_rows import UpdatedRows, update_order
 from headrace.errors import CommunicationError
 from headrace.executor import Exchange, Executor, Priority, all_to_all
@@ -76,31 +76,6 @@ class BatchExchange:
     delayed: tuple[GroupExchange, ...]
     evicted_slots: tuple[Tensor, ...]
     dirty_slots: tuple[Tensor, ...]
-
-
-@dataclass(slots=True)
-class ExchangeCounts:
-    """Sums over batches, of one trainer; each is written by one thread.
-
-    Attributes
-    ----------
-    critical_s : in critical exchanges.
-    delayed_wait_s : in which the training thread waited for delayed ones.
-    delayed_s : in delayed exchanges and evictions, in the background.
-    critical_bytes, delayed_bytes : of gradients and rows that this trainer sent to others.
-    critical_rows, delayed_rows : those gradients and rows.
-    evicted_rows, dirty_rows : that this trainer wrote back, and wrote at commits.
-    """
-
-    critical_s: float = 0.0
-    delayed_wait_s: float = 0.0
-    delayed_s: float = 0.0
-    critical_bytes: int = 0
-    delayed_bytes: int = 0
-    critical_rows: int = 0
-    delayed_rows: int = 0
-    evicted_rows: int = 0
-    dirty_rows: int = 0
 
 
 def _on_device(peers: PeerRows, device: torch.device) -> PeerIndices:
@@ -195,7 +170,6 @@ class RowSynchronisation:
         self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix="committed rows")
         self._next_commit = first_commit
         self._commits: list[RowCommit] = []
-        self.counts = ExchangeCounts()
 
     def step(
         self,
@@ -203,10 +177,12 @@ class RowSynchronisation:
         gradients: Sequence[Tensor],
         updates: Sequence[RowUpdate],
         step: int,
+        times: StepTimes,
     ) -> RowCommit | None:
         """Update the rows of a batch: critical ones now, the others in the background.
 
-        Return the commit that begins with the batch, if one does.
+        Return the commit that begins with the batch, if one does. When it returns, the times of the
+        batch before are complete.
 
         Parameters
         ----------
@@ -214,25 +190,26 @@ class RowSynchronisation:
             to the batch's.
         updates : of every group.
         step : number of the training step, from 1 on.
+        times : of the batch, to which those of its exchanges are added.
 
         Raises
         ------
         CommunicationError : a trainer or server failed, in this exchange or the one before it.
         """
+        laps = Laps()
         self.finish()
-        began = time.perf_counter()
+        times.delayed_wait_s += laps.lap()
         with self._copies.beside():
-            rows, sent_bytes = self._exchange(
-                exchange.critical, gradients, updates, step, Priority.normal
-            )
-        self.counts.critical_s += time.perf_counter() - began
-        self.counts.critical_rows += rows
-        self.counts.critical_bytes += sent_bytes
+            messages = self._exchange(exchange.critical, gradients, updates, step, Priority.normal)
+        times.exchange_wait_s += messages.wait_s
+        times.update_s += laps.lap() - messages.wait_s
+        times.critical_rows += messages.rows
+        times.critical_bytes += messages.sent_bytes
         self._gathered.clear()
         number = self._next_commit
         commit = self._begin_commit(exchange.batch.batch) if exchange.batch.commit else None
         self._delayed = self._thread.submit(
-            self._delay, exchange, gradients, updates, step, number, commit
+            self._delay, exchange, gradients, updates, step, times, number, commit
         )
         return commit
 
@@ -258,9 +235,7 @@ class RowSynchronisation:
         if self._delayed is None:
             return
         self._gathered.set()
-        began = time.perf_counter()
         self._delayed.result()  # each wait in it has a deadline
-        self.counts.delayed_wait_s += time.perf_counter() - began
 
     def commit(self, batch: int) -> RowCommit:
         """Begin a commit after a batch after which no row stays in the caches.
@@ -288,11 +263,16 @@ class RowSynchronisation:
         gradients: Sequence[Tensor],
         updates: Sequence[RowUpdate],
         step: int,
+        times: StepTimes,
         commit_number: int,
         commit: RowCommit | None,
     ) -> None:
         try:
-            dirty = self._exchange_delayed(exchange, gradients, updates, step, commit_number)
+            self._gathered.wait(_MOST_DELAY_S)
+            with self._delayed_copies.beside():
+                self._exchange_delayed(exchange, gradients, updates, step, times)
+                self._write_back(exchange, times, commit_number)
+                dirty = self._dirty_rows(exchange, times)
         except BaseException as error:
             if commit is not None:
                 _fail(commit, error)
@@ -306,40 +286,37 @@ class RowSynchronisation:
         gradients: Sequence[Tensor],
         updates: Sequence[RowUpdate],
         step: int,
-        commit: int,
-    ) -> list[DirtyRows]:
-        """Exchange delayed rows, write back what leaves the cache, return dirty rows.
+        times: StepTimes,
+    ) -> None:
+        laps = Laps()
+        messages = self._exchange(exchange.delayed, gradients, updates, step, Priority.background)
+        times.delayed_s += laps.lap()
+        times.delayed_rows += messages.rows
+        times.delayed_bytes += messages.sent_bytes
 
-        Parameters
-        ----------
-        commit : that the rows which are written back belong to.
-        """
-        self._gathered.wait(_MOST_DELAY_S)
-        began = time.perf_counter()
-        number = exchange.batch.batch
-        with self._delayed_copies.beside():
-            rows, sent_bytes = self._exchange(
-                exchange.delayed, gradients, updates, step, Priority.background
+    def _write_back(self, exchange: BatchExchange, times: StepTimes, commit: int) -> None:
+        """Write rows that leave the cache back, as part of a commit."""
+        laps = Laps()
+        groups = zip(exchange.batch.groups, self._caches, exchange.evicted_slots, strict=True)
+        for group, (part, cache, slots) in enumerate(groups):
+            evicted = self._delayed_copies.to_host(cache.read(slots))
+            self._servers.write_back(
+                exchange.batch.batch, group, part.evicted, evicted, commit=commit
             )
-            groups = zip(exchange.batch.groups, self._caches, exchange.evicted_slots, strict=True)
-            for group, (part, cache, slots) in enumerate(groups):
-                evicted = self._delayed_copies.to_host(cache.read(slots))
-                self._servers.write_back(number, group, part.evicted, evicted, commit=commit)
-                self.counts.evicted_rows += len(slots)
-            dirty = self._dirty_rows(exchange)
-        self.counts.delayed_rows += rows
-        self.counts.delayed_bytes += sent_bytes
-        self.counts.delayed_s += time.perf_counter() - began
-        return dirty
+            times.evicted_rows += len(slots)
+            times.evicted_bytes += evicted.nbytes
+        times.write_back_s += laps.lap()
 
-    def _dirty_rows(self, exchange: BatchExchange) -> list[DirtyRows]:
+    def _dirty_rows(self, exchange: BatchExchange, times: StepTimes) -> list[DirtyRows]:
         """Return copies: the next batch's exchanges update the rows while these are sent."""
         groups = zip(exchange.batch.groups, self._caches, exchange.dirty_slots, strict=True)
-        self.counts.dirty_rows += sum(map(len, exchange.dirty_slots))
-        return [
+        dirty = [
             DirtyRows(rows=part.dirty, values=self._delayed_copies.to_host(cache.read(slots)))
             for part, cache, slots in groups
         ]
+        times.dirty_rows += sum(len(rows.values) for rows in dirty)
+        times.dirty_bytes += sum(rows.values.nbytes for rows in dirty)
+        return dirty
 
     def _begin_commit(self, batch: int) -> RowCommit:
         commit = RowCommit(number=self._next_commit, batch=batch, servers=Future())
@@ -360,8 +337,8 @@ class RowSynchronisation:
         updates: Sequence[RowUpdate],
         step: int,
         priority: Priority,
-    ) -> tuple[int, int]:
-        """Exchange gradients, update rows and exchange these; return rows and bytes sent.
+    ) -> "_Messages":
+        """Exchange gradients, update rows and exchange these; return the messages, which ended.
 
         The messages of all groups are under way together.
         """
@@ -391,7 +368,7 @@ class RowSynchronisation:
         for group, (exchange, _, _, update) in enumerate(columns):
             received = exchange.gradients_received
             parts[group].update_shared(
-                arriving[group].wait(),
+                messages.wait(arriving[group]),
                 received.rows,
                 received.ends,
                 self._executor.rank,
@@ -409,8 +386,8 @@ class RowSynchronisation:
         for part in parts:
             part.write_shared()  # while rows are under way
         for (exchange, _, cache, _), rows in zip(columns, returning, strict=True):
-            cache.write(exchange.slots_received.rows, rows.wait())
-        return messages.rows, messages.sent_bytes
+            cache.write(exchange.slots_received.rows, messages.wait(rows))
+        return messages
 
 
 def _fail(commit: RowCommit, error: BaseException) -> None:
@@ -424,6 +401,7 @@ class _Messages:
     Attributes
     ----------
     rows, sent_bytes : sent so far.
+    wait_s : in which messages of others were awaited.
     """
 
     def __init__(
@@ -435,6 +413,7 @@ class _Messages:
         self._deadline_s = deadline_s
         self.rows = 0
         self.sent_bytes = 0
+        self.wait_s = 0.0
 
     def begin(
         self,
@@ -457,19 +436,19 @@ class _Messages:
             )
         self.rows += len(sent)
         self.sent_bytes += sent.nbytes
-        return _Arriving(exchange, received, self._copies)
+        return _Arriving(exchange, received)
+
+    def wait(self, arriving: "_Arriving") -> Tensor:
+        """Return rows that other trainers send, on the device."""
+        if arriving.exchange is not None:
+            laps = Laps()
+            arriving.exchange.wait()
+            self.wait_s += laps.lap()
+        return self._copies.to_device(arriving.rows)
 
 
-class _Arriving:
-    """Rows that other trainers send."""
+class _Arriving(NamedTuple):
+    """Rows that other trainers send; without an exchange there are none."""
 
-    def __init__(self, exchange: Exchange | None, rows: Tensor, copies: HostCopies) -> None:
-        self._exchange = exchange
-        self._rows = rows
-        self._copies = copies
-
-    def wait(self) -> Tensor:
-        """Return the rows on the device."""
-        if self._exchange is not None:
-            self._exchange.wait()
-        return self._copies.to_device(self._rows)
+    exchange: Exchange | None
+    rows: Tensor

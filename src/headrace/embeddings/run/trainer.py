@@ -5,8 +5,8 @@ does the critical exchange, one does the delayed exchange and evictions.
 """
 
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self
 
@@ -19,13 +19,14 @@ from torch.nn import functional
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cache import HostCopies, RowCache, indices
+from headrace.embeddings.run.dense import NO_AVERAGE, DenseAverage
 from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.optimizers import RowOptimizer, RowUpdate
 from headrace.embeddings.run.row_order import RowOrder
 from headrace.embeddings.run.servers import RowServers
+from headrace.embeddings.run.step_times import Laps, StepTimes
 from headrace.embeddings.run.synchronise import (
     BatchExchange,
-    ExchangeCounts,
     RowCommit,
     RowSynchronisation,
     batch_exchange,
@@ -53,6 +54,10 @@ class BatchStream(Protocol):
         ------
         CommunicationError : what makes them failed, or the deadline passed.
         """
+        ...
+
+    def note(self, times: StepTimes) -> None:
+        """Note the times of a step, for what looks at the whole job."""
         ...
 
     def close(self) -> None:
@@ -103,24 +108,6 @@ class RowsOfBatch:
     tables: tuple[TableLookup, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerStatistics:
-    """Sums over a trainer's batches so far.
-
-    Attributes
-    ----------
-    fetch_wait_s : in which the training thread waited for a batch and its rows.
-    fetched_rows, fetched_bytes : from servers, with the optimizer's state.
-    exchange : see `ExchangeCounts`.
-    """
-
-    batches: int
-    fetch_wait_s: float
-    fetched_rows: int
-    fetched_bytes: int
-    exchange: ExchangeCounts
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class _Prefetched:
     """A batch whose rows that it fetches are in the caches.
@@ -129,12 +116,16 @@ class _Prefetched:
     ----------
     used_slots, ids : of every group.
     lengths : of every table.
+    arrived_s : when the cacher's part of the batch was there, by `time.perf_counter`.
+    times : of the fetch.
     """
 
     exchange: BatchExchange
     used_slots: tuple[Tensor, ...]
     ids: tuple[Tensor, ...]
     lengths: tuple[Tensor | None, ...]
+    arrived_s: float
+    times: StepTimes
 
 
 class TrainerRows:
@@ -203,11 +194,11 @@ class TrainerRows:
         self._prefetch_limit = prefetch
         self._prefetched = Handoff[_Prefetched](prefetch)
         self._current: tuple[_Prefetched, RowsOfBatch] | None = None
-        self._batches = 0
         self._steps = steps
-        self._fetch_wait_s = 0.0
-        self._fetched_rows = 0
-        self._fetched_bytes = 0
+        self._laps = Laps()
+        self._commit_wait_s = 0.0
+        self._delayed_times: StepTimes | None = None
+        self._sums = StepTimes()
         self._closed = False
         self._begin()
 
@@ -230,15 +221,9 @@ class TrainerRows:
         self._begin()
 
     @property
-    def statistics(self) -> TrainerStatistics:
-        """Sums over the batches so far."""
-        return TrainerStatistics(
-            batches=self._batches,
-            fetch_wait_s=self._fetch_wait_s,
-            fetched_rows=self._fetched_rows,
-            fetched_bytes=self._fetched_bytes,
-            exchange=replace(self._synchronisation.counts),
-        )
+    def times(self) -> StepTimes:
+        """Sums over the steps so far; those of the last one come with the next."""
+        return replace(self._sums)
 
     def __iter__(self) -> Self:
         """Return itself."""
@@ -257,24 +242,38 @@ class TrainerRows:
                 f"batch {self._current[1].batch.batch} had no step: call it after backward(), and "
                 "where a GradScaler skips steps, pass it as scaler="
             )
-        began = time.perf_counter()
+        if self._delayed_times is None:  # an epoch begins
+            self._laps.lap()
+        loop_s = self._laps.lap()
+        began_s = self._laps.at_s
         prefetched = self._take()
-        self._fetch_wait_s += time.perf_counter() - began
         if prefetched is None:
             self._synchronisation.finish()
+            self._complete_times(None)
             self._complete = True
             raise StopIteration
+        times, wait_s = prefetched.times, self._laps.lap()
+        times.batch_wait_s = min(max(0.0, prefetched.arrived_s - began_s), wait_s)
+        times.fetch_wait_s = wait_s - times.batch_wait_s
+        times.commit_wait_s, self._commit_wait_s = self._commit_wait_s, 0.0
+        times.compute_s = loop_s - times.commit_wait_s
+        times.ready_batches = len(self._prefetched)
         batch = self._rows(prefetched)
         self._prefetched.release()
         self._synchronisation.let_delayed()
+        times.copy_s = self._laps.lap()
         self._current = prefetched, batch
         return batch
 
-    def step(self) -> None:
+    def step(self, average: DenseAverage = NO_AVERAGE) -> None:
         """Update the rows of the batch by their gradients.
 
         The optimizers' options are those of now. Rows of a table without a gradient, and all rows
         of a share without examples, get one of zeros.
+
+        Parameters
+        ----------
+        average : of the dense part's gradients in the backward pass, for the step's times.
 
         Raises
         ------
@@ -283,12 +282,13 @@ class TrainerRows:
         """
         if self._current is None:
             raise EmbeddingError("there is no batch to step: take one from the iterator first")
+        self._note_computation(average)
         updates = [optimizer.update() for optimizer in self._optimizers]
         gradients = [self._gradients(group, self._current[1]) for group in self._groups]
         self._steps += 1
         self._end_batch(gradients, updates)
 
-    def skip(self) -> None:
+    def skip(self, average: DenseAverage = NO_AVERAGE) -> None:
         """Leave the rows of the batch as they are, in place of `step`; at all trainers alike.
 
         Raises
@@ -298,6 +298,7 @@ class TrainerRows:
         """
         if self._current is None:
             raise EmbeddingError("there is no batch to skip: take one from the iterator first")
+        self._note_computation(average)
         batch = self._current[1]
         gradients = [_zeros(group, batch) for group in self._groups]
         self._end_batch(gradients, [_unchanged] * len(self._groups))
@@ -307,14 +308,37 @@ class TrainerRows:
         """The batch that had no `step` or `skip` yet; None: there is none."""
         return None if self._current is None else self._current[1]
 
+    def _note_computation(self, average: DenseAverage) -> None:
+        """Split the time since the batch was returned into computing and waiting."""
+        assert self._current is not None
+        times, seconds = self._current[0].times, self._laps.lap()
+        times.dense_wait_s = min(average.wait_s, seconds)
+        times.compute_s += seconds - times.dense_wait_s
+        times.dense_bytes = average.sent_bytes
+
     def _end_batch(self, gradients: Sequence[Tensor], updates: Sequence[RowUpdate]) -> None:
         assert self._current is not None
-        commit = self._synchronisation.step(
-            self._current[0].exchange, gradients, updates, self._steps
-        )
+        exchange, times = self._current[0].exchange, self._current[0].times
+        times.update_s = self._laps.lap()  # what made the gradients
+        commit = self._synchronisation.step(exchange, gradients, updates, self._steps, times)
+        self._laps.lap()  # counted there
+        self._complete_times(times)
         self._commit = commit or self._commit
         self._current = None
-        self._batches += 1
+
+    def _complete_times(self, times: StepTimes | None) -> None:
+        """Note the times of the step before, whose delayed exchange has ended, and hold others."""
+        complete, self._delayed_times = self._delayed_times, times
+        if complete is not None:
+            self._sums.add(complete)
+            self._stream.note(complete)
+
+    @contextmanager
+    def waiting_for_commit(self) -> Generator[None]:
+        """Count the time of a block, between two batches, as a wait for the commit before."""
+        laps = Laps()
+        yield
+        self._commit_wait_s += laps.lap()
 
     @property
     def steps(self) -> int:
@@ -389,8 +413,10 @@ class TrainerRows:
         copies = HostCopies(self._device, own_stream=True)
         try:
             while (batch := next(self._stream, None)) is not None:
+                laps = Laps()
                 with copies.beside():
-                    prefetched = self._fetch(batch, copies)
+                    prefetched = self._fetch(batch, copies, laps.at_s)
+                prefetched.times.fetch_s = laps.lap()
                 if not self._prefetched.put(prefetched):
                     return
         except BaseException as error:
@@ -398,8 +424,9 @@ class TrainerRows:
         else:
             self._prefetched.end()
 
-    def _fetch(self, batch: TrainerBatch, copies: HostCopies) -> _Prefetched:
+    def _fetch(self, batch: TrainerBatch, copies: HostCopies, arrived_s: float) -> _Prefetched:
         executor, device = self._executor, self._device
+        times = StepTimes(batches=1)
         if self._order is not None:
             batch = self._order.by_id(batch)
         exchange = batch_exchange(batch, executor.rank, executor.ranks, device)
@@ -407,8 +434,8 @@ class TrainerRows:
             if len(part.fetched.slots) > 0:
                 rows = self._servers.fetch(batch.batch, number, part.after, part.fetched)
                 cache.write(indices(part.fetched.slots, device), copies.from_host(rows))
-                self._fetched_rows += len(rows)
-                self._fetched_bytes += rows.nbytes
+                times.fetched_rows += len(rows)
+                times.fetched_bytes += rows.nbytes
         return _Prefetched(
             exchange=exchange,
             used_slots=tuple(indices(part.slots[: part.used], device) for part in batch.groups),
@@ -416,6 +443,8 @@ class TrainerRows:
             lengths=tuple(
                 None if lengths is None else indices(lengths, device) for lengths in batch.lengths
             ),
+            arrived_s=arrived_s,
+            times=times,
         )
 
     def _rows(self, prefetched: _Prefetched) -> RowsOfBatch:
