@@ -6,7 +6,7 @@ integers were written without an error, and refused when they were read.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,17 @@ from headrace.compression.profile import (
     ModelTensor,
 )
 from headrace.embeddings import (
+    CommitTimes,
     EmbeddingPlan,
     EmbeddingProfile,
+    ExampleBytes,
+    ProcessorSeconds,
+    RowReuse,
     RowTransfers,
+    StepBytes,
+    StepCosts,
+    StepRows,
+    StepTime,
     Synchronisation,
     TableAccesses,
 )
@@ -277,7 +285,10 @@ def embedding_profile(number: Number) -> EmbeddingProfile:
         batch=4,
         batches=9,
         trainers=2,
-        reuse=np.array([number(1), number(0), number(1)]),
+        reuse=RowReuse(*[np.array([number(1), number(0), number(1)])] * 5),
+        lrpp={3: StepRows(*[number(2)] * 9)},
+        example_bytes=ExampleBytes(*[number(4)] * 5),
+        processor_seconds=ProcessorSeconds(read=number(1)),
         transfers=dict.fromkeys(Synchronisation, transfers),
         tables=(TableAccesses(accesses=9, rows=3, rows_once=1, top_accesses=5),) * 2,
         counted=36,
@@ -294,12 +305,19 @@ def embedding_plan(number: Number) -> EmbeddingPlan:
         prefetch=2,
         cache_bytes=4096,
         row_bytes=16,
+        gradient_bytes=16,
+        dense_bytes=0,
+        commit_every=50,
         synchronisation=Synchronisation.TARGETED,
         rows=number(7),
         fetched_rows=number(2),
         resident_rows=number(9),
         exchanged_rows=number(5),
         critical_rows=number(3),
+        moved=StepBytes(**{field.name: number(6) for field in fields(StepBytes)}),
+        costs=StepCosts(compute_s=number(1), link_bytes_per_s=number(10_000)),
+        time=StepTime(resources_s={"server": number(1)}),
+        commits=CommitTimes(every=9, rows=number(7), share=number(1), redone_share=number(0)),
     )
 
 

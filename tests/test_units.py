@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import InputError
-from headrace.units import duration, mbit, ms, parse_count, parse_size, rate, size
+from headrace.units import duration, mbit, ms, parse_bandwidth, parse_count, parse_size, rate, size
 
 SOURCES = Path(__file__).parents[1] / "src" / "headrace"
 
@@ -77,3 +77,21 @@ def test_counts_are_in_powers_of_1000(typed: str, count: int) -> None:
 def test_what_is_no_count_is_an_error(typed: str) -> None:
     with pytest.raises(InputError, match="sample is"):
         parse_count(typed, "sample")
+
+
+def test_bandwidths_are_read() -> None:
+    for text, bytes_per_s in (
+        ("10Gbit/s", 1.25e9),
+        ("100 Mbit/s", 1.25e7),
+        ("400mbit", 5e7),
+        ("1.25GB/s", 1.25e9),
+        ("125 MB/s", 1.25e8),
+        ("800 kbit/s", 1e5),
+    ):
+        assert parse_bandwidth(text) == pytest.approx(bytes_per_s)
+
+
+def test_other_texts_are_refused_with_the_units() -> None:
+    for text in ("", "10", "fast", "10 Gbps", "0Gbit/s", "1e9Gbit/s", "9000TB/s"):
+        with pytest.raises(InputError, match=f"bandwidth is '{text}', needs .* Gbit/s"):
+            parse_bandwidth(text)

@@ -43,6 +43,43 @@ def parse_size(text: str, name: str = "size") -> int:
     return count
 
 
+_BANDWIDTHS = {
+    "kbit/s": 1e3 / 8,
+    "mbit/s": 1e6 / 8,
+    "gbit/s": 1e9 / 8,
+    "kbit": 1e3 / 8,
+    "mbit": 1e6 / 8,
+    "gbit": 1e9 / 8,
+    "mb/s": 1e6,
+    "gb/s": 1e9,
+}
+"""Bytes per second of a unit of bandwidth."""
+
+SLOWEST, FASTEST = 1e4, 1e13
+"""That a bandwidth can have: 80 kbit/s to 80 Tbit/s."""
+
+
+def parse_bandwidth(text: str, name: str = "bandwidth") -> float:
+    """Return the bytes per second that "10Gbit/s", "100 Mbit/s" or "1.25GB/s" mean.
+
+    Parameters
+    ----------
+    name : of what is parsed, for the error.
+
+    Raises
+    ------
+    InputError : for anything else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip().lower())
+    rate = float(match[1]) * _BANDWIDTHS.get(match[2], 0) if match else 0.0
+    if not SLOWEST <= rate <= FASTEST:
+        raise InputError(
+            f"{name} is {text!r}, needs a number with kbit/s, Mbit/s, Gbit/s, MB/s or GB/s, "
+            "from 80 kbit/s to 80 Tbit/s, such as 10Gbit/s"
+        )
+    return rate
+
+
 def parse_count(text: str, name: str = "count") -> int:
     """Return the number of things that "6M" (6,000,000), "1.5K" or "250000" mean: not bytes.
 

@@ -14,10 +14,17 @@ if TYPE_CHECKING:
     from headrace.embeddings.data.loader import LoaderData
     from headrace.embeddings.data.parquet import ParquetFormat
     from headrace.embeddings.data.rejects import Rejects
+    from headrace.embeddings.plan.commits import CommitTimes
     from headrace.embeddings.plan.plan import EmbeddingPlan
+    from headrace.embeddings.plan.step import StepCosts, StepTime
+    from headrace.embeddings.plan.traffic import StepBytes
     from headrace.embeddings.profile import (
         EmbeddingProfile,
+        ExampleBytes,
+        ProcessorSeconds,
+        RowReuse,
         RowTransfers,
+        StepRows,
         Synchronisation,
         TableAccesses,
     )
@@ -26,6 +33,14 @@ if TYPE_CHECKING:
     from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 
 __all__ = [
+    "CommitTimes",
+    "StepTime",
+    "StepCosts",
+    "StepBytes",
+    "ProcessorSeconds",
+    "ExampleBytes",
+    "StepRows",
+    "RowReuse",
     "AvazuData",
     "AvazuFormat",
     "CriteoData",
@@ -54,6 +69,14 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CommitTimes": "plan.commits",
+    "StepTime": "plan.step",
+    "StepCosts": "plan.step",
+    "StepBytes": "plan.traffic",
+    "ProcessorSeconds": "profile",
+    "ExampleBytes": "profile",
+    "StepRows": "profile",
+    "RowReuse": "profile",
     "AvazuData": "data.files",
     "AvazuFormat": "data.avazu",
     "CriteoData": "data.files",

@@ -11,7 +11,6 @@ from headrace.compression.plan.network import (
     SCHEMES,
     BookNetwork,
     FormulaNetwork,
-    parse_bandwidth,
 )
 from headrace.topology.presets import uniform
 from tests.compression.plan.cells import MB, ring
@@ -40,24 +39,6 @@ def test_ranks_of_a_host_share_its_link_in_an_exchange_but_not_in_a_ring() -> No
     shared = replace(ring(8), ranks_per_host=4)
     assert shared.exchange_us("allreduce", MB) == ring(8).exchange_us("allreduce", MB)
     assert shared.exchange_us("all_to_all", MB) == pytest.approx(4 * 4 / 8 * 1000)
-
-
-def test_bandwidths_are_read() -> None:
-    for text, bytes_per_s in (
-        ("10Gbit/s", 1.25e9),
-        ("100 Mbit/s", 1.25e7),
-        ("400mbit", 5e7),
-        ("1.25GB/s", 1.25e9),
-        ("125 MB/s", 1.25e8),
-        ("800 kbit/s", 1e5),
-    ):
-        assert parse_bandwidth(text) == pytest.approx(bytes_per_s)
-
-
-def test_other_texts_are_refused_with_the_units() -> None:
-    for text in ("", "10", "fast", "10 Gbps", "0Gbit/s", "1e9Gbit/s", "9000TB/s"):
-        with pytest.raises(CompressionError, match=f"bandwidth is '{text}', needs .* Gbit/s"):
-            parse_bandwidth(text)
 
 
 def test_impossible_networks_are_refused_by_field() -> None:

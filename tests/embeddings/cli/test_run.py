@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from headrace.embeddings import EmbeddingPlan, Synchronisation
+from headrace.embeddings import EmbeddingPlan, StepBytes, Synchronisation
 from tests.embeddings.run.job_peer import SCRIPT
 from tests.launch.test_roles import assert_ends
 from tests.waiting import JOB_S
@@ -34,12 +35,16 @@ def plan(tmp_path: Path) -> Path:
         prefetch=1,
         cache_bytes=4096,
         row_bytes=8,
+        gradient_bytes=8,
+        dense_bytes=0,
+        commit_every=50,
         synchronisation=Synchronisation.TARGETED,
         rows=10.0,
         fetched_rows=5.0,
         resident_rows=20.0,
         exchanged_rows=6.0,
         critical_rows=2.0,
+        moved=StepBytes(**dict.fromkeys((field.name for field in fields(StepBytes)), 1.0)),
     ).save(path)
     return path
 

@@ -70,7 +70,7 @@ def test_reuse_and_transfers_are_those_of_the_batches(count: int, lookahead: int
     transfers = profile.transfers
     for name in (Synchronisation.POOLED, Synchronisation.DISTINCT, Synchronisation.REPLICATED):
         assert transfers[name].critical_rows == transfers[name].rows
-    assert profile.reuse == pytest.approx(reuse / decided)
+    assert profile.reuse.rows == pytest.approx(reuse / decided)
     assert transfers[Synchronisation.DISTINCT].rows == pytest.approx(distinct * 2 * 2 / 3 / decided)
     assert transfers[Synchronisation.REPLICATED].rows == pytest.approx(4 * rows / decided)
     assert transfers[Synchronisation.POOLED].rows == pytest.approx(2 * 2 / 3 * SIZE * 2)

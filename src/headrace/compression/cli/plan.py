@@ -17,10 +17,9 @@ from headrace.compression.plan.network import (
     BookNetwork,
     FormulaNetwork,
     assumed_latency_us,
-    parse_bandwidth,
 )
 from headrace.compression.profile import CompressionProfile
-from headrace.units import parse_size, size
+from headrace.units import parse_bandwidth, parse_size, size
 
 if TYPE_CHECKING:
     from headrace.compression.plan.network import NetworkTimes

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from headrace.compression.families import NONE, CodecSpec
-from headrace.compression.plan.network import FASTEST, SLOWEST, FormulaNetwork
+from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.plan.step import DURING, MODES, StepWork, step_time, step_work
 from headrace.compression.plan.whatif import needed_compression
 from headrace.compression.profile import CompressionProfile
+from headrace.units import FASTEST, SLOWEST
 
 Curve = tuple[list[float], list[float | None]]
 """Values along the horizontal axis, and the vertical ones."""

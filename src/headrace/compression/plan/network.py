@@ -1,7 +1,6 @@
 """Times of single collectives: by the formulas of Table 4.2, or predicted for a plan book."""
 
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -11,39 +10,7 @@ from headrace.compression.errors import CompressionError
 from headrace.errors import InputError
 from headrace.facades import offered_by
 from headrace.topology import Topology
-
-_UNITS = {
-    "kbit/s": 1e3 / 8,
-    "mbit/s": 1e6 / 8,
-    "gbit/s": 1e9 / 8,
-    "kbit": 1e3 / 8,
-    "mbit": 1e6 / 8,
-    "gbit": 1e9 / 8,
-    "mb/s": 1e6,
-    "gb/s": 1e9,
-}
-"""Bytes per second of a unit of bandwidth."""
-
-SLOWEST, FASTEST = 1e4, 1e13
-"""Bytes per second that a bandwidth can have: 80 kbit/s to 80 Tbit/s."""
-
-
-def parse_bandwidth(text: str) -> float:
-    """Return the bytes per second that "10Gbit/s", "100 Mbit/s" or "1.25GB/s" mean.
-
-    Raises
-    ------
-    CompressionError : for anything else.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip().lower())
-    rate = float(match[1]) * _UNITS.get(match[2], 0) if match else 0.0
-    if not SLOWEST <= rate <= FASTEST:
-        raise CompressionError(
-            f"bandwidth is {text!r}, needs a number with kbit/s, Mbit/s, Gbit/s, MB/s or GB/s, "
-            "from 80 kbit/s to 80 Tbit/s, such as 10Gbit/s"
-        )
-    return rate
-
+from headrace.units import FASTEST, SLOWEST
 
 HOST_LATENCY_US = 50.0
 """Latency between hosts where none is given: half of a round trip of 100 us, as TCP has within a
@@ -183,7 +150,10 @@ class FormulaNetwork:
 
     def at_bandwidth(self, bytes_per_s: float) -> "FormulaNetwork":
         """Return the network with links of this rate, or the nearest that is possible."""
-        return replace(self, bandwidth_bytes_per_s=min(max(SLOWEST, bytes_per_s), FASTEST))
+        return replace(
+            self,
+            bandwidth_bytes_per_s=min(max(SLOWEST, bytes_per_s), FASTEST),
+        )
 
     def describe(self) -> str:
         """Return the scheme and its parameters."""

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headrace.compression.plan.network import FASTEST, SLOWEST, NetworkTimes
+from headrace.compression.plan.network import NetworkTimes
 from headrace.compression.plan.step import StepTime, StepWork, alone_us, step_time
+from headrace.units import FASTEST, SLOWEST
 
 NEAR_LINEAR = 0.05
 """A step at most this much longer than with communication hidden is near-linear scaling."""
@@ -36,7 +37,10 @@ def break_even(
 
     middle = math.log(network.bandwidth_bytes_per_s)
     reach = decades * math.log(10)
-    low, high = max(middle - reach, math.log(SLOWEST)), min(middle + reach, math.log(FASTEST))
+    low, high = (
+        max(middle - reach, math.log(SLOWEST)),
+        min(middle + reach, math.log(FASTEST)),
+    )
     points = np.linspace(high, low, round(2 * decades * _POINTS_PER_DECADE) + 1).tolist()
     above, gain = points[0], lead(points[0])
     for point in points[1:]:

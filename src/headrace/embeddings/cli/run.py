@@ -39,9 +39,13 @@ def run_job_command(
         ),
     ] = None,
     commit_every: Annotated[
-        int,
-        typer.Option(help="Batches between commits; 0: at the ends of epochs alone.", min=0),
-    ] = 50,
+        int | None,
+        typer.Option(
+            help="Batches between commits; 0: at the ends of epochs alone.",
+            min=0,
+            show_default="the plan's",
+        ),
+    ] = None,
     restart: Annotated[
         bool,
         typer.Option(help="Go on from the last commit by itself where a process was lost."),
@@ -86,7 +90,7 @@ def run_job_command(
             replace(
                 JobOptions.of_plan(job, deadline_s=Settings.from_environment().deadline_s),
                 folder=state,
-                commit_every=commit_every,
+                commit_every=job.commit_every if commit_every is None else commit_every,
             ),
             JobHosts.on_this_machine(
                 trainers=job.trainers, servers=job.servers, readers=job.readers

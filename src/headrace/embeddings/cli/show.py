@@ -12,6 +12,18 @@ from headrace.units import size
 TRANSFER_COLUMNS = ("synchronisation", "rows", "before the next step")
 LOOKAHEAD_COLUMNS = ("batches", "fetched a step", "of the distinct rows", "rows in the cache")
 STEP_COLUMNS = ("predicted, of a step", "rows", "bytes")
+MOVED_COLUMNS = ("predicted, of a step", "from", "to", "bytes")
+TIME_COLUMNS = ("predicted, of a step", "busy", "of the step")
+_MOVED = {
+    "read": ("examples", "readers", "cacher"),
+    "dispatched": ("examples, and where their rows are", "cacher", "trainers"),
+    "requested": ("ids of rows", "trainers", "servers"),
+    "fetched": ("rows", "servers", "trainers"),
+    "written": ("evicted rows", "trainers", "servers"),
+    "critical": ("gradients and rows, before the next step", "trainers", "trainers"),
+    "delayed": ("gradients and rows, beside the next step", "trainers", "trainers"),
+    "averaged": ("gradients of the dense part", "trainers", "trainers"),
+}
 TABLE_COLUMNS = ("table", "rows", "accessed once", "accesses of the top 1%")
 _SYNCHRONISATIONS = {
     Synchronisation.POOLED: "all-to-all of pooled rows",
@@ -85,18 +97,33 @@ def lookaheads(profile: EmbeddingProfile) -> list[int]:
 def lookahead_plan_tables(plan: EmbeddingPlan, everything: bool) -> Iterable[RenderableType]:
     """Return the tables of a plan: its processes and caches, and what a step is to move."""
     yield facts("embedding plan", plan_facts(plan), everything=everything)
-    yield from rows("rows of a step", STEP_COLUMNS, step_cells(plan), everything=everything)
+    for title, columns, cells in (
+        ("rows of a step", STEP_COLUMNS, step_cells(plan)),
+        ("bytes of a step", MOVED_COLUMNS, moved_cells(plan)),
+        ("time of a step", TIME_COLUMNS, time_cells(plan)),
+    ):
+        if cells:
+            yield from rows(title, columns, cells, everything=everything)
 
 
 def plan_facts(plan: EmbeddingPlan) -> dict[str, str]:
     """Return the numbers of processes, lookahead and cache of a plan, by name."""
-    return {
+    lines = {
         "batch": f"{plan.batch} examples",
         "trainers, servers, readers": f"{plan.trainers}, {plan.servers}, {plan.readers}",
         "lookahead": f"{plan.lookahead} batches, fetched {plan.prefetch} ahead",
         "cache of a trainer": size(plan.cache_bytes),
         "synchronisation": plan.synchronisation.value,
+        "commits": f"every {plan.commit_every} batches",
     }
+    if plan.commits is not None:
+        lines["commits"] += (
+            f": {plan.commits.rows:,.0f} rows, {plan.commits.share:z.1%} of the time; losses undo "
+            f"{plan.commits.redone_share:z.1%}"
+        )
+    if plan.time is not None:
+        lines["predicted step"] = f"{1e3 * plan.time.step_s:.4g} ms, bound by {plan.time.bound}"
+    return lines
 
 
 def step_cells(plan: EmbeddingPlan) -> Sequence[tuple[str, str, str]]:
@@ -110,4 +137,23 @@ def step_cells(plan: EmbeddingPlan) -> Sequence[tuple[str, str, str]]:
             ("between trainers", plan.exchanged_rows),
             ("before the next step", plan.critical_rows),
         )
+    ]
+
+
+def moved_cells(plan: EmbeddingPlan) -> Sequence[tuple[str, str, str, str]]:
+    """Return a row of cells for each kind of messages of a step."""
+    return [
+        (*texts, size(round(number)))
+        for name, texts in _MOVED.items()
+        if (number := getattr(plan.moved, name)) > 0
+    ]
+
+
+def time_cells(plan: EmbeddingPlan) -> Sequence[tuple[str, str, str]]:
+    """Return a row of cells for each resource of a step; none where no times are predicted."""
+    if plan.time is None:
+        return []
+    return [
+        (name, f"{1e3 * seconds:.3g} ms", f"{seconds / plan.time.step_s:z.0%}")
+        for name, seconds in plan.time.resources_s.items()
     ]

@@ -1,13 +1,17 @@
 """The embedding plan: lookahead, caches and synchronisation of a training job."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from dataclasses import fields as fields_of
+from typing import Any, TypeVar
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
 from headrace.artifact_value import ArtifactValue
 from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.plan.commits import CommitTimes
+from headrace.embeddings.plan.step import StepCosts, StepTime
+from headrace.embeddings.plan.traffic import StepBytes
 from headrace.embeddings.profile import Synchronisation
 from headrace.errors import ArtifactError
 from headrace.facades import offered_by
@@ -26,8 +30,12 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
     "prefetch": (1, 65535),
     "cache_bytes": (1, 1 << 50),
     "row_bytes": (1, 1 << 30),
+    "gradient_bytes": (1, 1 << 30),
+    "dense_bytes": (0, 1 << 50),
+    "commit_every": (0, 1 << 40),
 }
 _PREDICTED = ("rows", "fetched_rows", "resident_rows", "exchanged_rows", "critical_rows")
+_Values = TypeVar("_Values", StepBytes, StepCosts, CommitTimes)
 
 
 @offered_by("headrace.embeddings")
@@ -43,17 +51,23 @@ class EmbeddingPlan(ArtifactValue):
     prefetch : batches between a row's fetch and its use.
     cache_bytes : of each trainer's cache.
     row_bytes : of a row with its optimizer's state.
+    gradient_bytes : of a row's gradient.
+    dense_bytes : of the gradients of the model's dense part.
+    commit_every : batches from one commit to the next; 0: one at every epoch's end alone.
     synchronisation : between the caches.
     rows : predicted distinct rows of a batch.
     fetched_rows : of them from the servers.
     resident_rows : in a cache while a batch is trained.
-    exchanged_rows : rows and gradients between trainers in a step, in all, at the profile's
-        lookahead: a shorter one moves no more of them.
+    exchanged_rows : rows and gradients between trainers in a step, in all.
     critical_rows : those of them that the next step needs.
+    moved : predicted bytes of a step.
+    costs : that the times were predicted from; None: they were not.
+    time : of a step.
+    commits : their cost.
     """
 
     KIND = "embedding-plan"
-    SCHEMA = 1
+    SCHEMA = 2
     REMEDY = "make one with headrace embeddings plan"
 
     batch: int
@@ -64,12 +78,19 @@ class EmbeddingPlan(ArtifactValue):
     prefetch: int
     cache_bytes: int
     row_bytes: int
+    gradient_bytes: int
+    dense_bytes: int
+    commit_every: int
     synchronisation: Synchronisation
     rows: float
     fetched_rows: float
     resident_rows: float
     exchanged_rows: float
     critical_rows: float
+    moved: StepBytes
+    costs: StepCosts | None = None
+    time: StepTime | None = None
+    commits: CommitTimes | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,7 +120,12 @@ class EmbeddingPlan(ArtifactValue):
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:
         """Return the head; there are no tables."""
         numbers = {name: getattr(self, name) for name in (*_LIMITS, *_PREDICTED)}
-        return {**numbers, "synchronisation": self.synchronisation.value}, {}
+        predicted = {name: getattr(self, name) for name in ("moved", "costs", "time", "commits")}
+        return {
+            **numbers,
+            "synchronisation": self.synchronisation.value,
+            **{name: None if value is None else asdict(value) for name, value in predicted.items()},
+        }, {}
 
     @classmethod
     def from_artifact(cls, artifact: Artifact, source: str) -> "EmbeddingPlan":
@@ -109,11 +135,34 @@ class EmbeddingPlan(ArtifactValue):
             **{name: head.at(name).integer(*limits) for name, limits in _LIMITS.items()},
             **{name: head.at(name).read(fields.number) for name in _PREDICTED},
         }
+        times = head.at("time")
         try:
             return cls(
                 **numbers,
+                moved=_values(head.at("moved"), StepBytes),
+                costs=_optional(head.at("costs"), StepCosts),
+                time=None if times.found is None else StepTime(resources_s=_seconds(times)),
+                commits=_optional(head.at("commits"), CommitTimes),
                 synchronisation=head.at("synchronisation").read(Synchronisation),
                 provenance=artifact.provenance,
             )
         except EmbeddingError as error:
             raise ArtifactError(f"{source}: {error}") from error
+
+
+def _values(node: Field, kind: type[_Values]) -> _Values:
+    """Return a value whose fields are all numbers."""
+    numbers: dict[str, Any] = {
+        name: node.at(name).read(fields.integer if value is int else fields.number)
+        for name, value in ((field.name, field.type) for field in fields_of(kind))
+    }
+    return kind(**numbers)
+
+
+def _optional(node: Field, kind: type[_Values]) -> _Values | None:
+    return None if node.found is None else _values(node, kind)
+
+
+def _seconds(node: Field) -> dict[str, float]:
+    resources = node.at("resources_s")
+    return {name: resources.at(name).read(fields.number) for name in resources.read(fields.table)}

@@ -1,0 +1,105 @@
+"""Batches from one commit to the next: what commits move against what a loss would undo."""
+
+import math
+from dataclasses import dataclass
+
+from headrace import fields
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.plan.step import StepCosts
+from headrace.embeddings.plan.traffic import RowShape
+from headrace.embeddings.profile import EmbeddingProfile
+from headrace.facades import offered_by
+
+UNPLANNED = 50
+"""Batches between commits where no step's time is predicted."""
+
+FAILURES_S = 12 * 3600.0
+"""Between losses of a process of the job, the mean: of a hundred hosts that fail once in fifty days
+each."""
+
+MOST_SHARE = 0.05
+"""Of a step's time, that commits may take."""
+
+_COMMIT_S = 0.02
+"""Of a commit, whatever its rows: files of the trainers' states, syncs of logs, and the mark."""
+
+_MOST_BATCHES = 100_000
+
+
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTimes:
+    """Predicted cost of commits.
+
+    Attributes
+    ----------
+    every : batches from one commit to the next.
+    rows : that a commit writes to the servers: those that stay in the caches, updated since.
+    share : of the time of steps that commits take where nothing hides them.
+    redone_share : of the time that steps take which a loss undoes: half of `every` at each.
+    """
+
+    every: int
+    rows: float
+    share: float
+    redone_share: float
+
+    def __post_init__(self) -> None:
+        fields.conform(self, EmbeddingError)
+
+
+def commit_times(
+    profile: EmbeddingProfile,
+    lookahead: int,
+    every: int,
+    shape: RowShape,
+    costs: StepCosts,
+    *,
+    servers: int,
+    step_s: float,
+    failures_s: float = FAILURES_S,
+) -> CommitTimes:
+    """Return the cost of commits every so many batches."""
+    rows = profile.dirty(lookahead, every)
+    link_bytes = rows * shape.row_bytes / min(profile.trainers, servers)
+    seconds = profile.processor_seconds
+    commit_s = (
+        _COMMIT_S
+        + link_bytes / costs.link_bytes_per_s
+        + rows * (seconds.serve / servers + seconds.train / profile.trainers)
+    )
+    return CommitTimes(
+        every=every,
+        rows=rows,
+        share=commit_s / (every * step_s),
+        redone_share=every * step_s / 2 / failures_s,
+    )
+
+
+def planned_commits(
+    profile: EmbeddingProfile,
+    lookahead: int,
+    shape: RowShape,
+    costs: StepCosts,
+    *,
+    servers: int,
+    step_s: float,
+    failures_s: float = FAILURES_S,
+) -> CommitTimes:
+    """Return the commits that cost least, losses included, with at most `MOST_SHARE` for commits.
+
+    What commits take falls with the batches between them, and what a loss undoes rises: candidates
+    are a twentieth apart.
+    """
+    candidates = sorted(
+        {math.ceil(1.05**power) for power in range(math.ceil(math.log(_MOST_BATCHES, 1.05)))}
+    )
+    every_times = [
+        commit_times(
+            profile, lookahead, every, shape, costs,
+            servers=servers, step_s=step_s, failures_s=failures_s,
+        )
+        for every in candidates
+    ]  # fmt: skip
+    affordable = [times for times in every_times if times.share <= MOST_SHARE]
+    return min(affordable or every_times[-1:], key=lambda times: times.share + times.redone_share)

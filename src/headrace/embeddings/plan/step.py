@@ -1,0 +1,138 @@
+"""Time of a step, from what it moves and the rates of links and processes.
+
+Fetches, delayed exchanges, write-backs, reading and deciding run beside the device. A step lasts as
+long as the resource needs that is busy longest: the trainers' own loop (the device, the part of the
+dense gradients' average that it does not hide, the critical exchange), a link, or a process.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace import fields
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.plan.traffic import StepBytes, role_bytes
+from headrace.embeddings.profile import EmbeddingProfile, ProcessorSeconds, StepRows
+from headrace.facades import offered_by
+from headrace.units import FASTEST, SLOWEST
+
+_AVERAGED_BESIDE = 1 / 3
+"""Share of the device's time in which dense gradients are averaged beside it: the last half of the
+backward pass, which takes two thirds."""
+
+_CRITICAL_MESSAGES = 2
+"""One after the other: gradients, then rows."""
+
+_RANGES = {
+    "compute_s": (1e-6, 1e6),
+    "link_bytes_per_s": (SLOWEST, FASTEST),
+}
+_LATENCY_S = 1e-4
+"""Of a message between trainers: a round trip of TCP within a zone of a cloud."""
+
+
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """What a job's resources need; a process has a host, with a link, of its own.
+
+    Attributes
+    ----------
+    compute_s : of the device in a step, forward and backward, without rows and exchanges.
+    link_bytes_per_s : of each host's link, in each direction.
+    processors : that all processes share; 0: each has one of its own.
+
+    Raises
+    ------
+    EmbeddingError : a number is out of range.
+    """
+
+    compute_s: float
+    link_bytes_per_s: float
+    processors: int = 0
+
+    def __post_init__(self) -> None:
+        fields.conform(self, EmbeddingError)
+        for name, (least, most) in _RANGES.items():
+            if not least <= getattr(self, name) <= most:
+                raise EmbeddingError(
+                    f"{name} is {getattr(self, name):g}, needs {least:g} to {most:g}"
+                )
+        if not 0 <= self.processors <= 1 << 16:
+            raise EmbeddingError(f"processors is {self.processors}, needs 0 to {1 << 16}")
+
+
+@offered_by("headrace.embeddings")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Predicted time of a step.
+
+    Attributes
+    ----------
+    resources_s : seconds that each resource is busy in a step, by its name.
+    """
+
+    resources_s: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        fields.conform(self, EmbeddingError)
+
+    @property
+    def bound(self) -> str:
+        """Name of the resource that the step is bound by."""
+        return max(self.resources_s, key=lambda name: self.resources_s[name])
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.resources_s[self.bound]
+
+
+def step_time(
+    profile: EmbeddingProfile,
+    rows: StepRows,
+    moved: StepBytes,
+    costs: StepCosts,
+    *,
+    servers: int,
+    readers: int,
+) -> StepTime:
+    """Return the time of a step, and of each of its resources."""
+    trainers, rate = profile.trainers, costs.link_bytes_per_s
+    links = role_bytes(moved, trainers=trainers, servers=servers, readers=readers)
+    processors = processor_seconds(profile, rows)
+    resources = {"trainers' loop": _loop_s(profile, moved, costs, processors)}
+    for role, link in links.items():
+        resources[f"{role}'s link"] = link.busier / rate
+    numbers = {"trainer": trainers, "server": servers, "cacher": 1, "reader": readers}
+    for role in ("server", "cacher", "reader"):
+        resources[role] = processors[role] / numbers[role]
+    if costs.processors:
+        resources["processors"] = sum(processors.values()) / costs.processors
+    return StepTime(resources_s=resources)
+
+
+def processor_seconds(profile: EmbeddingProfile, rows: StepRows) -> Mapping[str, float]:
+    """Return the processor seconds of a step, of all processes of each role together."""
+    seconds: ProcessorSeconds = profile.processor_seconds
+    return {
+        "trainer": seconds.train * rows.used,
+        "server": seconds.serve * (rows.fetched + rows.evicted),
+        "cacher": seconds.decide * profile.batch,
+        "reader": seconds.read * profile.batch,
+    }
+
+
+def _loop_s(
+    profile: EmbeddingProfile,
+    moved: StepBytes,
+    costs: StepCosts,
+    processors: Mapping[str, float],
+) -> float:
+    """Return the seconds of what a trainer does one after the other."""
+    trainers, rate = profile.trainers, costs.link_bytes_per_s
+    loop_s = costs.compute_s + processors["trainer"] / trainers
+    if trainers > 1:
+        averaged_s = moved.averaged / trainers / rate
+        loop_s += max(0.0, averaged_s - _AVERAGED_BESIDE * costs.compute_s)
+        loop_s += moved.critical / trainers / rate + _CRITICAL_MESSAGES * _LATENCY_S
+    return loop_s
