@@ -57,6 +57,8 @@ def test_the_lookahead_is_the_longest_that_the_cache_has_room_for() -> None:
         if plan.lookahead < PROFILE.lookahead:
             assert needed_slots(PROFILE, plan.lookahead + 1) > slots
         assert plan.prefetch <= plan.lookahead
+
+    plan = plan_embeddings(PROFILE, row_bytes=16)
     assert plan.fetched_rows == 60
     assert plan.moved.fetched == 16 * 60
 

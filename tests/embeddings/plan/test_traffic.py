@@ -19,7 +19,7 @@ from headrace.embeddings import (
 from headrace.embeddings.data.skew import Skew
 from headrace.embeddings.measure.accesses import measure_accesses
 from headrace.embeddings.plan.plan import RUNNABLE
-from headrace.embeddings.plan.traffic import RowShape, role_bytes, step_bytes
+from headrace.embeddings.plan.traffic import RowBytes, role_bytes, step_bytes
 from headrace.embeddings.run.batch_messages import encode_batch, encode_ids
 from headrace.embeddings.run.cacher import CacherOptions, dispatched, id_batch
 from headrace.embeddings.run.exchange_lists import exchange_lists
@@ -31,7 +31,7 @@ BATCH = 512
 TRAINERS = 3
 LOOKAHEAD = 16
 DIM = 8
-SHAPE = RowShape(gradient_bytes=4 * DIM, row_bytes=4 * (DIM + 1))
+ROW = RowBytes(gradient_bytes=4 * DIM, row_bytes=4 * (DIM + 1))
 SKEW = Skew(kind="zipf", parameter=1.05)
 
 
@@ -79,13 +79,13 @@ def counted_bytes(synchronisation: Synchronisation, lookahead: int) -> Counter[s
         for trainer, part in enumerate(parts):
             group = part.groups[0]
             total["dispatched"] += message_bytes(encode_batch(part))
-            total["fetched"] += SHAPE.row_bytes * len(group.fetched.ids)
-            total["written"] += (SHAPE.row_bytes + 8) * len(group.evicted.ids)
+            total["fetched"] += ROW.row_bytes * len(group.fetched.ids)
+            total["written"] += (ROW.row_bytes + 8) * len(group.evicted.ids)
             for name, lists in zip(
                 ("critical", "delayed"), exchange_lists(group, trainer, TRAINERS), strict=True
             ):
-                total[name] += SHAPE.gradient_bytes * len(lists.gradients_sent.rows)
-                total[name] += SHAPE.row_bytes * len(lists.rows_sent.rows)
+                total[name] += ROW.gradient_bytes * len(lists.gradients_sent.rows)
+                total[name] += ROW.row_bytes * len(lists.rows_sent.rows)
     return Counter({name: number / len(warm) for name, number in total.items()})
 
 
@@ -94,7 +94,7 @@ def counted_bytes(synchronisation: Synchronisation, lookahead: int) -> Counter[s
 def test_bytes_of_messages_are_predicted(
     profile: EmbeddingProfile, synchronisation: Synchronisation, lookahead: int
 ) -> None:
-    predicted = step_bytes(profile, profile.step_rows(synchronisation, lookahead), SHAPE)
+    predicted = step_bytes(profile, profile.step_rows(synchronisation, lookahead), ROW)
     for name, counted in counted_bytes(synchronisation, lookahead).items():
         assert getattr(predicted, name) == pytest.approx(counted, rel=0.04, abs=40), name
     read = message_bytes(encode_ids(id_batch(next(batches()))))
@@ -105,7 +105,7 @@ def test_roles_share_the_bytes_of_a_step(profile: EmbeddingProfile) -> None:
     total = step_bytes(
         profile,
         profile.step_rows(Synchronisation.TARGETED, LOOKAHEAD),
-        SHAPE,
+        ROW,
         dense_bytes=600,
         dirty_rows=10,
     )
@@ -122,5 +122,5 @@ def test_rows_of_synchronisations_without_caches_are_refused(profile: EmbeddingP
     with pytest.raises(EmbeddingError, match="synchronisation is pooled, which has no caches"):
         profile.step_rows(Synchronisation.POOLED, 2)
     assert isinstance(
-        step_bytes(profile, profile.step_rows(Synchronisation.LRPP, 3), SHAPE), StepBytes
+        step_bytes(profile, profile.step_rows(Synchronisation.LRPP, 3), ROW), StepBytes
     )

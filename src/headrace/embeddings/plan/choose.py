@@ -13,7 +13,7 @@ from headrace.embeddings.plan.commits import (
 )
 from headrace.embeddings.plan.plan import RUNNABLE, EmbeddingPlan
 from headrace.embeddings.plan.step import StepCosts, StepTime, step_time
-from headrace.embeddings.plan.traffic import RowShape, StepBytes, step_bytes
+from headrace.embeddings.plan.traffic import RowBytes, StepBytes, step_bytes
 from headrace.embeddings.profile import EmbeddingProfile, StepRows, Synchronisation
 from headrace.units import size
 
@@ -62,23 +62,23 @@ def plan_embeddings(
     ------
     EmbeddingError : the caches have no room for a batch; a number is out of range.
     """
-    shape = RowShape(gradient_bytes=gradient_bytes or row_bytes, row_bytes=row_bytes)
+    row = RowBytes(gradient_bytes=gradient_bytes or row_bytes, row_bytes=row_bytes)
     lookahead, cache_bytes = _lookahead(profile, row_bytes, cache_bytes)
     kinds = [synchronisation] if synchronisation else [*RUNNABLE]
     if any(kind not in RUNNABLE for kind in kinds):
         names = ", ".join(kind.value for kind in RUNNABLE)
         raise EmbeddingError(f"synchronisation is {kinds[0].value}, needs one of {names}")
-    choices = [_design(profile, kind, lookahead, shape, dense_bytes) for kind in kinds]
+    choices = [_design(profile, kind, lookahead, row, dense_bytes) for kind in kinds]
     choice = choices[0]
     time = commits = None
     if costs is not None:
         choice, servers, readers, time = _shortest(profile, choices, costs, servers, readers)
         every = commit_every or planned_commits(
-            profile, lookahead, shape, costs,
+            profile, lookahead, row, costs,
             servers=servers, step_s=time.step_s, failures_s=failures_s,
         ).every  # fmt: skip
         commits = commit_times(
-            profile, lookahead, every, shape, costs,
+            profile, lookahead, every, row, costs,
             servers=servers, step_s=time.step_s, failures_s=failures_s,
         )  # fmt: skip
         commit_every = every if commit_every is None else commit_every
@@ -93,7 +93,7 @@ def plan_embeddings(
         prefetch=min(PREFETCH, lookahead),
         cache_bytes=cache_bytes,
         row_bytes=row_bytes,
-        gradient_bytes=shape.gradient_bytes,
+        gradient_bytes=row.gradient_bytes,
         dense_bytes=dense_bytes,
         commit_every=UNPLANNED if commit_every is None else commit_every,
         synchronisation=choice.synchronisation,
@@ -151,11 +151,11 @@ def _design(
     profile: EmbeddingProfile,
     synchronisation: Synchronisation,
     lookahead: int,
-    shape: RowShape,
+    row: RowBytes,
     dense_bytes: int,
 ) -> _Design:
     rows = profile.step_rows(synchronisation, lookahead)
-    moved = step_bytes(profile, rows, shape, dense_bytes=dense_bytes)
+    moved = step_bytes(profile, rows, row, dense_bytes=dense_bytes)
     return _Design(synchronisation=synchronisation, rows=rows, moved=moved)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headrace import fields
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.plan.step import StepCosts
-from headrace.embeddings.plan.traffic import RowShape
+from headrace.embeddings.plan.traffic import RowBytes
 from headrace.embeddings.profile import EmbeddingProfile
 from headrace.facades import offered_by
 
@@ -52,7 +52,7 @@ def commit_times(
     profile: EmbeddingProfile,
     lookahead: int,
     every: int,
-    shape: RowShape,
+    row: RowBytes,
     costs: StepCosts,
     *,
     servers: int,
@@ -61,7 +61,7 @@ def commit_times(
 ) -> CommitTimes:
     """Return the cost of commits every so many batches."""
     rows = profile.dirty(lookahead, every)
-    link_bytes = rows * shape.row_bytes / min(profile.trainers, servers)
+    link_bytes = rows * row.row_bytes / min(profile.trainers, servers)
     seconds = profile.processor_seconds
     commit_s = (
         _COMMIT_S
@@ -79,7 +79,7 @@ def commit_times(
 def planned_commits(
     profile: EmbeddingProfile,
     lookahead: int,
-    shape: RowShape,
+    row: RowBytes,
     costs: StepCosts,
     *,
     servers: int,
@@ -96,7 +96,7 @@ def planned_commits(
     )
     every_times = [
         commit_times(
-            profile, lookahead, every, shape, costs,
+            profile, lookahead, every, row, costs,
             servers=servers, step_s=step_s, failures_s=failures_s,
         )
         for every in candidates

@@ -33,7 +33,7 @@ _LATENCY_S = 1e-4
 @offered_by("headrace.embeddings")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """What a job's resources need; a process has a host, with a link, of its own.
+    """Costs of a job's resources; a process has a host, with a link, of its own.
 
     Attributes
     ----------

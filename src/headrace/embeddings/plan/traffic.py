@@ -58,7 +58,7 @@ class StepBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowShape:
+class RowBytes:
     """Bytes of a row.
 
     Attributes
@@ -87,7 +87,7 @@ class LinkBytes:
 def step_bytes(
     profile: EmbeddingProfile,
     rows: StepRows,
-    shape: RowShape,
+    row: RowBytes,
     *,
     dense_bytes: int = 0,
     dirty_rows: float = 0.0,
@@ -110,11 +110,10 @@ def step_bytes(
         read=examples + form.ids,
         dispatched=examples + rows.place_bytes + rows.listed * row_columns + lists * placed + ends,
         requested=rows.fetched * _ID_BYTES,
-        fetched=rows.fetched * shape.row_bytes,
-        written=(rows.evicted + dirty_rows) * (_ID_BYTES + shape.row_bytes),
-        critical=rows.critical_gradients * shape.gradient_bytes
-        + rows.critical_rows * shape.row_bytes,
-        delayed=rows.delayed_gradients * shape.gradient_bytes + rows.delayed_rows * shape.row_bytes,
+        fetched=rows.fetched * row.row_bytes,
+        written=(rows.evicted + dirty_rows) * (_ID_BYTES + row.row_bytes),
+        critical=rows.critical_gradients * row.gradient_bytes + rows.critical_rows * row.row_bytes,
+        delayed=rows.delayed_gradients * row.gradient_bytes + rows.delayed_rows * row.row_bytes,
         averaged=2.0 * (trainers - 1) * dense_bytes,
     )
 

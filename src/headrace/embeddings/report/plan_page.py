@@ -36,7 +36,7 @@ def lookahead_plan_page(plan: EmbeddingPlan, source: str) -> Page:
 
 def _time_figure(time: StepTime) -> "go.Figure":
     figure = empty_figure()
-    names = [*reversed(time.resources_s)]
+    names = [*reversed([*time.resources_s])]
     figure.add_bar(
         x=[1e3 * time.resources_s[name] for name in names], y=names, orientation="h", name="busy"
     )
