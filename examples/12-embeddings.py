@@ -9,7 +9,7 @@ Here one process trains, and starts those that read, decide and serve rows. With
 
     headrace embeddings measure clicks.tsv -o clicks.profile --trainers 2 --batch 512 --lookahead 8
     headrace embeddings plan clicks.profile -o job.plan --cache 4MiB
-    headrace embeddings run job.plan -- examples/12-embeddings.py clicks.tsv later.tsv
+    headrace embeddings run job.plan --state state -- examples/12-embeddings.py clicks.tsv later.tsv
 """
 
 import sys
@@ -60,7 +60,7 @@ def main(clicks: str, later: str) -> None:
 
     model, batches = fit(model, data(clicks), optimizer=optimizer, cache="4MiB")
     with batches:
-        for epoch in range(EPOCHS):
+        for epoch in range(batches.epoch, EPOCHS):
             for dense, ids, labels in batches:
                 loss = criterion(model(dense, ids), labels)
                 optimizer.zero_grad()

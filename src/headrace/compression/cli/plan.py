@@ -44,6 +44,14 @@ _Latency = Annotated[
     ),
 ]
 
+_Network = Annotated[
+    str, typer.Option(help="How gradients are summed: ring, tree or server (Table 4.2).")
+]
+_Codecs = Annotated[
+    str | None,
+    typer.Option(help="Codecs to compare, by commas.", show_default="the profile's"),
+]
+
 
 def advise_command(
     profile: Annotated[
@@ -66,16 +74,11 @@ def advise_command(
     bandwidth: Annotated[
         str | None, typer.Option(help="Rate of a link in each direction: 10Gbit/s, 1.25GB/s.")
     ] = None,
-    network: Annotated[
-        str, typer.Option(help="How gradients are summed: ring, tree or server (Table 4.2).")
-    ] = "ring",
+    network: _Network = "ring",
     latency: _Latency = None,
     ranks_per_host: Annotated[int, typer.Option(help="Ranks that share a link.")] = 1,
     book: _Book = None,
-    codecs: Annotated[
-        str | None,
-        typer.Option(help="Codecs to compare, by commas.", show_default="the profile's"),
-    ] = None,
+    codecs: _Codecs = None,
     memory: _Memory = None,
     local_steps: Annotated[
         int, typer.Option(help="For the row of fewer exchanges: steps between averages.")

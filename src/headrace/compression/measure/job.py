@@ -90,11 +90,13 @@ def profile_model(
     """
     _check(steps, group)
     watch = LoadWatch()
-    options: dict[str, Any] = {"optimizer": optimizer, "bucket_cap_mb": bucket_cap_mb}
+    options: dict[str, Any] = {
+        "optimizer": optimizer,
+        "bucket_cap_mb": bucket_cap_mb,
+        "group": group,
+    }
     plain, summed = (
-        ObservedModel(
-            copy.deepcopy(model), loss_of, group=group, communicate=communicates, **options
-        )
+        ObservedModel(copy.deepcopy(model), loss_of, communicate=communicates, **options)
         for communicates in (False, True)
     )
     columns = {
@@ -102,15 +104,8 @@ def profile_model(
         **_codec_fields(model, plain, codecs, policy, steps, group),
         **_machine_fields(model, ranks_per_host, group),
     }
-    return CompressionProfile(
-        model=name,
-        batch=batch,
-        **columns,
-        provenance={
-            **_provenance(steps, group),
-            **agreed_load(watch.load(), group).to_provenance(),
-        },
-    )
+    provenance = _provenance(steps, group, agreed_load(watch.load(), group))
+    return CompressionProfile(model=name, batch=batch, **columns, provenance=provenance)
 
 
 def agreed_load(load: MachineLoad, group: Any = None) -> MachineLoad:
@@ -130,13 +125,14 @@ def _check(steps: int, group: Any) -> None:
         raise CompressionError(f"the group has {ranks} rank, needs at least 2 to measure a job")
 
 
-def _provenance(steps: int, group: Any) -> dict[str, Any]:
+def _provenance(steps: int, group: Any, load: MachineLoad) -> dict[str, Any]:
     ranks = dist.get_world_size(group)
     return {
         "kind": MEASURED,
         "source": f"headrace compression: {ranks} ranks, {steps} steps of each kind",
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        **load.to_provenance(),
     }
 
 

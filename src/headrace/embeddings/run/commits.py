@@ -85,6 +85,11 @@ class Mark:
         except (KeyError, TypeError) as error:
             raise EmbeddingError(f"{source}: is no mark of a commit: {error}") from error
 
+    @property
+    def place(self) -> str:
+        """Return the commit and the batch that follows it, for lines of output."""
+        return f"commit {self.commit}: epoch {self.epoch}, batch {self.batch - self.epoch_began}"
+
     def check(self, description: JobDescription) -> None:
         """Check that a job can begin from this commit.
 

@@ -124,7 +124,7 @@ def fit(
     (``--script-reads``) it serves the batches of `data`, and does not return.
 
     The embedding weights leave the model and the optimizer, whose step updates the rows by the
-    options of the parameter group that had them. With several trainers the model is returned in
+    options of their parameter group. Of several trainers each gets the model in
     DistributedDataParallel, which averages over the examples of all.
 
     Parameters
@@ -133,9 +133,8 @@ def fit(
         device "meta" begins with the values of `initial`, another one with its own.
     data : to train on, the same at all trainers.
     optimizer : that has the embedding weights; or all of the model's, where there are several.
-    cache : size of each trainer's caches, in bytes or as "1GiB"; by default the plan's, else 1 GiB.
-    ids : of every embedding module, by its name: columns of the data's ids that it looks up. They
-        follow from a run of the model if absent.
+    cache : of each trainer, in bytes or as "1GiB"; by default the plan's, else 1 GiB.
+    ids : columns of the data's ids that a module looks up, by its name; found by a run if absent.
     initial : values of rows whose weight is on "meta", of all modules or by name; uniform within
         1/sqrt(rows) if absent.
     forward : runs the model on a batch (dense, ids, labels); `model(dense, ids)` if absent.

@@ -75,16 +75,13 @@ def fit_connected(
     examples = data.first(_EXAMPLES)
     columns = _columns(model, modules, examples, ids, forward)
     ruled = ruled_rows(modules, optimizers)
+    cache_bytes = parse_size(cache, "cache") if isinstance(cache, str) else cache
+    rows = [embedding.rows for embedding in modules]
     description = JobDescription(
         tables=embedding_tables(modules, initial),
         columns=tuple(columns),
         groups=ruled.groups,
-        slots=slots_of_groups(
-            ruled.groups,
-            columns,
-            [embedding.rows for embedding in modules],
-            parse_size(cache, "cache") if isinstance(cache, str) else cache,
-        ),
+        slots=slots_of_groups(ruled.groups, columns, rows, cache_bytes),
         seed=seed,
         data=data.to_fields(),
     )

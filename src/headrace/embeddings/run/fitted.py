@@ -51,7 +51,7 @@ class FittedBatches:
 
     Iterating is an epoch; the optimizer's step ends a batch::
 
-        for epoch in range(3):
+        for epoch in range(batches.epoch, 3):
             for dense, ids, labels in batches:
                 loss = criterion(model(dense, ids), labels)
                 optimizer.zero_grad()

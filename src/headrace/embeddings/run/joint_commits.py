@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-Wait = Callable[[Callable[[], bool]], None]
+WaitUntil = Callable[[Callable[[], bool]], None]
 """Waits until a predicate holds; raises where the call that waits cannot go on."""
 
 
@@ -23,7 +23,7 @@ class JointCommits(Generic[T]):
         self._changed = changed
         self._commits: dict[int, _Commit[T]] = {}
 
-    def take_part(self, number: int, trainer: int, make: Callable[[], T], wait: Wait) -> T:
+    def take_part(self, number: int, trainer: int, make: Callable[[], T], wait: WaitUntil) -> T:
         """Note that a trainer has written its part; return what `make` returned, at its last call.
 
         Parameters

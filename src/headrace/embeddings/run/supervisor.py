@@ -63,21 +63,24 @@ def run_embedding_job(
     JobError : a process failed; names it, with its last lines.
     CommunicationError : a process did not start.
     """
-    folder = CommitFolder(options.folder) if restart and options.folder is not None else None
+    folder = None if options.folder is None else CommitFolder(options.folder)
     begun_from = set[int | None]()
+    loss = ""
     while True:
+        mark = None if folder is None else folder.newest()
+        begun_from.add(None if mark is None else mark.commit)
+        if loss or mark is not None:
+            start = "anew" if mark is None else f"from {mark.place}"
+            on_line("supervisor", f"{loss}The job begins {start}.")
         try:
             _run_once(script, options, hosts, on_line, script_reads, environment)
         except JobError as error:
-            if folder is None or not error.lost:
+            if folder is None or not restart or not error.lost:
                 raise
-            mark = folder.newest()
-            commit = None if mark is None else mark.commit
-            if commit in begun_from:  # it would be lost there again
-                raise
-            begun_from.add(commit)
-            start = "anew" if mark is None else f"from commit {commit}, batch {mark.batch}"
-            on_line("supervisor", f"{str(error).splitlines()[0]} The job begins {start}.")
+            newest = folder.newest()
+            if (None if newest is None else newest.commit) in begun_from:
+                raise  # it would be lost there again
+            loss = f"{str(error).splitlines()[0]} "
         else:
             return
 

@@ -51,7 +51,7 @@ _WARNED_CHANGES = 8
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Variant:
+class StepVariant:
     """A step as traced with attributes of some contents.
 
     Attributes
@@ -134,7 +134,7 @@ class Variants:
         self._model, self._implemented, self._schedules_of = model, implemented, schedules_of
         self._captures = captures
         self.plans = plans
-        self._kinds: dict[Hashable, list[Variant]] = {}
+        self._kinds: dict[Hashable, list[StepVariant]] = {}
         self._reader = AttributeReader(model)
         self._refused = 0
         self._used: set[Name] = set()  # attributes that no further trace is to look at
@@ -153,7 +153,7 @@ class Variants:
         modules: list[nn.Module],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-    ) -> Variant | None:
+    ) -> StepVariant | None:
         """Return the step for the modules as they are; None where it is to run without a schedule.
 
         Parameters
@@ -182,7 +182,7 @@ class Variants:
         contents: Mapping[Name, Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-    ) -> Variant | None:
+    ) -> StepVariant | None:
         variants = self._kinds.get(kind, [])
         may_plan = self._planned < self._captures
         if not may_plan and (not variants or self._refused >= _MOST_REFUSED):
@@ -200,13 +200,13 @@ class Variants:
 
     def _variant(
         self,
-        variants: Sequence[Variant],
+        variants: Sequence[StepVariant],
         contents: Mapping[Name, Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         *,
         may_plan: bool,
-    ) -> Variant:
+    ) -> StepVariant:
         """Return an earlier variant that serves these contents too, or a new one."""
         traced = capture(self._model, args, kwargs)
         assert traced.joint is not None
@@ -223,7 +223,7 @@ class Variants:
             if equal.serves(contents):
                 equal.changes = changes
                 return equal
-            return Variant(
+            return StepVariant(
                 contents=contents,
                 unused=unused,
                 computation=computation,
@@ -237,9 +237,9 @@ class Variants:
         alike = next((variant for variant in variants if variant.operators == operators), None)
         if alike is None and not may_plan:
             self._refused += 1
-            return Variant(contents=contents, unused=unused)
+            return StepVariant(contents=contents, unused=unused)
         schedules = self._schedules_of(captured) if alike is None else alike.schedules
-        return Variant(
+        return StepVariant(
             contents=contents,
             unused=unused,
             computation=computation,
@@ -298,7 +298,7 @@ class Variants:
         self._used |= candidates.keys() - unused
         return tuple(merged.values()), unused
 
-    def _note_changes(self, variants: Sequence[Variant], contents: Mapping[Name, Any]) -> None:
+    def _note_changes(self, variants: Sequence[StepVariant], contents: Mapping[Name, Any]) -> None:
         """Warn of attributes that are traced again and again."""
         if not variants:
             return
@@ -332,7 +332,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float)
 
 
-def _newest(variants: list[Variant]) -> list[Variant]:
+def _newest(variants: list[StepVariant]) -> list[StepVariant]:
     """Return the variants without the oldest that was not planned, if there are too many."""
     if len(variants) <= _MOST_VARIANTS:
         return variants

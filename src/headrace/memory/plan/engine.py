@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-Simulation = tuple[float, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+DraftSimulation = tuple[float, int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Of a draft: its time in microseconds, the bytes above the budget, summed over the steps, the
 bytes that are allocated while each step runs, (steps,) int64, and lifetimes of storages,
 (instances,) int32: the storage, the step that creates it, and the last step at which it is live."""
@@ -18,7 +18,7 @@ class ScheduleMoves(Protocol):
     polled, and true ends a move with the best draft so far.
     """
 
-    def simulate(self, steps: np.ndarray) -> Simulation | None:
+    def simulate(self, steps: np.ndarray) -> DraftSimulation | None:
         """Return a draft's simulation; None if it reads what is not live, or was overwritten."""
         ...
 
