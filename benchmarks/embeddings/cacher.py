@@ -6,9 +6,9 @@ Timed is a batch from its ids to the messages of all trainers' parts.
 import statistics
 import time
 from collections.abc import Iterator
+from itertools import cycle, islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.harness import Report
 from headrace.embeddings import EmbeddingTable, InitialValues
@@ -29,15 +29,26 @@ _SLOTS = 8_000_000
 _STEPS = 12
 """Timed, after the window is full."""
 
-TABLES = tuple(
-    EmbeddingTable(name=str(number), rows=rows, dim=48) for number, rows in enumerate(KAGGLE_ROWS)
-)
+_PAPER_EXAMPLES_PER_S = 3.27e6
+"""Of batches of 131,072, by the 72 processors of the paper's cacher (5.4.3)."""
+
+_PAPER_CORES = 72
+_GRID_LOOKAHEAD = 25
+_FEATURES = (13, 26, 52, 104)
+_BATCHES = (8_192, 16_384, 32_768, 65_536, 131_072)
+
+
+def tables_of(columns: int) -> tuple[EmbeddingTable, ...]:
+    """Return as many tables, with the rows of Kaggle's, again and again."""
+    rows = islice(cycle(KAGGLE_ROWS), columns)
+    return tuple(EmbeddingTable(name=str(number), rows=n, dim=48) for number, n in enumerate(rows))
+
+
+TABLES = tables_of(len(KAGGLE_ROWS))
 HASHED = tuple(
     EmbeddingTable(name=table.name, rows=0, dim=table.dim, initial=InitialValues(scale=1.0))
     for table in TABLES
 )
-_DENSE = np.ones((BATCH, INTEGERS), np.float32)
-_LABELS = np.zeros(BATCH, np.float32)
 
 
 def bars() -> dict[str, str]:
@@ -62,9 +73,34 @@ def measure(report: Report, *, quick: bool) -> None:
         timer = _Timer(200, HASHED)
         timer.fill()
         _report(report, "hashed", 200, timer, statistics.median(timer.step_s() for _ in range(7)))
+        _grid(report)
     report.bar("cacher-examples-per-cpu-s", BATCH / statistics.median(seconds[200]))
     ratios = [far / near for far, near in zip(seconds[300], seconds[5], strict=True)]
     report.bar("cacher-300-over-5", statistics.median(ratios))
+
+
+def _grid(report: Report) -> None:
+    """Time other numbers of tables, and other batches."""
+    cells = [(columns, BATCH) for columns in _FEATURES]
+    cells += [(len(KAGGLE_ROWS), batch) for batch in _BATCHES if batch != BATCH]
+    for columns, batch in cells:
+        timer = _Timer(_GRID_LOOKAHEAD, tables_of(columns), batch)
+        timer.fill()
+        seconds = timer.step_s()
+        is_paper_s = batch == max(_BATCHES)
+        report.row(
+            f"the cacher by tables and batches: {TRAINERS} trainers, lookahead {_GRID_LOOKAHEAD}",
+            tables=columns,
+            batch=batch,
+            ms=1e3 * seconds,
+            examples_per_cpu_s=batch / seconds,
+            ns_per_id=1e9 * seconds / batch / columns,
+            paper_examples_per_core_s=_PAPER_EXAMPLES_PER_S / _PAPER_CORES if is_paper_s else None,
+        )
+    report.note(
+        "the cacher by tables and batches: the paper's latencies are in a figure without numbers, "
+        "but for 3.27 million examples a second on 72 processors"
+    )
 
 
 def _report(report: Report, ids: str, lookahead: int, timer: "_Timer", seconds: float) -> None:
@@ -83,10 +119,13 @@ def _report(report: Report, ids: str, lookahead: int, timer: "_Timer", seconds: 
 class _Timer:
     """A window of batches that is full, and the time of one more batch."""
 
-    def __init__(self, lookahead: int, tables: tuple[EmbeddingTable, ...] = TABLES) -> None:
+    def __init__(
+        self, lookahead: int, tables: tuple[EmbeddingTable, ...] = TABLES, batch: int = BATCH
+    ) -> None:
         self._lookahead = lookahead
-        self._ids = batches()
-        self._batch = self._next_batch()
+        self._ids = batch * len(tables)
+        self._batches = id_batches(len(tables), batch)
+        self._batch = next(self._batches)
         options = CacherOptions(
             tables=tables,
             groups=table_groups(tables),
@@ -110,7 +149,7 @@ class _Timer:
         """
         seconds: list[float] = []
         for _ in range(_STEPS):
-            self._batch = self._next_batch()
+            self._batch = next(self._batches)
             began = time.process_time()
             parts = next(self._parts)
             messages = [encode_batch(part) for part in parts]
@@ -121,17 +160,9 @@ class _Timer:
     def _arriving(self) -> Iterator[IdBatch]:
         """Yield the batch at hand: a new one each time while the window fills."""
         for _ in range(2 * self._lookahead - 1):
-            yield self._next_batch()
+            yield next(self._batches)
         while True:
             yield self._batch
-
-    def _next_batch(self) -> IdBatch:
-        return IdBatch(
-            examples=BATCH,
-            fields={"dense": _DENSE, "labels": _LABELS},
-            ids=tuple(next(self._ids)),
-            lengths=(None,) * len(TABLES),
-        )
 
     def _check(self, parts: tuple[TrainerBatch, ...], messages: list[RpcMessage]) -> None:
         """Raise ArithmeticError unless the messages are of a whole batch, rows in own slots."""
@@ -142,7 +173,7 @@ class _Timer:
         self.rows = len(np.unique(np.concatenate([group.slots[: group.used] for group in groups])))
         fetched = [group.fetched.slots for group in groups]
         self.fetched = len(np.unique(np.concatenate(fetched)))
-        if sum(len(group.rows_of_ids) for group in groups) != BATCH * len(TABLES):
+        if sum(len(group.rows_of_ids) for group in groups) != self._ids:
             raise ArithmeticError("ids have no rows")
         for part, group in zip(parts, groups, strict=True):
             slots = part.groups[0].slots
@@ -150,8 +181,14 @@ class _Timer:
                 raise ArithmeticError("rows share slots, or messages have others")
 
 
-def batches() -> Iterator[list[NDArray[np.int64]]]:
-    """Yield the ids of batches, by table, without end: the same ones from every call."""
+def id_batches(columns: int = len(KAGGLE_ROWS), batch: int = BATCH) -> Iterator[IdBatch]:
+    """Yield batches of `tables_of(columns)` without end: the same ones from every call."""
     generator = np.random.default_rng(0)
+    rows = list(islice(cycle(KAGGLE_ROWS), columns))
+    fields = {
+        "dense": np.ones((batch, INTEGERS), np.float32),
+        "labels": np.zeros(batch, np.float32),
+    }
     while True:
-        yield [SKEW.draw(rows, BATCH, generator) * 2_654_435_761 % rows for rows in KAGGLE_ROWS]
+        ids = tuple(SKEW.draw(count, batch, generator) * 2_654_435_761 % count for count in rows)
+        yield IdBatch(examples=batch, fields=fields, ids=ids, lengths=(None,) * columns)

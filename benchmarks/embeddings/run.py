@@ -3,14 +3,18 @@
 import sys
 
 from benchmarks.embeddings import (
+    accesses,
+    assignment,
     cacher,
     pooled,
     readers,
     recovery,
+    restoring,
     results,
     servers,
     steps,
     synchronised,
+    workloads,
 )
 from benchmarks.sections import run_sections
 
@@ -19,6 +23,19 @@ if __name__ == "__main__":
         run_sections(
             "embeddings",
             __doc__,
-            (results, pooled, steps, synchronised, cacher, readers, servers, recovery),
+            (
+                results,
+                pooled,
+                steps,
+                synchronised,
+                workloads,
+                accesses,
+                assignment,
+                cacher,
+                readers,
+                servers,
+                recovery,
+                restoring,
+            ),
         )
     )

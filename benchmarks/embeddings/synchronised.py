@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 
 from benchmarks.embeddings.bed import MBIT
+from benchmarks.embeddings.designs import NOT_DELAYED
 from benchmarks.embeddings.timing import DENSE, Network, TimedJob, Times, Turns, timed_job
 from benchmarks.harness import Report
 
 SECTION = "designs"
 LOOKAHEAD = 100
 RATIO = 0.5
-DESIGNS = ("replicated", "lrpp", "targeted")
+LRPP_NOT_DELAYED = f"lrpp{NOT_DELAYED}"
+PARTITIONED = "distinct"
+DESIGNS = ("replicated", PARTITIONED, LRPP_NOT_DELAYED, "lrpp", "targeted")
 _OF_REPLICATED: Mapping[int, Mapping[str, str]] = {
     2: {"lrpp": "<=0.36", "targeted": "<=0.20"},
     4: {"targeted": "<=0.15"},
@@ -37,10 +40,9 @@ def measure(report: Report, *, quick: bool) -> None:
     turns = Turns(rounds=7, steps=4)
     for trainers, bounds in _OF_REPLICATED.items():
         network = Network(trainers=trainers, mbit=MBIT)
-        designs = [design for design in DESIGNS if design in bounds or design == "replicated"]
-        with timed_job(network, designs, LOOKAHEAD, turns) as job:
+        with timed_job(network, DESIGNS, LOOKAHEAD, turns) as job:
             times = job.times(
-                RATIO, turns, DENSE["DLRM"], [(design, "headrace") for design in designs]
+                RATIO, turns, DENSE["DLRM"], [(design, "headrace") for design in DESIGNS]
             )
             _rows(report, job, times)
         for design in bounds:
@@ -50,6 +52,13 @@ def measure(report: Report, *, quick: bool) -> None:
             )
         if trainers == 2:
             report.bar("lrpp-over-replicated", times.over("replicated", "lrpp"))
+    report.note(
+        "designs of caches: the paper's LRPP outperforms replicated caches by 22.8%, partitioned "
+        "ones by 59.8%, with 8 trainers at 10 Gbit/s; its partitioned caches wait 80 to 90 ms for "
+        "collectives set up at each step, these exchange rows as the others do, and examples stay "
+        "in the data's order. Its delayed synchronisation saves up to 44% of the time in which a "
+        "step waits for its caches"
+    )
     report.note(
         "critical bytes: of gradients and rows, sent by all trainers after a batch before the next "
         "one's rows are read"
@@ -64,17 +73,16 @@ def _critical(times: Times, design: str) -> float:
 
 def _rows(report: Report, job: TimedJob, times: Times) -> None:
     for design, counts in times.counts.items():
-        batches = counts["batches"]
+        batches, trainers = counts["batches"], job.network.trainers
         report.row(
             f"designs of caches, {job.network}, DLRM, device {RATIO:g} of pooled",
             design=design,
             step_ms=times.median_ms(design),
+            over_lrpp=times.over(design, "lrpp"),
             critical_mb=counts["critical_bytes"] / batches / 1e6,
             delayed_mb=counts["delayed_bytes"] / batches / 1e6,
             fetched_mb=counts["fetched_bytes"] / batches / 1e6,
             sent_mb=counts["wire_bytes"] / batches / 1e6,
-            critical_ms=1e3
-            * (counts["exchange_wait_s"] + counts["update_s"])
-            / batches
-            / job.network.trainers,
+            critical_ms=1e3 * (counts["exchange_wait_s"] + counts["update_s"]) / batches / trainers,
+            delayed_wait_ms=1e3 * counts["delayed_wait_s"] / batches / trainers,
         )

@@ -11,8 +11,13 @@ from benchmarks.embeddings.turns import Job, job
 from benchmarks.embeddings.workload import KAGGLE, Workload
 from headrace.testbed import Testbed
 
-DENSE = {"DLRM": 2_962_289, "Wide & Deep": 136_673}
-"""Parameters of the dense part."""
+DENSE = {
+    "DLRM": 2_962_289,
+    "Wide & Deep": 136_673,
+    "DeepFM": 88_706,
+    "DeepFM, dense linear terms": 33_851_283,
+}
+"""Parameters of the dense part, of Table 5.2; DeepFM's without its linear terms, and with them."""
 
 BACKENDS = ("gloo", "headrace")
 _FIRST_STEPS = PREFETCH + 1
@@ -84,6 +89,11 @@ class TimedJob:
     def pooled_s(self) -> float:
         """Seconds of the fetch and write-back, on the faster backend."""
         return min(self.exchange_s.values())
+
+    @property
+    def fastest_backend(self) -> str:
+        """The backend on which that takes less."""
+        return min(self.exchange_s, key=lambda backend: self.exchange_s[backend])
 
     def turn(
         self, variant: str, backend: str, compute_s: float, steps: int, dense: int
