@@ -5,13 +5,14 @@
 //   index_bench MAP WORKLOAD [--value-bytes 4|8] [--set FIELD=VALUE]... [--folder F --sync 0|1]
 //               [--touched BYTES]
 //
-// MAP: standard, vector, absl, judy, headrace; monitored, the map of other languages;
-// append, headrace's multimap; durable and lmdb, which are kept in a folder. FIELD: of headrace's
-// configuration. Commands:
+// MAP: standard, vector, absl, judy, headrace; map, headrace's with std::map's interface, by
+// iterators; monitored, the map of other languages; append, headrace's multimap; durable and lmdb,
+// which are kept in a folder. FIELD: of headrace's configuration. Commands:
 //   build                    load the workload's codes
 //   run BEGIN END            operations BEGIN to END, one after the other
 //   chained BEGIN END        finds, each of which begins when the one before has ended
 //   batches BEGIN END SIZE   operations of one kind in arrays of SIZE
+//   iterate                  all entries, by iterators
 //   check BEGIN END          find what the inserts of this range left, without a clock
 //   latencies BEGIN END      with a clock around each operation
 //   memory                   bytes since before the map was made: malloc's and resident (not with
@@ -38,6 +39,11 @@
 #include "index/bench/replay.hpp"
 #include "index/bench/rivals.hpp"
 #include "index/bench/workload.hpp"
+
+#if __has_include("index/maps/mapped_value.hpp")
+#include "index/maps/map.hpp"
+#define HEADRACE_BENCH_ITERATORS
+#endif
 
 #if __has_include("index/maps/multimap.hpp")
 #include "index/bench/append.hpp"
@@ -122,6 +128,19 @@ void build(Map& map, const Workload& workload) {
       .print();
 }
 
+template <class Map>
+void iterate(const Map& map) {
+  Stopwatch watch;
+  const auto checksum = map.iterate();
+  Line("iterate")
+      .add("operations", map.size())
+      .add("ns", watch.elapsed())
+      .add("cpu_ns", watch.processor())
+      .add("wrong", std::uint64_t{0})
+      .add("checksum", checksum)
+      .print();
+}
+
 // Time from a closed folder to the first answer, and until lookups have their full speed.
 template <class Map>
 void open(Map& map, const Workload& workload) {
@@ -158,6 +177,9 @@ void execute(Map& map, const Workload& workload, const Memory& before, const std
   if (verb == "latencies") return replay.latencies(range);
   if (verb == "check") return replay.check(range);
   if (verb == "memory") return print_memory(map, before);
+  if constexpr (requires { map.iterate(); }) {
+    if (verb == "iterate") return iterate(map);
+  }
   if constexpr (requires { map.describe(); }) {
     if (verb == "statistics") return map.describe();
     if (verb == "batches" && size > 0) return replay.batches(range, size);
@@ -203,6 +225,11 @@ void serve_map(const Options& options, const Workload& workload) {
   headrace::index::Configuration configuration;
   for (const auto& setting : options.settings) set_field(configuration, setting);
   if (options.map == "headrace") return serve<Ours<Value>>(workload, configuration);
+#if defined(HEADRACE_BENCH_ITERATORS)
+  if (options.map == "map") {
+    return serve<Tree<headrace::index::Map<std::uint64_t, Value>>>(workload, configuration);
+  }
+#endif
   if (options.map == "monitored") return serve<Monitored<Value>>(workload, configuration);
 #if defined(HEADRACE_BENCH_THREADS)
   if (options.map == "shared") return serve<SharedOurs<Value>>(workload, configuration);

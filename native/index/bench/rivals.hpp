@@ -20,15 +20,24 @@
 
 namespace headrace::index::bench {
 
-// std::map and absl::btree_map, which have the same interface.
+// std::map, absl::btree_map and headrace's map, which have the same interface.
 template <class Map>
 class Tree {
  public:
   using Value = typename Map::mapped_type;
 
+  template <class... Arguments>
+  explicit Tree(const Arguments&... arguments) : map_(arguments...) {}
+
   void build(std::span<const std::uint64_t> ascending) {
     map_.clear();
     for (auto code : ascending) map_.emplace_hint(map_.end(), code, value_of<Value>(code));
+  }
+  // Sum of all codes and values, in order.
+  std::uint64_t iterate() const {
+    std::uint64_t sum = 0;
+    for (auto at = map_.begin(); at != map_.end(); ++at) sum += at->first ^ at->second;
+    return sum;
   }
   bool find(std::uint64_t code, Value& out) const {
     auto found = map_.find(code);

@@ -155,6 +155,35 @@ class GappedLeaf {
   }
   void gather(std::uint64_t from, EntryBuffer<Value>& to) const { scan(from, capacity(), to); }
 
+  // Places of entries: the first with a code of at least `code`, the last with one of at most
+  // `code`, and those beside an entry's. capacity(): there is none.
+  std::uint32_t first_place(std::uint64_t code) const {
+    std::uint32_t iterations = 0;
+    return next_entry(lower_bound(code, iterations));
+  }
+  std::uint32_t last_place(std::uint64_t code) const {
+    std::uint32_t iterations = 0;
+    const bool all = code == ~std::uint64_t{0};
+    return place_before(all ? header_->capacity : lower_bound(code + 1, iterations));
+  }
+  std::uint32_t place_after(std::uint32_t place) const { return next_entry(place + 1); }
+  std::uint32_t place_before(std::uint32_t place) const {
+    auto word = place / 64;
+    const auto own = place % 64;
+    auto bits = own == 0 ? 0 : bitmap()[word] & ((std::uint64_t{1} << own) - 1);
+    while (bits == 0) {
+      if (word == 0) return header_->capacity;
+      bits = bitmap()[--word];
+    }
+    return word * 64 + 63 - static_cast<std::uint32_t>(std::countl_zero(bits));
+  }
+  std::uint64_t code_at(std::uint32_t place) const { return Sharing::load(codes() + place); }
+  Value value_at(std::uint32_t place) const {
+    Value value{};
+    Sharing::load_value(values() + place, value);
+    return value;
+  }
+
   bool max(std::uint64_t& code) const {
     for (auto word = bitmap_words(header_->capacity); word-- > 0;) {
       const auto bits = Sharing::load(bitmap() + word);

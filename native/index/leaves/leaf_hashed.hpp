@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -164,6 +165,26 @@ class HashedLeaf {
       }
     }
     to = buffer;
+  }
+
+  // The least code from `low` on and at most `high`, or the greatest one. False: there is none.
+  template <bool kLowest>
+  bool nearest(std::uint64_t low, std::uint64_t high, std::uint64_t& code) const {
+    // Codes outside wrap around to a greater distance, also the one that marks empty entries: the
+    // highest code where `low` may be 0.
+    std::array<std::uint64_t, kEntries> distances;
+    distances.fill(~std::uint64_t{0});
+    for (std::uint32_t bucket = 0; bucket < buckets_; ++bucket) {
+      const auto* at = keys(bucket);
+      for (std::size_t i = 0; i < kEntries; ++i) {
+        const auto candidate = Sharing::load(at + i);
+        const auto distance = kLowest ? candidate - low : high - candidate;
+        distances[i] = std::min(distances[i], distance);
+      }
+    }
+    const auto least = *std::min_element(distances.begin(), distances.end());
+    code = kLowest ? low + least : high - least;
+    return least <= high - low && code != empty_;
   }
 
   // Writes the leaf for the first time.

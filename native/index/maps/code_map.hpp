@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,8 @@
 #include "index/tree/conversion.hpp"
 #include "index/tree/cursor.hpp"
 #include "index/tree/inspect.hpp"
+#include "index/tree/neighbours.hpp"
+#include "index/tree/position.hpp"
 #include "index/tree/sort.hpp"
 #include "index/tree/tree.hpp"
 
@@ -33,6 +36,7 @@ class CodeMap {
 
  public:
   using Cursor = BasicCursor<Value, Sharing, Allocator>;
+  using Place = Position<Value, Sharing, Allocator>;
 
   // Throws std::invalid_argument for a configuration that is not valid.
   explicit CodeMap(const Configuration& configuration = {}, const Allocator& allocator = {})
@@ -143,10 +147,25 @@ class CodeMap {
   Cursor lower_bound(std::uint64_t code) const { return Cursor(&tree_, code); }
   Cursor begin() const { return lower_bound(0); }
 
+  // The entry with the least code from `from` on, or the greatest one up to `from`. False: there is
+  // none.
+  bool ceiling(std::uint64_t from, std::uint64_t& code, Value& value) const {
+    return index::ceiling(tree_, from, code, value);
+  }
+  bool floor(std::uint64_t from, std::uint64_t& code, Value& value) const {
+    return index::floor(tree_, from, code, value);
+  }
+
+  // For iterators: the entry of a code that a lookup gave, the first entry from a code on, and past
+  // the last one.
+  Place place(std::uint64_t code, const Value& value) const { return Place(&tree_, code, value); }
+  Place first_from(std::uint64_t code) const { return Place::first_from(&tree_, code); }
+  Place past_last() const { return Place(&tree_); }
+
   // False: the map is empty.
   bool min(std::uint64_t& code) const {
     Value unused;
-    return scan(0, 1, &code, &unused) == 1;
+    return ceiling(0, code, unused);
   }
   bool max(std::uint64_t& code) const {
     [[maybe_unused]] const auto pin = tree_.state.pin();
@@ -193,6 +212,32 @@ class CodeMap {
     return erased;
   }
 
+  // Erases the entries from `first` to `last`, both included, for which `matches(code, value)` is
+  // true. Returns how many. If it throws, the matching entries before are erased.
+  template <class Matches>
+  std::size_t erase_range(std::uint64_t first, std::uint64_t last, const Matches& matches) {
+    std::size_t erased = 0;
+    std::array<std::uint64_t, kErasedAtOnce> codes;
+    std::array<Value, kErasedAtOnce> values;
+    for (bool more = first <= last; more;) {
+      const auto count = scan(first, kErasedAtOnce, codes.data(), values.data());
+      more = count == kErasedAtOnce && codes[count - 1] < last;
+      if (more) first = codes[count - 1] + 1;
+      std::size_t matching = 0;
+      try {
+        for (std::size_t i = 0; i < count && codes[i] <= last; ++i) {
+          if (matches(codes[i], values[i])) codes[matching++] = codes[i];
+        }
+      } catch (...) {
+        erase(codes.data(), matching);
+        throw;
+      }
+      erased += erase(codes.data(), matching);
+    }
+    return erased;
+  }
+
+  Allocator allocator() const { return tree_.memory.allocator(); }
   const Configuration& configuration() const { return tree_.configuration; }
   // For leaves made from now on. Throws std::invalid_argument.
   void configure(const Configuration& configuration) {
@@ -227,6 +272,8 @@ class CodeMap {
   }
 
  private:
+  static constexpr std::size_t kErasedAtOnce = 512;
+
   bool get_from(Word word, std::uint64_t code, Value& out) const {
     if (word.none()) return false;
     return with_leaf<Value, Sharing>(word, [&](auto leaf) {

@@ -199,7 +199,7 @@ class DynamicMapOf final : public DynamicMap {
     return each(Operation::find, keys, [&](auto* from, auto first, auto count) {
       std::size_t there = 0;
       for (std::size_t i = first; i < first + count; ++i) {
-        found[i] = map_.scan(from[i - first], 1, codes + i, at(values, i)) == 1;
+        found[i] = map_.ceiling(from[i - first], codes[i], *at(values, i));
         there += found[i];
       }
       return there;

@@ -63,7 +63,8 @@ class Tree {
         memory(std::move(other.memory)),
         statistics(std::exchange(other.statistics, {})),
         scratch_(std::exchange(other.scratch_, nullptr)),
-        scratch_lines_(std::exchange(other.scratch_lines_, 0)) {}
+        scratch_lines_(std::exchange(other.scratch_lines_, 0)),
+        version_(other.version_) {}
   Tree& operator=(Tree&& other) noexcept {
     std::swap(configuration, other.configuration);
     memory.swap(other.memory);
@@ -73,6 +74,7 @@ class Tree {
     std::swap(size_, other.size_);
     std::swap(scratch_, other.scratch_);
     std::swap(scratch_lines_, other.scratch_lines_);
+    version_ = other.version_ = std::max(version_, other.version_) + 1;
     return *this;
   }
   ~Tree() { release_large(root()); }
@@ -81,7 +83,18 @@ class Tree {
   void set_root(Word word) { Sharing::store(&root_, word.bits()); }
 
   std::size_t size() const { return Sharing::load(&size_); }
-  void set_size(std::size_t size) { Sharing::store(&size_, size); }
+  void set_size(std::size_t size) {
+    Sharing::store(&size_, size);
+    if constexpr (!Sharing::kShared) ++version_;
+  }
+
+  // Another one after any change of keys or of structure; values may be replaced within one.
+  // Readers beside a writer cannot use it: what it says is past when they have read it.
+  std::uint64_t version() const
+    requires(!Sharing::kShared)
+  {
+    return version_;
+  }
 
   // The leaf, perhaps `none`, that has this code.
   [[gnu::always_inline]] Word leaf(std::uint64_t code) const {
@@ -96,19 +109,16 @@ class Tree {
 
   // The same, and the last code that belongs to the leaf.
   Word leaf(std::uint64_t code, std::uint64_t& last_code) const {
-    auto word = root();
     Range range;
-    while (word.inner()) {
-      const auto slot = slot_in(word, code);
-      auto* slots = slots_of(word);
-      const Word below(Sharing::load(slots + slot));
-      auto end = slot + 1;
-      const auto count = slot_count(word);
-      while (end < count && Sharing::load(slots + end) == below.bits()) ++end;
-      range = range_of(word, range, slot, end);
-      word = below;
-    }
+    const auto word = descend<true>(code, range);
     last_code = range.high;
+    return word;
+  }
+  // The same, and the first code that belongs to the leaf.
+  Word leaf_from(std::uint64_t code, std::uint64_t& first_code) const {
+    Range range;
+    const auto word = descend<false>(code, range);
+    first_code = range.low;
     return word;
   }
 
@@ -200,6 +210,7 @@ class Tree {
     }
     void keep(std::size_t moved_keys) noexcept {
       blocks_.clear();
+      ++tree_.version_;
       auto& statistics = tree_.statistics;
       ++statistics.changes;
       statistics.moved_keys += moved_keys;
@@ -256,6 +267,28 @@ class Tree {
   Statistics statistics;  // of changes; the rest is counted when it is asked for
 
  private:
+  // The leaf of a code, and the range of codes that it has on one side of it: `kUp` above, else
+  // below.
+  template <bool kUp>
+  Word descend(std::uint64_t code, Range& range) const {
+    auto word = root();
+    while (word.inner()) {
+      auto first = slot_in(word, code);
+      auto end = first + 1;
+      auto* slots = slots_of(word);
+      const Word below(Sharing::load(slots + first));
+      if constexpr (kUp) {
+        const auto count = slot_count(word);
+        while (end < count && Sharing::load(slots + end) == below.bits()) ++end;
+      } else {
+        while (first > 0 && Sharing::load(slots + first - 1) == below.bits()) --first;
+      }
+      range = range_of(word, range, first, end);
+      word = below;
+    }
+    return word;
+  }
+
   // The arena releases its chunks; only blocks too large for them have to be found.
   void release_large(Word root) noexcept {
     state.reclaim_all(memory);
@@ -277,6 +310,7 @@ class Tree {
   Line* scratch_ = nullptr;
   std::size_t scratch_lines_ = 0;
   bool scratch_taken_ = false;
+  std::uint64_t version_ = 0;
 };
 
 }  // namespace headrace::index

@@ -60,12 +60,20 @@ std::size_t sort_lowest(std::size_t count, std::size_t most, const PairOf& pair,
   std::fill_n(ends.begin(), all + 1, 0U);
   for (std::size_t i = 0; i < count; ++i) ++ends[((pair(i).first - low) >> shift) + 1];
   std::size_t parts = 0;  // that are needed
-  for (; parts < all && ends[parts] < most; ++parts) ends[parts + 1] += ends[parts];
+  std::uint32_t largest = 0;
+  for (; parts < all && ends[parts] < most; ++parts) {
+    largest = std::max(largest, ends[parts + 1]);
+    ends[parts + 1] += ends[parts];
+  }
   const std::size_t needed = ends[parts];
   for (std::size_t i = 0; i < count; ++i) {
     const Pair each(pair(i));
     const auto part = (each.first - low) >> shift;
     if (part < parts) new (to + ends[part]++) Pair(each);
+  }
+  if (largest <= detail::kFewEntries) {
+    detail::sort_by_insertion(to, needed);
+    return needed;
   }
   // By now each part's end stands where its beginning was.
   for (std::size_t part = 0, begin = 0; part < parts; begin = ends[part++]) {
