@@ -1,6 +1,7 @@
 // Python binding of native/embedding: arrays are translated, the GIL released, no logic.
 #include "embedding/dispatch.hpp"
 #include "embedding/lookahead.hpp"
+#include "embedding/pulse.hpp"
 #include "embedding/row_store.hpp"
 #include "embedding/shards.hpp"
 #include "embedding/store_log.hpp"
@@ -182,6 +183,10 @@ void bind_rows(nb::module_& module) {
       .def("commit", &StoreLog::commit, "commit"_a, shared)
       .def("checkpoint_if_due", &StoreLog::checkpoint_if_due, "commit"_a, shared)
       .def("close", &StoreLog::close, shared);
+
+  nb::class_<embedding::Pulse>(module, "Pulse", "Signs of life on a socket, from a thread.")
+      .def(nb::init<int, double>(), "socket"_a, "interval_s"_a)
+      .def("close", &embedding::Pulse::close, shared);
 
   nb::class_<ShardedRows>(module, "ShardedRows",
                           "Rows of a group of tables by server; columns are read-only arrays.")

@@ -26,6 +26,7 @@ RowLog::RowLog(std::string folder, std::size_t row_bytes, const Options& options
       folder_(std::move(folder), static_cast<std::uint32_t>(row_bytes),
               {.checkpoint_log_bytes = options.checkpoint_log_bytes,
                .last_group = options.groups,
+               .new_log = options.groups != index::kNoLastGroup,
                .automatic_checkpoints = false,
                .files = options.files}) {}
 

@@ -36,7 +36,7 @@ class RowLog {
  public:
   struct Options {
     // The folder is opened with as many groups: those after them were not committed by all servers.
-    // kNoLastGroup: with all.
+    // Its files may be links to those of a server that still writes. kNoLastGroup: with all.
     std::uint64_t groups = index::kNoLastGroup;
     index::Files* files = &index::system_files();
     // See DurableOptions.

@@ -466,6 +466,13 @@ class StoreLog:
 
     def close(self) -> None: ...
 
+class Pulse:
+    """Signs of life on a socket, from a thread."""
+
+    def __init__(self, socket: int, interval_s: float) -> None: ...
+
+    def close(self) -> None: ...
+
 class ShardedRows:
     """Rows of a group of tables by server; columns are read-only arrays."""
 

@@ -1,6 +1,7 @@
 // Reads a change log back: up to its last whole group.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -11,6 +12,7 @@
 namespace headrace::index {
 
 inline constexpr auto kNoLastGroup = std::numeric_limits<std::uint64_t>::max();
+inline constexpr auto kWholeLog = std::numeric_limits<std::uint64_t>::max();
 
 // Groups that were being written when a process or the power failed are ignored if they lie at the
 // log's end. A group that is not whole and is followed by a whole one was damaged later, or it was
@@ -33,13 +35,15 @@ class ChangeLogReader {
   // Calls visit(Operation, code, value) for the changes of all groups up to the last whole one. The
   // values stay as long as the reader. `accept_unsynced_loss`: ends at the first group that is not
   // whole, even if whole ones follow, as long as none of these proves that it was synced.
-  // `last_group`: ends before the group after this one, whatever follows.
+  // `last_group`: ends before the group after this one, whatever follows. `most_bytes`: what lies
+  // behind them is not read.
   // Throws DamageError, naming the offset of the group, otherwise.
   template <class Visit>
   ChangeLog::End replay(Visit&& visit, bool accept_unsynced_loss = false,
-                        std::uint64_t last_group = kNoLastGroup) const {
+                        std::uint64_t last_group = kNoLastGroup,
+                        std::uint64_t most_bytes = kWholeLog) const {
     ChangeLog::End end{sizeof(change_log::Header), header_.sequence, sizeof(change_log::Header)};
-    while (end.bytes < file_bytes()) {
+    while (end.bytes < std::min(file_bytes(), most_bytes)) {
       auto group = whole_group(end.bytes, end.sequence);
       if (end.sequence >= last_group && (!group || group->sequence > last_group)) break;
       if (!group) {

@@ -40,6 +40,9 @@ struct DurableOptions {
   // Open with the groups up to this one, and remove those after it: of several folders that commit
   // together, one may have a group that the others lack.
   std::uint64_t last_group = kNoLastGroup;
+  // Leave the logs as they are, and commit to a new one: they may be links to those of another
+  // folder, whose owner still appends to them. What lies behind the next log's start is ignored.
+  bool new_log = false;
   // false: a checkpoint begins by checkpoint_if_due() or checkpoint() alone. A folder whose last
   // group may have to be removed has its checkpoints while it has none such: a snapshot is whole.
   bool automatic_checkpoints = true;
@@ -93,14 +96,24 @@ class DurableFolder {
       check_succession(reader, generation, end, base_generation());
       auto newest = generation == newest_log_;
       auto file_bytes = reader.file_bytes();
-      end = changes.add(std::move(reader), newest && options_.accept_unsynced_loss,
-                        options_.last_group);
       const auto last = newest || begins_after_last_group(generation + 1);
+      end = changes.add(std::move(reader), newest && options_.accept_unsynced_loss,
+                        options_.last_group, last ? kWholeLog : bytes_before(generation + 1));
       if (last) check_end(end);
       if (last) remove_logs_after(generation, end);
-      if (last) log_.emplace(files_, changes_path(generation), generation, end, file_bytes);
-      if (last) return changes;
+      if (last && !options_.new_log) {
+        log_.emplace(files_, changes_path(generation), generation, end, file_bytes);
+        return changes;
+      }
       log_bytes_ += end.bytes;
+      if (last) {
+        newest_log_ = generation + 1;
+        ChangeLog next(files_, changes_path(newest_log_),
+                       {format_, newest_log_, end.sequence, end.bytes});
+        next.show();
+        log_.emplace(std::move(next));
+        return changes;
+      }
     }
   }
 
@@ -254,6 +267,12 @@ class DurableFolder {
     return reader.first_sequence() >= options_.last_group;
   }
 
+  // Bytes of the log before a log, as this one's start has them.
+  std::uint64_t bytes_before(std::uint64_t generation) const {
+    if (!options_.new_log) return kWholeLog;
+    return ChangeLogReader(files_, changes_path(generation), format_).previous_bytes();
+  }
+
   // Throws unless the groups end where they have to.
   void check_end(const ChangeLog::End& end) const {
     if (options_.last_group == kNoLastGroup) return check_closed(end);
@@ -378,7 +397,8 @@ class DurableFolder {
       for (auto number = first; number <= target.generation; ++number) {
         ChangeLogReader reader(files_, changes_path(number), format_);
         check_succession(reader, number, end, first);
-        if (number < target.generation) end = changes.add(std::move(reader));
+        if (number == target.generation) break;
+        end = changes.add(std::move(reader), false, kNoLastGroup, bytes_before(number + 1));
       }
       write_merged(files_, snapshot_path(target.generation), base.get(), changes.sorted(), target);
       return open_snapshot(target.generation);

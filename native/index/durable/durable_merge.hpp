@@ -24,13 +24,14 @@ class MergedChanges {
 
   // Adds the changes of a log, which follow those added before. Throws what replay() throws.
   ChangeLog::End add(ChangeLogReader reader, bool accept_unsynced_loss = false,
-                     std::uint64_t last_group = kNoLastGroup) {
+                     std::uint64_t last_group = kNoLastGroup,
+                     std::uint64_t most_bytes = kWholeLog) {
     readers_.push_back(std::move(reader));
     return readers_.back().replay(
         [this](change_log::Operation, std::uint64_t code, const std::byte* value) {
           changes_.push_back({code, value});
         },
-        accept_unsynced_loss, last_group);
+        accept_unsynced_loss, last_group, most_bytes);
   }
 
   const std::vector<Change>& sorted() {
