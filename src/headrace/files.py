@@ -10,7 +10,15 @@ from typing import Any
 
 from headrace.errors import InputError
 
-__all__ = ["decoded", "load_json", "parse_json", "read_bytes", "read_text", "write_whole"]
+__all__ = [
+    "decoded",
+    "load_json",
+    "parse_json",
+    "read_bytes",
+    "read_text",
+    "sync_folder",
+    "write_whole",
+]
 
 
 def read_bytes(
@@ -105,7 +113,17 @@ def write_whole(path: Path, content: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Return once the names in a folder are on the device.
+
+    Raises
+    ------
+    OSError : the system refused it.
+    """
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

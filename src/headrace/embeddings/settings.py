@@ -6,6 +6,10 @@ from typing import Annotated
 from headrace.errors import InputError
 from headrace.settings import Settings, one_of, whole_number
 
+SILENCE_S = 6
+"""A segment that is lost four times in a row arrives 3 s late (0.2 s, doubled each time); twice
+that leaves as much for a thread that waits for a processor."""
+
 
 def _address(variable: str, text: str) -> str:
     host, _, port = text.rpartition(":")
@@ -30,6 +34,8 @@ class EmbeddingSettings(Settings):
     role : HEADRACE_EMBEDDINGS_ROLE, trainer or reader: whether a script trains, or serves the
         batches of its own data.
     cache_bytes : HEADRACE_EMBEDDINGS_CACHE_BYTES, size of each trainer's caches by the plan.
+    silence_s : HEADRACE_EMBEDDINGS_SILENCE_S, seconds without a sign of life after which a process
+        of a job counts as lost: it was stopped, or its host is cut off.
     """
 
     cacher: Annotated[str | None, "HEADRACE_EMBEDDINGS_CACHER", _address] = None
@@ -38,6 +44,7 @@ class EmbeddingSettings(Settings):
     )
     role: Annotated[str, "HEADRACE_EMBEDDINGS_ROLE", one_of("trainer", "reader")] = "trainer"
     cache_bytes: Annotated[int | None, "HEADRACE_EMBEDDINGS_CACHE_BYTES", whole_number(1)] = None
+    silence_s: Annotated[int, "HEADRACE_EMBEDDINGS_SILENCE_S", whole_number(1)] = SILENCE_S
 
 
 SETTINGS = EmbeddingSettings

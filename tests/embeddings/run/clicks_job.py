@@ -1,7 +1,7 @@
-"""Trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [loader|kill-N]``.
+"""Trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [loader|kill-N|stop-N]``.
 
-With "loader" it reads the file itself, and shuffles it; with "kill-N" trainer 1 ends itself
-at batch N of the second epoch. Trainer 0 saves parameters and embedding rows.
+With "loader" it reads the file itself, and shuffles it; with "kill-N" or "stop-N" trainer 1 ends
+or stops itself at batch N of the second epoch. Trainer 0 saves parameters and embedding rows.
 """
 
 import os
@@ -83,17 +83,18 @@ def epoch(
     optimizer: torch.optim.Optimizer,
     batches: Iterable[Any],
     most: int | None = None,
+    end: signal.Signals = signal.SIGKILL,
 ) -> float:
     """Train; return the last batch's loss of this trainer's share.
 
     Parameters
     ----------
-    most : batches after which the process ends itself.
+    most : batches after which the process sends itself the signal `end`.
     """
     loss = torch.zeros(1)
     for number, (dense, ids, labels) in enumerate(batches):
         if number == most:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), end)
         optimizer.zero_grad()
         loss = functional.binary_cross_entropy_with_logits(model(dense, ids), labels.double())
         loss.backward()
@@ -110,10 +111,12 @@ def main(path: str, output: str, source: str = "files") -> None:
     trainer = os.environ.get("RANK", "0")
     schedule = schedule_of(optimizer)
     fitted, batches = fit(model, data, optimizer=optimizer, state={"schedule": schedule})
-    kill_at = int(source.removeprefix("kill-")) if source.startswith("kill-") else None
+    end, _, batch = source.partition("-")
+    signals = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+    end_at = int(batch) if end in signals else None
     for number in range(batches.epoch, EPOCHS):
-        most = kill_at if trainer == "1" and number == 1 else None
-        loss = epoch(fitted, optimizer, batches, most)
+        most = end_at if trainer == "1" and number == 1 else None
+        loss = epoch(fitted, optimizer, batches, most, signals.get(end, signal.SIGKILL))
         schedule.step()
         print(f"epoch {number}: loss {loss:.6f}")
     weights = batches.weights()

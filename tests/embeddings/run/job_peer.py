@@ -7,8 +7,10 @@ import os
 import sys
 
 from headrace.embeddings.run.process import RoleSettings, serve_role
+from headrace.embeddings.run.pulses import PulseListener
 from headrace.embeddings.run.rpc import RpcCall, RpcMessage, RpcServer
-from headrace.launch.worker import run_worker
+from headrace.launch.worker import Send, run_worker
+from tests.waiting import HANG_S
 
 
 class Peer(RpcServer):
@@ -18,7 +20,8 @@ class Peer(RpcServer):
         return {}
 
 
-def serve(settings: RoleSettings) -> Peer:
+def serve(settings: RoleSettings, send: Send) -> Peer:
+    del send
     if os.environ.get("REFUSES") == settings.role:
         print("line of its output", file=sys.stderr)
         raise ValueError("size is 3")
@@ -30,7 +33,15 @@ def serve(settings: RoleSettings) -> Peer:
         head = {"role": settings.role, "pid": os.getpid(), "argv": sys.argv}
         return RpcMessage(head=head | {"options": settings.options, "count": settings.count})
 
-    return Peer(settings.role, {"describe": describe}, secret=settings.secret)
+    listener = PulseListener(
+        settings.host, settings.secret, HANG_S, lambda *_: None, lambda _: None
+    )
+
+    def attend(_: RpcCall) -> RpcMessage:
+        return RpcMessage(head={"pulses": listener.address, "interval_s": 1.0})
+
+    methods = {"describe": describe, "attend": attend}
+    return Peer(settings.role, methods, secret=settings.secret)
 
 
 SCRIPT = """

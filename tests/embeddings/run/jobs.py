@@ -107,7 +107,12 @@ class Servers:
 
 
 class RunningJob:
-    """A cacher and readers of a job."""
+    """A cacher and readers of a job.
+
+    Attributes
+    ----------
+    messages : of the cacher to its parent.
+    """
 
     def __init__(
         self,
@@ -135,7 +140,11 @@ class RunningJob:
             "prefetch": 2,
             "synchronisation": "targeted",
         }
-        self.cacher = CacherServer(settings("cacher", **(values | options)))
+        self.messages: list[Mapping[str, Any]] = []
+        self.cacher = CacherServer(
+            settings("cacher", **(values | options)),
+            lambda **message: self.messages.append(message),
+        )
         self.ends.callback(self.cacher.close)
 
     def client(self, trainer: int, deadline_s: float = ENDLESS_S) -> CacherClient:

@@ -29,6 +29,10 @@ def settings(number: int, count: int, **options: Any) -> RoleSettings:
     )
 
 
+def no_message(**message: Any) -> None:
+    raise AssertionError(f"a server tells its parent {message}")
+
+
 def describe(tables: Sequence[EmbeddingTable], groups: Sequence[TableGroup]) -> JobDescription:
     return JobDescription(
         tables=tuple(tables),
@@ -53,7 +57,7 @@ class Connections(ServerConnections):
         committed = super().commit(commit, dirty)
         servers = len(self.running.addresses)
         folders = [
-            ServerFolder(server=server, servers=servers, groups=groups)
+            ServerFolder(start=self.running.number, server=server, servers=servers, groups=groups)
             for server, groups in enumerate(committed["groups"])
         ]
         assert self.running.committed.setdefault(commit, folders) == folders
@@ -71,6 +75,7 @@ class RunningServers:
     Attributes
     ----------
     committed : the servers' folders, by the number of the commit.
+    number : of the job's start.
     """
 
     def __init__(
@@ -86,10 +91,13 @@ class RunningServers:
     ) -> None:
         self.description = describe(tables, groups)
         self.trainers = trainers
-        self.served = [serve(settings(number, servers, **options)) for number in range(servers)]
+        self.served = [
+            serve(settings(number, servers, **options), no_message) for number in range(servers)
+        ]
         self.addresses = [server.address for server in self.served]
         self.connections: list[ServerConnections] = []
         self.committed: dict[int, list[ServerFolder]] = {}
+        self.number: int = begin.get("start", 0)
         self.start(self.description, **begin)
         own = self.connection(0)
         for table, shape in enumerate(tables):

@@ -236,9 +236,28 @@ def test_a_trainer_whose_connection_ends_is_named_to_the_others() -> None:
         clients = job.joined()
         stream = clients[0].epoch(0)
         at_once([lambda: taken(stream, 4), lambda: taken(clients[1].epoch(0), 4)])
-        clients[1]._client.close()  # pyright: ignore[reportPrivateUsage]
+        clients[1]._pulse.close()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
         with pytest.raises(CommunicationError, match="trainer 1 left before .* connection ended"):
             taken(stream)
+
+
+def test_a_commit_ends_for_all_when_a_trainer_is_gone() -> None:
+    """Those that wait for it are told at once, and those that come later."""
+    fields = {"commit": 0, "epoch": 0, "epoch_began": 0, "batch": 4, "steps": 4, "groups": [[]]}
+    with running([ListedBatches(20).of], 3) as job, no_hang():
+        clients = job.joined()
+
+        def told(client: CacherClient) -> None:
+            with pytest.raises(CommunicationError, match="commit 0 is not made: trainer 1 left"):
+                client.commit(fields)
+
+        def leave() -> None:
+            commits = job.cacher._commits  # pyright: ignore[reportPrivateUsage]
+            wait_until(lambda: commits.under_way, "a trainer waits in a commit")
+            clients[1].close()
+
+        at_once([lambda: told(clients[0]), leave])
+        told(clients[2])
 
 
 def test_trainers_need_all_batches_of_an_epoch() -> None:

@@ -10,6 +10,7 @@ from headrace.embeddings.run.commits import CommitFolder, Mark, data_files
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.tables import table_groups
+from headrace.errors import CommunicationError
 
 TABLES = (EmbeddingTable(name="items", rows=9, dim=4),)
 
@@ -25,15 +26,16 @@ def description(path: Path) -> JobDescription:
     )
 
 
-def mark_of(job: JobDescription, commit: int) -> Mark:
+def mark_of(job: JobDescription, start: int, commit: int) -> Mark:
     return Mark(
+        start=start,
         commit=commit,
         epoch=1,
         epoch_began=7,
         batch=9,
         steps=9,
         trainers=1,
-        servers=(ServerFolder(server=0, servers=1, groups=[[3]]),),
+        servers=(ServerFolder(start=start, server=0, servers=1, groups=[[3]]),),
         job=job,
         files=data_files(job.data),
     )
@@ -46,25 +48,50 @@ def job(tmp_path: Path) -> JobDescription:
     return description(path)
 
 
+def marked(folder: CommitFolder, job: JobDescription, start: int, commit: int) -> Mark:
+    """Return a mark that was written, with the state of a trainer before it."""
+    folder.state(start, commit, 0).write_bytes(b"state")
+    mark = mark_of(job, start, commit)
+    folder.write(mark)
+    return mark
+
+
+def names(folder: CommitFolder) -> list[str]:
+    return sorted(str(path.relative_to(folder.path)) for path in folder.path.rglob("*.*"))
+
+
 def test_the_newest_mark_is_read_and_older_ones_and_their_states_go(
     job: JobDescription, tmp_path: Path
 ) -> None:
     folder = CommitFolder(tmp_path / "job")
     assert folder.newest() is None
-    for commit in range(4):
-        folder.state(commit, 0).write_bytes(b"state")
-        folder.write(mark_of(job, commit))
-    assert folder.newest() == mark_of(job, 3)
-    assert sorted(path.name for path in (tmp_path / "job").rglob("*.*")) == [
-        "2-0.pt",
-        "2.json",
-        "3-0.pt",
-        "3.json",
+    start = folder.begin()
+    marks = [marked(folder, job, start, commit) for commit in range(4)]
+    assert folder.newest() == marks[-1]
+    assert names(folder) == [
+        f"start-1/{name}"
+        for name in ("marks/2.json", "marks/3.json", "trainers/2-0.pt", "trainers/3-0.pt")
     ]
 
 
+def test_a_start_that_was_taken_over_marks_nothing(job: JobDescription, tmp_path: Path) -> None:
+    folder = CommitFolder(tmp_path / "job")
+    mark = marked(folder, job, folder.begin(), 0)
+    later = folder.begin()
+    assert later == 2
+    assert folder.newest() == mark
+    with pytest.raises(CommunicationError, match="start 2 of the job has taken over from start 1"):
+        marked(folder, job, 1, 1)
+    assert folder.newest() == mark
+    newer = marked(folder, job, later, 1)
+    assert folder.newest() == newer
+    assert names(folder) == ["start-2/marks/1.json", "start-2/trainers/1-0.pt"]
+    with pytest.raises(FileNotFoundError):
+        folder.state(1, 2, 0).write_bytes(b"state")
+
+
 def test_a_mark_is_that_of_one_job_and_its_data(job: JobDescription, tmp_path: Path) -> None:
-    mark = mark_of(job, 3)
+    mark = mark_of(job, 1, 3)
     mark.check(replace(job, slots=(6,)))
     with pytest.raises(EmbeddingError, match="differs in seed from that of commit 3"):
         mark.check(replace(job, slots=(6,), seed=2))
@@ -78,13 +105,13 @@ def test_a_mark_is_that_of_one_job_and_its_data(job: JobDescription, tmp_path: P
 
 def test_a_damaged_mark_is_named(job: JobDescription, tmp_path: Path) -> None:
     folder = CommitFolder(tmp_path / "job")
-    path = tmp_path / "job" / "marks" / "5.json"
+    path = tmp_path / "job" / f"start-{folder.begin()}" / "marks" / "5.json"
     path.write_text("{")
     with pytest.raises(EmbeddingError, match=r"5\.json: is not JSON"):
         folder.newest()
     path.write_text('{"schema": 9}')
-    with pytest.raises(EmbeddingError, match=r"5\.json: has schema 9, needs 1"):
+    with pytest.raises(EmbeddingError, match=r"5\.json: has schema 9, needs 2"):
         folder.newest()
-    path.write_text('{"schema": 1, "commit": 2}')
+    path.write_text('{"schema": 2, "commit": 2}')
     with pytest.raises(EmbeddingError, match=r"5\.json: is no mark of a commit"):
         folder.newest()

@@ -7,6 +7,7 @@ import pytest
 
 from headrace.embeddings.run.process import RoleSettings, serve_role
 from headrace.errors import CommunicationError
+from headrace.launch.worker import Send
 
 SETTINGS = RoleSettings(
     kind="server", number=1, count=2, host="127.0.0.1", deadline_s=5.0, secret="s", options={"a": 1}
@@ -37,7 +38,8 @@ def test_it_serves_by_its_settings_until_the_parent_is_gone() -> None:
     started: list[RoleSettings] = []
     sent: list[dict[str, Any]] = []
 
-    def serve(settings: RoleSettings) -> Served:
+    def serve(settings: RoleSettings, send: Send) -> Served:
+        del send
         started.append(settings)
         return served
 

@@ -95,7 +95,7 @@ def test_rejected_lines_are_written_in_the_first_epoch_alone(tmp_path: Path) -> 
     path, rejects = tmp_path / "clicks.tsv", tmp_path / "rejects.tsv"
     path.write_text("\n".join([LINE, "no example", LINE]))
     data = CriteoData.of([path], batch=4, most_rejected=0.5, rejects=rejects)
-    server = serve(settings("reader"))
+    server = serve(settings("reader"), lambda **_: None)
     head: dict[str, Any] = {
         "data": data.to_fields(),
         "columns": [[1, 0], [3]],

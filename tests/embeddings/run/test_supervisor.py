@@ -1,6 +1,8 @@
 """Jobs of trainers with servers, readers and a cacher: settings, ends, and first failures."""
 
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,11 @@ from headrace.embeddings import EmbeddingError, JobError
 from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run import job_processes
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions
-from headrace.embeddings.run.supervisor import run_embedding_job
+from headrace.embeddings.run.supervisor import OnJobLine, run_embedding_job
 from headrace.errors import CommunicationError
 from tests.embeddings.run.job_peer import SCRIPT
 from tests.launch.test_roles import is_running
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, STALL_S, no_hang
 
 OPTIONS = JobOptions(
     lookahead=7,
@@ -23,6 +25,7 @@ OPTIONS = JobOptions(
     synchronisation=Synchronisation.LRPP,
     cache_bytes=4096,
     deadline_s=HANG_S,
+    silence_s=STALL_S,
 )
 
 
@@ -40,14 +43,24 @@ class Job:
         self.script.write_text(SCRIPT)
         self.lines: list[tuple[str, str]] = []
 
-    def run(self, *purpose: str, script_reads: bool = False, **environment: str | None) -> None:
+    def run(
+        self,
+        *purpose: str,
+        script_reads: bool = False,
+        on_line: OnJobLine = lambda _name, _line: None,
+        **environment: str | None,
+    ) -> None:
+        def take(name: str, line: str) -> None:
+            self.lines.append((name, line))
+            on_line(name, line)
+
         hosts = JobHosts.on_this_machine(trainers=2, servers=2, readers=1)
         self.lines = []
         run_embedding_job(
             [sys.executable, str(self.script), *purpose],
             OPTIONS,
             hosts,
-            on_line=lambda name, line: self.lines.append((name, line)),
+            on_line=take,
             script_reads=script_reads,
             environment={"PYTHONPATH": str(Path.cwd()), **environment},
         )
@@ -123,6 +136,16 @@ def test_a_killed_server_is_the_cause_of_the_errors_of_trainers(job: Job) -> Non
     with pytest.raises(JobError, match="^server 0 was ended by signal 9") as caught:
         job.run("kill the server")
     assert caught.value.exit_code == 1
+
+
+def test_a_stopped_cacher_is_named(job: Job) -> None:
+    def stop_the_cacher(_name: str, line: str) -> None:
+        if line.startswith("pids"):
+            os.kill(int(line.split()[2]), signal.SIGSTOP)
+
+    with no_hang(), pytest.raises(JobError, match=r"^cacher: it has been silent for 3 s") as caught:
+        job.run("wait", on_line=stop_the_cacher)
+    assert caught.value.lost
 
 
 @pytest.mark.parametrize("role", ["server 1", "cacher"])

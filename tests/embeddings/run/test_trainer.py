@@ -259,8 +259,13 @@ def test_other_numbers_of_servers_begin_from_a_commit(tmp_path: Path) -> None:
     assert sorted(committed) == [0, 1, 2]
     expected = reference_tables(batches[:10], optimizer, 1.0, dtype)
     folders, first_commit = committed[1], 2
-    for number in (3, 2, 1):
-        begin = {"committed": folders, "first_commit": first_commit, "first_batch": 10}
+    for start, number in enumerate((3, 2, 1), 1):
+        begin = {
+            "start": start,
+            "committed": folders,
+            "first_commit": first_commit,
+            "first_batch": 10,
+        }
         with RunningServers(
             TABLES, groups, 1, servers=number, begin=begin, folder=str(tmp_path)
         ) as servers:

@@ -70,7 +70,7 @@ def run_job_command(
     from headrace.embeddings.plan.plan import EmbeddingPlan
     from headrace.embeddings.run.job_processes import JobHosts, JobOptions
     from headrace.embeddings.run.supervisor import run_embedding_job
-    from headrace.settings import Settings
+    from headrace.embeddings.settings import EmbeddingSettings
 
     argv = _command(script)
     job = EmbeddingPlan.load(plan)
@@ -88,7 +88,7 @@ def run_job_command(
         run_embedding_job(
             argv,
             replace(
-                JobOptions.of_plan(job, deadline_s=Settings.from_environment().deadline_s),
+                JobOptions.of_plan(job, EmbeddingSettings.from_environment()),
                 folder=state,
                 commit_every=job.commit_every if commit_every is None else commit_every,
             ),

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from headrace import _native
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batch_messages import decode_batch
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.commits import Beginning, CommitFolder, Mark
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.handoff import Handoff
+from headrace.embeddings.run.pulses import attend
 from headrace.embeddings.run.rpc import RpcClient
 from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.run.step_times import StepTimes
 from headrace.errors import CommunicationError
 
 _LEAVE_S = 5.0
-_ATTEND_S = 365 * 86_400.0
-"""The call lasts as long as the job does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class JoinedJob:
     lookahead : batches that a decision looks at; None: as many as the caches have room for.
     prefetch : batches between a row's fetch and its use.
     folder : of the job's commits; None: there are none.
+    start : number of this start of the job.
     mark : the commit that the job begins from; None: it begins anew.
     """
 
@@ -41,6 +42,7 @@ class JoinedJob:
     lookahead: int | None
     prefetch: int
     folder: CommitFolder | None = None
+    start: int = 0
     mark: Mark | None = None
 
 
@@ -68,7 +70,7 @@ class CacherClient:
         self._client = self.connection()
         self._stream: CacherStream | None = None
         self._beginning = Beginning()
-        self._attendance: threading.Thread | None = None
+        self._pulse: _native.Pulse | None = None
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -101,9 +103,9 @@ class CacherClient:
             "trainers": self._trainers,
             "description": description.to_fields(),
         }
+        if self._pulse is None:
+            self._pulse = attend(self._client, f"trainer {self.trainer}", self._secret)
         reply = self._client.call("join", RpcMessage(head=head)).head
-        self._attendance = threading.Thread(target=self._attend, daemon=True, name="attendance")
-        self._attendance.start()
         folder, mark = reply["folder"], reply["mark"]
         mark = None if mark is None else Mark.from_fields(mark, "the cacher's mark")
         self._beginning = Beginning.after(mark)
@@ -112,6 +114,7 @@ class CacherClient:
             lookahead=reply["lookahead"],
             prefetch=reply["prefetch"],
             folder=None if folder is None else CommitFolder(Path(folder)),
+            start=reply["start"],
             mark=mark,
         )
 
@@ -163,19 +166,13 @@ class CacherClient:
             head = {"trainer": self.trainer, **fields}
             self._client.call(method, RpcMessage(head=head), deadline_s=_LEAVE_S)
 
-    def _attend(self) -> None:
-        """Be in a call: its end shows the cacher that this process has ended."""
-        head = {"trainer": self.trainer}
-        with suppress(CommunicationError):
-            self._client.call("attend", RpcMessage(head=head), deadline_s=_ATTEND_S)
-
     def close(self) -> None:
         """Close the stream and the connection; idempotent."""
         if self._stream is not None:
             self._stream.close()
         self._client.close()
-        if self._attendance is not None:
-            self._attendance.join(_LEAVE_S)  # a thread in a call aborts an interpreter that ends
+        if self._pulse is not None:
+            self._pulse.close()
 
 
 class CacherStream:

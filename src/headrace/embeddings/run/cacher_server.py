@@ -5,8 +5,8 @@ to the room for parts, so that trainers that begin it do not wait for its first 
 """
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -21,13 +21,16 @@ from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.joint_commits import JointCommits
 from headrace.embeddings.run.part_buffer import PartBuffer
 from headrace.embeddings.run.process import RoleSettings
+from headrace.embeddings.run.pulses import PULSES, PulseListener, silence_of
 from headrace.embeddings.run.reader_batches import ReaderBatches
 from headrace.embeddings.run.row_client import mark_servers, start_servers
 from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.run.step_times import CacherTimes, Laps, StepTimes
+from headrace.embeddings.settings import SILENCE_S
 from headrace.errors import CommunicationError
+from headrace.launch.worker import Send
 
 _PULLED = 2
 """Batches of each reader that are pulled ahead of decisions."""
@@ -48,6 +51,7 @@ class CacherServerOptions:
     servers, readers : their addresses, by their numbers.
     lookahead, prefetch, synchronisation, commit_every : see `CacherOptions`.
     folder : of the job's commits; None: there are none.
+    silence_s : without a pulse after which a process counts as lost.
     """
 
     trainers: int
@@ -58,6 +62,7 @@ class CacherServerOptions:
     synchronisation: Synchronisation = Synchronisation.TARGETED
     commit_every: int = 0
     folder: str | None = None
+    silence_s: float = SILENCE_S
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -89,17 +94,22 @@ class CacherServerOptions:
         )
 
 
-def serve(settings: RoleSettings) -> "CacherServer":
+def serve(settings: RoleSettings, send: Send) -> "CacherServer":
     """Serve a job's trainers."""
-    return CacherServer(settings)
+    return CacherServer(settings, send)
 
 
 class CacherServer:
     """Serves a job's trainers: `join`, `next` for each batch, `commit`, and `leave`.
 
-    A trainer is in a call of `attend` from its joining on, whose end shows that it is gone.
+    Every process of the job calls `attend`, and sends pulses from then on: those of a trainer that
+    is gone end, and those of a process that is stopped or cut off fall silent.
 
     A job whose folder has a commit begins from it.
+
+    Parameters
+    ----------
+    send : gets messages of processes that fell "silent", and of those that are "alive".
 
     Raises
     ------
@@ -107,9 +117,10 @@ class CacherServer:
     EmbeddingError : the folder's commits cannot be read.
     """
 
-    def __init__(self, settings: RoleSettings) -> None:
+    def __init__(self, settings: RoleSettings, send: Send) -> None:
         self._settings = settings
         self._options = CacherServerOptions.of(settings.options)
+        self._send = send
         self._changed = threading.Condition()
         self._joined: dict[int, JobDescription] = {}
         self._started = False
@@ -120,6 +131,7 @@ class CacherServer:
         folder = self._options.folder
         self._folder = None if folder is None else CommitFolder(Path(folder))
         self._mark = None if self._folder is None else self._folder.newest()
+        self._start = 0 if self._folder is None else self._folder.begin()
         self._beginning = Beginning.after(self._mark)
         self._times = CacherTimes()
         self._trainer_times = [StepTimes() for _ in range(self._options.trainers)]
@@ -139,6 +151,13 @@ class CacherServer:
             "report": self._report,
             "leave": self._leave,
         }
+        self._pulses = PulseListener(
+            settings.host,
+            settings.secret,
+            self._options.silence_s,
+            on_silence=self._report_silence,
+            on_end=lambda role: self._note_end(role, "its connection ended"),
+        )
         self._server = RpcServer(settings.role, methods, secret=settings.secret, host=settings.host)
 
     @property
@@ -154,6 +173,7 @@ class CacherServer:
         self._parts.close()
         self._clients.close()
         self._server.close()
+        self._pulses.close()
 
     def _join(self, call: RpcCall) -> RpcMessage:
         """Take a trainer in; answer when all are, and the servers have started."""
@@ -180,6 +200,7 @@ class CacherServer:
             "lookahead": self._options.lookahead,
             "prefetch": self._options.prefetch,
             "folder": self._options.folder,
+            "start": self._start,
             "mark": None if self._mark is None else self._mark.to_fields(),
         }
         return RpcMessage(head=head)
@@ -255,6 +276,7 @@ class CacherServer:
         description = self._joined[head["trainer"]]
         self._folder.write(
             Mark(
+                start=self._start,
                 commit=head["commit"],
                 epoch=head["epoch"],
                 epoch_began=head["epoch_began"],
@@ -262,7 +284,7 @@ class CacherServer:
                 steps=head["steps"],
                 trainers=self._options.trainers,
                 servers=tuple(
-                    ServerFolder(server=server, servers=servers, groups=groups)
+                    ServerFolder(start=self._start, server=server, servers=servers, groups=groups)
                     for server, groups in enumerate(head["groups"])
                 ),
                 job=description,
@@ -277,18 +299,29 @@ class CacherServer:
             deadline_s=self._settings.deadline_s,
         )
 
-    def _attend(self, call: RpcCall) -> RpcMessage:
-        try:
-            with self._changed:
-                call.wait(self._changed, lambda: self._closed)
-        except CommunicationError:
-            self._parts.leave(call.message.head["trainer"], "its connection ended")
-            raise
-        return EMPTY
+    def _attend(self, _call: RpcCall) -> RpcMessage:
+        """Say where a process's pulses go."""
+        interval_s = self._options.silence_s / PULSES
+        return RpcMessage(head={"pulses": self._pulses.address, "interval_s": interval_s})
 
     def _leave(self, call: RpcCall) -> RpcMessage:
-        self._parts.leave(call.message.head["trainer"], "its batches were closed")
+        self._note_end(f"trainer {call.message.head['trainer']}", "its batches were closed")
         return EMPTY
+
+    def _note_end(self, role: str, reason: str) -> None:
+        """Tell the trainers that wait for one that it is gone."""
+        kind, _, number = role.partition(" ")
+        if kind == "trainer":
+            self._parts.leave(int(number), reason)
+            self._commits.leave(int(number), reason)
+
+    def _report_silence(self, silent: Sequence[str], alive: Sequence[str]) -> None:
+        with suppress(OSError):  # the parent is gone
+            self._send(silent=silent, alive=alive)
+        reason = silence_of(self._options.silence_s)
+        for role in silent:
+            self._note_end(role, reason)
+        self._fail(CommunicationError(f"{', '.join(silent)}: {reason}"))
 
     def _run(self, description: JobDescription) -> None:
         """Start the servers, and decide epoch after epoch, until trainers leave or a failure."""
@@ -305,6 +338,7 @@ class CacherServer:
                 role=self._settings.role,
                 secret=self._settings.secret,
                 deadline_s=self._settings.deadline_s,
+                start=self._start,
                 first_batch=beginning.batch,
                 first_commit=beginning.commit,
                 committed=beginning.servers,
@@ -329,10 +363,14 @@ class CacherServer:
                 self._parts.end_epoch(end)
                 first_batch, first_of_epoch = end, 0
         except Exception as error:
-            self._parts.fail(error, epoch)
-            with self._changed:
-                self._failure = self._failure or error
-                self._changed.notify_all()
+            self._fail(error, epoch)
+
+    def _fail(self, error: Exception, epoch: int = 0) -> None:
+        """Give an error to all trainers, those that join and those that take batches."""
+        self._parts.fail(error, epoch)
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
 
     def _decide(
         self, batches: ReaderBatches, options: CacherOptions, first_batch: int

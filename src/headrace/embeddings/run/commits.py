@@ -1,26 +1,32 @@
 """Commits of a job: marks in its folder, each of which is what a job can begin from.
 
 A commit exists when its mark does: all servers have logged its rows then, and the trainers have
-written their states. A folder has the newest marks, and what they need::
+written their states. Every start of the job has a number, and a folder that it alone writes to, so
+that a process of an earlier start, which was thought lost and lives, changes nothing of a later
+one. It has the start's newest marks, and what they need::
 
-    marks/7.json         commit 7: batches that it has, and groups of the servers' logs
-    trainers/7-0.pt      state of trainer 0
-    server-0-of-2/...    logs of rows: see `row_logs`
+    start-3/marks/7.json         commit 7: batches that it has, and groups of the servers' logs
+    start-3/trainers/7-0.pt      state of trainer 0
+    start-3/server-0-of-2/...    logs of rows: see `row_logs`
+
+Folders of earlier starts go with the first mark of a later one.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.row_logs import ServerFolder
+from headrace.embeddings.run.row_logs import ServerFolder, start_folder
 from headrace.errors import CommunicationError
-from headrace.files import parse_json, read_text, write_whole
+from headrace.files import parse_json, read_text, sync_folder, write_whole
 
-_SCHEMA = 1
+_SCHEMA = 2
 _MARKS = 2
 """That are kept: the newest one, and the one before it while that one's files are removed."""
 
@@ -40,6 +46,7 @@ class Mark:
 
     Attributes
     ----------
+    start : number of the job's start that made it.
     commit : its number.
     epoch : that the next batch is in; 0 is the first.
     epoch_began : number of that epoch's first batch: batches are numbered on over epochs.
@@ -51,6 +58,7 @@ class Mark:
     files : of the data.
     """
 
+    start: int
     commit: int
     epoch: int
     epoch_began: int
@@ -171,61 +179,99 @@ class CommitFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            for folder in (self._marks, self.trainers):
-                folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CommunicationError(f"the folder of the job, {path}: {error}") from error
+        with self._named("the folder of the job"):
+            path.mkdir(parents=True, exist_ok=True)
 
-    @property
-    def _marks(self) -> Path:
-        return self.path / "marks"
+    def begin(self) -> int:
+        """Return the number of a new start of the job, which no other one has.
 
-    @property
-    def trainers(self) -> Path:
-        """Folder of the trainers' states."""
-        return self.path / "trainers"
+        Raises
+        ------
+        CommunicationError : the system refused its folder.
+        """
+        with self._named("a new start"):
+            while True:
+                start = max(self._starts(), default=0) + 1
+                with suppress(FileExistsError):  # another cacher took the number
+                    start_folder(self.path, start).mkdir()
+                    break
+            self._marks(start).mkdir()
+            self._states(start).mkdir()
+            sync_folder(start_folder(self.path, start))
+            sync_folder(self.path)
+        return start
 
-    def state(self, commit: int, trainer: int) -> Path:
-        """Return the file of a trainer's state."""
-        return self.trainers / f"{commit}-{trainer}.pt"
+    def state(self, start: int, commit: int, trainer: int) -> Path:
+        """Return the file of a trainer's state, of a commit that a start makes."""
+        return self._states(start) / f"{commit}-{trainer}.pt"
 
     def newest(self) -> Mark | None:
-        """Return the newest mark; None: nothing was committed.
+        """Return the newest mark of the latest start that has one; None: nothing was committed.
 
         Raises
         ------
         EmbeddingError : it cannot be read.
         """
-        numbers = self._numbers()
-        if not numbers:
-            return None
-        path = self._mark(numbers[-1])
-        fields = parse_json(read_text(path, EmbeddingError), str(path), EmbeddingError)
-        return Mark.from_fields(fields, str(path))
+        for start in reversed(self._starts()):
+            if commits := self._commits(start):
+                path = self._mark(start, commits[-1])
+                fields = parse_json(read_text(path, EmbeddingError), str(path), EmbeddingError)
+                return Mark.from_fields(fields, str(path))
+        return None
 
     def write(self, mark: Mark) -> None:
         """Mark a commit, and remove what only earlier ones need.
 
         Raises
         ------
-        CommunicationError : the system refused it.
+        CommunicationError : the system refused it, or a later start of the job has taken over.
         """
+        with self._named(f"commit {mark.commit}"):
+            # A start that begins after this check does not read what follows.
+            latest = max(self._starts(), default=mark.start)
+            if latest > mark.start:
+                raise CommunicationError(
+                    f"commit {mark.commit} in {self.path}: start {latest} of the job has taken "
+                    f"over from start {mark.start}, to which this process belongs"
+                )
+            write_whole(self._mark(mark.start, mark.commit), json.dumps(mark.to_fields()).encode())
+            self._remove_before(mark)
+
+    def _remove_before(self, mark: Mark) -> None:
+        commits = self._commits(mark.start)
+        for commit in commits[:-_MARKS]:
+            self._mark(mark.start, commit).unlink(missing_ok=True)
+        oldest = commits[-_MARKS:][0]
+        for path in self._states(mark.start).glob("*-*.pt"):
+            commit = path.name.partition("-")[0]
+            if commit.isdigit() and oldest > int(commit):
+                path.unlink(missing_ok=True)
+        for start in self._starts():
+            if start < mark.start:  # one of its processes may live, and write
+                shutil.rmtree(start_folder(self.path, start), ignore_errors=True)
+
+    def _marks(self, start: int) -> Path:
+        return start_folder(self.path, start) / "marks"
+
+    def _states(self, start: int) -> Path:
+        return start_folder(self.path, start) / "trainers"
+
+    def _mark(self, start: int, commit: int) -> Path:
+        return self._marks(start) / f"{commit}.json"
+
+    def _starts(self) -> Sequence[int]:
+        return _numbers(path.name.removeprefix("start-") for path in self.path.glob("start-*"))
+
+    def _commits(self, start: int) -> Sequence[int]:
+        return _numbers(path.stem for path in self._marks(start).glob("*.json"))
+
+    @contextmanager
+    def _named(self, what: str) -> Generator[None]:
         try:
-            write_whole(self._mark(mark.commit), json.dumps(mark.to_fields()).encode())
-            for number in self._numbers()[:-_MARKS]:
-                self._mark(number).unlink(missing_ok=True)
-            oldest = self._numbers()[0]
-            for path in self.trainers.glob("*-*.pt"):
-                number = path.name.partition("-")[0]
-                if number.isdigit() and oldest > int(number):
-                    path.unlink(missing_ok=True)
+            yield
         except OSError as error:
-            raise CommunicationError(f"commit {mark.commit} in {self.path}: {error}") from error
+            raise CommunicationError(f"{what} in {self.path}: {error}") from error
 
-    def _mark(self, number: int) -> Path:
-        return self._marks / f"{number}.json"
 
-    def _numbers(self) -> Sequence[int]:
-        stems = (path.stem for path in self._marks.glob("*.json"))
-        return sorted(int(stem) for stem in stems if stem.isdigit())
+def _numbers(names: Iterable[str]) -> Sequence[int]:
+    return sorted(int(name) for name in names if name.isdigit())

@@ -97,12 +97,13 @@ class Committer:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _make(self, rows: RowCommit, position: Position, state: Mapping[str, Any]) -> None:
-        path = self._commits.folder.state(rows.number, self._trainer)
+        commits = self._commits
+        path = commits.folder.state(commits.start, rows.number, self._trainer)
         try:
             write_whole(path, state_to_bytes(state))
         except OSError as error:
             raise CommunicationError(f"{path}: cannot be written: {error.strerror}") from error
-        self._commits.report(
+        commits.report(
             {
                 "commit": rows.number,
                 "epoch": position.epoch,
@@ -114,5 +115,5 @@ class Committer:
         )
 
     def _load(self, mark: Mark, trainer: int) -> dict[str, Any]:
-        path = self._commits.folder.state(mark.commit, trainer)
+        path = self._commits.folder.state(mark.start, mark.commit, trainer)
         return state_from_bytes(read_bytes(path), str(path))

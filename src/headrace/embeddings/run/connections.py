@@ -57,11 +57,13 @@ class JobCommits:
 
     Attributes
     ----------
+    start : number of this start of the job.
     mark : None: the job begins anew.
     report : tells the cacher that this trainer has written its part: see `CacherClient.commit`.
     """
 
     folder: CommitFolder
+    start: int
     mark: Mark | None
     report: Callable[[Mapping[str, Any]], None]
 

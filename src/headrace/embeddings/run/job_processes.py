@@ -13,6 +13,7 @@ from headrace.embeddings.plan.choose import PREFETCH
 from headrace.embeddings.plan.plan import EmbeddingPlan
 from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run.process import RoleSettings
+from headrace.embeddings.settings import SILENCE_S, EmbeddingSettings
 from headrace.errors import CommunicationError
 from headrace.launch.roles import MESSAGES, Role, Roles, Start, start_local
 
@@ -60,6 +61,11 @@ class JobHosts:
             if not getattr(self, kind):
                 raise EmbeddingError(f"a job has no {kind}, needs 1 or more")
 
+    def of(self, key: ProcessKey) -> RoleHost:
+        """Return the host of a process."""
+        kind, number = key
+        return self.cacher if kind == "cacher" else getattr(self, f"{kind}s")[number]
+
     @classmethod
     def on_this_machine(cls, *, trainers: int = 1, servers: int = 1, readers: int = 1) -> Self:
         """Return hosts for numbers of processes."""
@@ -81,6 +87,7 @@ class JobOptions:
     folder : of the job's commits; one that has some is begun from the newest. None: there are none.
     commit_every : batches from one commit to the next; 0: one at every epoch's end alone.
     deadline_s : of the processes' calls.
+    silence_s : without a sign of life of a process, after which it counts as lost.
     """
 
     lookahead: int | None = None
@@ -90,16 +97,18 @@ class JobOptions:
     folder: Path | None = None
     commit_every: int = 0
     deadline_s: float = 1800.0
+    silence_s: float = SILENCE_S
 
     @classmethod
-    def of_plan(cls, plan: EmbeddingPlan, *, deadline_s: float) -> Self:
-        """Return the options of a plan."""
+    def of_plan(cls, plan: EmbeddingPlan, settings: EmbeddingSettings) -> Self:
+        """Return the options of a plan, on a machine with settings."""
         return cls(
             lookahead=plan.lookahead,
             prefetch=plan.prefetch,
             synchronisation=plan.synchronisation,
             cache_bytes=plan.cache_bytes,
-            deadline_s=deadline_s,
+            deadline_s=settings.deadline_s,
+            silence_s=settings.silence_s,
         )
 
 
@@ -170,10 +179,14 @@ class JobProcesses:
                 "prefetch": self._options.prefetch,
                 "synchronisation": self._options.synchronisation.value,
                 "folder": folder,
+                "silence_s": self._options.silence_s,
                 "commit_every": 0 if folder is None else self._options.commit_every,
             }
             self._configure("cacher", options)
             ((self.address,),) = self._addresses("cacher")
+            for kind in ("server", "reader"):
+                for number in range(len(self._hosts[kind])):
+                    self.roles.send((kind, number), {"cacher": self.address})
         except BaseException:
             self.roles.end()
             raise
@@ -215,6 +228,12 @@ class JobProcesses:
         return [
             [addresses[kind, number] for number in range(len(self._hosts[kind]))] for kind in kinds
         ]
+
+
+def key_of(name: str) -> ProcessKey:
+    """Return the process that has a name; see `name_of`."""
+    kind, _, number = name.partition(" ")
+    return kind, int(number or 0)
 
 
 def name_of(key: ProcessKey) -> str:

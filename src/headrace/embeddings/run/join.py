@@ -78,7 +78,9 @@ def join_job(description: JobDescription) -> TrainerConnections:
             deadline_s=settings.deadline_s,
             commits=None
             if job.folder is None
-            else JobCommits(folder=job.folder, mark=job.mark, report=cacher.commit),
+            else JobCommits(
+                folder=job.folder, start=job.start, mark=job.mark, report=cacher.commit
+            ),
             close=ends.pop_all().close,
         )
 
@@ -99,7 +101,11 @@ def _cacher(
             f"there are {trainers} trainers without a cacher: start the script by "
             "'headrace embeddings run PLAN -- SCRIPT' instead"
         )
-    options = JobOptions(cache_bytes=settings.cache_bytes, deadline_s=settings.deadline_s)
+    options = JobOptions(
+        cache_bytes=settings.cache_bytes,
+        deadline_s=settings.deadline_s,
+        silence_s=settings.silence_s,
+    )
     own = description.data.get("format") not in FORMATS
     if own and not hasattr(sys.modules["__main__"], "__file__"):
         raise EmbeddingError(

@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from headrace.errors import CommunicationError
+
 T = TypeVar("T")
 
 WaitUntil = Callable[[Callable[[], bool]], None]
@@ -22,6 +24,19 @@ class JointCommits(Generic[T]):
         self._trainers = trainers
         self._changed = changed
         self._commits: dict[int, _Commit[T]] = {}
+        self._left: dict[int, str] = {}  # trainers, and the reason
+
+    @property
+    def under_way(self) -> int:
+        """Commits that some trainers have taken part in, and others have not."""
+        return len(self._commits)
+
+    def leave(self, trainer: int, reason: str) -> None:
+        """Note that a trainer takes no more part: commits fail that wait for it, and later ones."""
+        with self._changed:
+            self._left.setdefault(trainer, reason)
+            for number in [*self._commits]:
+                self._end_without_those_that_left(number)
 
     def take_part(self, number: int, trainer: int, make: Callable[[], T], wait: WaitUntil) -> T:
         """Note that a trainer has written its part; return what `make` returned, at its last call.
@@ -33,11 +48,13 @@ class JointCommits(Generic[T]):
 
         Raises
         ------
+        CommunicationError : a trainer has left that had to take part.
         Exception : what `make` raised, for all trainers; or `wait`.
         """
         with self._changed:
             commit = self._commits.setdefault(number, _Commit())
             commit.trainers.add(trainer)
+            self._end_without_those_that_left(number)
             last = len(commit.trainers) == self._trainers
         if last:
             commit.make(make)
@@ -48,6 +65,19 @@ class JointCommits(Generic[T]):
         else:
             wait(lambda: commit.ended)
         return commit.result()
+
+    def _end_without_those_that_left(self, number: int) -> None:
+        commit = self._commits[number]
+        for trainer, reason in self._left.items():
+            if trainer not in commit.trainers:
+                commit.fail(
+                    CommunicationError(
+                        f"commit {number} is not made: trainer {trainer} left before it, {reason}"
+                    )
+                )
+                del self._commits[number]
+                self._changed.notify_all()
+                return
 
 
 class _Commit(Generic[T]):
@@ -64,6 +94,10 @@ class _Commit(Generic[T]):
             self._results.append(make())
         except Exception as error:  # of any kind: all trainers get it
             self._error = error
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self.ended = True
 
     def result(self) -> T:
         if self._error is not None:

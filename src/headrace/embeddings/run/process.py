@@ -1,16 +1,19 @@
 """A server of rows, reader or cacher as a process: ``python -m headrace.embeddings.run.process``.
 
-In: one message with its settings, the secret among them; others ask for its status. Out: its
-address, a status for each that is asked for; or an error (see `headrace.launch`). It serves until
-the process that started it ends it, or is gone.
+In: a message with its settings, the secret among them; then the cacher's address, for pulses, and
+requests for an answer or its status. Out: its address, answers, a status for each that is asked
+for; or an error (see `headrace.launch`). It serves until the process that started it ends it, or is
+gone.
 """
 
 import importlib
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, Self
 
+from headrace.embeddings.run.pulses import attend
+from headrace.embeddings.run.rpc import RpcClient
 from headrace.errors import CommunicationError
 from headrace.launch.worker import Receive, Send, run_worker
 
@@ -84,15 +87,16 @@ class Served(Protocol):
 class Serve(Protocol):
     """Starts to serve."""
 
-    def __call__(self, settings: RoleSettings) -> Served:
-        """Return what is served; it goes on in threads."""
+    def __call__(self, settings: RoleSettings, send: Send) -> Served:
+        """Return what is served; it goes on in threads, and may send the parent messages."""
         ...
 
 
 def serve_role(receive: Receive, send: Send, serve: Serve | None = None) -> None:
-    """Serve as the parent's message says, until it is gone.
+    """Serve as the parent's first message says, and obey those that follow, until it is gone.
 
-    Each further message is answered with the "status" of now.
+    The address of the job's "cacher" is where pulses go; an "ask" gets an "answer"; any other
+    message is answered with the "status" of now.
 
     Parameters
     ----------
@@ -100,15 +104,29 @@ def serve_role(receive: Receive, send: Send, serve: Serve | None = None) -> None
     """
     settings = RoleSettings.from_message(receive())
     start: Serve = serve or importlib.import_module(MODULES[settings.kind]).serve
-    served = start(settings)
-    try:
+    with ExitStack() as ends:
+        served = start(settings, send)
+        ends.callback(served.close)
         send(address=served.address)
-        with suppress(CommunicationError):  # the parent is gone: the end of a job
-            while True:
-                receive()
+        while True:
+            try:
+                message = receive()
+            except CommunicationError:  # the parent is gone: the end of a job
+                return
+            if "cacher" in message:
+                _begin_pulses(settings, message["cacher"], served.address, ends)
+            elif "ask" in message:
+                send(answer=True)
+            else:
                 send(status=served.status())
-    finally:
-        served.close()
+
+
+def _begin_pulses(settings: RoleSettings, cacher: str, own: str, ends: ExitStack) -> None:
+    with RpcClient(
+        cacher, peer_role="cacher", role=settings.role, secret=settings.secret
+    ) as client:
+        pulse = attend(client, settings.role, settings.secret, address=own)
+    ends.callback(pulse.close)
 
 
 if __name__ == "__main__":

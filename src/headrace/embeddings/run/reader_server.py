@@ -21,6 +21,7 @@ from headrace.embeddings.run.rpc import RpcCall, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.run.step_times import Laps, ReaderTimes
 from headrace.errors import CommunicationError
+from headrace.launch.worker import Send
 
 _AHEAD = 4
 """Batches that are parsed before they are pulled: some 10 MB."""
@@ -74,8 +75,9 @@ class FileBatches:
             yield id_batch(by_table(examples, self.columns))
 
 
-def serve(settings: RoleSettings) -> "ReaderServer":
+def serve(settings: RoleSettings, send: Send) -> "ReaderServer":
     """Serve the batches of files."""
+    del send
     return ReaderServer(settings, FileBatches.of)
 
 

@@ -38,6 +38,7 @@ def start_servers(
     role: str,
     secret: str,
     deadline_s: float = 60.0,
+    start: int = 0,
     first_batch: int = 0,
     first_commit: int = 0,
     committed: Sequence[ServerFolder] | None = None,
@@ -46,6 +47,7 @@ def start_servers(
 
     Parameters
     ----------
+    start : number of this start of the job.
     first_batch, first_commit : numbers of the first ones.
     committed : the servers' folders at the last commit; None: there was none.
 
@@ -58,6 +60,7 @@ def start_servers(
         head = {
             "description": description.to_fields(),
             "trainers": trainers,
+            "start": start,
             "first_batch": first_batch,
             "first_commit": first_commit,
             "committed": None if committed is None else [asdict(folder) for folder in committed],

@@ -1,5 +1,10 @@
-"""Durable logs of a server's rows: a folder for each table, and commits of all of them."""
+"""Durable logs of a server's rows: a folder for each table, and commits of all of them.
 
+A server begins with links to the files of the last commit, in a folder of its own start of the job:
+the server that wrote them may live, and append to them. It commits to files of its own.
+"""
+
+import os
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +19,10 @@ from headrace import _native
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.tables import TableGroup
 from headrace.errors import CommunicationError
+from headrace.files import sync_folder
+
+_TRIES = 10
+"""To link files of a server that lives, and may write a snapshot meanwhile."""
 
 Groups = list[list[int]]
 """Of every group of tables, the number of groups of changes in each table's log."""
@@ -25,18 +34,19 @@ class ServerFolder:
 
     Attributes
     ----------
+    start : number of the job's start that has them.
     server, servers : its number, and how many servers there were.
     groups : see `Groups`.
     """
 
+    start: int
     server: int
     servers: int
     groups: Groups
 
-    @property
-    def name(self) -> str:
-        """Name of the folder, within the job's."""
-        return folder_name(self.server, self.servers)
+    def path(self, job_folder: Path) -> Path:
+        """Return the folder."""
+        return server_folder(job_folder, self.start, self.server, self.servers)
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
@@ -52,9 +62,14 @@ class ServerFolder:
             raise EmbeddingError(f"the logs of a server cannot be read: {error}") from error
 
 
-def folder_name(server: int, servers: int) -> str:
-    """Return the name of a server's folder, within the job's."""
-    return f"server-{server}-of-{servers}"
+def start_folder(job_folder: Path, start: int) -> Path:
+    """Return the folder that a start of the job writes to."""
+    return job_folder / f"start-{start}"
+
+
+def server_folder(job_folder: Path, start: int, server: int, servers: int) -> Path:
+    """Return a server's folder in that of a start."""
+    return start_folder(job_folder, start) / f"server-{server}-of-{servers}"
 
 
 class RowLogs:
@@ -63,6 +78,7 @@ class RowLogs:
     Parameters
     ----------
     folder : of the job.
+    start : number of this start of the job.
     stores, groups : of every group of tables.
     committed : the folders of the last commit; a server of another number of servers takes its
         rows from all of them. None: there was no commit, and the logs are empty.
@@ -76,6 +92,7 @@ class RowLogs:
     def __init__(
         self,
         folder: Path,
+        start: int,
         server: int,
         servers: int,
         stores: Sequence[_native.RowStore],
@@ -85,27 +102,27 @@ class RowLogs:
         first_commit: int,
     ) -> None:
         self._groups = tuple(groups)
-        self._job_folder = folder
-        self._servers = servers
-        own = folder / folder_name(server, servers)
+        self._folder = server_folder(folder, start, server, servers)
         same = [
             part for part in committed or () if (part.server, part.servers) == (server, servers)
         ]
-        with _named(own):
-            if not same:
-                shutil.rmtree(own, ignore_errors=True)
-            own.mkdir(parents=True, exist_ok=True)
+        with _named(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for part in same:
+                self._link(part.path(folder), self._folder)
             self._logs = [
                 _native.StoreLog(
                     store,
-                    _folders(own, number, group),
+                    _folders(self._folder, number, group),
                     groups=same[0].groups[number] if same else [],
                 )
                 for number, (store, group) in enumerate(zip(stores, groups, strict=True))
             ]
+            sync_folder(self._folder)
+            sync_folder(self._folder.parent)
         for part in committed or ():
             if not same:
-                self._adopt(folder / part.name, part.groups, first_commit)
+                self._adopt(part.path(folder), part.groups, first_commit)
 
     def put(
         self,
@@ -133,30 +150,66 @@ class RowLogs:
         ------
         CommunicationError : the system refused to write them.
         """
-        with _named(self._job_folder):
+        with _named(self._folder):
             return [log.commit(commit) for log in self._logs]
 
     def marked(self, commit: int) -> None:
-        """All servers have made a commit: write snapshots where logs are long.
-
-        Folders of other numbers of servers go.
-        """
-        with _named(self._job_folder):
+        """All servers have made a commit: write snapshots where logs are long."""
+        with _named(self._folder):
             for log in self._logs:
                 log.checkpoint_if_due(commit)
-        for path in self._job_folder.glob("server-*-of-*"):
-            if not path.name.endswith(f"-of-{self._servers}"):
-                shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
         """End the logs."""
         for log in self._logs:
             log.close()
 
-    def _adopt(self, folder: Path, groups: Groups, commit: int) -> None:
-        with _named(folder):
+    def _link(self, source: Path, target: Path) -> None:
+        for number, group in enumerate(self._groups):
+            folders = zip(
+                _folders(source, number, group), _folders(target, number, group), strict=True
+            )
+            for from_folder, to_folder in folders:
+                _link_files(Path(from_folder), Path(to_folder))
+
+    def _adopt(self, source: Path, groups: Groups, commit: int) -> None:
+        links = self._folder / f"from-{source.name}"
+        with _named(source):
+            links.mkdir()
+            self._link(source, links)
             for number, (log, group) in enumerate(zip(self._logs, self._groups, strict=True)):
-                log.adopt(_folders(folder, number, group), groups=groups[number], commit=commit)
+                log.adopt(_folders(links, number, group), groups=groups[number], commit=commit)
+            shutil.rmtree(links)
+
+
+def _link_files(source: Path, target: Path) -> None:
+    """Link the snapshots and logs of a folder, or copy them where the system has no links.
+
+    Raises
+    ------
+    OSError : the system refused it.
+    """
+    for tries in range(_TRIES):
+        target.mkdir()
+        try:
+            for path in source.iterdir():
+                if path.name.startswith(("snapshot-", "changes-")) and path.suffix != ".part":
+                    _link_file(path, target / path.name)
+        except FileNotFoundError:  # a new snapshot has replaced it
+            if tries == _TRIES - 1:
+                raise
+            shutil.rmtree(target)
+        else:
+            return
+
+
+def _link_file(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _folders(folder: Path, number: int, group: TableGroup) -> list[str]:

@@ -14,6 +14,7 @@ from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcMethod, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.run.served_rows import JobStart, ServedJob, number_of
 from headrace.host_memory import available_host_bytes
+from headrace.launch.worker import Send
 
 _NO_LIMIT = (1 << 64) - 1
 
@@ -211,13 +212,14 @@ class _RowServer(RpcServer):
         self._service.close()
 
 
-def serve(settings: RoleSettings) -> _RowServer:
+def serve(settings: RoleSettings, send: Send) -> _RowServer:
     """Serve a server's calls.
 
     Its options may have "folder", of the job, and "most_bytes", a limit on the memory of rows:
     without one it is 90% of what the host has available, so that a call fails where the kernel
     would end the process.
     """
+    del send
     most_bytes: int | None = settings.options.get("most_bytes")
     available = available_host_bytes()
     if most_bytes is None and available is not None:

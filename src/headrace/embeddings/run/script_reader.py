@@ -31,7 +31,8 @@ class ScriptBatches:
 def serve_batches(data: ExampleData) -> NoReturn:
     """Serve batches as the job's supervisor says, until it ends this process or is gone."""
 
-    def serve(settings: RoleSettings) -> ReaderServer:
+    def serve(settings: RoleSettings, send: Send) -> ReaderServer:
+        del send
         return ReaderServer(settings, lambda _fields, columns: ScriptBatches(data, columns))
 
     def work(receive: Receive, send: Send) -> None:

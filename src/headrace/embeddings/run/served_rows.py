@@ -28,10 +28,12 @@ class JobStart:
 
     Attributes
     ----------
+    number : of this start of the job.
     first_batch, first_commit : numbers of the first ones.
     committed : the servers' folders at the last commit; None: there was none.
     """
 
+    number: int
     trainers: int
     first_batch: int
     first_commit: int
@@ -47,6 +49,7 @@ class JobStart:
         """
         folders = head.get("committed")
         return cls(
+            number=number_of(head, "start"),
             trainers=number_of(head, "trainers", least=1),
             first_batch=number_of(head, "first_batch"),
             first_commit=number_of(head, "first_commit"),
@@ -90,6 +93,7 @@ class ServedJob:
         if folder is not None:
             self.logs = RowLogs(
                 folder,
+                start.number,
                 number,
                 servers,
                 [group.store for group in self.groups],

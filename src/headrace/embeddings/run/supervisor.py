@@ -16,15 +16,17 @@ from headrace.embeddings.run.job_processes import (
     JobOptions,
     JobProcesses,
     ProcessKey,
+    key_of,
     name_of,
 )
-from headrace.launch.roles import LINES, Role
+from headrace.embeddings.run.pulses import Silences, silence_of
+from headrace.launch.roles import LINES, Message, Role
 from headrace.settings import child_environment
 
 OnJobLine = Callable[[str, str], None]
 """Called with the name of a process, as "trainer 1", and a line that it wrote."""
 
-_WAIT_S = 3600.0
+_CACHER: ProcessKey = ("cacher", 0)
 _AFTERMATH_S = 2.0
 """After the first failure, for the ends of other processes: one of them may be its cause."""
 _TRACEBACK = "Traceback (most recent call last)"
@@ -108,7 +110,7 @@ def _run_once(
                 streams=LINES,
             )
             processes.roles.add(("trainer", rank), role)
-        _Watch(processes, len(hosts.trainers), on_line).until_end()
+        _Watch(processes, hosts, options.silence_s, on_line).until_end()
 
 
 def trainer_environment(
@@ -150,23 +152,61 @@ def free_port(host: str) -> int:
 
 
 class _Watch:
-    """Waits for the end of a job's trainers."""
+    """Waits for the end of a job's trainers, or a failure.
 
-    def __init__(self, processes: JobProcesses, trainers: int, on_line: OnJobLine) -> None:
+    The cacher tells of other processes that fall silent; it is asked for answers itself.
+    """
+
+    def __init__(
+        self, processes: JobProcesses, hosts: JobHosts, silence_s: float, on_line: OnJobLine
+    ) -> None:
         self._roles = processes.roles
-        self._running = {("trainer", rank) for rank in range(trainers)}
+        self._hosts = hosts
+        self._running = {("trainer", rank) for rank in range(len(hosts.trainers))}
+        self._silence_s = silence_s
+        self._silences: Silences[ProcessKey] = Silences(silence_s)
         self._on_line = on_line
         self._errors: dict[ProcessKey, str] = {}
         self._ends: dict[ProcessKey, int] = {}
         self._tracebacks: dict[ProcessKey, float] = {}
 
     def until_end(self) -> None:
+        asked = time.monotonic()
+        self._silences.refresh(_CACHER)
         while self._running:
-            with suppress(queue.Empty):
-                self._take(_WAIT_S)
+            due = asked + self._silences.interval_s
+            try:
+                self._take(max(0.0, due - time.monotonic()))
+            except queue.Empty:  # else an answer may be among the lines that are not taken yet
+                now = time.monotonic()
+                self._ask(now - asked)
+                asked = now
             if self._failed():
-                self._take_aftermath()
+                if not any(code < 0 and code != -signal.SIGABRT for code in self._ends.values()):
+                    self._take_aftermath()
                 raise self._failure()
+
+    def _ask(self, elapsed_s: float) -> None:
+        """Ask the cacher for a sign of life.
+
+        Raises
+        ------
+        JobError : it has been silent for too long.
+        """
+        if self._silences.elapse(elapsed_s):
+            raise self._silence([_CACHER], [])
+        self._roles.send(_CACHER, {"ask": True})
+
+    def _silence(self, silent: Sequence[ProcessKey], alive: Sequence[ProcessKey]) -> JobError:
+        """End processes that fell silent; return the error that names them."""
+        self._roles.end(silent, grace_s=0.0)  # by SIGKILL, which ends a stopped one, too
+        reason = silence_of(self._silence_s)
+        cacher = self._hosts.cacher.address
+        elsewhere = {self._hosts.of(key).address for key in silent} - {cacher}
+        names = ", ".join(map(name_of, silent))
+        if len(elsewhere) > 1 and all(self._hosts.of(key).address == cacher for key in alive):
+            return JobError(f"cacher: its host {cacher} is cut off from {names}", 1, lost=True)
+        return JobError(f"{names}: {reason}", 1, lost=True)
 
     def _take_aftermath(self) -> None:
         began = time.monotonic()
@@ -196,10 +236,14 @@ class _Watch:
                 self._tracebacks[key] = time.monotonic()
             self._roles.keep_line(key, line)
             self._on_line(name_of(key), line)
-        elif (error := _error_of(line)) is not None:
-            self._errors.setdefault(key, error)
-        else:
+        elif (message := _message_of(line)) is None:
             self._roles.keep_line(key, line)
+        elif "error" in message:
+            self._errors.setdefault(key, str(message["error"]))
+        elif "silent" in message:
+            raise self._silence(*(list(map(key_of, message[name])) for name in ("silent", "alive")))
+        elif "answer" in message:
+            self._silences.refresh(key)
 
     def _failure(self) -> JobError:
         """Return the error of the process whose failure is the most likely cause of the others'.
@@ -226,10 +270,10 @@ class _Watch:
         return JobError(f"{name_of(key)}{end}{last}", exit_code, lost=lost)
 
 
-def _error_of(line: str) -> str | None:
-    """Return the text of an error that a serving process reports."""
+def _message_of(line: str) -> Message | None:
+    """Return the message of a serving process, if the line is one."""
     with suppress(ValueError):
         message: Any = json.loads(line)
-        if isinstance(message, dict) and "error" in message:
-            return str(message["error"])
+        if isinstance(message, dict):
+            return message
     return None
