@@ -312,6 +312,7 @@ PUBLIC = {
         "parse_json",
         "read_bytes",
         "read_text",
+        "sync_folder",
         "write_whole",
     },
     "headrace.report": {

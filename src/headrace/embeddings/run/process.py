@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, Self
 
-from headrace.embeddings.run.pulses import attend
 from headrace.embeddings.run.rpc import RpcClient
 from headrace.errors import CommunicationError
 from headrace.launch.worker import Receive, Send, run_worker
@@ -122,6 +121,8 @@ def serve_role(receive: Receive, send: Send, serve: Serve | None = None) -> None
 
 
 def _begin_pulses(settings: RoleSettings, cacher: str, own: str, ends: ExitStack) -> None:
+    from headrace.embeddings.run.pulses import attend  # the native module, in such processes alone
+
     with RpcClient(
         cacher, peer_role="cacher", role=settings.role, secret=settings.secret
     ) as client:
