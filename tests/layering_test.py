@@ -61,6 +61,7 @@ LAYERS = {
     "headrace.report": 5,
     "headrace.demo": 5,
     "headrace.collectives.measure.launch": 4,  # starts executors to measure with
+    "headrace.embeddings.measure.rates": 4,  # runs a job's parts to measure them
     **{f"headrace.{name}": 2 for name in STAGED},
     **{f"headrace.{name}.{stage}": level for name in STAGED for stage, level in STAGES.items()},
     "headrace.index.trace": 2,  # a value, not a stage

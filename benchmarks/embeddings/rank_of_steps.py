@@ -3,8 +3,8 @@
 Answers, until the parent is gone,
 
 - {"connect": design, ...}: {"connected"}: takes its batches and rows from now on
-- {"variant", "backend", "compute_s", "dense", "steps"}: {"seconds": [of each step], "counts": sums,
-  "wire_bytes": that the host sent}
+- {"variant", "backend", "compute_s", "dense", "steps", "settle_s"}: {"seconds": [of each step],
+  "counts": sums, "wire_bytes", "received_bytes": that the host sent and received}
 
 The variants are "ideal", without rows; "exchange", the rows of the pooled rival alone; the rivals
 "pooled" and "distinct"; and the designs of caches. "dense" is the number of parameters.
@@ -42,6 +42,9 @@ from headrace.launch.worker import Receive, Send, run_worker
 
 RATE = 0.01
 _BATCHES = 4
+_QUIET_BYTES = 10_000
+"""On a link that carries no rows, but signs of life."""
+
 _STORED = 1_000_000
 """Rows of the distinct rival: others share their memory."""
 
@@ -220,7 +223,7 @@ class Trainer:
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """Do some steps together with the other trainers."""
         step = self.step_of(task)
-        before, sent = self._counts(task["variant"]), sent_bytes()
+        before, (sent, received) = self._counts(task["variant"]), link_bytes(task["settle_s"])
         seconds: list[float] = []
         dist.barrier()
         for _ in range(task["steps"]):
@@ -229,10 +232,12 @@ class Trainer:
             headrace.torch.step()
             seconds.append(time.perf_counter() - began)
         after = self._counts(task["variant"])
+        sent_after, received_after = link_bytes(task["settle_s"])
         return {
             "seconds": seconds,
             "counts": {name: number - before[name] for name, number in after.items()},
-            "wire_bytes": sent_bytes() - sent,
+            "wire_bytes": sent_after - sent,
+            "received_bytes": received_after - received,
         }
 
     def _counts(self, variant: str) -> dict[str, float]:
@@ -246,11 +251,24 @@ def sgd(parameters: list[Tensor]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=RATE)
 
 
-def sent_bytes() -> int:
-    """Return the bytes that this host has sent, on all links but loopback."""
-    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
-    links = dict(line.split(":") for line in lines)
-    return sum(int(text.split()[8]) for name, text in links.items() if name.strip() != "lo")
+def link_bytes(settle_s: float) -> tuple[int, int]:
+    """Return the bytes that this host has sent and received, on all links but loopback.
+
+    Parameters
+    ----------
+    settle_s : wait until neither has grown by much for as long; 0: count at once.
+    """
+    while True:
+        lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+        links = dict(line.split(":") for line in lines)
+        columns = [text.split() for name, text in links.items() if name.strip() != "lo"]
+        counts = sum(int(column[8]) for column in columns), sum(int(own[0]) for own in columns)
+        if settle_s == 0:
+            return counts
+        time.sleep(settle_s)
+        later = link_bytes(0)
+        if sum(later) - sum(counts) < _QUIET_BYTES:
+            return later
 
 
 def wait(average: Any) -> None:

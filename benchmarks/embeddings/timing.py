@@ -96,9 +96,18 @@ class TimedJob:
         return min(self.exchange_s, key=lambda backend: self.exchange_s[backend])
 
     def turn(
-        self, variant: str, backend: str, compute_s: float, steps: int, dense: int
+        self,
+        variant: str,
+        backend: str,
+        compute_s: float,
+        steps: int,
+        dense: int,
+        settle_s: float = 0.0,
     ) -> tuple[list[float], dict[str, float]]:
-        """Return the seconds of steps at the slowest trainer, and the sums of all trainers."""
+        """Return the seconds of steps at the slowest trainer, and the sums of all trainers.
+
+        Bytes are counted when the links have been quiet for `settle_s`.
+        """
         answers = self.ranks.ask(
             {
                 "variant": variant,
@@ -106,13 +115,15 @@ class TimedJob:
                 "compute_s": compute_s,
                 "dense": dense,
                 "steps": steps,
+                "settle_s": settle_s,
             }
         )
         seconds = list(map(max, zip(*(answer["seconds"] for answer in answers), strict=True)))
         counts: dict[str, float] = {
             name: sum(answer["counts"][name] for answer in answers) for name in answers[0]["counts"]
         }
-        counts["wire_bytes"] = sum(answer["wire_bytes"] for answer in answers)
+        for name in ("wire_bytes", "received_bytes"):
+            counts[name] = sum(answer[name] for answer in answers)
         counts["batches"] = float(steps)
         return seconds, counts
 

@@ -16,6 +16,7 @@ PLAN = kind_of(
     summary="lookahead, caches and synchronisation of a job's embedding rows",
     documentation="embeddings.md",
     show="headrace.embeddings.cli.show:lookahead_plan_tables",
+    verify="headrace.embeddings.plan.verify:verify_embedding_plan",
     page="headrace.embeddings.report.plan_page:lookahead_plan_page",
 )
 KINDS = (PROFILE, PLAN)

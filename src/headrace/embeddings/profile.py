@@ -145,13 +145,16 @@ class ProcessorSeconds(NamedTuple):
     read : of a reader, for an example.
     decide : of the cacher, for an example.
     serve : of a server, for a row that it gives or takes.
-    train : of a trainer, for a row that it uses: read from its cache, updated, exchanged.
+    train : of a trainer, for a row that it uses: read from its cache, and updated.
+    exchange : of a trainer, for a gradient or row that it sends to another one: gathered, and its
+        counterpart received and written.
     """
 
     read: float = 0.0
     decide: float = 0.0
     serve: float = 0.0
     train: float = 0.0
+    exchange: float = 0.0
 
 
 _UNMEASURED = ProcessorSeconds()

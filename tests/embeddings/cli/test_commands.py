@@ -113,3 +113,28 @@ def test_files_of_every_format_are_made_and_measured(
     assert loaded.provenance["format"] == name
     wrong = "avazu" if name == "criteo" else "criteo"
     assert f"{clicks}: line 1" in invoke(*measure, "--format", wrong, code=1)
+
+
+def test_a_plan_predicts_a_step_and_is_proved(
+    clicks: Path, tmp_path: Path, figures: list[dict]
+) -> None:
+    profile, plan, page = (tmp_path / name for name in ("profile", "plan", "page.html"))
+    measure = ("embeddings", "measure", clicks, "-o", profile, "--batch", 100, "--lookahead", 8)
+    invoke(*measure, "--dim", 8)
+    assert min(EmbeddingProfile.load(profile).processor_seconds) > 0
+    planning = ("embeddings", "plan", profile, "-o", plan, "--dim", 8, "--dense", "2K")
+    assert "time of a step" not in invoke(*planning)
+    output = invoke(*planning, "--compute", 5, "--bandwidth", "1Gbit/s")
+    for text in (output, invoke("show", plan)):
+        assert "bound by trainers' loop" in text
+        assert "server's link" in text
+        assert "gradients of the dense part" in text
+    assert invoke("verify", plan).startswith("ok")
+    invoke("report", plan, "-o", page)
+    assert "Time of a step by resource, predicted" in page.read_text()
+    assert [trace["name"] for trace in figures[0]["data"]] == ["busy"]
+    assert "--bandwidth is 'fast'" in invoke(
+        *planning, "--compute", 5, "--bandwidth", "fast", code=1
+    )
+    invoke(*measure, "--no-rates")
+    assert "was made from the profile" in invoke("verify", plan, code=1)

@@ -1,22 +1,31 @@
 """Lookahead of a plan, by the room of the caches."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import headrace.artifact as artifact_io
 from headrace.embeddings import (
+    CommitTimes,
     EmbeddingError,
     EmbeddingPlan,
     EmbeddingProfile,
     ExampleBytes,
+    ProcessorSeconds,
     RowReuse,
     RowTransfers,
+    StepCosts,
     StepRows,
     Synchronisation,
     TableAccesses,
 )
 from headrace.embeddings.plan.choose import needed_slots, plan_embeddings
+from headrace.embeddings.plan.plan import RUNNABLE
+from headrace.embeddings.plan.verify import verify_embedding_plan
+from headrace.errors import ArtifactError, VerificationError
 
 
 def reuse(*rows: float) -> RowReuse:
@@ -91,3 +100,106 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     plan.save(tmp_path / "plan")
     assert EmbeddingPlan.load(tmp_path / "plan") == plan
     assert "2 trainers" in plan.description
+
+
+def costs(*, compute_s: float = 0.1, link_bytes_per_s: float = 1e6) -> StepCosts:
+    return StepCosts(compute_s=compute_s, link_bytes_per_s=link_bytes_per_s)
+
+
+def test_a_step_takes_as_long_as_its_busiest_resource() -> None:
+    profile = replace(
+        PROFILE,
+        processor_seconds=ProcessorSeconds(read=1e-3, decide=5e-3, serve=1e-4, train=1e-5),
+    )
+    plan = plan_embeddings(profile, row_bytes=16, servers=1, readers=1, costs=costs())
+    assert plan.time is not None
+    assert plan.time.bound == "cacher"
+    assert plan.time.step_s == plan.time.resources_s["cacher"] == pytest.approx(64 * 5e-3)
+    slow = plan_embeddings(profile, row_bytes=16, costs=costs(link_bytes_per_s=1e4), readers=1)
+    assert slow.time is not None
+    assert slow.time.bound.endswith("link")
+    assert slow.time.resources_s[slow.time.bound] == slow.time.step_s
+    long = plan_embeddings(profile, row_bytes=16, costs=costs(compute_s=10.0))
+    assert long.time is not None
+    assert long.time.bound == "trainers' loop"
+    assert long.time.step_s >= 10
+
+
+def test_processes_are_added_until_another_resource_bounds_the_step() -> None:
+    profile = replace(PROFILE, processor_seconds=ProcessorSeconds(read=5e-3, serve=2e-3))
+    plan = plan_embeddings(profile, row_bytes=16, costs=costs())
+    assert plan.time is not None
+    assert plan.time.bound == "trainers' loop"
+    assert plan.readers == 4
+    fewer = plan_embeddings(profile, row_bytes=16, costs=costs(), readers=3)
+    assert fewer.time is not None
+    assert fewer.time.step_s > plan.time.step_s
+    assert (fewer.time.bound, fewer.readers) == ("reader", 3)
+    assert plan.synchronisation is Synchronisation.TARGETED
+
+
+def test_commits_cost_least_within_their_share() -> None:
+    def planned(failures_s: float) -> CommitTimes:
+        plan = plan_embeddings(PROFILE, row_bytes=16, costs=costs(), failures_s=failures_s)
+        assert plan.commits is not None
+        assert plan.commit_every == plan.commits.every
+        assert plan.commits.rows == PROFILE.dirty(PROFILE.lookahead, plan.commit_every)
+        assert plan.commits.share <= 0.05
+        return plan.commits
+
+    often, seldom = planned(10), planned(1e6)
+    assert often.every < seldom.every
+    assert often.redone_share > seldom.redone_share
+    given = plan_embeddings(PROFILE, row_bytes=16, costs=costs(), commit_every=3)
+    assert given.commit_every == 3
+    assert plan_embeddings(PROFILE, row_bytes=16).commit_every == 50
+    # one batch: all rows that stay; many: each as often as it stays
+    rows = PROFILE.reuse.rows
+    assert PROFILE.dirty(9, 1) == rows[1:].sum()
+    assert PROFILE.dirty(9, 100) == (rows * np.arange(9)).sum()
+
+
+def test_a_plan_is_proved_on_its_profile(tmp_path: Path) -> None:
+    PROFILE.save(tmp_path / "profile")
+    named = {"profile": PROFILE.digest, "profile_file": str(tmp_path / "profile")}
+    path = tmp_path / "plan"
+    for synchronisation in RUNNABLE:
+        for cache_bytes in (16 * 400, None):
+            plan = plan_embeddings(
+                PROFILE,
+                row_bytes=16,
+                gradient_bytes=8,
+                dense_bytes=100,
+                cache_bytes=cache_bytes,
+                synchronisation=synchronisation,
+                costs=costs(),
+            )
+            plan.save(path, named)
+            (line,) = verify_embedding_plan(artifact_io.load(path), "plan")
+            assert line.startswith("ok ")
+    plan = plan_embeddings(PROFILE, row_bytes=16, costs=costs())
+    changes: list[dict[str, Any]] = [
+        {"rows": plan.rows + 1},
+        {"critical_rows": 0.0},
+        {"moved": replace(plan.moved, critical=1.0)},
+    ]
+    for change in changes:
+        replace(plan, **change).save(path, named)
+        with pytest.raises(VerificationError, match=f"plan: .*{next(iter(change))}.* is "):
+            list(verify_embedding_plan(artifact_io.load(path), "plan"))
+    replace(plan, cache_bytes=16 * 100).save(path, named)
+    with pytest.raises(VerificationError, match="a cache has room for 100 rows"):
+        list(verify_embedding_plan(artifact_io.load(path), "plan"))
+    replace(PROFILE, counted=37).save(tmp_path / "profile")
+    with pytest.raises(ArtifactError, match="was made from the profile"):
+        list(verify_embedding_plan(artifact_io.load(path), "plan"))
+    plan.save(path)
+    with pytest.raises(ArtifactError, match="names no profile"):
+        list(verify_embedding_plan(artifact_io.load(path), "plan"))
+
+
+def test_costs_out_of_range_are_refused_by_name() -> None:
+    with pytest.raises(EmbeddingError, match="compute_s is 0, needs "):
+        costs(compute_s=0)
+    with pytest.raises(EmbeddingError, match="link_bytes_per_s is 0, needs "):
+        costs(link_bytes_per_s=0)

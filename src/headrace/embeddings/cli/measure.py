@@ -1,6 +1,7 @@
 """``headrace embeddings measure``: which rows batches access, and what each design moves."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,11 @@ def access_command(
     ] = None,
     unlabelled: Annotated[bool, typer.Option(help="Criteo's lines have no label.")] = False,
     ids: Annotated[str, typer.Option(help="Columns of ids in Parquet files, as C1,C2 or C*.")] = "",
+    dim: Annotated[int, typer.Option(help="Numbers of a row, for --rates.", min=1)] = 48,
+    rates: Annotated[
+        bool,
+        typer.Option(help="Measure the processor time of a job's processes, for predicted steps."),
+    ] = True,
     rejects: Annotated[
         Path | None, output_option("File for lines that are rejected.", "--rejects")
     ] = None,
@@ -50,6 +56,7 @@ def access_command(
     from headrace.embeddings.data.guess import guess_format
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.measure.accesses import measure_accesses
+    from headrace.embeddings.measure.rates import TimedBatches
 
     examples = parse_count(batch, "--batch")
     paths = files_of(data)
@@ -62,13 +69,17 @@ def access_command(
         progress(terminal(stderr=True), visible=True) as report,
         closing(Rejects(rejects, most_rejected)) as rejected,
     ):
+        timed = TimedBatches(in_batches(layout.read(paths, rejected), examples))
         profile = measure_accesses(
-            in_batches(layout.read(paths, rejected), examples),
+            iter(timed),
             trainers=trainers,
             lookahead=lookahead,
             most_batches=2 * lookahead if batches is None else batches,
             progress=report,
         )
+        if rates:
+            seconds = timed.processor_seconds(trainers, dim)
+            profile = replace(profile, processor_seconds=seconds)
     provenance = {"data": [str(path) for path in paths], "format": name}
     profile.save(output, {**provenance, "rejected": rejected.rejected})
     terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)

@@ -266,12 +266,14 @@ def _lrpp_rows(decision: _native.LookaheadDecision, ends: NDArray[np.int64]) -> 
     users, next_users = decision.users, decision.next_users
     others = ~(np.uint32(1) << decision.owner.astype(np.uint32))
     uses, critical = _ones(users), decision.critical == 1
+    # Caches fill up while batches are counted: once they are warm, as many rows come as go.
+    fetched, evicted = decision.fetched == 1, len(decision.evicted_ids)
     gradients, rows = _ones(users & others), _ones(next_users & others)
     return StepRows(
         used=uses.sum(),
         listed=_ones(users | next_users).sum(),
-        fetched=uses[decision.fetched == 1].sum(),
-        evicted=len(decision.evicted_ids),
+        fetched=evicted * uses[fetched].mean() if fetched.any() else 0.0,
+        evicted=evicted,
         critical_gradients=gradients[critical].sum(),
         critical_rows=rows[critical].sum(),
         delayed_gradients=gradients[~critical].sum(),

@@ -100,7 +100,7 @@ def step_time(
     trainers, rate = profile.trainers, costs.link_bytes_per_s
     links = role_bytes(moved, trainers=trainers, servers=servers, readers=readers)
     processors = processor_seconds(profile, rows)
-    resources = {"trainers' loop": _loop_s(profile, moved, costs, processors)}
+    resources = {"trainers' loop": _loop_s(profile, rows, moved, costs)}
     for role, link in links.items():
         resources[f"{role}'s link"] = link.busier / rate
     numbers = {"trainer": trainers, "server": servers, "cacher": 1, "reader": readers}
@@ -115,24 +115,29 @@ def processor_seconds(profile: EmbeddingProfile, rows: StepRows) -> Mapping[str,
     """Return the processor seconds of a step, of all processes of each role together."""
     seconds: ProcessorSeconds = profile.processor_seconds
     return {
-        "trainer": seconds.train * rows.used,
+        "trainer": seconds.train * rows.used
+        + seconds.exchange
+        * (
+            rows.critical_gradients
+            + rows.critical_rows
+            + rows.delayed_gradients
+            + rows.delayed_rows
+        ),
         "server": seconds.serve * (rows.fetched + rows.evicted),
         "cacher": seconds.decide * profile.batch,
         "reader": seconds.read * profile.batch,
     }
 
 
-def _loop_s(
-    profile: EmbeddingProfile,
-    moved: StepBytes,
-    costs: StepCosts,
-    processors: Mapping[str, float],
-) -> float:
+def _loop_s(profile: EmbeddingProfile, rows: StepRows, moved: StepBytes, costs: StepCosts) -> float:
     """Return the seconds of what a trainer does one after the other."""
     trainers, rate = profile.trainers, costs.link_bytes_per_s
-    loop_s = costs.compute_s + processors["trainer"] / trainers
+    seconds = profile.processor_seconds
+    loop_s = costs.compute_s + seconds.train * rows.used / trainers
     if trainers > 1:
         averaged_s = moved.averaged / trainers / rate
         loop_s += max(0.0, averaged_s - _AVERAGED_BESIDE * costs.compute_s)
         loop_s += moved.critical / trainers / rate + _CRITICAL_MESSAGES * _LATENCY_S
+        exchanged = rows.critical_gradients + rows.critical_rows
+        loop_s += seconds.exchange * exchanged / trainers
     return loop_s

@@ -1,0 +1,165 @@
+"""Plans beside jobs: bytes on the wire and steps that are predicted, and those that are counted.
+
+The plan knows the profile of the clicks, the rate of the links, the device's time, and the
+processor time that a short run of each process took; it sees nothing of the job.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from benchmarks.embeddings.bed import MBIT
+from benchmarks.embeddings.timing import DENSE, Network, TimedJob, Turns, timed_job
+from benchmarks.harness import Report
+from headrace.embeddings import EmbeddingPlan, EmbeddingProfile, StepCosts, Synchronisation
+from headrace.embeddings.data.parts import ReaderPart, part_batches
+from headrace.embeddings.measure.accesses import measure_accesses
+from headrace.embeddings.measure.rates import TimedBatches
+from headrace.embeddings.plan.choose import plan_embeddings
+
+LOOKAHEAD = 100
+DESIGNS = ("targeted", "lrpp", "replicated")
+RATIOS = (0.5, 1.0, 2.0)
+_MEASURED = 150
+"""Batches of the profile."""
+
+_SETTLE_S = 0.5
+_COUNTED_STEPS = 20
+_PARAMETERS = DENSE["DLRM"]
+
+
+def bars() -> dict[str, str]:
+    """Return the bars."""
+    return {"predicted-bytes-error": "<=0.02", "predicted-step-error": "<=0.15"}
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Plan, run, and compare, with each number of trainers."""
+    turns = Turns(rounds=3, steps=4) if quick else Turns(rounds=5, steps=6)
+    bytes_errors: list[float] = []
+    step_errors: list[float] = []
+    for trainers in (2,) if quick else (2, 4):
+        network = Network(trainers=trainers, mbit=MBIT)
+        profile = _profile(network)
+        with timed_job(network, DESIGNS, LOOKAHEAD, turns) as job:
+            for design in DESIGNS:
+                bytes_errors.append(_bytes(report, job, profile, design))
+            for ratio in RATIOS:
+                step_errors += _steps(report, job, profile, ratio, turns)
+    report.bar("predicted-bytes-error", max(bytes_errors))
+    report.bar("predicted-step-error", max(step_errors))
+
+
+def _profile(network: Network) -> EmbeddingProfile:
+    network.workload.write_clicks()
+    batches = TimedBatches(part_batches(network.workload.data(), ReaderPart()))
+    profile = measure_accesses(
+        iter(batches), trainers=network.trainers, lookahead=LOOKAHEAD, most_batches=_MEASURED
+    )
+    seconds = batches.processor_seconds(network.trainers, _dim(network))
+    return replace(profile, processor_seconds=seconds)
+
+
+def _dim(network: Network) -> int:
+    (dim,) = network.workload.dims
+    return dim
+
+
+def _plan(
+    profile: EmbeddingProfile, network: Network, design: str, compute_s: float
+) -> EmbeddingPlan:
+    return plan_embeddings(
+        profile,
+        row_bytes=4 * _dim(network),
+        dense_bytes=4 * _PARAMETERS,
+        servers=1,
+        readers=1,
+        synchronisation=Synchronisation(design),
+        costs=StepCosts(
+            compute_s=compute_s,
+            link_bytes_per_s=1e6 / 8 * network.mbit,
+            processors=os.cpu_count() or 1,
+        ),
+    )
+
+
+def _bytes(report: Report, job: TimedJob, profile: EmbeddingProfile, design: str) -> float:
+    """Count the bytes of a design on the trainers' links; return the prediction's error."""
+    plan = _plan(profile, job.network, design, job.pooled_s)
+    _, counts = job.turn(
+        design, "headrace", job.pooled_s / 2, _COUNTED_STEPS, _PARAMETERS, settle_s=_SETTLE_S
+    )
+    moved = plan.moved
+    between = moved.critical + moved.delayed + moved.averaged
+    predicted = {
+        "fetched": moved.fetched,
+        "evicted": plan.moved.written - 8 * moved.written / (8 + plan.row_bytes),
+        "critical": moved.critical,
+        "delayed": moved.delayed,
+    }
+    for name, number in predicted.items():
+        report.row(
+            f"bytes of a step, of all trainers, {job.network}",
+            design=design,
+            bytes=name,
+            predicted_mb=number / 1e6,
+            counted_mb=counts[f"{name}_bytes"] / _COUNTED_STEPS / 1e6,
+        )
+    on_links = moved.of_trainers + between  # between trainers: sent and received
+    counted = (counts["wire_bytes"] + counts["received_bytes"]) / _COUNTED_STEPS
+    report.row(
+        f"bytes of a step, of all trainers, {job.network}",
+        design=design,
+        bytes="all, sent and received",
+        predicted_mb=on_links / 1e6,
+        counted_mb=counted / 1e6,
+    )
+    return abs(on_links / counted - 1)
+
+
+def _steps(
+    report: Report, job: TimedJob, profile: EmbeddingProfile, ratio: float, turns: Turns
+) -> Sequence[float]:
+    """Time the steps of every design; return the predictions' errors."""
+    compute_s = ratio * job.pooled_s
+    times = job.times(ratio, turns, _PARAMETERS, [(design, "headrace") for design in DESIGNS])
+    errors: list[float] = []
+    for design in DESIGNS:
+        plan = _plan(profile, job.network, design, compute_s)
+        assert plan.time is not None
+        measured_s = times.median_ms(design) / 1e3
+        errors.append(abs(plan.time.step_s / measured_s - 1))
+        report.row(
+            f"steps, {job.network}, emulated device",
+            design=design,
+            device_over_pooled=ratio,
+            device_ms=1e3 * compute_s,
+            predicted_ms=1e3 * plan.time.step_s,
+            measured_ms=1e3 * measured_s,
+            error=errors[-1],
+            bound=plan.time.bound,
+        )
+        _resources(report, job, design, ratio, plan.time.resources_s, times.counts[design])
+    return errors
+
+
+def _resources(
+    report: Report,
+    job: TimedJob,
+    design: str,
+    ratio: float,
+    resources_s: Mapping[str, float],
+    counts: Mapping[str, float],
+) -> None:
+    batches = counts["batches"] * job.network.trainers
+    report.row(
+        f"a trainer's step, {job.network}",
+        design=design,
+        device_over_pooled=ratio,
+        **{f"predicted {name} ms": 1e3 * seconds for name, seconds in resources_s.items()},
+        **{
+            f"measured {name}": 1e3 * number / batches
+            for name, number in counts.items()
+            if name.endswith("_s")
+        },
+    )

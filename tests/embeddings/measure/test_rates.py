@@ -1,0 +1,27 @@
+"""Processor time of a job's processes, by short runs of their code."""
+
+import numpy as np
+import torch
+
+from headrace.embeddings import Examples
+from headrace.embeddings.measure.rates import TimedBatches
+
+
+def test_every_process_takes_some_time() -> None:
+    random = np.random.default_rng(0)
+    batches = [
+        Examples(
+            labels=None,
+            dense=np.zeros((256, 1), np.float32),
+            ids=tuple(random.integers(0, 500, 256) for _ in range(3)),
+            lengths=(None,) * 3,
+        )
+        for _ in range(12)
+    ]
+    timed = TimedBatches(iter(batches))
+    assert list(timed) == batches
+    assert timed.sample == batches[:8]
+    threads = torch.get_num_threads()
+    seconds = timed.processor_seconds(trainers=2, dim=8)
+    assert torch.get_num_threads() == threads
+    assert all(0 < number < 1e-2 for number in seconds)
