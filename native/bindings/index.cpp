@@ -661,6 +661,8 @@ void bind_index(nb::module_& module) {
       .def(
           "clear", [](IndexMap& self) { self.map().clear(); }, Released())
       .def(
+          "shrink_to_fit", [](IndexMap& self) { self.map().shrink_to_fit(); }, Released())
+      .def(
           "configuration", [](IndexMap& self) { return self.map().configuration(); }, Released())
       .def(
           "configure",

@@ -269,9 +269,28 @@ class CodeMap {
     tree_.set_size(0);
     tree_.release_all(old);
     tree_.state.reclaim_all(tree_.memory);
+    if constexpr (!Sharing::kShared) tree_.release_memory();
+  }
+
+  // Makes the map anew, in the memory that it needs; the rest goes back to the allocator.
+  void shrink_to_fit()
+    requires(!Sharing::kShared)
+  {
+    CodeMap fresh(*this);
+    auto statistics = tree_.statistics;
+    ++statistics.changes;
+    statistics.moved_keys += size();
+    statistics.largest_change_keys =
+        std::max<std::uint64_t>(statistics.largest_change_keys, size());
+    *this = std::move(fresh);
+    tree_.statistics = statistics;
   }
 
  private:
+  // Memory that a map keeps, after erasing, in any case; and, as a multiple of its entries' bytes.
+  static constexpr std::size_t kKeptBytes = std::size_t{1} << 19;
+  static constexpr std::size_t kKeptShare = 4;
+
   static constexpr std::size_t kErasedAtOnce = 512;
 
   bool get_from(Word word, std::uint64_t code, Value& out) const {
@@ -347,10 +366,16 @@ class CodeMap {
     Change<Value, Sharing, Allocator>(tree_).make_room(code);
   }
 
-  // Only saves memory: an erase does not fail for want of it.
+  // Only saves memory: an erase does not fail for want of it. What is left in far more memory than
+  // it needs is made anew, if it is no more than one change may move.
   [[gnu::noinline]] void compact(std::uint64_t code) noexcept {
     try {
       Change<Value, Sharing, Allocator>(tree_).compact(code);
+      if constexpr (!Sharing::kShared) {
+        const auto needed = size() * (sizeof(code) + value_bytes<Value>);
+        const auto most = std::max(kKeptBytes, kKeptShare * needed);
+        if (size() <= kMostMovedKeys && tree_.memory.bytes() > most) shrink_to_fit();
+      }
     } catch (...) {  // NOLINT: the leaf remains as large as it is
     }
   }

@@ -59,6 +59,7 @@ class DynamicMap {
   virtual std::size_t update(const KeyColumn& keys, const void* values) = 0;
   virtual std::size_t erase(const KeyColumn& keys) = 0;
   virtual void clear() = 0;
+  virtual void shrink_to_fit() = 0;
 
   // Writes at most `most` codes of a range, ascending, and their values. Returns how many.
   virtual std::size_t scan(CodeRange range, std::size_t most, std::uint64_t* codes,
@@ -184,6 +185,11 @@ class DynamicMapOf final : public DynamicMap {
   void clear() override {
     std::lock_guard lock(mutex_);
     map_.clear();
+  }
+
+  void shrink_to_fit() override {
+    std::lock_guard lock(mutex_);
+    map_.shrink_to_fit();
   }
 
   std::size_t scan(CodeRange range, std::size_t most, std::uint64_t* codes, void* values) override {

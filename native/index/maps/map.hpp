@@ -239,6 +239,12 @@ class Map {
     return std::numeric_limits<difference_type>::max() / sizeof(value_type);
   }
   void clear() { codes_.clear(); }
+  // Gives memory back that erased entries left.
+  void shrink_to_fit()
+    requires(!Sharing::kShared)
+  {
+    codes_.shrink_to_fit();
+  }
   allocator_type get_allocator() const { return codes_.allocator(); }
   key_compare key_comp() const { return {}; }
   value_compare value_comp() const { return {}; }

@@ -231,6 +231,36 @@ void test_failed_moves() {
   CHECK((++at)->first == 502 && (--at)->first == 500 && (--at)->first == 498);
 }
 
+// Erasing and clearing give memory back, and a small map takes little.
+void test_memory_comes_back() {
+  using Limit = CodeMap<std::uint64_t, Exclusive, Limited<std::byte>>;
+  const auto before = used_bytes;
+  Limit map;
+  for (std::uint64_t i = 0; i < 100; ++i) map.insert(i * 7919, i);
+  CHECK(map.statistics().bytes == used_bytes - before && used_bytes - before <= 6'400);
+  map.clear();
+  CHECK(used_bytes == before && map.statistics().bytes == 0);
+  std::vector<std::uint64_t> codes(1'000'000);
+  std::iota(codes.begin(), codes.end(), 0);
+  for (const bool scattered : {false, true}) {
+    map.build(codes.data(), codes.data(), codes.size());
+    map.erase_range(0, codes.size(), [scattered](std::uint64_t code, std::uint64_t) {
+      return scattered ? code % 100 != 0 : code >= 10'000;
+    });
+    map.verify();
+    CHECK(map.size() == 10'000);
+    CHECK(map.statistics().bytes <= 3 * Limit(map).statistics().bytes);
+    CHECK(map.statistics().largest_change_keys <= kMostMovedKeys);
+  }
+  map.build(codes.data(), codes.data(), codes.size());
+  map.erase(codes.data(), 800'000);
+  map.shrink_to_fit();
+  map.verify();
+  std::uint64_t least = 0;
+  CHECK(map.size() == 200'000 && map.min(least) && least == 800'000);
+  CHECK(map.statistics().bytes <= 2 * Limit(map).statistics().bytes);
+}
+
 // Of a limited amount of memory, as much can be used after a bulk load that failed as before it.
 void test_failed_build() {
   const auto inserted = [](bool fails) {
@@ -282,6 +312,7 @@ int main() {
   test_iterators_at_erased_keys();
   test_failed_moves();
   test_failed_build();
+  test_memory_comes_back();
   for (const auto leaf : {Leaf::hashed, Leaf::log, Leaf::gapped, Leaf::perfect}) {
     test_countdown(leaf);
   }

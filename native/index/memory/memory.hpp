@@ -7,7 +7,8 @@
 // lookups in no order touch a page each. As a huge page is resident as a whole, slabs are
 // few and follow each other without gaps: an allocator leaves one of almost a chunk before each
 // slab whose own header does not fit behind the slab before, where one line is left free for it.
-// Blocks above 64 kB are the allocator's own.
+// Blocks above 64 kB are the allocator's own, and so are the first few of a map: a small one takes
+// no chunk.
 #pragma once
 
 #include <algorithm>
@@ -186,6 +187,7 @@ class Arena {
       return std::to_address(block);
     }
     if (auto* block = free_.take(lines)) return cut(block, static_cast<std::uint32_t>(lines));
+    if (auto* block = allocate_first(lines)) return block;
     if (newest_ == nullptr || header(newest_)->top + lines > detail::kUsableLines) add_chunk();
     auto* head = header(newest_);
     auto* block = newest_->lines + head->top;
@@ -213,6 +215,7 @@ class Arena {
       large_bytes_ -= lines * kLineBytes;
       return;
     }
+    if (first_lines_ != 0 && release_first(block, lines)) return;
     auto* chunk = chunk_of(block);
     auto* head = header(chunk);
     auto first = static_cast<std::uint32_t>(block - chunk->lines);
@@ -236,11 +239,14 @@ class Arena {
   // Bytes of blocks that are or were in use, and of chunks' headers: memory that was touched.
   std::size_t bytes() const {
     const auto newest = newest_ == nullptr ? 0 : header(newest_)->highest_top * kLineBytes;
-    return large_bytes_ + full_chunks_ * detail::kChunkBytes + newest;
+    return large_bytes_ + first_lines_ * kLineBytes + full_chunks_ * detail::kChunkBytes + newest;
   }
 
-  // Forgets every block inside of chunks.
+  // Forgets every block but large ones, and gives chunks back.
   void release_chunks() noexcept {
+    for (auto& first : first_) {
+      if (first.block != nullptr) release_first(first.block, first.lines);
+    }
     while (slab_ != nullptr) {
       auto* slab = slab_;
       const auto count = header(slab)->slab_chunks;
@@ -250,6 +256,7 @@ class Arena {
     free_.clear();
     newest_ = nullptr;
     chunks_left_ = full_chunks_ = 0;
+    fresh_slab_ = false;
   }
 
   // Allocated one by one, outside of chunks.
@@ -267,10 +274,47 @@ class Arena {
     std::swap(large_bytes_, other.large_bytes_);
     std::swap(free_, other.free_);
     std::swap(fresh_slab_, other.fresh_slab_);
+    std::swap(first_, other.first_);
+    std::swap(first_lines_, other.first_lines_);
   }
 
  private:
   static constexpr std::size_t kLargest = detail::kChunkLines / 4;  // lines
+
+  // Blocks of a map that has no chunk yet.
+  static constexpr std::size_t kFirstBlocks = 16;
+  static constexpr std::size_t kMostFirstLines = 256;
+  struct FirstBlock {
+    Line* block = nullptr;
+    std::size_t lines = 0;
+  };
+
+  // Null: a chunk is to be used.
+  Line* allocate_first(std::size_t lines) {
+    if (slab_ != nullptr || expected_chunks_ > 1 || first_lines_ + lines > kMostFirstLines) {
+      return nullptr;
+    }
+    for (auto& first : first_) {
+      if (first.block != nullptr) continue;
+      Lines allocator(allocator_);
+      first = {std::to_address(std::allocator_traits<Lines>::allocate(allocator, lines)), lines};
+      first_lines_ += lines;
+      return first.block;
+    }
+    return nullptr;
+  }
+  // False: it is none of the first blocks.
+  bool release_first(Line* block, std::size_t lines) noexcept {
+    for (auto& first : first_) {
+      if (first.block != block) continue;
+      Lines allocator(allocator_);
+      std::allocator_traits<Lines>::deallocate(allocator, block, lines);
+      first_lines_ -= lines;
+      first = {};
+      return true;
+    }
+    return false;
+  }
 
   static detail::ChunkHeader* header(detail::Chunk* chunk) {
     return reinterpret_cast<detail::ChunkHeader*>(chunk);
@@ -354,6 +398,8 @@ class Arena {
   std::size_t expected_chunks_ = 0;  // of blocks to come
   std::size_t large_bytes_ = 0;
   detail::FreeLists free_;
+  std::array<FirstBlock, kFirstBlocks> first_{};
+  std::size_t first_lines_ = 0;
   bool fresh_slab_ = false;  // its first chunk is not yet in use
 };
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace headrace::index {
 
@@ -77,7 +78,7 @@ class Activity {
     std::size_t at = 0;
     for (; passed.left < count - at; ++at) {
       at += passed.left;
-      sample_[sampled_++ % kSample] = {codes[at], operation};
+      keep({codes[at], operation});
       const auto distance = next_distance();
       passed.drawn += distance;
       passed.left = distance - 1;
@@ -106,6 +107,16 @@ class Activity {
     std::uint64_t timed_ns = 0;
   };
 
+  // The sample's memory grows with it: a map may be small, and used little.
+  void keep(const SampledOperation& operation) {
+    if (sampled_ < kSample) {
+      sample_.push_back(operation);
+    } else {
+      sample_[sampled_ % kSample] = operation;
+    }
+    ++sampled_;
+  }
+
   Kind& kind(Operation operation) { return kinds_[static_cast<std::size_t>(operation)]; }
 
   // 1 to 2 * kStride - 1, by xorshift: a fixed distance could agree with a period of the workload.
@@ -119,7 +130,7 @@ class Activity {
   std::array<Kind, kOperations> kinds_{};
   std::uint64_t random_ = 0x9E3779B97F4A7C15;
   std::uint64_t sampled_ = 0;
-  std::array<SampledOperation, kSample> sample_{};
+  std::vector<SampledOperation> sample_;
 };
 
 }  // namespace headrace::index

@@ -188,6 +188,15 @@ class Tree {
     each_below(word, [&](Word each) { retire(each); });
   }
 
+  // Gives all memory back: nothing is in it, and no reader sees what was.
+  void release_memory() noexcept
+    requires(!Sharing::kShared)
+  {
+    memory.release_chunks();
+    scratch_ = nullptr;
+    scratch_lines_ = 0;
+  }
+
   // One change of structure: blocks that it allocates are released again unless it is kept.
   class Draft {
    public:

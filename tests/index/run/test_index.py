@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict
@@ -329,3 +330,19 @@ def test_batches_are_faster_than_a_binary_search() -> None:
         return min(times)
 
     assert seconds(lambda: index.find(asked)) * 2 < seconds(lambda: np.searchsorted(keys, asked))
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_erased_keys_give_their_memory_back(scattered: bool) -> None:
+    keys = np.arange(200_000, dtype=np.uint64)
+    index = Index(keys, keys)
+    gone = keys % 100 != 0 if scattered else keys >= 2_000
+    index.erase(keys[gone])
+    assert index.nbytes <= 3 * index.copy().nbytes + (1 << 19)
+    index.shrink_to_fit()
+    assert index.nbytes <= index.copy().nbytes + 4096
+    np.testing.assert_array_equal(index[keys[~gone]], keys[~gone])
+    index.clear()
+    assert index.nbytes == 0
+    index.insert(keys, keys)
+    assert len(index) == len(keys)

@@ -133,7 +133,7 @@ class Index:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the index, in bytes."""
+        """Memory of its leaves and nodes that the allocator gave and that was touched, in bytes."""
         return self.statistics()["bytes"]
 
     @property
@@ -315,8 +315,15 @@ class Index:
         self.erase(column)
 
     def clear(self) -> None:
-        """Erase all keys."""
+        """Erase all keys, and give the memory back."""
         self._map.clear()
+
+    def shrink_to_fit(self) -> None:
+        """Give memory back that erased keys left: the leaves are made anew, in what they need.
+
+        An index with at most 65,536 keys left does so by itself when it erases.
+        """
+        self._map.shrink_to_fit()
 
     # -- in order ----------------------------------------------------------------------------------
 
