@@ -4,6 +4,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.embeddings.workload import Workload
@@ -17,6 +19,9 @@ PREFETCH = 4
 DEADLINE_S = 900.0
 """Of calls: a design waits while others have their turns."""
 
+COMMITTED = ", committed"
+"""Ends the name of a design that commits its rows and the model to a folder."""
+
 NOT_DELAYED = ", not delayed"
 """Ends the name of a design all of whose rows are exchanged before the next batch."""
 
@@ -28,18 +33,20 @@ class Design:
     Attributes
     ----------
     name : of the synchronisation, and `NOT_DELAYED` where nothing is exchanged while the next batch
-        computes.
+        computes, or `COMMITTED`.
+    commit_every : batches between commits, where there are any.
     """
 
     name: str
     trainers: int
     workload: Workload
     lookahead: int
+    commit_every: int = 0
 
     @property
     def synchronisation(self) -> Synchronisation:
         """The synchronisation of its caches."""
-        return Synchronisation(self.name.removesuffix(NOT_DELAYED))
+        return Synchronisation(self.name.removesuffix(NOT_DELAYED).removesuffix(COMMITTED))
 
 
 @contextmanager
@@ -51,20 +58,25 @@ def connected(testbed: Testbed, design: Design) -> Generator[dict[str, Any]]:
     ]
     server, cacher = hosts[design.trainers], hosts[design.trainers + 1]
     design.workload.write_clicks()
-    with JobProcesses(
-        JobOptions(
-            lookahead=design.lookahead,
-            prefetch=min(PREFETCH, design.lookahead),
-            synchronisation=design.synchronisation,
-            deadline_s=DEADLINE_S,
-        ),
-        JobHosts(
-            trainers=tuple(hosts[: design.trainers]),
-            servers=(server,),
-            readers=(cacher,),
-            cacher=cacher,
-        ),
-    ) as processes:
+    with (
+        TemporaryDirectory() as folder,
+        JobProcesses(
+            JobOptions(
+                lookahead=design.lookahead,
+                prefetch=min(PREFETCH, design.lookahead),
+                synchronisation=design.synchronisation,
+                folder=Path(folder) if design.name.endswith(COMMITTED) else None,
+                commit_every=design.commit_every,
+                deadline_s=DEADLINE_S,
+            ),
+            JobHosts(
+                trainers=tuple(hosts[: design.trainers]),
+                servers=(server,),
+                readers=(cacher,),
+                cacher=cacher,
+            ),
+        ) as processes,
+    ):
         yield {
             "connect": design.name,
             "cacher": processes.address,

@@ -16,6 +16,7 @@ from headrace.embeddings.data.parts import ReaderPart, part_batches
 from headrace.embeddings.measure.accesses import measure_accesses
 from headrace.embeddings.measure.rates import TimedBatches
 from headrace.embeddings.plan.choose import plan_embeddings
+from headrace.embeddings.plan.commits import FAILURES_S
 
 LOOKAHEAD = 100
 DESIGNS = ("targeted", "lrpp", "replicated")
@@ -40,7 +41,7 @@ def measure(report: Report, *, quick: bool) -> None:
     step_errors: list[float] = []
     for trainers in (2,) if quick else (2, 4):
         network = Network(trainers=trainers, mbit=MBIT)
-        profile = _profile(network)
+        profile = profile_of(network)
         with timed_job(network, DESIGNS, LOOKAHEAD, turns) as job:
             for design in DESIGNS:
                 bytes_errors.append(_bytes(report, job, profile, design))
@@ -50,7 +51,8 @@ def measure(report: Report, *, quick: bool) -> None:
     report.bar("predicted-step-error", max(step_errors))
 
 
-def _profile(network: Network) -> EmbeddingProfile:
+def profile_of(network: Network) -> EmbeddingProfile:
+    """Return the profile of a network's clicks, with processor times."""
     network.workload.write_clicks()
     batches = TimedBatches(part_batches(network.workload.data(), ReaderPart()))
     profile = measure_accesses(
@@ -65,9 +67,15 @@ def _dim(network: Network) -> int:
     return dim
 
 
-def _plan(
-    profile: EmbeddingProfile, network: Network, design: str, compute_s: float
+def plan_of(
+    profile: EmbeddingProfile,
+    network: Network,
+    design: str,
+    compute_s: float,
+    *,
+    failures_s: float = FAILURES_S,
 ) -> EmbeddingPlan:
+    """Return the plan of a job on a network, whose device computes for so long."""
     return plan_embeddings(
         profile,
         row_bytes=4 * _dim(network),
@@ -75,6 +83,7 @@ def _plan(
         servers=1,
         readers=1,
         synchronisation=Synchronisation(design),
+        failures_s=failures_s,
         costs=StepCosts(
             compute_s=compute_s,
             link_bytes_per_s=1e6 / 8 * network.mbit,
@@ -85,7 +94,7 @@ def _plan(
 
 def _bytes(report: Report, job: TimedJob, profile: EmbeddingProfile, design: str) -> float:
     """Count the bytes of a design on the trainers' links; return the prediction's error."""
-    plan = _plan(profile, job.network, design, job.pooled_s)
+    plan = plan_of(profile, job.network, design, job.pooled_s)
     _, counts = job.turn(
         design, "headrace", job.pooled_s / 2, _COUNTED_STEPS, _PARAMETERS, settle_s=_SETTLE_S
     )
@@ -125,7 +134,7 @@ def _steps(
     times = job.times(ratio, turns, _PARAMETERS, [(design, "headrace") for design in DESIGNS])
     errors: list[float] = []
     for design in DESIGNS:
-        plan = _plan(profile, job.network, design, compute_s)
+        plan = plan_of(profile, job.network, design, compute_s)
         assert plan.time is not None
         measured_s = times.median_ms(design) / 1e3
         errors.append(abs(plan.time.step_s / measured_s - 1))

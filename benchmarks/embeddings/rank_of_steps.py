@@ -30,13 +30,17 @@ import headrace.torch
 from benchmarks.embeddings.designs import DEADLINE_S, NOT_DELAYED
 from benchmarks.embeddings.drawn import drawn_batches
 from benchmarks.embeddings.rivals import DistinctRows, PooledRows
+from benchmarks.embeddings.timing import DENSE
 from benchmarks.embeddings.workload import Workload
 from headrace.embeddings.data.skew import parse_skew
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cacher_client import CacherClient
+from headrace.embeddings.run.committer import Committer, Position
+from headrace.embeddings.run.connections import JobCommits
 from headrace.embeddings.run.optimizers import RowOptimizer
 from headrace.embeddings.run.row_client import ServerConnections
 from headrace.embeddings.run.trainer import BatchStream, TrainerRows
+from headrace.embeddings.run.trainer_state import TrainerState
 from headrace.executor import Executor
 from headrace.launch.worker import Receive, Send, run_worker
 
@@ -109,6 +113,7 @@ class Trainer:
         )
         self._drawn = list(islice(batches, _BATCHES))
         self._rows: dict[str, TrainerRows] = {}
+        self._committers: dict[str, Committer] = {}
         self._rival: tuple[DistinctRows, Iterator[Any]] | None = None
         most_used = -(-self._workload.batch // self._ranks) * len(self._workload.rows)
         self._gradients = {
@@ -151,6 +156,13 @@ class Trainer:
             prefetch=joined.prefetch,
             deadline_s=DEADLINE_S,
         )
+        if joined.folder is not None:
+            commits = JobCommits(
+                folder=joined.folder, start=joined.start, mark=joined.mark, report=cacher.commit
+            )
+            model = nn.Linear(DENSE["DLRM"], 1, bias=False)
+            state = TrainerState(model, [torch.optim.SGD(model.parameters(), lr=RATE)], {})
+            self._committers[task["connect"]] = Committer(commits, state, self._rank)
 
     def step_of(self, task: dict[str, Any]) -> Callable[[], None]:
         """Return the step of a variant."""
@@ -219,6 +231,10 @@ class Trainer:
             starts[dim] += used
         wait(average)
         rows.step()
+        commit = rows.take_commit()
+        if commit is not None:
+            position = Position(epoch=0, epoch_began=0, batch=commit.batch + 1, steps=rows.steps)
+            self._committers[design].begin(commit, position)
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
         """Do some steps together with the other trainers."""

@@ -157,9 +157,19 @@ class TimedJob:
 
 @contextmanager
 def timed_job(
-    network: Network, designs: Sequence[str], lookahead: int, exchange: Turns
+    network: Network,
+    designs: Sequence[str],
+    lookahead: int,
+    exchange: Turns,
+    *,
+    commit_every: int = 0,
 ) -> Generator[TimedJob]:
-    """Yield a job with its designs' caches in steady state, and the exchange measured."""
+    """Yield a job with its designs' caches in steady state, and the exchange measured.
+
+    Parameters
+    ----------
+    commit_every : batches between commits of the designs that make some.
+    """
     with ExitStack() as stack:
         testbed = stack.enter_context(Testbed.up(spec(network.trainers, network.mbit)))
         tasks = [
@@ -171,6 +181,7 @@ def timed_job(
                         trainers=network.trainers,
                         workload=network.workload,
                         lookahead=lookahead,
+                        commit_every=commit_every,
                     ),
                 )
             )
