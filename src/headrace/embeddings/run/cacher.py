@@ -192,11 +192,11 @@ class _PushedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRows:
-    """Rows of a window as parts of the slots of a cache, of the group whose cache is fullest.
+    """Rows of a window over the slots of the cache, of the group whose cache is fullest.
 
     Attributes
     ----------
-    distinct : of the cache, and of the batches that have arrived.
+    distinct : of all batches that have arrived and are not decided.
     newest : of the batch that arrived last.
     added : those of them that no batch before it has.
     """
@@ -211,14 +211,18 @@ class BatchDecisions:
 
     Attributes
     ----------
+    lookahead, prefetch : in force.
+    rows : of the window of the batch that was decided last; None: there is none.
     shares : of the trainers in the examples of batches that arrive from now on, they add up to 1;
         None: equal ones.
     """
 
     def __init__(self, options: CacherOptions, first_batch: int = 0) -> None:
         self._options = options
-        lookahead = options.lookahead or max(MOST_LOOKAHEAD, options.prefetch)
-        self._windows = _windows(options, lookahead, first_batch)
+        self.lookahead = options.lookahead or max(MOST_LOOKAHEAD, options.prefetch)
+        self.prefetch = options.prefetch
+        self.rows: WindowRows | None = None
+        self._windows = _windows(options, self.lookahead, first_batch)
         self._pushed: deque[_PushedBatch] = deque()
         self._next = first_batch
         self.shares: Sequence[float] | None = None
@@ -254,8 +258,14 @@ class BatchDecisions:
         """True if the next batch can be decided."""
         return self._windows[0].ready
 
+    @property
+    def full(self) -> bool:
+        """True if the rows of the batches that have arrived do not fit a cache."""
+        return self._fullest().distinct > 1
+
     def pop(self) -> tuple[TrainerBatch, ...]:
         """Decide the next batch; return each trainer's part."""
+        self.rows = self._fullest()
         return _decide(self._windows, self._pushed.popleft())
 
     def finish(self) -> None:
@@ -265,11 +275,11 @@ class BatchDecisions:
 
     def change(self, lookahead: int, prefetch: int) -> None:
         """Change the lookahead and the prefetch of decisions to come."""
+        self.lookahead, self.prefetch = lookahead, prefetch
         for window in self._windows:
             window.change(lookahead, prefetch)
 
-    def rows(self) -> WindowRows:
-        """Return the rows of the window of the group whose cache is fullest."""
+    def _fullest(self) -> WindowRows:
         slots, window = max(
             zip(self._options.slots, self._windows, strict=True),
             key=lambda pair: pair[1].distinct / pair[0],
@@ -283,7 +293,7 @@ class BatchDecisions:
 
 def _found_lookahead(decisions: BatchDecisions, options: CacherOptions) -> int | None:
     """Return the batches that a cache has room for once it is full; None: it has for others."""
-    full = decisions.rows().distinct > 1
+    full = decisions.full
     if not full and decisions.arrived < MOST_LOOKAHEAD:
         return None
     return max(decisions.arrived - full, options.prefetch)
