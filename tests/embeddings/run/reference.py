@@ -213,6 +213,7 @@ def trainer_batches(
                     None if sizes is None else np.array(sizes, np.int64) for sizes in share.lengths
                 ),
                 groups=tuple(parts[number][trainer] for parts in by_group),
+                prefetch=window.prefetch,
                 commit=window.commit_every > 0 and (number + 1) % window.commit_every == 0,
             )
             for number, batch in enumerate(batches)

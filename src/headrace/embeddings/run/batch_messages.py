@@ -31,6 +31,7 @@ def encode_batch(batch: TrainerBatch) -> RpcMessage:
     head: dict[str, Any] = {
         "batch": batch.batch,
         "commit": batch.commit,
+        "prefetch": batch.prefetch,
         "examples": batch.examples,
         "examples in all": batch.examples_in_all,
         "fields": [*batch.fields],
@@ -48,6 +49,7 @@ def decode_batch(message: RpcMessage) -> TrainerBatch:
     return TrainerBatch(
         batch=head["batch"],
         commit=head["commit"],
+        prefetch=head["prefetch"],
         examples=head["examples"],
         examples_in_all=head["examples in all"],
         fields=_fields(columns, head["fields"]),

@@ -85,6 +85,7 @@ class TrainerBatch:
     groups : one for each of the job's groups of tables.
     padding : of every table of the job, the first of the trainer's ids of the table that is its
         padding; below 0: none is. Without tables: no table has padding.
+    prefetch : batches that may be fetched before their use, from this one on.
     commit : whether the servers have the newest value of every row when those that are evicted
         after the batch, and the dirty ones, are written.
     """
@@ -95,5 +96,6 @@ class TrainerBatch:
     fields: Mapping[str, NDArray[Any]]
     lengths: tuple[NDArray[np.int64] | None, ...]
     groups: tuple[GroupBatch, ...]
+    prefetch: int
     padding: tuple[int, ...] = ()
     commit: bool = False

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,16 +116,13 @@ class CacherOptions:
             )
 
 
-class Follower(Protocol):
-    """Changes lookahead, prefetch and shares of decisions while a job goes on."""
+Follow = Callable[["BatchDecisions"], None]
+"""Called before each batch that is taken; it may change decisions, and let others be made first."""
 
-    def follow(self, decisions: "BatchDecisions") -> None:
-        """Look at a job whose last batch was decided and handed over; it may change decisions.
 
-        It may return when the next batch is there, or before: the decisions are then those on
-        batches that have arrived.
-        """
-        ...
+def unchanged(decisions: "BatchDecisions") -> None:
+    """Leave decisions as they are."""
+    del decisions
 
 
 def dispatched(
@@ -134,7 +131,7 @@ def dispatched(
     on_lookahead: Callable[[int], None] = lambda _lookahead: None,
     *,
     first_batch: int = 0,
-    follower: Follower | None = None,
+    follow: Follow = unchanged,
 ) -> Iterator[tuple[TrainerBatch, ...]]:
     """Yield, of every batch of an epoch in order, the part of each trainer.
 
@@ -145,7 +142,6 @@ def dispatched(
     on_lookahead : is called with the lookahead before the first decision.
     first_batch : number of the first batch: batches are numbered on over epochs, and those of a
         later one fetch rows when all evictions of the epoch before are written back.
-    follower : None: decisions do not change.
 
     Raises
     ------
@@ -165,9 +161,9 @@ def dispatched(
             decisions.change(lookahead, options.prefetch)
             on_lookahead(lookahead)
         while decisions.ready:
-            yield decisions.pop()
-            if follower is not None:
-                follower.follow(decisions)
+            while decisions.ready:
+                yield decisions.pop()
+            follow(decisions)
     if lookahead is None:
         on_lookahead(max(decisions.arrived, options.prefetch))
     decisions.finish()
@@ -213,6 +209,7 @@ class BatchDecisions:
     ----------
     lookahead, prefetch : in force.
     rows : of the window of the batch that was decided last; None: there is none.
+    examples : of every trainer in that batch.
     shares : of the trainers in the examples of batches that arrive from now on, they add up to 1;
         None: equal ones.
     """
@@ -222,6 +219,7 @@ class BatchDecisions:
         self.lookahead = options.lookahead or max(MOST_LOOKAHEAD, options.prefetch)
         self.prefetch = options.prefetch
         self.rows: WindowRows | None = None
+        self.examples: tuple[int, ...] = ()
         self._windows = _windows(options, self.lookahead, first_batch)
         self._pushed: deque[_PushedBatch] = deque()
         self._next = first_batch
@@ -266,7 +264,9 @@ class BatchDecisions:
     def pop(self) -> tuple[TrainerBatch, ...]:
         """Decide the next batch; return each trainer's part."""
         self.rows = self._fullest()
-        return _decide(self._windows, self._pushed.popleft())
+        parts = _decide(self._windows, self._pushed.popleft(), self.prefetch)
+        self.examples = tuple(part.examples for part in parts)
+        return parts
 
     def finish(self) -> None:
         """Let all batches that have arrived be decided: no other follows."""
@@ -363,7 +363,9 @@ def _padding(
     return [tuple(row) for row in firsts.tolist()]
 
 
-def _decide(windows: Sequence[_native.Lookahead], batch: _PushedBatch) -> tuple[TrainerBatch, ...]:
+def _decide(
+    windows: Sequence[_native.Lookahead], batch: _PushedBatch, prefetch: int
+) -> tuple[TrainerBatch, ...]:
     decisions = [window.pop() for window in windows]
     dispatched_rows = [decision.dispatch() for decision in decisions]
     ends = batch.ends.tolist()
@@ -372,6 +374,7 @@ def _decide(windows: Sequence[_native.Lookahead], batch: _PushedBatch) -> tuple[
         parts.append(
             TrainerBatch(
                 batch=decisions[0].batch,
+                prefetch=prefetch,
                 commit=decisions[0].commit,
                 examples=stop - start,
                 examples_in_all=batch.examples,

@@ -31,6 +31,12 @@ class Handoff(Generic[T]):
         """Return the number of items that are not taken yet."""
         return len(self._items)
 
+    def set_room(self, room: int) -> None:
+        """Change the room."""
+        with self.changed:
+            self._room = room
+            self.changed.notify_all()
+
     def put(self, item: T) -> bool:
         """Add an item as soon as it has room; return False, and drop it, after `close`."""
         with self.changed:

@@ -22,13 +22,19 @@ class PartBuffer:
     ----------
     room : batches that are decided before the slowest trainer takes its part.
     epoch, epoch_began, batch : the first epoch, its first batch, and the first one that is taken.
+
+    Attributes
+    ----------
+    changed : is notified of every change, and guards them.
+    waited : whether the parts that were added last had to wait for room.
     """
 
     def __init__(
         self, trainers: int, room: int, *, epoch: int = 0, epoch_began: int = 0, batch: int = 0
     ) -> None:
         self._room = room
-        self._changed = threading.Condition()
+        self.changed = threading.Condition()
+        self.waited = False
         self._parts: dict[int, list[RpcMessage | None]] = {}
         self._begins = [0] * epoch + [epoch_began]  # of epochs, their first batches
         self._next = [batch] * trainers  # batch of every trainer that it takes next
@@ -38,43 +44,58 @@ class PartBuffer:
 
     def put(self, batch: int, parts: Sequence[RpcMessage]) -> bool:
         """Add a batch's parts as soon as they have room; return whether others can follow."""
-        with self._changed:
-            # A trainer that leaves, or `close`, ends the wait.
-            self._changed.wait_for(lambda: batch < min(self._next) + self._room or self._over())
+        with self.changed:
+
+            def has_room() -> bool:
+                # A trainer that leaves, or `close`, ends the wait.
+                return batch < min(self._next) + self._room or self._over()
+
+            self.waited = not has_room()
+            self.changed.wait_for(has_room)
             if self._over():
                 return False
             self._parts[batch] = [*parts]
-            self._changed.notify_all()
+            self.changed.notify_all()
             return True
+
+    def set_room(self, room: int) -> None:
+        """Change the room."""
+        with self.changed:
+            self._room = room
+            self.changed.notify_all()
+
+    def short(self) -> bool:
+        """Return whether a trainer has taken all parts, or none will be taken."""
+        return not self._parts or max(self._next) > max(self._parts) or self._over()
 
     def ahead(self, batch: int) -> int:
         """Return the batches up to this one whose parts the slowest trainer has not taken."""
-        with self._changed:
+        with self.changed:
             return batch + 1 - min(self._next)
 
     def end_epoch(self, batch: int) -> None:
         """End an epoch before a batch, which is the first one of the next epoch."""
-        with self._changed:
+        with self.changed:
             self._begins.append(batch)
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def fail(self, error: Exception, epoch: int = 0) -> None:
         """Give an error to all trainers, in place of batches of an epoch or a later one."""
-        with self._changed:
+        with self.changed:
             self._failure = self._failure or (epoch, error)
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def leave(self, trainer: int, reason: str) -> None:
         """Note that a trainer takes no more parts: the others get an error after those it took."""
-        with self._changed:
+        with self.changed:
             self._left.setdefault(trainer, reason)
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def close(self) -> None:
         """Give no more parts."""
-        with self._changed:
+        with self.changed:
             self._closed = True
-            self._changed.notify_all()
+            self.changed.notify_all()
 
     def take(self, call: RpcCall, trainer: int, batch: int, epoch: int) -> RpcMessage:
         """Return a trainer's part of a batch, or the end of the epoch.
@@ -85,9 +106,9 @@ class PartBuffer:
             which all trainers get.
         CommunicationError : a role failed, another trainer left, or the deadline passed.
         """
-        with self._changed:
+        with self.changed:
             self._check(trainer, batch, epoch)
-            call.wait(self._changed, lambda: self._answerable(trainer, batch, epoch))
+            call.wait(self.changed, lambda: self._answerable(trainer, batch, epoch))
             if self._failure is not None and epoch >= self._failure[0]:
                 raise self._failure[1]
             if self._ends(batch, epoch):
@@ -105,7 +126,7 @@ class PartBuffer:
         self._next[trainer] = batch + 1
         if not any(parts):
             del self._parts[batch]
-        self._changed.notify_all()
+        self.changed.notify_all()
         return part
 
     def _check(self, trainer: int, batch: int, epoch: int) -> None:

@@ -22,6 +22,7 @@ class ReaderBatches:
     job : the job's "data" and "columns", for the readers.
     ahead : batches of each reader that are pulled before they are taken.
     first : first batch of the epoch that is taken.
+    changed : guards the batches, and is notified of every change; None: one of their own.
 
     Attributes
     ----------
@@ -36,11 +37,12 @@ class ReaderBatches:
         *,
         ahead: int,
         first: int = 0,
+        changed: threading.Condition | None = None,
     ) -> None:
         self._readers = readers
         self._job = {**job, "epoch": epoch, "readers": len(readers)}
         self._most_ahead = ahead * len(readers)
-        self._changed = threading.Condition()
+        self._changed = changed or threading.Condition()
         self._arrived: dict[int, IdBatch | BaseException | None] = {}
         self._first = first
         self._batch = first
@@ -60,6 +62,12 @@ class ReaderBatches:
             self._closed = True
             self._changed.notify_all()
 
+    @property
+    def arrived(self) -> bool:
+        """True if the next batch, or the end, can be taken without a wait."""
+        with self._changed:
+            return self._batch in self._arrived or self._closed
+
     def __iter__(self) -> Self:
         """Return itself."""
         return self
@@ -75,7 +83,7 @@ class ReaderBatches:
         with self._changed:
             laps = Laps()
             # Every call that pulls has a deadline.
-            self._changed.wait_for(lambda: self._batch in self._arrived or self._closed)
+            self._changed.wait_for(lambda: self.arrived)
             self.wait_s += laps.lap()
             if self._closed:
                 raise CommunicationError("the batches of readers were closed")

@@ -417,6 +417,7 @@ class TrainerRows:
                 with copies.beside():
                     prefetched = self._fetch(batch, copies, laps.at_s)
                 prefetched.times.fetch_s = laps.lap()
+                self._prefetched.set_room(batch.prefetch)
                 if not self._prefetched.put(prefetched):
                     return
         except BaseException as error:
