@@ -11,14 +11,12 @@ from typing import Any
 from headrace.embeddings.adapt.decide import JobState, decide
 from headrace.embeddings.adapt.seen import Adaptation, SeenBatch, SeenStep
 from headrace.embeddings.run.cacher import MOST_LOOKAHEAD, BatchDecisions
+from headrace.embeddings.run.cacher_server import BESIDE_PREFETCH
 from headrace.embeddings.run.following import CacherPace
 from headrace.embeddings.run.step_times import StepTimes
 from headrace.job.records import Records
 
 log = logging.getLogger(__name__)
-
-READY = 2
-"""Parts that are decided ahead of those whose rows a trainer fetches: one on its way, one next."""
 
 _MOST_EXAMPLES = 4096
 """Batches whose shares are remembered until their steps are reported."""
@@ -29,7 +27,6 @@ class JobAdaptation:
 
     Parameters
     ----------
-    first_batch : of the job's beginning.
     most_lookahead : limit of the lookahead at first; None: what the caches have room for.
     equal_shares : whether trainers have equal shares whatever their rates.
     log_path : file that changes are appended to, as lines of JSON.
@@ -43,7 +40,6 @@ class JobAdaptation:
         self,
         trainers: int,
         *,
-        first_batch: int = 0,
         most_lookahead: int | None = None,
         equal_shares: bool = False,
         log_path: Path | None = None,
@@ -51,10 +47,10 @@ class JobAdaptation:
         self._trainers = None if equal_shares else trainers
         self._most = most_lookahead or MOST_LOOKAHEAD
         self._state: JobState | None = None
-        self._decided = first_batch  # number behind the batch that was looked at last
+        self._decided = 0  # number behind the batch that was looked at last
         self._lock = threading.Lock()
         self._reported: list[deque[StepTimes]] = [deque() for _ in range(trainers)]
-        self._next_step = first_batch
+        self._next_step: int | None = None
         self._examples: dict[int, tuple[int, ...]] = {}
         self.records = Records(log_path)
 
@@ -67,6 +63,8 @@ class JobAdaptation:
         """Look at a job before a batch is taken, and change what is decided from now on."""
         if decisions.rows is None:
             return
+        if self._next_step is None:
+            self._next_step = decisions.first_batch
         late = pace.late()
         decided = decisions.next_batch - decisions.arrived
         is_new, self._decided = decided > self._decided, decided
@@ -76,7 +74,7 @@ class JobAdaptation:
             lookahead=decisions.lookahead,
             most=max(self._most, decisions.lookahead),
             prefetch=decisions.prefetch,
-            ready=READY,
+            ready=BESIDE_PREFETCH,
             trainers=self._trainers,
         )
         seen = SeenBatch(
@@ -125,6 +123,7 @@ class JobAdaptation:
             count = min(map(len, self._reported))
             steps = [[of_one.popleft() for of_one in self._reported] for _ in range(count)]
         for step in steps:
+            assert self._next_step is not None
             examples = self._examples.pop(self._next_step, ())
             yield _seen_step(self._next_step, step, examples)
             self._next_step += 1
@@ -143,6 +142,6 @@ def _seen_step(batch: int, times: list[StepTimes], examples: tuple[int, ...]) ->
         batch=batch,
         step_s=waiting.step_s / waiting.batches,
         wait_s=wait_s(waiting),
-        compute_s=tuple(of_one.compute_s / of_one.batches for of_one in times),
+        compute_s=tuple(of_one.compute_s / of_one.batches for of_one in times if examples),
         examples=examples,
     )

@@ -5,9 +5,10 @@ from pathlib import Path
 from headrace.embeddings.adapt.agent import JobAdaptation
 from headrace.embeddings.run.cacher_server import CacherServer
 from headrace.embeddings.run.process import RoleSettings
+from headrace.launch.worker import Send
 
 
-def serve(settings: RoleSettings) -> CacherServer:
+def serve(settings: RoleSettings, send: Send) -> CacherServer:
     """Serve a job's trainers.
 
     The options may have "adapt", whether decisions follow the job (true unless it is there),
@@ -15,15 +16,12 @@ def serve(settings: RoleSettings) -> CacherServer:
     """
     options = settings.options
     if not options.get("adapt", True):
-        return CacherServer(settings)
+        return CacherServer(settings, send)
     path: str | None = options.get("adapt_log")
-    return CacherServer(
-        settings,
-        lambda trainers, first_batch, lookahead: JobAdaptation(
-            trainers,
-            first_batch=first_batch,
-            most_lookahead=lookahead,
-            equal_shares=options.get("equal_shares", False),
-            log_path=None if path is None else Path(path),
-        ),
+    follower = JobAdaptation(
+        options["trainers"],
+        most_lookahead=options.get("lookahead"),
+        equal_shares=options.get("equal_shares", False),
+        log_path=None if path is None else Path(path),
     )
+    return CacherServer(settings, send, follower)

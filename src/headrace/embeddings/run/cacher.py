@@ -207,6 +207,7 @@ class BatchDecisions:
 
     Attributes
     ----------
+    first_batch : number of the first one.
     lookahead, prefetch : in force.
     rows : of the window of the batch that was decided last; None: there is none.
     examples : of every trainer in that batch.
@@ -222,7 +223,7 @@ class BatchDecisions:
         self.examples: tuple[int, ...] = ()
         self._windows = _windows(options, self.lookahead, first_batch)
         self._pushed: deque[_PushedBatch] = deque()
-        self._next = first_batch
+        self._next = self.first_batch = first_batch
         self.shares: Sequence[float] | None = None
 
     def push(self, batch: IdBatch) -> None:

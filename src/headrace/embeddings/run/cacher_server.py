@@ -15,9 +15,16 @@ from typing import Any, Self
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run.batch_messages import encode_batch
-from headrace.embeddings.run.cacher import CacherOptions, dispatched
+from headrace.embeddings.run.cacher import (
+    BatchDecisions,
+    CacherOptions,
+    Follow,
+    dispatched,
+    unchanged,
+)
 from headrace.embeddings.run.commits import Beginning, CommitFolder, Mark, data_files
 from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.following import CacherPace, JobFollower
 from headrace.embeddings.run.joint_commits import JointCommits
 from headrace.embeddings.run.part_buffer import PartBuffer
 from headrace.embeddings.run.process import RoleSettings
@@ -38,7 +45,7 @@ _PULLED = 2
 _SHOWN = 200
 """Characters of a field in which descriptions differ."""
 
-_BESIDE_PREFETCH = 2
+BESIDE_PREFETCH = 2
 """Parts that are decided ahead of those whose rows a trainer fetches: one on its way, one next."""
 
 
@@ -94,11 +101,6 @@ class CacherServerOptions:
         )
 
 
-def serve(settings: RoleSettings, send: Send) -> "CacherServer":
-    """Serve a job's trainers."""
-    return CacherServer(settings, send)
-
-
 class CacherServer:
     """Serves a job's trainers: `join`, `next` for each batch, `commit`, and `leave`.
 
@@ -110,6 +112,7 @@ class CacherServer:
     Parameters
     ----------
     send : gets messages of processes that fell "silent", and of those that are "alive".
+    follower : lets decisions follow the job; None: they do not.
 
     Raises
     ------
@@ -117,14 +120,17 @@ class CacherServer:
     EmbeddingError : the folder's commits cannot be read.
     """
 
-    def __init__(self, settings: RoleSettings, send: Send) -> None:
+    def __init__(
+        self, settings: RoleSettings, send: Send, follower: JobFollower | None = None
+    ) -> None:
         self._settings = settings
+        self._follower = follower
         self._options = CacherServerOptions.of(settings.options)
         self._send = send
         self._changed = threading.Condition()
         self._joined: dict[int, JobDescription] = {}
         self._started = False
-        self._lookahead = self._options.lookahead
+        self._lookahead, self._prefetch = self._options.lookahead, self._options.prefetch
         self._failure: Exception | None = None
         self._clients = ExitStack()
         self._closed = False
@@ -138,7 +144,7 @@ class CacherServer:
         self._commits = JointCommits[None](self._options.trainers, self._changed)
         self._parts = PartBuffer(
             self._options.trainers,
-            room=self._options.prefetch + _BESIDE_PREFETCH,
+            room=self._options.prefetch + BESIDE_PREFETCH,
             epoch=self._beginning.epoch,
             epoch_began=self._beginning.epoch_began,
             batch=self._beginning.batch,
@@ -243,7 +249,10 @@ class CacherServer:
     def _report(self, call: RpcCall) -> RpcMessage:
         """Add the times of a trainer's steps."""
         head = call.message.head
-        self._trainer_times[head["trainer"]].add(StepTimes.from_fields(head["times"]))
+        times = StepTimes.from_fields(head["times"])
+        self._trainer_times[head["trainer"]].add(times)
+        if self._follower is not None:
+            self._follower.report(head["trainer"], times)
         return EMPTY
 
     def status(self) -> Mapping[str, Any]:
@@ -252,6 +261,7 @@ class CacherServer:
             "times": self._times.to_fields(),
             "trainers": [times.to_fields() for times in self._trainer_times],
             "lookahead": self._lookahead,
+            "adaptation": None if self._follower is None else self._follower.status(),
         }
 
     def _commit(self, call: RpcCall) -> RpcMessage:
@@ -352,10 +362,15 @@ class CacherServer:
                 self._changed.notify_all()
             for epoch in count(beginning.epoch):
                 with ReaderBatches(
-                    readers, job, epoch, ahead=_PULLED, first=first_of_epoch
+                    readers,
+                    job,
+                    epoch,
+                    ahead=_PULLED,
+                    first=first_of_epoch,
+                    changed=self._parts.changed,
                 ) as batches:
                     end = self._decide(batches, options, first_batch)
-                options = replace(options, lookahead=self._lookahead)
+                options = replace(options, lookahead=self._lookahead, prefetch=self._prefetch)
                 if end is None:
                     return
                 if end == first_batch and first_of_epoch == 0:
@@ -378,7 +393,10 @@ class CacherServer:
         """Decide an epoch; return the number behind its last batch, None where trainers left."""
         end = first_batch
         laps, reader_wait_s = Laps(), 0.0
-        for parts in dispatched(batches, options, self._set_lookahead, first_batch=first_batch):
+        follow = self._following(CacherPace(batches, self._parts))
+        for parts in dispatched(
+            batches, options, self._set_lookahead, first_batch=first_batch, follow=follow
+        ):
             times = CacherTimes(batches=1, reader_wait_s=batches.wait_s - reader_wait_s)
             reader_wait_s = batches.wait_s
             times.decide_s = laps.lap() - times.reader_wait_s
@@ -395,6 +413,18 @@ class CacherServer:
 
     def _set_lookahead(self, lookahead: int) -> None:
         self._lookahead = lookahead
+
+    def _following(self, pace: CacherPace) -> Follow:
+        """Return what lets the follower look at decisions; changes hold in later epochs, too."""
+        follower = self._follower
+        if follower is None:
+            return unchanged
+
+        def follow(decisions: BatchDecisions) -> None:
+            follower.follow(decisions, pace)
+            self._lookahead, self._prefetch = decisions.lookahead, decisions.prefetch
+
+        return follow
 
     def _reader(self, number: int) -> RpcClient:
         """Return a client of a reader, which `close` closes."""

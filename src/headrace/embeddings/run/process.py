@@ -19,7 +19,7 @@ from headrace.launch.worker import Receive, Send, run_worker
 MODULES: Mapping[str, str] = {
     "server": "headrace.embeddings.run.row_server",
     "reader": "headrace.embeddings.run.reader_server",
-    "cacher": "headrace.embeddings.run.cacher_server",
+    "cacher": "headrace.embeddings.adapt.cacher",
 }
 """Of every kind of process, the module whose function `serve` takes settings.
 
