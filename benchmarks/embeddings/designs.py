@@ -35,13 +35,16 @@ class Design:
     name : of the synchronisation, and `NOT_DELAYED` where nothing is exchanged while the next batch
         computes, or `COMMITTED`.
     commit_every : batches between commits, where there are any.
+    lookahead : None: as many batches as the caches have room for.
+    adapt : whether decisions follow the job.
     """
 
     name: str
     trainers: int
     workload: Workload
-    lookahead: int
+    lookahead: int | None
     commit_every: int = 0
+    adapt: bool = False
 
     @property
     def synchronisation(self) -> Synchronisation:
@@ -63,10 +66,11 @@ def connected(testbed: Testbed, design: Design) -> Generator[dict[str, Any]]:
         JobProcesses(
             JobOptions(
                 lookahead=design.lookahead,
-                prefetch=min(PREFETCH, design.lookahead),
+                prefetch=min(PREFETCH, design.lookahead or PREFETCH),
                 synchronisation=design.synchronisation,
                 folder=Path(folder) if design.name.endswith(COMMITTED) else None,
                 commit_every=design.commit_every,
+                adapt=design.adapt,
                 deadline_s=DEADLINE_S,
             ),
             JobHosts(

@@ -26,7 +26,7 @@ class _Series:
 
     reason: str
     before: int
-    quiet: int = 0
+    settled: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +52,13 @@ def follow_room(
     series = state.series
     told: Adaptations = ()
     if series is not None and (change == 0 or reason != series.reason):
-        series = replace(series, quiet=series.quiet + 1)
-        if change != 0 or series.quiet == _SETTLED:
+        series = replace(series, settled=series.settled + 1)
+        if change != 0 or series.settled == _SETTLED:
             told, series = _told(state, series, seen), None
     if change != 0:
         if series is None:
             series = _Series(reason=reason, before=state.lookahead)
-        series = replace(series, quiet=0)
+        series = replace(series, settled=0)
     return replace(state, lookahead=state.lookahead + change, series=series), told
 
 

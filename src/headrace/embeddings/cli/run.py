@@ -50,6 +50,12 @@ def run_job_command(
         bool,
         typer.Option(help="Go on from the last commit by itself where a process was lost."),
     ] = True,
+    equal_shares: Annotated[
+        bool,
+        typer.Option(
+            "--equal-shares", help="Trainers have equal shares of batches whatever their rates."
+        ),
+    ] = False,
     script_reads: Annotated[
         bool,
         typer.Option(
@@ -66,6 +72,9 @@ def run_job_command(
     the exit code is that of the trainer that failed. With --state, rows, model and optimizers are
     committed to a folder: where a process was lost all begin again from the last commit, and so
     does the same command after an end of any kind, also with other numbers of processes.
+
+    Lookahead, prefetch and the trainers' shares of batches follow the job unless HEADRACE_ADAPT is
+    off; HEADRACE_ADAPT_LOG names a file for the changes.
     """
     from headrace.embeddings.plan.plan import EmbeddingPlan
     from headrace.embeddings.run.job_processes import JobHosts, JobOptions
@@ -91,6 +100,7 @@ def run_job_command(
                 JobOptions.of_plan(job, EmbeddingSettings.from_environment()),
                 folder=state,
                 commit_every=job.commit_every if commit_every is None else commit_every,
+                equal_shares=equal_shares,
             ),
             JobHosts.on_this_machine(
                 trainers=job.trainers, servers=job.servers, readers=job.readers

@@ -59,6 +59,7 @@ class CacherServerOptions:
     lookahead, prefetch, synchronisation, commit_every : see `CacherOptions`.
     folder : of the job's commits; None: there are none.
     silence_s : without a pulse after which a process counts as lost.
+    adapt, equal_shares, adapt_log : see `JobOptions`.
     """
 
     trainers: int
@@ -70,6 +71,9 @@ class CacherServerOptions:
     commit_every: int = 0
     folder: str | None = None
     silence_s: float = SILENCE_S
+    adapt: bool = True
+    equal_shares: bool = False
+    adapt_log: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:

@@ -86,6 +86,9 @@ class JobOptions:
     cache_bytes : of each trainer's caches; None: as the script says.
     folder : of the job's commits; one that has some is begun from the newest. None: there are none.
     commit_every : batches from one commit to the next; 0: one at every epoch's end alone.
+    adapt : whether lookahead, prefetch and shares follow the job.
+    equal_shares : whether trainers have equal shares of batches all the same.
+    adapt_log : file on the cacher's host that changes are appended to; None: none.
     deadline_s : of the processes' calls.
     silence_s : without a sign of life of a process, after which it counts as lost.
     """
@@ -96,6 +99,9 @@ class JobOptions:
     cache_bytes: int | None = None
     folder: Path | None = None
     commit_every: int = 0
+    adapt: bool = True
+    equal_shares: bool = False
+    adapt_log: Path | None = None
     deadline_s: float = 1800.0
     silence_s: float = SILENCE_S
 
@@ -107,6 +113,8 @@ class JobOptions:
             prefetch=plan.prefetch,
             synchronisation=plan.synchronisation,
             cache_bytes=plan.cache_bytes,
+            adapt=settings.adapt,
+            adapt_log=settings.adapt_log,
             deadline_s=settings.deadline_s,
             silence_s=settings.silence_s,
         )
@@ -168,6 +176,7 @@ class JobProcesses:
         self.roles.__enter__()
         try:
             folder = None if self._options.folder is None else str(self._options.folder.resolve())
+            log = self._options.adapt_log
             self._configure("server", {"folder": folder})
             self._configure("reader", {})
             servers, readers = self._addresses("server", "reader")
@@ -181,6 +190,9 @@ class JobProcesses:
                 "folder": folder,
                 "silence_s": self._options.silence_s,
                 "commit_every": 0 if folder is None else self._options.commit_every,
+                "adapt": self._options.adapt,
+                "equal_shares": self._options.equal_shares,
+                "adapt_log": None if log is None else str(log.resolve()),
             }
             self._configure("cacher", options)
             ((self.address,),) = self._addresses("cacher")

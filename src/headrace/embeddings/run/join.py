@@ -103,6 +103,8 @@ def _cacher(
         )
     options = JobOptions(
         cache_bytes=settings.cache_bytes,
+        adapt=settings.adapt,
+        adapt_log=settings.adapt_log,
         deadline_s=settings.deadline_s,
         silence_s=settings.silence_s,
     )

@@ -1,0 +1,56 @@
+"""Jobs of real processes whose data change: what is learned does not, and changes are told."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
+from headrace.embeddings.run.job_processes import JobHosts, JobOptions
+from headrace.embeddings.run.supervisor import run_embedding_job
+from tests.embeddings.run.test_job import SCRIPT, assert_close, environment, expected
+from tests.waiting import HANG_S
+
+ROOM = 600
+"""Rows: all that the first half of the data uses, and fewer than a few batches of the second."""
+
+
+def learned(clicks: Path, output: Path, options: JobOptions) -> dict[str, Tensor]:
+    """Return what one trainer learns."""
+    run_embedding_job(
+        [sys.executable, str(SCRIPT), str(clicks), str(output)],
+        options,
+        JobHosts.on_this_machine(servers=2),
+        on_line=lambda name, line: None,
+        environment=environment(),
+    )
+    return torch.load(output)
+
+
+def test_a_job_learns_the_same_bit_for_bit_where_its_lookahead_follows_the_skew(
+    tmp_path: Path,
+) -> None:
+    clicks, log = tmp_path / "clicks.tsv", tmp_path / "log"
+    arguments = ["embeddings", "generate", "-o", clicks, "--examples", 2000, "--most-rows", 200]
+    arguments += ["--skew", "zipf:4", "--later-skew", "uniform"]
+    assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
+    room, adapted = ROOM * 64, tmp_path / "adapted"
+    weights = learned(
+        clicks, adapted, JobOptions(prefetch=2, cache_bytes=room, adapt_log=log, deadline_s=HANG_S)
+    )
+    planned = learned(
+        clicks,
+        tmp_path / "planned",
+        JobOptions(lookahead=2, prefetch=2, cache_bytes=room, adapt=False, deadline_s=HANG_S),
+    )
+    assert weights.keys() == planned.keys()
+    for name, values in planned.items():
+        assert torch.equal(weights[name], values), name
+    assert_close(adapted, expected(clicks, "files"))
+    changes = [json.loads(line) for line in log.read_text().splitlines()]
+    lookaheads = [change for change in changes if change["event"] == "lookahead"]
+    assert min(change["after"] for change in lookaheads) <= 3
+    assert any("fill the caches" in change["sentence"] for change in lookaheads)
