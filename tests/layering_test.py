@@ -268,5 +268,5 @@ def test_the_command_line_starts_without_torch_and_sklearn() -> None:
 
 
 def test_servers_readers_and_the_cacher_of_embeddings_start_without_torch() -> None:
-    roles = ("process", "row_server", "reader_server", "cacher_server")
-    assert "torch" not in loaded_by(*(f"import headrace.embeddings.run.{role}" for role in roles))
+    roles = ("run.process", "run.row_server", "run.reader_server", "adapt.cacher")
+    assert "torch" not in loaded_by(*(f"import headrace.embeddings.{role}" for role in roles))
