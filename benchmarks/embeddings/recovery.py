@@ -39,7 +39,7 @@ Fault = tuple[str, str]
 
 _RENDEZVOUS = 29500
 _SCRIPT = Path(__file__).with_name("job_of_recovery.py")
-_COMMIT_EVERY = 10
+_COMMIT_EVERY = 5
 _BATCHES = 60
 _ROW_BYTES = 4 * DIM
 _KILLS = 20
@@ -163,7 +163,7 @@ def measure(report: Report, *, quick: bool) -> None:
             for lines in ClickSource(skew=SKEW).lines(_BATCHES * BATCH):
                 file.write(lines)
         job = _Job(testbed, faults, random.Random(5))
-        epochs = 2 + len(faults) * 2 // 3
+        epochs = 2 + len(faults) // 3  # a fault every 20 batches or less
         began = time.perf_counter()
         run_embedding_job(
             [sys.executable, str(_SCRIPT), str(clicks), str(folder), str(rows), str(epochs)],

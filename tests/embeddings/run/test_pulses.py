@@ -111,12 +111,16 @@ def test_the_end_of_a_process_is_told_and_strangers_are_not_heard() -> None:
         listening = Listening(HANG_S, ends)
         own = send_pulses(listening.listener.address, "trainer 0", SECRET, 0.01)
         port = int(listening.listener.address.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), HANG_S) as stranger:
-            stranger.sendall(b'{"role": "trainer 0", "secret": "no"}\n')
-            assert stranger.recv(1) == b""
-        with socket.create_connection(("127.0.0.1", port), HANG_S) as stranger:
-            stranger.sendall(b"x" * 5000)
-            assert stranger.recv(1) == b""
+        for greeting in (
+            b'{"role": "trainer 0", "secret": "no"}\n',
+            b'{"role": "trainer 0", "secret": "\\ud800"}\n',
+            b"[" * 3000 + b"\n",
+            b"[]\n",
+            b"x" * 5000,
+        ):
+            with socket.create_connection(("127.0.0.1", port), HANG_S) as stranger:
+                stranger.sendall(greeting)
+                assert stranger.recv(1) == b""
         assert listening.ended == []
         own.close()
         wait_until(lambda: listening.ended == ["trainer 0"], "its end is told")

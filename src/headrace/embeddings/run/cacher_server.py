@@ -7,13 +7,12 @@ to the room for parts, so that trainers that begin it do not wait for its first 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from headrace.embeddings.errors import EmbeddingError
-from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run.batch_messages import encode_batch
 from headrace.embeddings.run.cacher import (
     BatchDecisions,
@@ -22,6 +21,7 @@ from headrace.embeddings.run.cacher import (
     dispatched,
     unchanged,
 )
+from headrace.embeddings.run.cacher_options import CacherServerOptions
 from headrace.embeddings.run.commits import Beginning, CommitFolder, Mark, data_files
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.following import CacherPace, JobFollower
@@ -35,7 +35,6 @@ from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.run.step_times import CacherTimes, Laps, StepTimes
-from headrace.embeddings.settings import SILENCE_S
 from headrace.errors import CommunicationError
 from headrace.launch.worker import Send
 
@@ -47,62 +46,6 @@ _SHOWN = 200
 
 BESIDE_PREFETCH = 2
 """Parts that are decided ahead of those whose rows a trainer fetches: one on its way, one next."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacherServerOptions:
-    """Options of a cacher, in its settings.
-
-    Attributes
-    ----------
-    servers, readers : their addresses, by their numbers.
-    lookahead, prefetch, synchronisation, commit_every : see `CacherOptions`.
-    folder : of the job's commits; None: there are none.
-    silence_s : without a pulse after which a process counts as lost.
-    adapt, equal_shares, adapt_log : see `JobOptions`.
-    """
-
-    trainers: int
-    servers: tuple[str, ...]
-    readers: tuple[str, ...]
-    lookahead: int | None = None
-    prefetch: int = 1
-    synchronisation: Synchronisation = Synchronisation.TARGETED
-    commit_every: int = 0
-    folder: str | None = None
-    silence_s: float = SILENCE_S
-    adapt: bool = True
-    equal_shares: bool = False
-    adapt_log: str | None = None
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return those of settings, where JSON has tuples as lists and names of enumerations."""
-        values: dict[str, Any] = {
-            **options,
-            "servers": tuple(options["servers"]),
-            "readers": tuple(options["readers"]),
-            "synchronisation": Synchronisation(options["synchronisation"]),
-        }
-        return cls(**values)
-
-    def decisions(self, description: JobDescription) -> CacherOptions:
-        """Return the options of decisions on a job.
-
-        Raises
-        ------
-        EmbeddingError : they are not options of such a job.
-        """
-        return CacherOptions(
-            tables=description.tables,
-            groups=description.groups,
-            slots=description.slots,
-            trainers=self.trainers,
-            lookahead=self.lookahead,
-            prefetch=self.prefetch,
-            synchronisation=self.synchronisation,
-            commit_every=self.commit_every,
-        )
 
 
 class CacherServer:

@@ -196,10 +196,10 @@ class PulseListener:
             return False
         try:
             greeting = json.loads(line)
-            role, secret = str(greeting["role"]), str(greeting["secret"])
-        except (ValueError, TypeError, KeyError):
-            role, secret = "", ""
-        if not hmac.compare_digest(secret.encode(), self._secret.encode()):
+            role, secret = str(greeting["role"]), str(greeting["secret"]).encode()
+        except (ValueError, TypeError, KeyError, RecursionError):
+            role, secret = "", b""
+        if not hmac.compare_digest(secret, self._secret.encode()):
             self._remove(connection)
             return False
         for other in [*self._connections.values()]:

@@ -65,10 +65,12 @@ def start_servers(
             "first_commit": first_commit,
             "committed": None if committed is None else [asdict(folder) for folder in committed],
         }
-        # One after the other: two servers may take rows from one folder.
-        for server in range(servers.count):
-            place = {**head, "server": server, "servers": servers.count}
-            servers.call("start", [(server, RpcMessage(head=place))])
+        places = [
+            {**head, "server": server, "servers": servers.count} for server in range(servers.count)
+        ]
+        servers.call(
+            "start", [(server, RpcMessage(head=place)) for server, place in enumerate(places)]
+        )
 
 
 def mark_servers(
