@@ -39,6 +39,7 @@ from headrace.embeddings.run.committer import Committer, Position
 from headrace.embeddings.run.connections import JobCommits
 from headrace.embeddings.run.optimizers import RowOptimizer
 from headrace.embeddings.run.row_client import ServerConnections
+from headrace.embeddings.run.step_times import StepTimes
 from headrace.embeddings.run.trainer import BatchStream, TrainerRows
 from headrace.embeddings.run.trainer_state import TrainerState
 from headrace.executor import Executor
@@ -93,6 +94,10 @@ class Undelayed:
         batch = next(self._stream)
         groups = [replace(group, critical=np.ones_like(group.critical)) for group in batch.groups]
         return replace(batch, groups=tuple(groups))
+
+    def note(self, times: StepTimes) -> None:
+        """Note the times of a step."""
+        self._stream.note(times)
 
     def close(self) -> None:
         """Close the stream."""
