@@ -28,10 +28,29 @@ def access_page(profile: EmbeddingProfile, source: str) -> Page:
     page.heading("Rows that are fetched and cached, by lookahead")
     page.figure(_lookahead_figure(profile))
     page.heading("Rows between trainers a step")
+    page.figure(_transfer_figure(profile), height=300)
     page.table(TRANSFER_COLUMNS, transfer_cells(profile))
     page.heading(f"Tables, of {profile.counted} examples")
     page.table(TABLE_COLUMNS, table_cells(profile))
     return page
+
+
+def _transfer_figure(profile: EmbeddingProfile) -> "go.Figure":
+    """Return bars of all rows, and of those that the next step needs, which lie on them."""
+    figure = empty_figure()
+    names = [name for name, _, _ in transfer_cells(profile)]
+    transfers = profile.transfers.values()
+    figure.add_bar(y=names, x=[rows.rows for rows in transfers], orientation="h", name="in all")
+    figure.add_bar(
+        y=names,
+        x=[rows.critical_rows for rows in transfers],
+        orientation="h",
+        name="before the next step",
+    )
+    figure.update_layout(barmode="overlay")
+    figure.update_xaxes(title="rows between trainers a step")
+    figure.update_yaxes(autorange="reversed", automargin=True)
+    return figure
 
 
 def _lookahead_figure(profile: EmbeddingProfile) -> "go.Figure":
