@@ -417,6 +417,9 @@ PUBLIC = {
     "headrace.launch": {
         "Message",
         "OnLine",
+        "ProcessGroup",
+        "RayCluster",
+        "RayPlace",
         "Receive",
         "Role",
         "Roles",

@@ -22,10 +22,16 @@ Adaptation._metrics(SimpleNamespace(), None, SimpleNamespace(metrics=9000))
 
 
 @pytest.mark.parametrize(
-    ("package", "extra", "code"),
-    [("plotly", "report", REPORT), ("prometheus_client", "metrics", METRICS)],
+    ("package", "extra", "code", "requirements"),
+    [
+        ("plotly", "report", REPORT, "runtime.txt"),
+        ("prometheus_client", "metrics", METRICS, "runtime.txt"),
+        ("ray", "ray", "from headrace.launch import RayCluster", "test-slow.txt"),
+    ],
 )
-def test_a_missing_extra_is_named_with_its_command(package: str, extra: str, code: str) -> None:
+def test_a_missing_extra_is_named_with_its_command(
+    package: str, extra: str, code: str, requirements: str
+) -> None:
     blocked = f"import sys; sys.modules[{package!r}] = None\n{code}"
     done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
@@ -38,7 +44,7 @@ def test_a_missing_extra_is_named_with_its_command(package: str, extra: str, cod
     assert any(each.startswith(distribution) for each in project["optional-dependencies"][extra])
     assert not any(each.startswith(distribution) for each in project["dependencies"])
     # `make` installs what this file names, extras too
-    assert f"\n{package}==" in (ROOT / "requirements" / "runtime.txt").read_text()
+    assert f"\n{package}==" in (ROOT / "requirements" / requirements).read_text()
 
 
 def test_a_page_without_charts_needs_no_plotly(tmp_path: Path) -> None:

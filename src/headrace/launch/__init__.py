@@ -6,12 +6,18 @@ from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
     from headrace.launch.job import OnLine, run_job
+    from headrace.launch.process import ProcessGroup
+    from headrace.launch.ray_cluster import RayCluster
+    from headrace.launch.ray_process import RayPlace
     from headrace.launch.roles import Message, Role, Roles, Start, Streams, start_local
     from headrace.launch.worker import Receive, Send, run_worker
 
 __all__ = [
     "Message",
     "OnLine",
+    "ProcessGroup",
+    "RayCluster",
+    "RayPlace",
     "Receive",
     "Role",
     "Roles",
@@ -26,6 +32,9 @@ __all__ = [
 _MODULES = {
     "Message": "roles",
     "OnLine": "job",
+    "ProcessGroup": "process",
+    "RayCluster": "ray_cluster",
+    "RayPlace": "ray_process",
     "Receive": "worker",
     "Role": "roles",
     "Roles": "roles",

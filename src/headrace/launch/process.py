@@ -8,12 +8,72 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from subprocess import Popen
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 _POLL_S = 0.01
 _LAST_LINES = 12
 _DRAIN_S = 2.0
 """For what a process has printed before its end, on a busy machine."""
+
+
+class ProcessGroup(Protocol):
+    """A process, the leader of a group, with what it started: here, or on another machine.
+
+    Attributes
+    ----------
+    stdin, stdout, stderr : as of `subprocess.Popen`.
+    """
+
+    stdin: IO[Any] | None
+    stdout: IO[str] | None
+    stderr: IO[str] | None
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code of a process that has ended (-n: by signal n)."""
+        ...
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the group; False if it is empty."""
+        ...
+
+    def await_end(self) -> None:
+        """Wait for the end of the process; its number stays its own until `wait`."""
+        ...
+
+    def wait(self) -> int:
+        """Wait for the end of the process; return its exit code."""
+        ...
+
+
+class LocalGroup:
+    """A group of processes on this machine: see `ProcessGroup`."""
+
+    def __init__(self, process: Popen[Any]) -> None:
+        self._process = process
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code."""
+        return self._process.returncode
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the group; False if it is empty."""
+        try:
+            os.killpg(self._process.pid, number)
+        except OSError:
+            return False
+        return True
+
+    def await_end(self) -> None:
+        """Wait for the end; not reaped, so that the group's number cannot become another's."""
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+
+    def wait(self) -> int:
+        """Wait for the end, and reap."""
+        return self._process.wait()
 
 
 class RoleProcess:
@@ -26,6 +86,7 @@ class RoleProcess:
     ----------
     start : starts it, with the given options of `subprocess.Popen`.
     take : called with every line of ``stdout``, at last with None; from threads.
+    take_error : called with every line of ``stderr``; None: it is one of `last`.
 
     Attributes
     ----------
@@ -33,28 +94,32 @@ class RoleProcess:
     """
 
     def __init__(
-        self, start: Callable[..., Popen[str]], take: Callable[[str | None], None], grace_s: float
+        self,
+        start: Callable[..., Popen[str] | ProcessGroup],
+        take: Callable[[str | None], None],
+        grace_s: float,
+        take_error: Callable[[str], None] | None = None,
     ) -> None:
         # a session of its own: Ctrl-C is for this process, which ends the others
-        self._process = start(text=True, errors="replace", start_new_session=True)
-        self.stdin: Any = self._process.stdin
+        started = start(text=True, errors="replace", start_new_session=True)
+        self._group = LocalGroup(started) if isinstance(started, Popen) else started
+        self.stdin: Any = self._group.stdin
         self.last: deque[str] = deque(maxlen=_LAST_LINES)
-        streams = ((self._process.stdout, take), (self._process.stderr, self.last.append))
+        streams = (
+            (self._group.stdout, take),
+            (self._group.stderr, take_error or self.last.append),
+        )
         readers = [_thread(_read, stream, put) for stream, put in streams if stream is not None]
         self._watcher = _thread(self._watch, readers, take, grace_s)
 
     @property
     def exit_code(self) -> int:
         """The exit code of a process that has ended (-n: by signal n)."""
-        return self._process.returncode
+        return self._group.returncode or 0
 
     def signal(self, number: int) -> bool:
         """Send a signal to its group; False if the group is empty."""
-        try:
-            os.killpg(self._process.pid, number)
-        except OSError:
-            return False
-        return True
+        return self._group.signal(number)
 
     def wait(self, until: float) -> bool:
         """Wait until `until` (`time.monotonic`) for the end of its group; True if it came."""
@@ -64,11 +129,9 @@ class RoleProcess:
     def _watch(
         self, readers: list[threading.Thread], take: Callable[[None], None], grace_s: float
     ) -> None:
-        with suppress(ChildProcessError):
-            # not reaped yet, so that the number of its group cannot become another's
-            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        self._group.await_end()
         self.signal(signal.SIGTERM)
-        self._process.wait()
+        self._group.wait()
         until = time.monotonic() + grace_s
         while self.signal(0) and time.monotonic() < until:
             time.sleep(_POLL_S)

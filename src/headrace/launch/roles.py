@@ -20,7 +20,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from headrace.errors import CommunicationError
 from headrace.facades import offered_by
-from headrace.launch.process import RoleProcess
+from headrace.launch.process import ProcessGroup, RoleProcess
 from headrace.settings import child_environment
 
 K = TypeVar("K", bound=Hashable)
@@ -28,10 +28,10 @@ K = TypeVar("K", bound=Hashable)
 Message = dict[str, Any]
 """A line of JSON. The field "error" is the text of an error that ended the work."""
 
-Start = Callable[..., Popen[Any]]
+Start = Callable[..., Popen[Any] | ProcessGroup]
 """Place of a process: ``start(argv, env=changes, **options)`` starts it, as `start_local`.
 
-A testbed's host is ``partial(testbed.popen, name)``.
+A testbed's host is ``partial(testbed.popen, name)``, a node of Ray `RayPlace.start`.
 """
 
 Streams = Mapping[str, int | None]

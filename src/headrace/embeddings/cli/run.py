@@ -1,10 +1,12 @@
 """``headrace embeddings run``: trainers of a script, and the processes that serve them."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -12,6 +14,10 @@ from rich.markup import escape
 from headrace.cli.console import terminal, text_of
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.embeddings.errors import EmbeddingError, JobError
+
+if TYPE_CHECKING:
+    from headrace.embeddings.plan.plan import EmbeddingPlan
+    from headrace.embeddings.run.job_processes import JobHosts
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -62,6 +68,12 @@ def run_job_command(
             "--script-reads", help="Readers run the script, too: its fit serves its own dataset."
         ),
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Ray cluster to run on, this machine being one of its nodes: HOST:PORT, or auto."
+        ),
+    ] = None,
 ) -> None:
     """Run a script that calls headrace.embeddings.fit, with all that serves it, on this machine.
 
@@ -75,9 +87,12 @@ def run_job_command(
 
     Lookahead, prefetch and the trainers' shares of batches follow the job unless HEADRACE_ADAPT is
     off; HEADRACE_ADAPT_LOG names a file for the changes.
+
+    With --ray the processes are spread over the nodes of a Ray cluster, trainers with a GPU each if
+    it has so many. Script, data and --state need the same paths on all of them.
     """
     from headrace.embeddings.plan.plan import EmbeddingPlan
-    from headrace.embeddings.run.job_processes import JobHosts, JobOptions
+    from headrace.embeddings.run.job_processes import JobOptions
     from headrace.embeddings.run.supervisor import run_embedding_job
     from headrace.embeddings.settings import EmbeddingSettings
 
@@ -94,24 +109,39 @@ def run_job_command(
 
     unwind_on_sigterm()
     try:
-        run_embedding_job(
-            argv,
-            replace(
-                JobOptions.of_plan(job, EmbeddingSettings.from_environment()),
-                folder=state,
-                commit_every=job.commit_every if commit_every is None else commit_every,
-                equal_shares=equal_shares,
-            ),
-            JobHosts.on_this_machine(
-                trainers=job.trainers, servers=job.servers, readers=job.readers
-            ),
-            on_line=show,
-            script_reads=script_reads,
-            restart=restart,
-        )
+        with _hosts(job, ray) as hosts:
+            run_embedding_job(
+                argv,
+                replace(
+                    JobOptions.of_plan(job, EmbeddingSettings.from_environment()),
+                    folder=state,
+                    commit_every=job.commit_every if commit_every is None else commit_every,
+                    equal_shares=equal_shares,
+                ),
+                hosts,
+                on_line=show,
+                script_reads=script_reads,
+                restart=restart,
+            )
     except JobError as error:
         terminal(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {text_of(error)}")
         raise typer.Exit(error.exit_code) from error
+
+
+@contextmanager
+def _hosts(job: "EmbeddingPlan", ray: str | None) -> Generator[Callable[[], "JobHosts"]]:
+    """Yield what finds hosts for the processes of a plan's job, on this machine or a cluster."""
+    from headrace.embeddings.run.job_processes import JobHosts
+
+    numbers = {"trainers": job.trainers, "servers": job.servers, "readers": job.readers}
+    if ray is None:
+        yield partial(JobHosts.on_this_machine, **numbers)
+        return
+    from headrace.embeddings.run.ray_hosts import ray_hosts
+    from headrace.launch.ray_cluster import RayCluster
+
+    with RayCluster(ray) as cluster:
+        yield partial(ray_hosts, cluster, **numbers)
 
 
 def _command(script: Sequence[str]) -> list[str]:

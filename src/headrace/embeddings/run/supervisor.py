@@ -3,7 +3,6 @@
 import json
 import queue
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from headrace.embeddings.run.job_processes import (
     name_of,
 )
 from headrace.embeddings.run.pulses import Silences, silence_of
+from headrace.launch.ports import free_port
 from headrace.launch.roles import LINES, Message, Role
 from headrace.settings import child_environment
 
@@ -39,7 +39,7 @@ _LATE_S = 0.3
 def run_embedding_job(
     script: Sequence[str],
     options: JobOptions,
-    hosts: JobHosts,
+    hosts: JobHosts | Callable[[], JobHosts],
     *,
     on_line: OnJobLine,
     script_reads: bool = False,
@@ -55,6 +55,7 @@ def run_embedding_job(
     Parameters
     ----------
     script : command of every trainer.
+    hosts : of the processes; a function is called for those of every start.
     on_line : receives the output of trainers.
     script_reads : whether readers run the script, too: its `fit` serves the batches of its data.
     environment : changes to the environment of trainers and of readers that run the script.
@@ -75,7 +76,8 @@ def run_embedding_job(
             start = "anew" if mark is None else f"from {mark.place}"
             on_line("supervisor", f"{loss}The job begins {start}.")
         try:
-            _run_once(script, options, hosts, on_line, script_reads, environment)
+            places = hosts() if callable(hosts) else hosts
+            _run_once(script, options, places, on_line, script_reads, environment)
         except JobError as error:
             if folder is None or not restart or not error.lost:
                 raise
@@ -141,14 +143,6 @@ def trainer_environment(
     if local > 1 and "OMP_NUM_THREADS" not in child_environment():
         variables["OMP_NUM_THREADS"] = "1"
     return variables
-
-
-def free_port(host: str) -> int:
-    """Return a port of an address of this machine that nothing listens at."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
 
 
 class _Watch:

@@ -1,0 +1,53 @@
+"""Hosts of a job's processes on the nodes of a Ray cluster."""
+
+from dataclasses import replace
+
+from headrace.embeddings.run.job_processes import JobHosts, RoleHost
+from headrace.launch.placement import Need
+from headrace.launch.ray_cluster import RayCluster
+from headrace.launch.ray_process import RayPlace
+
+_PROCESSOR: Need = {"CPU": 1.0}
+_WITH_GPU: Need = {"CPU": 1.0, "GPU": 1.0}
+
+
+def ray_hosts(cluster: RayCluster, *, trainers: int, servers: int, readers: int) -> JobHosts:
+    """Return hosts on a cluster's nodes, with room for each process that Ray keeps for it.
+
+    Trainers have a GPU each if the cluster has so many; every process counts as a processor.
+    Processes of one kind are spread over the nodes. Hosts of an earlier call are given up.
+
+    Raises
+    ------
+    CommunicationError : see `RayCluster.place`.
+    """
+    need = _WITH_GPU if cluster.total("GPU") >= trainers else _PROCESSOR
+    others = servers + readers + 1
+    places = cluster.place([need] * trainers + [_PROCESSOR] * others)
+    hosts = [RoleHost(start=place.start, address=place.address) for place in places[trainers:]]
+    return JobHosts(
+        trainers=tuple(
+            RoleHost(start=place.start, address=place.address)
+            for place in share_gpus(places[:trainers])
+        ),
+        servers=tuple(hosts[:servers]),
+        readers=tuple(hosts[servers:-1]),
+        cacher=hosts[-1],
+        rendezvous=places[0].free_port(),
+    )
+
+
+def share_gpus(places: list[RayPlace]) -> list[RayPlace]:
+    """Return the places of trainers, each of which sees the GPUs of all on its node.
+
+    torchrun's LOCAL_RANK is then the number of a trainer's own.
+    """
+    of_node: dict[str, list[str]] = {}
+    for place in places:
+        of_node.setdefault(place.address, []).extend(place.gpus)
+    return [
+        replace(place, env={**place.env, "CUDA_VISIBLE_DEVICES": ",".join(gpus)})
+        if (gpus := of_node[place.address])
+        else place
+        for place in places
+    ]
