@@ -418,8 +418,6 @@ PUBLIC = {
         "Message",
         "OnLine",
         "ProcessGroup",
-        "RayCluster",
-        "RayPlace",
         "Receive",
         "Role",
         "Roles",

@@ -26,7 +26,7 @@ Adaptation._metrics(SimpleNamespace(), None, SimpleNamespace(metrics=9000))
     [
         ("plotly", "report", REPORT, "runtime.txt"),
         ("prometheus_client", "metrics", METRICS, "runtime.txt"),
-        ("ray", "ray", "from headrace.launch import RayCluster", "test-slow.txt"),
+        ("ray", "ray", "from headrace.launch.ray_cluster import RayCluster", "test-slow.txt"),
     ],
 )
 def test_a_missing_extra_is_named_with_its_command(

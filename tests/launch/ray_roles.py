@@ -14,7 +14,8 @@ from typing import Any
 
 from headrace.embeddings.run.ray_hosts import share_gpus
 from headrace.errors import CommunicationError
-from headrace.launch import RayCluster, RayPlace
+from headrace.launch.ray_cluster import RayCluster
+from headrace.launch.ray_process import RayHost
 from headrace.launch.roles import LINES, Role, Roles
 from tests.launch.test_roles import answer
 from tests.waiting import HANG_S
@@ -23,7 +24,7 @@ WORKER = Path(__file__).with_name("worker.py")
 CPU, GPU = {"CPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}
 
 
-def workers(places: Sequence[RayPlace]) -> Roles[int]:
+def workers(places: Sequence[RayHost]) -> Roles[int]:
     argv = [sys.executable, str(WORKER)]
     return Roles(
         {
@@ -43,7 +44,7 @@ def first_messages(roles: Roles[int], count: int) -> list[int]:
     return [pids[key] for key in range(count)]
 
 
-def messages(places: Sequence[RayPlace]) -> dict[str, Any]:
+def messages(places: Sequence[RayHost]) -> dict[str, Any]:
     """Exchange messages with workers on all nodes, and let them end in several ways."""
     told: dict[str, Any] = {}
     with workers(places) as roles:
@@ -62,7 +63,7 @@ def messages(places: Sequence[RayPlace]) -> dict[str, Any]:
     return told | {"pids": [*pids, pid, child]}
 
 
-def lines(places: Sequence[RayPlace]) -> dict[str, Any]:
+def lines(places: Sequence[RayHost]) -> dict[str, Any]:
     """Run commands whose output is their lines."""
     script = "echo $WORD; echo e >&2; pwd; exit 3"
     commands = {"lines": ["sh", "-c", script], "missing": ["no-such-program"]}

@@ -7,8 +7,6 @@ from headrace.facades import deferred_names
 if TYPE_CHECKING:
     from headrace.launch.job import OnLine, run_job
     from headrace.launch.process import ProcessGroup
-    from headrace.launch.ray_cluster import RayCluster
-    from headrace.launch.ray_process import RayPlace
     from headrace.launch.roles import Message, Role, Roles, Start, Streams, start_local
     from headrace.launch.worker import Receive, Send, run_worker
 
@@ -16,8 +14,6 @@ __all__ = [
     "Message",
     "OnLine",
     "ProcessGroup",
-    "RayCluster",
-    "RayPlace",
     "Receive",
     "Role",
     "Roles",
@@ -33,8 +29,6 @@ _MODULES = {
     "Message": "roles",
     "OnLine": "job",
     "ProcessGroup": "process",
-    "RayCluster": "ray_cluster",
-    "RayPlace": "ray_process",
     "Receive": "worker",
     "Role": "roles",
     "Roles": "roles",

@@ -29,7 +29,7 @@ Event = tuple[str, str | int]
 """A line that a process wrote to one of its streams, or its end with the exit code."""
 
 LEASE_S = 60.0
-"""A process is killed when nobody has asked for its events for so long."""
+"""A process whose events were not asked for, for so long, is killed."""
 
 _LEASE_CHECK_S = 1.0
 _MOST_EVENTS = 1000
@@ -56,8 +56,8 @@ class Command:
 class NodeProcesses:
     """Processes of one role, each by its number; its methods are called side by side.
 
-    A process is ended, with all that it started, when this object's process ends, or when nobody
-    asks for its events for `LEASE_S`: the program that started it is gone or cut off, and may
+    A process is ended, with all that it started, when this object's process ends, or when its
+    events are not asked for, for `LEASE_S`: the program that started it is gone or cut off, and may
     have started another in its place.
     """
 
@@ -91,7 +91,7 @@ class NodeProcesses:
 
 
 class _Leased:
-    """A process, and its events that nobody asked for yet."""
+    """A process, and its events that were not asked for yet."""
 
     def __init__(self, command: Command) -> None:
         self._events = queue.SimpleQueue[Event]()

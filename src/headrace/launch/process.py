@@ -10,12 +10,15 @@ from contextlib import suppress
 from subprocess import Popen
 from typing import IO, Any, Protocol
 
+from headrace.facades import offered_by
+
 _POLL_S = 0.01
 _LAST_LINES = 12
 _DRAIN_S = 2.0
 """For what a process has printed before its end, on a busy machine."""
 
 
+@offered_by("headrace.launch")
 class ProcessGroup(Protocol):
     """A process, the leader of a group, with what it started: here, or on another machine.
 

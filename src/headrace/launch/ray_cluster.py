@@ -10,7 +10,6 @@ from typing import Any, Self
 
 from headrace import __version__
 from headrace.errors import CommunicationError, InputError
-from headrace.facades import offered_by
 from headrace.launch.node_processes import NodeProcesses
 from headrace.launch.placement import Need, spread
 from headrace.launch.ray_names import (
@@ -22,7 +21,7 @@ from headrace.launch.ray_names import (
     ray,
     remove_placement_group,
 )
-from headrace.launch.ray_process import RayCalls, RayPlace
+from headrace.launch.ray_process import RayCalls, RayHost
 
 _CONNECT_S = 5.0
 _PLACE_S = 60.0
@@ -30,7 +29,6 @@ _CALLS_AT_ONCE = 8
 """A place's: those of a process that ends, and of its successor."""
 
 
-@offered_by("headrace.launch")
 class RayCluster:
     """Connection to a Ray cluster, on one of whose nodes this process runs; a context manager.
 
@@ -84,7 +82,7 @@ class RayCluster:
         """Return how much of a resource the nodes have, used or not."""
         return float(ray.cluster_resources().get(resource, 0.0))
 
-    def place(self, needs: Sequence[Need]) -> list[RayPlace]:
+    def place(self, needs: Sequence[Need]) -> list[RayHost]:
         """Return a place for every process, those with equal needs spread over the nodes.
 
         Earlier places are given up, with their processes.
@@ -124,7 +122,7 @@ class RayCluster:
             f"{len(needs)} processes that need {wanted}: add nodes, or start fewer processes"
         )
 
-    def _occupy(self, needs: Sequence[Need], until: float) -> list[RayPlace]:
+    def _occupy(self, needs: Sequence[Need], until: float) -> list[RayHost]:
         nodes = placement_group_table(self._group)["bundles_to_node_id"]
         order = spread(needs, [nodes[index] for index in range(len(needs))])
         actor = ray.remote(NodeProcesses)
@@ -142,7 +140,7 @@ class RayCluster:
         described = [self._describe(actor, until) for actor in self._actors]
         nodes = placement_group_table(self._group)["bundles_to_node_id"]
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-        places: list[RayPlace] = []
+        places: list[RayHost] = []
         for (version, gpus), bundle, handle in zip(described, order, self._actors, strict=True):
             address = addresses[nodes[bundle]]
             if version != __version__:
@@ -150,7 +148,7 @@ class RayCluster:
                     f"node {address} of the Ray cluster has headrace {version}, needs "
                     f"{__version__}: install one version on all nodes"
                 )
-            places.append(RayPlace(actor=handle, calls=self._calls, address=address, gpus=gpus))
+            places.append(RayHost(actor=handle, calls=self._calls, address=address, gpus=gpus))
         return places
 
     def _describe(self, actor: Any, until: float) -> Any:

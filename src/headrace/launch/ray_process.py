@@ -12,7 +12,6 @@ from subprocess import DEVNULL, PIPE, STDOUT
 from typing import IO, Any
 
 from headrace.errors import CommunicationError
-from headrace.facades import offered_by
 from headrace.launch.node_processes import END, ERRORS, OUTPUT, Command
 from headrace.launch.ray_names import RayError, ray
 from headrace.settings import child_environment
@@ -57,9 +56,8 @@ class RayCalls:
             thread.join(4 * _POLL_S)
 
 
-@offered_by("headrace.launch")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayPlace:
+class RayHost:
     """Room for a process on a node of a Ray cluster: an actor that starts and watches it.
 
     Attributes
@@ -108,7 +106,7 @@ class RayProcess:
     Where the actor or its node is lost, it counts as killed, and its last line says so.
     """
 
-    def __init__(self, place: RayPlace, command: Command) -> None:
+    def __init__(self, place: RayHost, command: Command) -> None:
         self._place = place
         self._number = next(_numbers)
         self._started = threading.Event()

@@ -31,7 +31,7 @@ Message = dict[str, Any]
 Start = Callable[..., Popen[Any] | ProcessGroup]
 """Place of a process: ``start(argv, env=changes, **options)`` starts it, as `start_local`.
 
-A testbed's host is ``partial(testbed.popen, name)``, a node of Ray `RayPlace.start`.
+A testbed's host is ``partial(testbed.popen, name)``, a node of Ray `RayHost.start`.
 """
 
 Streams = Mapping[str, int | None]

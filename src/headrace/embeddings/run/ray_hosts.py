@@ -5,7 +5,7 @@ from dataclasses import replace
 from headrace.embeddings.run.job_processes import JobHosts, RoleHost
 from headrace.launch.placement import Need
 from headrace.launch.ray_cluster import RayCluster
-from headrace.launch.ray_process import RayPlace
+from headrace.launch.ray_process import RayHost
 
 _PROCESSOR: Need = {"CPU": 1.0}
 _WITH_GPU: Need = {"CPU": 1.0, "GPU": 1.0}
@@ -37,7 +37,7 @@ def ray_hosts(cluster: RayCluster, *, trainers: int, servers: int, readers: int)
     )
 
 
-def share_gpus(places: list[RayPlace]) -> list[RayPlace]:
+def share_gpus(places: list[RayHost]) -> list[RayHost]:
     """Return the places of trainers, each of which sees the GPUs of all on its node.
 
     torchrun's LOCAL_RANK is then the number of a trainer's own.
