@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from headrace.embeddings.errors import EmbeddingError, ExampleError, JobError
+from headrace.extras import require
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
         TableAccesses,
     )
     from headrace.embeddings.run.entry import TrainingBatches, fit
+    from headrace.embeddings.run.metrics import EmbeddingMetrics
+    from headrace.embeddings.run.record import EmbeddingRecord
+    from headrace.embeddings.run.step_times import StepTimes
     from headrace.embeddings.run.trainer_state import Stateful
     from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 
@@ -47,8 +51,10 @@ __all__ = [
     "CriteoFormat",
     "DenseScale",
     "EmbeddingError",
+    "EmbeddingMetrics",
     "EmbeddingPlan",
     "EmbeddingProfile",
+    "EmbeddingRecord",
     "EmbeddingTable",
     "ExampleData",
     "ExampleError",
@@ -64,6 +70,7 @@ __all__ = [
     "TableAccesses",
     "TableGroup",
     "Stateful",
+    "StepTimes",
     "TrainingBatches",
     "fit",
 ]
@@ -82,8 +89,10 @@ _MODULES = {
     "CriteoData": "data.files",
     "CriteoFormat": "data.criteo",
     "DenseScale": "data.dense",
+    "EmbeddingMetrics": "run.metrics",
     "EmbeddingPlan": "plan.plan",
     "EmbeddingProfile": "profile",
+    "EmbeddingRecord": "run.record",
     "EmbeddingTable": "tables",
     "ExampleData": "data.files",
     "Examples": "data.examples",
@@ -97,7 +106,15 @@ _MODULES = {
     "TableAccesses": "profile",
     "TableGroup": "tables",
     "Stateful": "run.trainer_state",
+    "StepTimes": "run.step_times",
     "TrainingBatches": "run.entry",
     "fit": "run.entry",
 }
-__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
+_load, __dir__ = deferred_names(__name__, __all__, _MODULES)
+
+
+def __getattr__(name: str) -> object:
+    """Load what needs torch, or an extra, when it is used."""
+    if name == "EmbeddingMetrics":
+        require("prometheus_client", "metrics", name)
+    return _load(name)

@@ -2,6 +2,7 @@
 
 from headrace.embeddings.plan.plan import EmbeddingPlan
 from headrace.embeddings.profile import EmbeddingProfile
+from headrace.embeddings.run.record import EmbeddingRecord
 from headrace.kinds import kind_of
 
 PROFILE = kind_of(
@@ -19,4 +20,11 @@ PLAN = kind_of(
     verify="headrace.embeddings.plan.verify:verify_embedding_plan",
     page="headrace.embeddings.report.plan_page:lookahead_plan_page",
 )
-KINDS = (PROFILE, PLAN)
+RECORD = kind_of(
+    EmbeddingRecord,
+    summary="what the steps of an embedding job took, waited for and moved",
+    documentation="embeddings.md",
+    show="headrace.embeddings.cli.show_record:record_tables",
+    page="headrace.embeddings.report.record_page:record_page",
+)
+KINDS = (PROFILE, PLAN, RECORD)

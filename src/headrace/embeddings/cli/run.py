@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from headrace.cli.console import terminal, text_of
 from headrace.cli.ending import unwind_on_sigterm
+from headrace.cli.options import output_option
 from headrace.embeddings.errors import EmbeddingError, JobError
 
 if TYPE_CHECKING:
@@ -74,6 +76,20 @@ def run_job_command(
             help="Ray cluster to run on, this machine being one of its nodes: HOST:PORT, or auto."
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        output_option("File for a record of the job: what steps took and waited for.", "--record"),
+    ] = None,
+    ideal: Annotated[
+        bool,
+        typer.Option(
+            "--ideal",
+            help="Move no rows, to see how short a step could be: RESULTS ARE WRONG.",
+        ),
+    ] = False,
+    against: Annotated[
+        Path | None, typer.Option(help="Record of an ideal job, to compare steps with.")
+    ] = None,
 ) -> None:
     """Run a script that calls headrace.embeddings.fit, with all that serves it, on this machine.
 
@@ -90,9 +106,14 @@ def run_job_command(
 
     With --ray the processes are spread over the nodes of a Ray cluster, trainers with a GPU each if
     it has so many. Script, data and --state need the same paths on all of them.
+
+    Five lines at the end say what steps took and waited for. --record keeps that in a file, for
+    headrace show and headrace report.
     """
+    from headrace.embeddings.cli.run_progress import job_progress, summary_lines
     from headrace.embeddings.plan.plan import EmbeddingPlan
     from headrace.embeddings.run.job_processes import JobOptions
+    from headrace.embeddings.run.record import EmbeddingRecord
     from headrace.embeddings.run.supervisor import run_embedding_job
     from headrace.embeddings.settings import EmbeddingSettings
 
@@ -100,7 +121,16 @@ def run_job_command(
     job = EmbeddingPlan.load(plan)
     changes = {"trainers": trainers, "servers": servers, "readers": readers}
     job = replace(job, **{name: number for name, number in changes.items() if number is not None})
+    ideal_step_s = 0.0 if against is None else _ideal_step_s(against)
+    options = replace(
+        JobOptions.of_plan(job, EmbeddingSettings.from_environment()),
+        folder=state,
+        commit_every=job.commit_every if commit_every is None else commit_every,
+        equal_shares=equal_shares,
+        ideal=ideal,
+    )
     console = terminal(soft_wrap=True, highlight=False)
+    errors = terminal(stderr=True, soft_wrap=True, highlight=False)
 
     def show(name: str, line: str) -> None:
         number = name.rpartition(" ")[2]
@@ -108,24 +138,61 @@ def run_job_command(
         console.print(f"[{colour}]{escape(f'[{name}]')}[/] {escape(line)}")
 
     unwind_on_sigterm()
+    _warn_of_ideal(errors, ideal=ideal)
     try:
-        with _hosts(job, ray) as hosts:
+        with (
+            _hosts(job, ray) as hosts,
+            job_progress(console, errors, options.commit_every if state else 0) as progress,
+        ):
+            on_sample, times_of_job = progress
             run_embedding_job(
                 argv,
-                replace(
-                    JobOptions.of_plan(job, EmbeddingSettings.from_environment()),
-                    folder=state,
-                    commit_every=job.commit_every if commit_every is None else commit_every,
-                    equal_shares=equal_shares,
-                ),
+                options,
                 hosts,
                 on_line=show,
                 script_reads=script_reads,
                 restart=restart,
+                on_sample=on_sample,
             )
     except JobError as error:
-        terminal(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {text_of(error)}")
+        errors.print(f"[bold red]error:[/] {text_of(error)}")
         raise typer.Exit(error.exit_code) from error
+    times = times_of_job()
+    if times is not None and times.total("trainer").batches > 0:
+        recorded = EmbeddingRecord.of(
+            times,
+            batch=job.batch,
+            trainers=job.trainers,
+            servers=job.servers,
+            readers=job.readers,
+            ideal=ideal,
+            ideal_step_s=ideal_step_s,
+        )
+        if record is not None:
+            recorded.save(record, {"plan": job.digest, "script": argv[1:]})
+        for line in summary_lines(recorded):
+            errors.print(line, markup=False)
+    elif record is not None:
+        raise EmbeddingError(f"{record} was not written: the script trained on no batch")
+    _warn_of_ideal(errors, ideal=ideal)
+
+
+def _warn_of_ideal(errors: Console, *, ideal: bool) -> None:
+    if ideal:
+        errors.print(
+            "[bold yellow]ideal job:[/] no rows move, so RESULTS ARE WRONG: times of steps alone "
+            "mean something"
+        )
+
+
+def _ideal_step_s(path: Path) -> float:
+    """Return the seconds of a step of an ideal job's record."""
+    from headrace.embeddings.run.record import EmbeddingRecord
+
+    record = EmbeddingRecord.load(path)
+    if not record.ideal:
+        raise EmbeddingError(f"{path}: is no record of an ideal job: make one with run --ideal")
+    return record.step_s
 
 
 @contextmanager

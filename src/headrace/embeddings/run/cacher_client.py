@@ -36,6 +36,7 @@ class JoinedJob:
     folder : of the job's commits; None: there are none.
     start : number of this start of the job.
     mark : the commit that the job begins from; None: it begins anew.
+    ideal : whether no rows move; see `headrace.embeddings.run.ideal`.
     """
 
     servers: tuple[str, ...]
@@ -44,6 +45,7 @@ class JoinedJob:
     folder: CommitFolder | None = None
     start: int = 0
     mark: Mark | None = None
+    ideal: bool = False
 
 
 class CacherClient:
@@ -116,6 +118,7 @@ class CacherClient:
             folder=None if folder is None else CommitFolder(Path(folder)),
             start=reply["start"],
             mark=mark,
+            ideal=reply["ideal"],
         )
 
     def epoch(self, epoch: int) -> "CacherStream":

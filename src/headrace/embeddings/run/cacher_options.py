@@ -21,6 +21,7 @@ class CacherServerOptions:
     folder : of the job's commits; None: there are none.
     silence_s : without a pulse after which a process counts as lost.
     adapt, equal_shares, adapt_log : see `JobOptions`.
+    ideal : whether no rows move; see `headrace.embeddings.run.ideal`.
     """
 
     trainers: int
@@ -35,6 +36,7 @@ class CacherServerOptions:
     adapt: bool = True
     equal_shares: bool = False
     adapt_log: str | None = None
+    ideal: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:

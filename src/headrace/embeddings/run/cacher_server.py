@@ -25,6 +25,7 @@ from headrace.embeddings.run.cacher_options import CacherServerOptions
 from headrace.embeddings.run.commits import Beginning, CommitFolder, Mark, data_files
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.following import CacherPace, JobFollower
+from headrace.embeddings.run.ideal import without_transfers
 from headrace.embeddings.run.joint_commits import JointCommits
 from headrace.embeddings.run.part_buffer import PartBuffer
 from headrace.embeddings.run.process import RoleSettings
@@ -154,6 +155,7 @@ class CacherServer:
             "prefetch": self._options.prefetch,
             "folder": self._options.folder,
             "start": self._start,
+            "ideal": self._options.ideal,
             "mark": None if self._mark is None else self._mark.to_fields(),
         }
         return RpcMessage(head=head)
@@ -209,6 +211,7 @@ class CacherServer:
             "trainers": [times.to_fields() for times in self._trainer_times],
             "lookahead": self._lookahead,
             "adaptation": None if self._follower is None else self._follower.status(),
+            "first_batch": self._beginning.batch,
         }
 
     def _commit(self, call: RpcCall) -> RpcMessage:
@@ -347,6 +350,8 @@ class CacherServer:
             times = CacherTimes(batches=1, reader_wait_s=batches.wait_s - reader_wait_s)
             reader_wait_s = batches.wait_s
             times.decide_s = laps.lap() - times.reader_wait_s
+            if self._options.ideal:
+                parts = without_transfers(parts)
             messages = [encode_batch(part) for part in parts]
             times.dispatched_bytes = sum(message.nbytes for message in messages)
             times.dispatch_s = laps.lap()

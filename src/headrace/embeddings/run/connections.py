@@ -81,6 +81,7 @@ class TrainerConnections:
     deadline_s : of a wait for other trainers.
     close : ends what the trainer has started besides; called last.
     commits : where the job's commits go; None: it makes none.
+    ideal : whether no rows move; see `headrace.embeddings.run.ideal`.
     """
 
     executor: Executor
@@ -90,6 +91,7 @@ class TrainerConnections:
     deadline_s: float
     close: Callable[[], None]
     commits: JobCommits | None = None
+    ideal: bool = False
 
 
 Connect = Callable[[JobDescription], TrainerConnections]

@@ -12,6 +12,7 @@ from headrace.embeddings.data.files import ExampleData
 from headrace.embeddings.run.fit import fit_connected
 from headrace.embeddings.run.join import join_job
 from headrace.embeddings.run.script_reader import serve_batches
+from headrace.embeddings.run.step_times import StepTimes
 from headrace.embeddings.run.trainer_state import Stateful
 from headrace.embeddings.settings import EmbeddingSettings
 from headrace.embeddings.tables import InitialValues
@@ -44,6 +45,11 @@ class TrainingBatches(Protocol):
     @property
     def epoch(self) -> int:
         """Epochs that ended, those before the commit that the job began from included."""
+        ...
+
+    @property
+    def times(self) -> StepTimes:
+        """Sums over this trainer's steps so far: seconds by part, rows and bytes."""
         ...
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:

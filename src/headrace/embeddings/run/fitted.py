@@ -210,6 +210,8 @@ class FittedBatches:
 
     @contextmanager
     def _between_epochs(self, purpose: str) -> Generator[None]:
+        if self._connections.ideal:
+            raise EmbeddingError(f"the job is ideal: its rows are wrong, and {purpose} has none")
         self._begin(purpose)
         try:
             yield

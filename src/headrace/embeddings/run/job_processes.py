@@ -91,6 +91,11 @@ class JobOptions:
     adapt_log : file on the cacher's host that changes are appended to; None: none.
     deadline_s : of the processes' calls.
     silence_s : without a sign of life of a process, after which it counts as lost.
+    ideal : whether no rows move; see `headrace.embeddings.run.ideal`.
+
+    Raises
+    ------
+    EmbeddingError : an ideal job has a folder.
     """
 
     lookahead: int | None = None
@@ -104,6 +109,14 @@ class JobOptions:
     adapt_log: Path | None = None
     deadline_s: float = 1800.0
     silence_s: float = SILENCE_S
+    ideal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ideal and self.folder is not None:
+            raise EmbeddingError(
+                f"{self.folder}: an ideal job has wrong rows, and commits none: run it without a "
+                "folder for its state"
+            )
 
     @classmethod
     def of_plan(cls, plan: EmbeddingPlan, settings: EmbeddingSettings) -> Self:
@@ -189,6 +202,7 @@ class JobProcesses:
                 "synchronisation": self._options.synchronisation.value,
                 "folder": folder,
                 "silence_s": self._options.silence_s,
+                "ideal": self._options.ideal,
                 "commit_every": 0 if folder is None else self._options.commit_every,
                 "adapt": self._options.adapt,
                 "equal_shares": self._options.equal_shares,
@@ -206,6 +220,10 @@ class JobProcesses:
 
     def __exit__(self, *_: object) -> None:
         self.roles.end()
+
+    def keys_of(self, kind: str) -> list[ProcessKey]:
+        """Return the keys of the processes of a kind that serves."""
+        return [(kind, number) for number in range(len(self._hosts[kind]))]
 
     def _configure(self, kind: str, options: Mapping[str, Any]) -> None:
         for number, host in enumerate(self._hosts[kind]):

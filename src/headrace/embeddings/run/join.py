@@ -76,6 +76,7 @@ def join_job(description: JobDescription) -> TrainerConnections:
             epoch=cacher.epoch,
             prefetch=job.prefetch,
             deadline_s=settings.deadline_s,
+            ideal=job.ideal,
             commits=None
             if job.folder is None
             else JobCommits(

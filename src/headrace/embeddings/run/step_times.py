@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from headrace.facades import offered_by
+
 
 @dataclass(slots=True, kw_only=True)
 class Sums:
@@ -59,6 +61,7 @@ STALLS = tuple(name for name in STEP_PARTS if name.endswith("_wait_s"))
 """Parts in which the training thread waits."""
 
 
+@offered_by("headrace.embeddings")
 @dataclass(slots=True, kw_only=True)
 class StepTimes(Sums):
     """Sums over steps of one trainer: seconds by part, and what moved (Figure 5.3).

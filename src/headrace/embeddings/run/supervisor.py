@@ -18,6 +18,7 @@ from headrace.embeddings.run.job_processes import (
     key_of,
     name_of,
 )
+from headrace.embeddings.run.job_times import SERVING, JobTimes, OnSample, StatusRounds
 from headrace.embeddings.run.pulses import Silences, silence_of
 from headrace.launch.ports import free_port
 from headrace.launch.roles import LINES, Message, Role
@@ -45,6 +46,7 @@ def run_embedding_job(
     script_reads: bool = False,
     environment: Mapping[str, str | None] | None = None,
     restart: bool = False,
+    on_sample: OnSample | None = None,
 ) -> None:
     """Run a job until all trainers have ended; the first process that fails ends all.
 
@@ -59,6 +61,7 @@ def run_embedding_job(
     on_line : receives the output of trainers.
     script_reads : whether readers run the script, too: its `fit` serves the batches of its data.
     environment : changes to the environment of trainers and of readers that run the script.
+    on_sample : called about every second with the times of the job's processes so far.
     restart : whether to start again where a process was lost: the options need a folder.
 
     Raises
@@ -68,6 +71,7 @@ def run_embedding_job(
     """
     folder = None if options.folder is None else CommitFolder(options.folder)
     begun_from = set[int | None]()
+    times = JobTimes()
     loss = ""
     while True:
         mark = None if folder is None else folder.newest()
@@ -77,7 +81,18 @@ def run_embedding_job(
             on_line("supervisor", f"{loss}The job begins {start}.")
         try:
             places = hosts() if callable(hosts) else hosts
-            _run_once(script, options, places, on_line, script_reads, environment)
+            with JobProcesses(
+                options,
+                places,
+                read_with=script if script_reads else None,
+                environment=environment,
+            ) as processes:
+                _start_trainers(processes, script, options, places, environment)
+                rounds = None
+                if on_sample is not None:
+                    keys = [key for kind in SERVING for key in processes.keys_of(kind)]
+                    rounds = StatusRounds(keys=keys, times=times, on_sample=on_sample)
+                _Watch(processes, places, options.silence_s, on_line, rounds).until_end()
         except JobError as error:
             if folder is None or not restart or not error.lost:
                 raise
@@ -89,30 +104,26 @@ def run_embedding_job(
             return
 
 
-def _run_once(
+def _start_trainers(
+    processes: JobProcesses,
     script: Sequence[str],
     options: JobOptions,
     hosts: JobHosts,
-    on_line: OnJobLine,
-    script_reads: bool,
     environment: Mapping[str, str | None] | None,
 ) -> None:
-    read_with = script if script_reads else None
-    with JobProcesses(options, hosts, read_with=read_with, environment=environment) as processes:
-        rendezvous = hosts.rendezvous or free_port(hosts.trainers[0].address)
-        for rank, host in enumerate(hosts.trainers):
-            role = Role(
-                name=name_of(("trainer", rank)),
-                argv=script,
-                start=host.start,
-                env={
-                    **trainer_environment(processes, options, hosts, rank, rendezvous),
-                    **(environment or {}),
-                },
-                streams=LINES,
-            )
-            processes.roles.add(("trainer", rank), role)
-        _Watch(processes, hosts, options.silence_s, on_line).until_end()
+    rendezvous = hosts.rendezvous or free_port(hosts.trainers[0].address)
+    for rank, host in enumerate(hosts.trainers):
+        role = Role(
+            name=name_of(("trainer", rank)),
+            argv=script,
+            start=host.start,
+            env={
+                **trainer_environment(processes, options, hosts, rank, rendezvous),
+                **(environment or {}),
+            },
+            streams=LINES,
+        )
+        processes.roles.add(("trainer", rank), role)
 
 
 def trainer_environment(
@@ -152,7 +163,12 @@ class _Watch:
     """
 
     def __init__(
-        self, processes: JobProcesses, hosts: JobHosts, silence_s: float, on_line: OnJobLine
+        self,
+        processes: JobProcesses,
+        hosts: JobHosts,
+        silence_s: float,
+        on_line: OnJobLine,
+        rounds: StatusRounds | None = None,
     ) -> None:
         self._roles = processes.roles
         self._hosts = hosts
@@ -160,6 +176,7 @@ class _Watch:
         self._silence_s = silence_s
         self._silences: Silences[ProcessKey] = Silences(silence_s)
         self._on_line = on_line
+        self._rounds = rounds
         self._errors: dict[ProcessKey, str] = {}
         self._ends: dict[ProcessKey, int] = {}
         self._tracebacks: dict[ProcessKey, float] = {}
@@ -169,16 +186,25 @@ class _Watch:
         self._silences.refresh(_CACHER)
         while self._running:
             due = asked + self._silences.interval_s
+            wait_s = max(0.0, due - time.monotonic())
+            if self._rounds is not None:
+                wait_s = min(wait_s, self._rounds.ask_when_due(self._roles))
             try:
-                self._take(max(0.0, due - time.monotonic()))
+                self._take(wait_s)
             except queue.Empty:  # else an answer may be among the lines that are not taken yet
-                now = time.monotonic()
-                self._ask(now - asked)
-                asked = now
+                if (now := time.monotonic()) >= due:
+                    self._ask(now - asked)
+                    asked = now
             if self._failed():
                 if not any(code < 0 and code != -signal.SIGABRT for code in self._ends.values()):
                     self._take_aftermath()
                 raise self._failure()
+        if self._rounds is not None:
+            self._rounds.last_round(self._roles, self._take_within)
+
+    def _take_within(self, timeout_s: float) -> None:
+        with suppress(queue.Empty):
+            self._take(timeout_s)
 
     def _ask(self, elapsed_s: float) -> None:
         """Ask the cacher for a sign of life.
@@ -238,6 +264,8 @@ class _Watch:
             raise self._silence(*(list(map(key_of, message[name])) for name in ("silent", "alive")))
         elif "answer" in message:
             self._silences.refresh(key)
+        elif "status" in message and self._rounds is not None:
+            self._rounds.take(key, message["status"])
 
     def _failure(self) -> JobError:
         """Return the error of the process whose failure is the most likely cause of the others'.
