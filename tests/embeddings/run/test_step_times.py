@@ -155,3 +155,21 @@ def test_sums_since_others() -> None:
     before, after = StepTimes(batches=2, copy_s=1.0), StepTimes(batches=5, copy_s=1.5)
     assert after.since(before) == StepTimes(batches=3, copy_s=0.5)
     assert StepTimes.from_fields(after.to_fields()) == after
+
+
+def test_metrics_have_every_part_and_what_moved() -> None:
+    registry = pytest.importorskip("prometheus_client").CollectorRegistry()
+    from headrace.embeddings import EmbeddingMetrics
+
+    class Batches:
+        times = StepTimes(batches=4, dense_wait_s=1.5, evicted_rows=7, dense_bytes=9)
+
+    registry.register(EmbeddingMetrics(1, Batches()))
+    rank = {"rank": "1"}
+    seconds, rows, moved = (
+        f"headrace_embeddings_{name}_total" for name in ("step_seconds", "rows", "bytes")
+    )
+    assert registry.get_sample_value("headrace_embeddings_batches_total", rank) == 4
+    assert registry.get_sample_value(seconds, {**rank, "part": "dense_wait"}) == 1.5
+    assert registry.get_sample_value(rows, {**rank, "kind": "evicted"}) == 7
+    assert registry.get_sample_value(moved, {**rank, "kind": "dense"}) == 9
