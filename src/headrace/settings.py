@@ -155,11 +155,6 @@ class Settings:
         books; unset: ~/.cache/headrace.
     metrics : HEADRACE_METRICS, destination of metrics for Prometheus: a file ("{rank}" in its name
         stands for the rank) or a port on 127.0.0.1, to which the rank is added; unset: none.
-    adapt : HEADRACE_ADAPT, on or off: whether what a job does is adapted while it runs: plans of
-        collectives to the network, for jobs on several hosts with a plan book; lookahead, prefetch
-        and shares of batches in jobs with embeddings.
-    adapt_log : HEADRACE_ADAPT_LOG, file to which rank 0, or the cacher of embeddings, appends the
-        events of adaptation, as lines of JSON.
     rank, world_size : RANK, WORLD_SIZE as torchrun sets them; None outside.
     """
 
@@ -173,8 +168,6 @@ class Settings:
     tls: Annotated[bool, "HEADRACE_TLS", on_or_off] = False
     cache: Annotated[Path | None, "HEADRACE_CACHE", _folder] = None
     metrics: Annotated[Path | int | None, "HEADRACE_METRICS", _file_or_port] = None
-    adapt: Annotated[bool, "HEADRACE_ADAPT", on_or_off] = True
-    adapt_log: Annotated[Path | None, "HEADRACE_ADAPT_LOG", writable_file] = None
     rank: Annotated[int | None, "RANK", whole_number(0)] = None
     world_size: Annotated[int | None, "WORLD_SIZE", whole_number(1)] = None
 

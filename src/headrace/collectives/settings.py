@@ -11,6 +11,7 @@ from headrace.settings import (
     on_or_off,
     one_of,
     whole_number,
+    writable_file,
 )
 
 _MAX_CHANNELS = 64
@@ -38,6 +39,10 @@ class CollectiveSettings(Settings):
     measure : HEADRACE_MEASURE, whether the start of a job on several hosts without a plan book
         measures the network (some 10 s) and plans for it: auto (unless a profile of these hosts is
         cached and valid), always, or off. Rank 0's applies.
+    adapt : HEADRACE_ADAPT, on or off: whether plans are adapted to the network while the job runs,
+        for jobs on several hosts with a plan book.
+    adapt_log : HEADRACE_ADAPT_LOG, file to which rank 0 appends the events of adaptation, as lines
+        of JSON.
     recorder_entries : TORCH_FR_BUFFER_SIZE, calls that torch's flight recorder keeps; those of
         headrace are recorded if it is set, and above 0.
     nccl_recorder_entries : TORCH_NCCL_TRACE_BUFFER_SIZE, the same where the former is not set.
@@ -49,6 +54,8 @@ class CollectiveSettings(Settings):
     threads: Annotated[int, "HEADRACE_THREADS", whole_number(1, _MAX_THREADS)] = 1
     shared_memory: Annotated[bool, "HEADRACE_SHARED_MEMORY", on_or_off] = True
     measure: Annotated[str, "HEADRACE_MEASURE", one_of("auto", "off", "always")] = "auto"
+    adapt: Annotated[bool, "HEADRACE_ADAPT", on_or_off] = True
+    adapt_log: Annotated[Path | None, "HEADRACE_ADAPT_LOG", writable_file] = None
     recorder_entries: Annotated[int | None, "TORCH_FR_BUFFER_SIZE", whole_number(0)] = None
     nccl_recorder_entries: Annotated[
         int | None, "TORCH_NCCL_TRACE_BUFFER_SIZE", whole_number(0)

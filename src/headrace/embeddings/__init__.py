@@ -30,13 +30,29 @@ if TYPE_CHECKING:
         TableAccesses,
     )
     from headrace.embeddings.run.entry import TrainingBatches, fit
-    from headrace.embeddings.run.metrics import EmbeddingMetrics
+    from headrace.embeddings.run.job_processes import ProcessKey
+    from headrace.embeddings.run.job_times import JobTimes, TimesSample
+    from headrace.embeddings.run.metrics import EmbeddingMetrics, TimedBatches
     from headrace.embeddings.run.record import EmbeddingRecord
-    from headrace.embeddings.run.step_times import StepTimes
+    from headrace.embeddings.run.step_times import (
+        CacherTimes,
+        ReaderTimes,
+        ServerTimes,
+        StepTimes,
+        Sums,
+    )
     from headrace.embeddings.run.trainer_state import Stateful
     from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 
 __all__ = [
+    "ProcessKey",
+    "TimesSample",
+    "JobTimes",
+    "TimedBatches",
+    "CacherTimes",
+    "ReaderTimes",
+    "ServerTimes",
+    "Sums",
     "CommitTimes",
     "StepTime",
     "StepCosts",
@@ -76,6 +92,14 @@ __all__ = [
 ]
 
 _MODULES = {
+    "ProcessKey": "run.job_processes",
+    "TimesSample": "run.job_times",
+    "JobTimes": "run.job_times",
+    "TimedBatches": "run.metrics",
+    "CacherTimes": "run.step_times",
+    "ReaderTimes": "run.step_times",
+    "ServerTimes": "run.step_times",
+    "Sums": "run.step_times",
     "CommitTimes": "plan.commits",
     "StepTime": "plan.step",
     "StepCosts": "plan.step",

@@ -1,10 +1,11 @@
 """Settings of embeddings from the environment: the shared ones, and their own section."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from headrace.errors import InputError
-from headrace.settings import Settings, one_of, whole_number
+from headrace.settings import Settings, on_or_off, one_of, whole_number, writable_file
 
 SILENCE_S = 6
 """A segment that is lost four times in a row arrives 3 s late (0.2 s, doubled each time); twice
@@ -36,6 +37,9 @@ class EmbeddingSettings(Settings):
     cache_bytes : HEADRACE_EMBEDDINGS_CACHE_BYTES, size of each trainer's caches by the plan.
     silence_s : HEADRACE_EMBEDDINGS_SILENCE_S, seconds without a sign of life after which a process
         of a job counts as lost: it was stopped, or its host is cut off.
+    adapt : HEADRACE_EMBEDDINGS_ADAPT, on or off: whether lookahead, prefetch and shares of batches follow the
+        job while it runs.
+    adapt_log : HEADRACE_EMBEDDINGS_ADAPT_LOG, file to which the cacher appends the changes, as lines of JSON.
     """
 
     cacher: Annotated[str | None, "HEADRACE_EMBEDDINGS_CACHER", _address] = None
@@ -45,6 +49,8 @@ class EmbeddingSettings(Settings):
     role: Annotated[str, "HEADRACE_EMBEDDINGS_ROLE", one_of("trainer", "reader")] = "trainer"
     cache_bytes: Annotated[int | None, "HEADRACE_EMBEDDINGS_CACHE_BYTES", whole_number(1)] = None
     silence_s: Annotated[int, "HEADRACE_EMBEDDINGS_SILENCE_S", whole_number(1)] = SILENCE_S
+    adapt: Annotated[bool, "HEADRACE_EMBEDDINGS_ADAPT", on_or_off] = True
+    adapt_log: Annotated[Path | None, "HEADRACE_EMBEDDINGS_ADAPT_LOG", writable_file] = None
 
 
 SETTINGS = EmbeddingSettings

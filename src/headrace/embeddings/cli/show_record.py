@@ -16,7 +16,7 @@ WORK_COLUMNS = ("process", "ms of a batch", "for")
 
 
 def record_tables(record: EmbeddingRecord, everything: bool) -> Iterable[RenderableType]:
-    """Return the tables of a record: what a step waits for, its parts, what moves, who works."""
+    """Return the tables of a record: what a step waits for, its parts, and what moves."""
     yield facts("embedding record", record_facts(record), everything=everything)
     for title, columns, cells in (
         ("parts of a step", PART_COLUMNS, part_cells(record)),

@@ -13,6 +13,7 @@ from headrace.embeddings.run.step_times import (
     StepTimes,
     Sums,
 )
+from headrace.facades import offered_by
 
 KINDS: Mapping[str, type[Sums]] = {
     "trainer": StepTimes,
@@ -32,6 +33,7 @@ _MOST = 512
 """Samples: two neighbours become one where there would be more."""
 
 
+@offered_by("headrace.embeddings")
 @dataclass(slots=True, kw_only=True)
 class TimesSample:
     """Sums over an interval.
@@ -55,6 +57,7 @@ class TimesSample:
                 self.sums[key] = sums
 
 
+@offered_by("headrace.embeddings")
 class JobTimes:
     """Samples of a job's times, and the sums of all.
 

@@ -12,6 +12,7 @@ from headrace.job.metrics import RankMetrics
 _ROWS = ("fetched", "critical", "delayed", "evicted", "dirty")
 
 
+@offered_by("headrace.embeddings")
 class TimedBatches(Protocol):
     """Batches whose steps are timed, as `headrace.embeddings.fit` returns them."""
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 from headrace.facades import offered_by
 
 
+@offered_by("headrace.embeddings")
 @dataclass(slots=True, kw_only=True)
 class Sums:
     """Base of numbers that add up over batches.
@@ -127,6 +128,7 @@ class StepTimes(Sums):
         return sum(getattr(self, part) for part in STALLS)
 
 
+@offered_by("headrace.embeddings")
 @dataclass(slots=True, kw_only=True)
 class CacherTimes(Sums):
     """Sums over a cacher's batches.
@@ -148,6 +150,7 @@ class CacherTimes(Sums):
     batches_ahead: int = 0
 
 
+@offered_by("headrace.embeddings")
 @dataclass(slots=True, kw_only=True)
 class ReaderTimes(Sums):
     """Sums over the batches of one reader.
@@ -167,6 +170,7 @@ class ReaderTimes(Sums):
     batches_ahead: int = 0
 
 
+@offered_by("headrace.embeddings")
 @dataclass(slots=True, kw_only=True)
 class ServerTimes(Sums):
     """Sums over calls of one server since the job began; calls that run side by side add up.
