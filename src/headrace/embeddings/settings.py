@@ -37,9 +37,10 @@ class EmbeddingSettings(Settings):
     cache_bytes : HEADRACE_EMBEDDINGS_CACHE_BYTES, size of each trainer's caches by the plan.
     silence_s : HEADRACE_EMBEDDINGS_SILENCE_S, seconds without a sign of life after which a process
         of a job counts as lost: it was stopped, or its host is cut off.
-    adapt : HEADRACE_EMBEDDINGS_ADAPT, on or off: whether lookahead, prefetch and shares of batches follow the
-        job while it runs.
-    adapt_log : HEADRACE_EMBEDDINGS_ADAPT_LOG, file to which the cacher appends the changes, as lines of JSON.
+    adapt : HEADRACE_EMBEDDINGS_ADAPT, on or off: whether lookahead, prefetch and shares of batches
+        follow the job while it runs.
+    adapt_log : HEADRACE_EMBEDDINGS_ADAPT_LOG, file to which the cacher appends the changes, as
+        lines of JSON.
     """
 
     cacher: Annotated[str | None, "HEADRACE_EMBEDDINGS_CACHER", _address] = None

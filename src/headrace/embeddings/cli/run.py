@@ -101,8 +101,8 @@ def run_job_command(
     committed to a folder: where a process was lost all begin again from the last commit, and so
     does the same command after an end of any kind, also with other numbers of processes.
 
-    Lookahead, prefetch and the trainers' shares of batches follow the job unless HEADRACE_EMBEDDINGS_ADAPT is
-    off; HEADRACE_EMBEDDINGS_ADAPT_LOG names a file for the changes.
+    Lookahead, prefetch and the trainers' shares of batches follow the job, unless
+    HEADRACE_EMBEDDINGS_ADAPT is off; HEADRACE_EMBEDDINGS_ADAPT_LOG names a file for the changes.
 
     With --ray the processes are spread over the nodes of a Ray cluster, trainers with a GPU each if
     it has so many. Script, data and --state need the same paths on all of them.
