@@ -14,7 +14,7 @@ from benchmarks.harness import Report
 from headrace.embeddings import EmbeddingPlan, EmbeddingProfile, StepCosts, Synchronisation
 from headrace.embeddings.data.parts import ReaderPart, part_batches
 from headrace.embeddings.measure.accesses import measure_accesses
-from headrace.embeddings.measure.rates import TimedBatches
+from headrace.embeddings.measure.rates import MeasuredBatches
 from headrace.embeddings.plan.choose import plan_embeddings
 from headrace.embeddings.plan.commits import FAILURES_S
 
@@ -54,7 +54,7 @@ def measure(report: Report, *, quick: bool) -> None:
 def profile_of(network: Network) -> EmbeddingProfile:
     """Return the profile of a network's clicks, with processor times."""
     network.workload.write_clicks()
-    batches = TimedBatches(part_batches(network.workload.data(), ReaderPart()))
+    batches = MeasuredBatches(part_batches(network.workload.data(), ReaderPart()))
     profile = measure_accesses(
         iter(batches), trainers=network.trainers, lookahead=LOOKAHEAD, most_batches=_MEASURED
     )

@@ -39,7 +39,7 @@ from headrace.embeddings.run.committer import Committer, Position
 from headrace.embeddings.run.connections import JobCommits
 from headrace.embeddings.run.optimizers import RowOptimizer
 from headrace.embeddings.run.row_client import ServerConnections
-from headrace.embeddings.run.step_times import StepTimes
+from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.embeddings.run.trainer import BatchStream, TrainerRows
 from headrace.embeddings.run.trainer_state import TrainerState
 from headrace.executor import Executor
@@ -95,7 +95,7 @@ class Undelayed:
         groups = [replace(group, critical=np.ones_like(group.critical)) for group in batch.groups]
         return replace(batch, groups=tuple(groups))
 
-    def note(self, times: StepTimes) -> None:
+    def note(self, times: TrainerTimes) -> None:
         """Note the times of a step."""
         self._stream.note(times)
 

@@ -8,7 +8,7 @@ from subprocess import DEVNULL, PIPE, STDOUT
 import pytest
 
 from headrace.launch import node_processes
-from headrace.launch.node_processes import Command, Event, NodeProcesses
+from headrace.launch.node_processes import Command, NodeProcesses, ProcessEvent
 from headrace.settings import child_environment
 from tests.launch.test_roles import assert_ends
 from tests.waiting import HANG_S, no_hang
@@ -25,8 +25,8 @@ def command(script: str, folder: Path | str = "/", **streams: int) -> Command:
     )
 
 
-def events_until_end(processes: NodeProcesses, number: int) -> list[Event]:
-    events: list[Event] = []
+def events_until_end(processes: NodeProcesses, number: int) -> list[ProcessEvent]:
+    events: list[ProcessEvent] = []
     with no_hang():
         while not events or events[-1][0] != "end":
             events += processes.events(number, 0.5)

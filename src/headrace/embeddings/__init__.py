@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.plan.commits import CommitTimes
     from headrace.embeddings.plan.plan import EmbeddingPlan
-    from headrace.embeddings.plan.step import StepCosts, StepTime
+    from headrace.embeddings.plan.step import PredictedStep, StepCosts
     from headrace.embeddings.plan.traffic import StepBytes
     from headrace.embeddings.profile import (
         EmbeddingProfile,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
         CacherTimes,
         ReaderTimes,
         ServerTimes,
-        StepTimes,
         Sums,
+        TrainerTimes,
     )
     from headrace.embeddings.run.trainer_state import Stateful
     from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
@@ -54,7 +54,7 @@ __all__ = [
     "ServerTimes",
     "Sums",
     "CommitTimes",
-    "StepTime",
+    "PredictedStep",
     "StepCosts",
     "StepBytes",
     "ProcessorSeconds",
@@ -86,7 +86,7 @@ __all__ = [
     "TableAccesses",
     "TableGroup",
     "Stateful",
-    "StepTimes",
+    "TrainerTimes",
     "TrainingBatches",
     "fit",
 ]
@@ -101,7 +101,7 @@ _MODULES = {
     "ServerTimes": "run.step_times",
     "Sums": "run.step_times",
     "CommitTimes": "plan.commits",
-    "StepTime": "plan.step",
+    "PredictedStep": "plan.step",
     "StepCosts": "plan.step",
     "StepBytes": "plan.traffic",
     "ProcessorSeconds": "profile",
@@ -130,7 +130,7 @@ _MODULES = {
     "TableAccesses": "profile",
     "TableGroup": "tables",
     "Stateful": "run.trainer_state",
-    "StepTimes": "run.step_times",
+    "TrainerTimes": "run.step_times",
     "TrainingBatches": "run.entry",
     "fit": "run.entry",
 }

@@ -25,7 +25,7 @@ from headrace.settings import child_environment
 
 OUTPUT, ERRORS, END = "stdout", "stderr", "end"
 
-Event = tuple[str, str | int]
+ProcessEvent = tuple[str, str | int]
 """A line that a process wrote to one of its streams, or its end with the exit code."""
 
 LEASE_S = 60.0
@@ -77,7 +77,7 @@ class NodeProcesses:
         """Start a process; raises OSError if this machine cannot."""
         self._processes[number] = _Leased(command)
 
-    def events(self, number: int, timeout_s: float) -> list[Event]:
+    def events(self, number: int, timeout_s: float) -> list[ProcessEvent]:
         """Return what a process did since the last call; wait for it up to `timeout_s`."""
         return self._processes[number].events(timeout_s)
 
@@ -94,7 +94,7 @@ class _Leased:
     """A process, and its events that were not asked for yet."""
 
     def __init__(self, command: Command) -> None:
-        self._events = queue.SimpleQueue[Event]()
+        self._events = queue.SimpleQueue[ProcessEvent]()
         self._asked_s = time.monotonic()
         started = Future[RoleProcess]()
         threading.Thread(target=self._run, args=(command, started), daemon=True).start()
@@ -134,9 +134,9 @@ class _Leased:
             with suppress(OSError):
                 process.stdin.close()
 
-    def events(self, timeout_s: float) -> list[Event]:
+    def events(self, timeout_s: float) -> list[ProcessEvent]:
         self._asked_s = time.monotonic()
-        events: list[Event] = []
+        events: list[ProcessEvent] = []
         with suppress(queue.Empty):
             events.append(self._events.get(timeout=timeout_s))
             while len(events) < _MOST_EVENTS:

@@ -6,7 +6,7 @@ Need = Mapping[str, float]
 """Resources of a process, as Ray counts them: {"CPU": 1.0, "GPU": 1.0}."""
 
 
-def spread(needs: Sequence[Need], nodes: Sequence[str]) -> list[int]:
+def spread_over_nodes(needs: Sequence[Need], nodes: Sequence[str]) -> list[int]:
     """Return the bundle of each process: among equal needs, neighbours are on different nodes.
 
     Parameters

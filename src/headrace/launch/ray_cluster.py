@@ -11,7 +11,7 @@ from typing import Any, Self
 from headrace import __version__
 from headrace.errors import CommunicationError, InputError
 from headrace.launch.node_processes import NodeProcesses
-from headrace.launch.placement import Need, spread
+from headrace.launch.placement import Need, spread_over_nodes
 from headrace.launch.ray_names import (
     PlacementGroupSchedulingStrategy,
     RayActorError,
@@ -124,7 +124,7 @@ class RayCluster:
 
     def _occupy(self, needs: Sequence[Need], until: float) -> list[RayHost]:
         nodes = placement_group_table(self._group)["bundles_to_node_id"]
-        order = spread(needs, [nodes[index] for index in range(len(needs))])
+        order = spread_over_nodes(needs, [nodes[index] for index in range(len(needs))])
         actor = ray.remote(NodeProcesses)
         self._actors = [
             actor.options(

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.embeddings.adapt.decide import JobState, decide
-from headrace.embeddings.adapt.seen import Adaptation, Adaptations, SeenBatch, SeenStep
+from headrace.embeddings.adapt.seen import JobChange, JobChanges, SeenBatch, SeenStep
 from headrace.embeddings.adapt.shares import shares_by_cost
 from tests.policies import PolicyRun
 
-Run = PolicyRun[JobState, SeenBatch, Adaptations]
+Run = PolicyRun[JobState, SeenBatch, JobChanges]
 
 
 def planned(
@@ -26,7 +26,7 @@ def planned(
     return PolicyRun(decide, state)
 
 
-def told(run: Run, trace: Iterator[SeenBatch]) -> list[Adaptation]:
+def told(run: Run, trace: Iterator[SeenBatch]) -> list[JobChange]:
     return [change for changes in run.follow(trace) for change in changes]
 
 
@@ -53,9 +53,9 @@ class Caches:
     window: list[int] = field(default_factory=list)
     lookaheads: list[int] = field(default_factory=list)
 
-    def decisions(self, batches: int) -> list[Adaptation]:
+    def decisions(self, batches: int) -> list[JobChange]:
         """Decide so many batches; return what is told."""
-        changes: list[Adaptation] = []
+        changes: list[JobChange] = []
         arriving = self.window[-1] + 1 if self.window else 0
         for batch in range(arriving - len(self.window), arriving - len(self.window) + batches):
             while len(self.window) < self.run.state.lookahead.lookahead:
@@ -139,7 +139,7 @@ class Network:
     wait: Callable[[JobState, int], float]
     batches: Iterator[int] = field(default_factory=count)
 
-    def decisions(self, batches: int, **changes: object) -> list[Adaptation]:
+    def decisions(self, batches: int, **changes: object) -> list[JobChange]:
         def trace() -> Iterator[SeenBatch]:
             for batch, seen in zip(
                 islice(self.batches, batches), even(batches, **changes), strict=True
@@ -219,7 +219,7 @@ def test_prefetch_is_lowered_to_the_room_of_the_caches_and_raised_again() -> Non
 
 def slow_trainers(
     run: Run, batches: int, costs: Callable[[int], list[float]], waits: bool = True
-) -> list[Adaptation]:
+) -> list[JobChange]:
     """Follow trainers whose examples cost so many seconds; shares arrive 40 batches later."""
     examples: dict[int, tuple[int, ...]] = {}
 

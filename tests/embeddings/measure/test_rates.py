@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from headrace.embeddings import Examples
-from headrace.embeddings.measure.rates import TimedBatches
+from headrace.embeddings.measure.rates import MeasuredBatches
 
 
 def test_every_process_takes_some_time() -> None:
@@ -18,7 +18,7 @@ def test_every_process_takes_some_time() -> None:
         )
         for _ in range(12)
     ]
-    timed = TimedBatches(iter(batches))
+    timed = MeasuredBatches(iter(batches))
     assert list(timed) == batches
     assert timed.sample == batches[:8]
     threads = torch.get_num_threads()

@@ -13,7 +13,7 @@ from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cacher import CacherOptions, dispatched, id_batch
 from headrace.embeddings.run.connections import TrainerConnections
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.step_times import StepTimes
+from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.executor import Executor
 from tests.embeddings.run.memory_servers import MemoryServers
 from tests.waiting import HANG_S
@@ -78,12 +78,12 @@ def with_bags(data: ListData, columns: Sequence[int], seed: int = 0) -> ListData
 class ListStream:
     def __init__(self, batches: Sequence[TrainerBatch]) -> None:
         self.batches = iter(batches)
-        self.noted: list[StepTimes] = []
+        self.noted: list[TrainerTimes] = []
 
     def __next__(self) -> TrainerBatch:
         return next(self.batches)
 
-    def note(self, times: StepTimes) -> None:
+    def note(self, times: TrainerTimes) -> None:
         self.noted.append(times)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from headrace.embeddings import EmbeddingError, EmbeddingRecord, StepTimes
+from headrace.embeddings import EmbeddingError, EmbeddingRecord, TrainerTimes
 from headrace.embeddings.cli.run_progress import progress_text, summary_lines
 from headrace.embeddings.cli.show_record import record_tables
 from headrace.embeddings.report.record_page import record_page
@@ -36,7 +36,7 @@ def answers(
         scaled = {name: batches * number for name, number in (own or {}).items()}
         return kind(batches=batches, **scaled).to_fields()
 
-    trainers = [times(StepTimes, {**STEP, **(step or {})})] * 2
+    trainers = [times(TrainerTimes, {**STEP, **(step or {})})] * 2
     head = {"trainers": trainers, "lookahead": 8, "first_batch": 100}
     return {
         ("cacher", 0): {**head, "times": times(CacherTimes, cacher)},

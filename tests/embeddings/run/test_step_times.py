@@ -10,7 +10,7 @@ from torch import nn
 from headrace.embeddings.run.batches import SlottedRows, TrainerBatch
 from headrace.embeddings.run.dense import DenseAverage
 from headrace.embeddings.run.optimizers import RowOptimizer
-from headrace.embeddings.run.step_times import STALLS, StepTimes
+from headrace.embeddings.run.step_times import STALLS, TrainerTimes
 from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows
 from headrace.executor import Executor
 from tests.conformance.groups import each, group
@@ -105,7 +105,7 @@ class Training:
             for batch in rows:
                 self.step(rows, batch, last=rank == self.trainers - 1)
             self.seconds[rank] = time.perf_counter() - began
-        total = StepTimes()
+        total = TrainerTimes()
         for times in self.streams[rank].noted:
             total.add(times)
         assert rows.times == total
@@ -152,9 +152,9 @@ def test_rows_and_bytes_are_those_that_moved() -> None:
 
 
 def test_sums_since_others() -> None:
-    before, after = StepTimes(batches=2, copy_s=1.0), StepTimes(batches=5, copy_s=1.5)
-    assert after.since(before) == StepTimes(batches=3, copy_s=0.5)
-    assert StepTimes.from_fields(after.to_fields()) == after
+    before, after = TrainerTimes(batches=2, copy_s=1.0), TrainerTimes(batches=5, copy_s=1.5)
+    assert after.since(before) == TrainerTimes(batches=3, copy_s=0.5)
+    assert TrainerTimes.from_fields(after.to_fields()) == after
 
 
 def test_metrics_have_every_part_and_what_moved() -> None:
@@ -162,7 +162,7 @@ def test_metrics_have_every_part_and_what_moved() -> None:
     from headrace.embeddings import EmbeddingMetrics
 
     class Batches:
-        times = StepTimes(batches=4, dense_wait_s=1.5, evicted_rows=7, dense_bytes=9)
+        times = TrainerTimes(batches=4, dense_wait_s=1.5, evicted_rows=7, dense_bytes=9)
 
     registry.register(EmbeddingMetrics(1, Batches()))
     rank = {"rank": "1"}

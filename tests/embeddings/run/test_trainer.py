@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headrace.embeddings import Synchronisation
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.optimizers import RowOptimizer
-from headrace.embeddings.run.step_times import StepTimes
+from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.embeddings.run.trainer import TrainerRows
 from headrace.executor import Executor
 from tests.conformance.groups import each, group
@@ -46,7 +46,7 @@ class ListStream:
     def __next__(self) -> TrainerBatch:
         return next(self.batches)
 
-    def note(self, times: StepTimes) -> None:
+    def note(self, times: TrainerTimes) -> None:
         pass
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ def train(
     dtype: torch.dtype,
     synchronisation: Synchronisation = Synchronisation.TARGETED,
     servers: MemoryServers | RunningServers | None = None,
-) -> tuple[list[Tensor], list[StepTimes]]:
+) -> tuple[list[Tensor], list[TrainerTimes]]:
     """Return the tables at the servers after training, and every trainer's times.
 
     Parameters
@@ -73,7 +73,7 @@ def train(
     groups = groups_of(row_optimizer, dtype)
     parts, slots = trainer_batches(batches, groups, window, synchronisation)
     servers = servers or MemoryServers(groups, len(executors))
-    times: dict[int, StepTimes] = {}
+    times: dict[int, TrainerTimes] = {}
 
     def act(executor: Executor) -> None:
         torch_optimizer = OPTIMIZERS[optimizer]([nn.Parameter(torch.zeros(1))])

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.embeddings.adapt.decide import JobState, decide
-from headrace.embeddings.adapt.seen import Adaptation, SeenBatch, SeenStep
+from headrace.embeddings.adapt.seen import JobChange, SeenBatch, SeenStep
 from headrace.embeddings.run.cacher import MOST_LOOKAHEAD, BatchDecisions
 from headrace.embeddings.run.cacher_server import BESIDE_PREFETCH
 from headrace.embeddings.run.following import CacherPace
-from headrace.embeddings.run.step_times import StepTimes
+from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.job.records import Records
 
 log = logging.getLogger(__name__)
@@ -49,12 +49,12 @@ class JobAdaptation:
         self._state: JobState | None = None
         self._decided = 0  # number behind the batch that was looked at last
         self._lock = threading.Lock()
-        self._reported: list[deque[StepTimes]] = [deque() for _ in range(trainers)]
+        self._reported: list[deque[TrainerTimes]] = [deque() for _ in range(trainers)]
         self._next_step: int | None = None
         self._examples: dict[int, tuple[int, ...]] = {}
         self.records = Records(log_path)
 
-    def report(self, trainer: int, times: StepTimes) -> None:
+    def report(self, trainer: int, times: TrainerTimes) -> None:
         """Take the times of a trainer's steps; of several at once each is a mean one."""
         with self._lock:
             self._reported[trainer].extend([times] * times.batches)
@@ -113,7 +113,7 @@ class JobAdaptation:
         if state.shares is not None and state.shares.since > 0:
             decisions.shares = state.shares.shares
 
-    def _record(self, change: Adaptation) -> None:
+    def _record(self, change: JobChange) -> None:
         log.info("%s", change)
         self.records.add(change.name, **asdict(change), sentence=str(change))
 
@@ -131,10 +131,10 @@ class JobAdaptation:
             del self._examples[min(self._examples)]
 
 
-def _seen_step(batch: int, times: list[StepTimes], examples: tuple[int, ...]) -> SeenStep:
+def _seen_step(batch: int, times: list[TrainerTimes], examples: tuple[int, ...]) -> SeenStep:
     """Return a step of all trainers; of one whose sums are over several each has a part."""
 
-    def wait_s(of_one: StepTimes) -> float:
+    def wait_s(of_one: TrainerTimes) -> float:
         return (of_one.batch_wait_s + of_one.fetch_wait_s) / of_one.batches
 
     waiting = max(times, key=wait_s)

@@ -8,7 +8,7 @@ waits, shares follow the trainers' rates; nothing here has a clock or a thread.
 from dataclasses import dataclass, replace
 
 from headrace.embeddings.adapt.lookahead import LookaheadState, follow_room
-from headrace.embeddings.adapt.seen import Adaptations, SeenBatch
+from headrace.embeddings.adapt.seen import JobChanges, SeenBatch
 from headrace.embeddings.adapt.shares import ShareState, follow_rates
 from headrace.embeddings.adapt.waits import WaitState, follow_waits
 
@@ -46,7 +46,7 @@ class JobState:
         )
 
 
-def decide(state: JobState, seen: SeenBatch) -> tuple[JobState, Adaptations]:
+def decide(state: JobState, seen: SeenBatch) -> tuple[JobState, JobChanges]:
     """Return the next state, and the changes that are to be told."""
     waits, lookahead, of_waits = follow_waits(state.waits, state.lookahead, seen)
     lookahead, of_room = follow_room(lookahead, seen, waits.prefetch)

@@ -7,7 +7,7 @@ late, trainers go on with what has arrived.
 
 from dataclasses import dataclass, replace
 
-from headrace.embeddings.adapt.seen import Adaptation, Adaptations, SeenBatch
+from headrace.embeddings.adapt.seen import JobChange, JobChanges, SeenBatch
 
 _SETTLED = 8
 """Decisions without a change that end a series of them."""
@@ -46,11 +46,11 @@ class LookaheadState:
 
 def follow_room(
     state: LookaheadState, seen: SeenBatch, prefetch: int
-) -> tuple[LookaheadState, Adaptations]:
+) -> tuple[LookaheadState, JobChanges]:
     """Return the next state, of which the lookahead is at least `prefetch`, and what to tell."""
     change, reason = _change(state, seen, prefetch)
     series = state.series
-    told: Adaptations = ()
+    told: JobChanges = ()
     if series is not None and (change == 0 or reason != series.reason):
         series = replace(series, settled=series.settled + 1)
         if change != 0 or series.settled == _SETTLED:
@@ -75,10 +75,10 @@ def _change(state: LookaheadState, seen: SeenBatch, prefetch: int) -> tuple[int,
     return 0, ""
 
 
-def _told(state: LookaheadState, series: _Series, seen: SeenBatch) -> Adaptations:
+def _told(state: LookaheadState, series: _Series, seen: SeenBatch) -> JobChanges:
     if abs(state.lookahead - series.before) <= _TOLD * series.before:
         return ()
-    change = Adaptation(
+    change = JobChange(
         name="lookahead",
         before=series.before,
         after=state.lookahead,

@@ -50,7 +50,7 @@ class SeenBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptation:
+class JobChange:
     """Change of a job.
 
     Attributes
@@ -75,7 +75,7 @@ class Adaptation:
         return f"after batch {self.batch}: {self.name} {before} -> {after}: {self.reason}"
 
 
-Adaptations = tuple[Adaptation, ...]
+JobChanges = tuple[JobChange, ...]
 
 
 def _text(value: Value) -> str:

@@ -7,7 +7,7 @@ over the examples of all, so shares change no result but for the order in which 
 from dataclasses import dataclass, replace
 from statistics import median
 
-from headrace.embeddings.adapt.seen import Adaptation, Adaptations, SeenBatch, SeenStep
+from headrace.embeddings.adapt.seen import JobChange, JobChanges, SeenBatch, SeenStep
 
 _STEPS = 32
 """Whose medians are compared: a pause of one trainer is none of them."""
@@ -46,9 +46,9 @@ class ShareState:
         return cls(shares=(1 / trainers,) * trainers)
 
 
-def follow_rates(state: ShareState, seen: SeenBatch) -> tuple[ShareState, Adaptations]:
+def follow_rates(state: ShareState, seen: SeenBatch) -> tuple[ShareState, JobChanges]:
     """Return the next state, and the change."""
-    told: Adaptations = ()
+    told: JobChanges = ()
     for step in seen.steps:
         if step.batch < state.since or len(step.compute_s) != len(state.shares):
             continue
@@ -61,7 +61,7 @@ def follow_rates(state: ShareState, seen: SeenBatch) -> tuple[ShareState, Adapta
 
 def _look(
     state: ShareState, steps: tuple[SeenStep, ...], seen: SeenBatch
-) -> tuple[ShareState, Adaptations]:
+) -> tuple[ShareState, JobChanges]:
     costs = [
         median(step.compute_s[trainer] / max(1, step.examples[trainer]) for step in steps)
         for trainer in range(len(state.shares))
@@ -77,7 +77,7 @@ def _look(
         return replace(state, slowest=slowest, confirmed=confirmed), ()
     others = median(cost for trainer, cost in enumerate(costs) if trainer != slowest)
     ratio = costs[slowest] / max(1e-12, others)
-    change = Adaptation(
+    change = JobChange(
         name="shares",
         before=state.shares,
         after=shares,

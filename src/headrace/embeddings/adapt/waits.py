@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from headrace.embeddings.adapt.lookahead import LookaheadState
-from headrace.embeddings.adapt.seen import Adaptation, Adaptations, SeenBatch, SeenStep
+from headrace.embeddings.adapt.seen import JobChange, JobChanges, SeenBatch, SeenStep
 
 _STEPS = 16
 """Of a mean: fewer differ from the next ones by chance."""
@@ -69,7 +69,7 @@ class WaitState:
 
 
 _Both = tuple[WaitState, LookaheadState]
-_Changed = tuple[WaitState, LookaheadState, Adaptations]
+_Changed = tuple[WaitState, LookaheadState, JobChanges]
 
 
 def follow_waits(state: WaitState, lookahead: LookaheadState, seen: SeenBatch) -> _Changed:
@@ -93,7 +93,7 @@ def _share(steps: tuple[SeenStep, ...]) -> float:
     return sum(step.wait_s for step in others) / max(1e-9, sum(step.step_s for step in others))
 
 
-def _follow_room(state: WaitState, seen: SeenBatch) -> tuple[WaitState, Adaptations]:
+def _follow_room(state: WaitState, seen: SeenBatch) -> tuple[WaitState, JobChanges]:
     """Lower a prefetch that the caches have no room for, and raise it when they have."""
     if seen.newest * (state.prefetch + 1) > 1 and state.prefetch > 1:
         return _set(state, seen, state.prefetch - 1, NO_ROOM)
@@ -106,13 +106,13 @@ def _follow_room(state: WaitState, seen: SeenBatch) -> tuple[WaitState, Adaptati
 
 def _set(
     state: WaitState, seen: SeenBatch, prefetch: int, reason: str
-) -> tuple[WaitState, Adaptations]:
+) -> tuple[WaitState, JobChanges]:
     change = _change("prefetch", state.prefetch, prefetch, seen, reason)
     return replace(state, prefetch=prefetch, roomy=0, steps=(), trial=None), (change,)
 
 
-def _change(name: str, before: int, after: int, seen: SeenBatch, reason: str) -> Adaptation:
-    return Adaptation(name=name, before=before, after=after, batch=seen.batch, reason=reason)
+def _change(name: str, before: int, after: int, seen: SeenBatch, reason: str) -> JobChange:
+    return JobChange(name=name, before=before, after=after, batch=seen.batch, reason=reason)
 
 
 def _look(state: WaitState, lookahead: LookaheadState, seen: SeenBatch, share: float) -> _Changed:

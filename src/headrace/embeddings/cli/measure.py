@@ -56,7 +56,7 @@ def access_command(
     from headrace.embeddings.data.guess import guess_format
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.measure.accesses import measure_accesses
-    from headrace.embeddings.measure.rates import TimedBatches
+    from headrace.embeddings.measure.rates import MeasuredBatches
 
     examples = parse_count(batch, "--batch")
     paths = files_of(data)
@@ -69,7 +69,7 @@ def access_command(
         progress(terminal(stderr=True), visible=True) as report,
         closing(Rejects(rejects, most_rejected)) as rejected,
     ):
-        timed = TimedBatches(in_batches(layout.read(paths, rejected), examples))
+        timed = MeasuredBatches(in_batches(layout.read(paths, rejected), examples))
         profile = measure_accesses(
             iter(timed),
             trainers=trainers,

@@ -9,7 +9,7 @@ from rich.console import Console
 from headrace.embeddings.run.advice import advice, ideal_text, parts_text
 from headrace.embeddings.run.job_times import JobTimes, OnSample, TimesSample
 from headrace.embeddings.run.record import EmbeddingRecord
-from headrace.embeddings.run.step_times import STALLS, STEP_PARTS, StepTimes
+from headrace.embeddings.run.step_times import STALLS, STEP_PARTS, TrainerTimes
 from headrace.units import size
 
 _LINE_EVERY_S = 30.0
@@ -60,12 +60,12 @@ def progress_text(
     times: JobTimes, sample: TimesSample, seconds: float, commit_every: int
 ) -> str | None:
     """Return the progress in an interval of so many seconds; None before the first batch."""
-    trainers = {key: sums for key, sums in sample.sums.items() if isinstance(sums, StepTimes)}
+    trainers = {key: sums for key, sums in sample.sums.items() if isinstance(sums, TrainerTimes)}
     total = times.total("trainer")
     if not trainers or total.batches == 0:
         return None
     batch = times.first_batch + total.batches // len(trainers)
-    steps = StepTimes()
+    steps = TrainerTimes()
     for own in trainers.values():
         steps.add(own)
     text = f"batch {batch:,}: {steps.batches / len(trainers) / max(seconds, 1e-9):.1f} batches/s"

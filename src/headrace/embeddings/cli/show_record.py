@@ -20,7 +20,7 @@ def record_tables(record: EmbeddingRecord, everything: bool) -> Iterable[Rendera
     yield facts("embedding record", record_facts(record), everything=everything)
     for title, columns, cells in (
         ("parts of a step", PART_COLUMNS, part_cells(record)),
-        ("rows and bytes", MOVED_COLUMNS, moved_cells(record)),
+        ("rows and bytes", MOVED_COLUMNS, moved_rows_cells(record)),
         ("work beside the training threads", WORK_COLUMNS, work_cells(record)),
     ):
         yield from rows(title, columns, cells, everything=everything)
@@ -56,7 +56,7 @@ def part_cells(record: EmbeddingRecord) -> Sequence[tuple[str, str, str]]:
     ]
 
 
-def moved_cells(record: EmbeddingRecord) -> Sequence[tuple[str, str, str]]:
+def moved_rows_cells(record: EmbeddingRecord) -> Sequence[tuple[str, str, str]]:
     """Return a row of cells for each kind of rows that a trainer moves."""
     steps = record.steps
     moved = {

@@ -32,7 +32,7 @@ _ROUNDS = 5
 _PREFETCH = 2
 
 
-class TimedBatches:
+class MeasuredBatches:
     """Batches that another iterator reads, and the processor time of reading them.
 
     Attributes

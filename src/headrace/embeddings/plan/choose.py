@@ -12,7 +12,7 @@ from headrace.embeddings.plan.commits import (
     planned_commits,
 )
 from headrace.embeddings.plan.plan import RUNNABLE, EmbeddingPlan
-from headrace.embeddings.plan.step import StepCosts, StepTime, step_time
+from headrace.embeddings.plan.step import PredictedStep, StepCosts, predicted_step
 from headrace.embeddings.plan.traffic import RowBytes, StepBytes, step_bytes
 from headrace.embeddings.profile import EmbeddingProfile, StepRows, Synchronisation
 from headrace.units import size
@@ -165,17 +165,17 @@ def _shortest(
     costs: StepCosts,
     servers: int | None,
     readers: int | None,
-) -> tuple[_Design, int, int, StepTime]:
+) -> tuple[_Design, int, int, PredictedStep]:
     """Return the design and numbers of servers and readers with the shortest step.
 
     Of those that are as short, the one with the fewest processes, and then the fewest bytes.
     """
 
-    def choices() -> Iterator[tuple[_Design, int, int, StepTime]]:
+    def choices() -> Iterator[tuple[_Design, int, int, PredictedStep]]:
         for design in designs:
             for server_count in _numbers(servers):
                 for reader_count in _numbers(readers):
-                    time = step_time(
+                    time = predicted_step(
                         profile, design.rows, design.moved, costs,
                         servers=server_count, readers=reader_count,
                     )  # fmt: skip

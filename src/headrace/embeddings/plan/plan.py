@@ -10,7 +10,7 @@ from headrace.artifact import Artifact, Table
 from headrace.artifact_value import ArtifactValue
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.plan.commits import CommitTimes
-from headrace.embeddings.plan.step import StepCosts, StepTime
+from headrace.embeddings.plan.step import PredictedStep, StepCosts
 from headrace.embeddings.plan.traffic import StepBytes
 from headrace.embeddings.profile import Synchronisation
 from headrace.errors import ArtifactError
@@ -89,7 +89,7 @@ class EmbeddingPlan(ArtifactValue):
     critical_rows: float
     moved: StepBytes
     costs: StepCosts | None = None
-    time: StepTime | None = None
+    time: PredictedStep | None = None
     commits: CommitTimes | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -141,7 +141,7 @@ class EmbeddingPlan(ArtifactValue):
                 **numbers,
                 moved=_values(head.at("moved"), StepBytes),
                 costs=_optional(head.at("costs"), StepCosts),
-                time=None if times.found is None else StepTime(resources_s=_seconds(times)),
+                time=None if times.found is None else PredictedStep(resources_s=_seconds(times)),
                 commits=_optional(head.at("commits"), CommitTimes),
                 synchronisation=head.at("synchronisation").read(Synchronisation),
                 provenance=artifact.provenance,

@@ -63,7 +63,7 @@ class StepCosts:
 
 @offered_by("headrace.embeddings")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
+class PredictedStep:
     """Predicted time of a step.
 
     Attributes
@@ -87,7 +87,7 @@ class StepTime:
         return self.resources_s[self.bound]
 
 
-def step_time(
+def predicted_step(
     profile: EmbeddingProfile,
     rows: StepRows,
     moved: StepBytes,
@@ -95,7 +95,7 @@ def step_time(
     *,
     servers: int,
     readers: int,
-) -> StepTime:
+) -> PredictedStep:
     """Return the time of a step, and of each of its resources."""
     trainers, rate = profile.trainers, costs.link_bytes_per_s
     links = role_bytes(moved, trainers=trainers, servers=servers, readers=readers)
@@ -108,7 +108,7 @@ def step_time(
         resources[role] = processors[role] / numbers[role]
     if costs.processors:
         resources["processors"] = sum(processors.values()) / costs.processors
-    return StepTime(resources_s=resources)
+    return PredictedStep(resources_s=resources)
 
 
 def processor_seconds(profile: EmbeddingProfile, rows: StepRows) -> Mapping[str, float]:

@@ -12,7 +12,7 @@ from headrace.embeddings.cli.show import (
     time_cells,
 )
 from headrace.embeddings.plan.plan import EmbeddingPlan
-from headrace.embeddings.plan.step import StepTime
+from headrace.embeddings.plan.step import PredictedStep
 from headrace.report.page import Page, empty_figure
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def lookahead_plan_page(plan: EmbeddingPlan, source: str) -> Page:
     return page
 
 
-def _time_figure(time: StepTime) -> "go.Figure":
+def _time_figure(time: PredictedStep) -> "go.Figure":
     figure = empty_figure()
     names = [*reversed([*time.resources_s])]
     figure.add_bar(

@@ -9,7 +9,7 @@ from headrace.embeddings.cli.show_record import (
     MOVED_COLUMNS,
     PART_COLUMNS,
     WORK_COLUMNS,
-    moved_cells,
+    moved_rows_cells,
     part_cells,
     record_facts,
     work_cells,
@@ -48,7 +48,7 @@ def record_page(record: EmbeddingRecord, source: str) -> Page:
     page.figure(_ahead_figure(record))
     page.heading("Rates of all trainers, and commits")
     page.figure(_rates_figure(record))
-    page.table(MOVED_COLUMNS, moved_cells(record))
+    page.table(MOVED_COLUMNS, moved_rows_cells(record))
     page.heading("Work of all processes")
     page.table(WORK_COLUMNS, work_cells(record))
     return page

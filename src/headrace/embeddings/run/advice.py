@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from headrace.embeddings.run.record import EmbeddingRecord
-from headrace.embeddings.run.step_times import STALLS, STEP_PARTS, StepTimes
+from headrace.embeddings.run.step_times import STALLS, STEP_PARTS, TrainerTimes
 from headrace.units import size
 
 _LITTLE = 0.05
@@ -137,13 +137,13 @@ _CAUSES: dict[str, Callable[[EmbeddingRecord], tuple[str, str]]] = {
 }
 
 
-def _trainer(record: EmbeddingRecord, trainer: int) -> StepTimes:
+def _trainer(record: EmbeddingRecord, trainer: int) -> TrainerTimes:
     times = record.sums("trainer", trainer, first=record.steady)
-    assert isinstance(times, StepTimes)
+    assert isinstance(times, TrainerTimes)
     return times
 
 
-def parts_text(steps: StepTimes) -> str:
+def parts_text(steps: TrainerTimes) -> str:
     """Return the parts of steps that have 1% of them or more, the longest first."""
     shares = {text: getattr(steps, part) / steps.step_s for part, text in STEP_PARTS.items()}
     ordered = sorted(shares.items(), key=lambda named: -named[1])

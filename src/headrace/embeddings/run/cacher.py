@@ -116,7 +116,7 @@ class CacherOptions:
             )
 
 
-Follow = Callable[["BatchDecisions"], None]
+FollowJob = Callable[["BatchDecisions"], None]
 """Called before each batch that is taken; it may change decisions, and let others be made first."""
 
 
@@ -131,7 +131,7 @@ def dispatched(
     on_lookahead: Callable[[int], None] = lambda _lookahead: None,
     *,
     first_batch: int = 0,
-    follow: Follow = unchanged,
+    follow: FollowJob = unchanged,
 ) -> Iterator[tuple[TrainerBatch, ...]]:
     """Yield, of every batch of an epoch in order, the part of each trainer.
 

@@ -18,7 +18,7 @@ from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.pulses import attend
 from headrace.embeddings.run.rpc import RpcClient
 from headrace.embeddings.run.rpc_messages import RpcMessage
-from headrace.embeddings.run.step_times import StepTimes
+from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.errors import CommunicationError
 
 _LEAVE_S = 5.0
@@ -155,7 +155,7 @@ class CacherClient:
         """
         self._client.call("commit", RpcMessage(head={"trainer": self.trainer, **fields}))
 
-    def report(self, times: StepTimes) -> None:
+    def report(self, times: TrainerTimes) -> None:
         """Tell the cacher the times of the last steps of an epoch."""
         self._tell("report", {"times": times.to_fields()})
 
@@ -195,7 +195,7 @@ class CacherStream:
         self._deadline_s = deadline_s
         self._client = cacher.connection()
         self._parts: Handoff[TrainerBatch] = Handoff(1)
-        self._noted: deque[StepTimes] = deque()
+        self._noted: deque[TrainerTimes] = deque()
         self._closed = False
         self.end: int | None = None
         self._thread = threading.Thread(target=self._ask, daemon=True, name="batches of the cacher")
@@ -226,12 +226,12 @@ class CacherStream:
             self._batch = part.batch + 1
             return part
 
-    def note(self, times: StepTimes) -> None:
+    def note(self, times: TrainerTimes) -> None:
         """Note the times of a step: the next request has them."""
         self._noted.append(times)
 
-    def _noted_times(self) -> StepTimes:
-        times = StepTimes()
+    def _noted_times(self) -> TrainerTimes:
+        times = TrainerTimes()
         while self._noted:
             times.add(self._noted.popleft())
         return times

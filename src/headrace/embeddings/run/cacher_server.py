@@ -17,7 +17,7 @@ from headrace.embeddings.run.batch_messages import encode_batch
 from headrace.embeddings.run.cacher import (
     BatchDecisions,
     CacherOptions,
-    Follow,
+    FollowJob,
     dispatched,
     unchanged,
 )
@@ -35,7 +35,7 @@ from headrace.embeddings.run.row_client import mark_servers, start_servers
 from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
-from headrace.embeddings.run.step_times import CacherTimes, Laps, StepTimes
+from headrace.embeddings.run.step_times import CacherTimes, Laps, TrainerTimes
 from headrace.errors import CommunicationError
 from headrace.launch.worker import Send
 
@@ -88,7 +88,7 @@ class CacherServer:
         self._start = 0 if self._folder is None else self._folder.begin()
         self._beginning = Beginning.after(self._mark)
         self._times = CacherTimes()
-        self._trainer_times = [StepTimes() for _ in range(self._options.trainers)]
+        self._trainer_times = [TrainerTimes() for _ in range(self._options.trainers)]
         self._commits = JointCommits[None](self._options.trainers, self._changed)
         self._parts = PartBuffer(
             self._options.trainers,
@@ -198,7 +198,7 @@ class CacherServer:
     def _report(self, call: RpcCall) -> RpcMessage:
         """Add the times of a trainer's steps."""
         head = call.message.head
-        times = StepTimes.from_fields(head["times"])
+        times = TrainerTimes.from_fields(head["times"])
         self._trainer_times[head["trainer"]].add(times)
         if self._follower is not None:
             self._follower.report(head["trainer"], times)
@@ -366,7 +366,7 @@ class CacherServer:
     def _set_lookahead(self, lookahead: int) -> None:
         self._lookahead = lookahead
 
-    def _following(self, pace: CacherPace) -> Follow:
+    def _following(self, pace: CacherPace) -> FollowJob:
         """Return what lets the follower look at decisions; changes hold in later epochs, too."""
         follower = self._follower
         if follower is None:

@@ -12,7 +12,7 @@ from headrace.embeddings.data.files import ExampleData
 from headrace.embeddings.run.fit import fit_connected
 from headrace.embeddings.run.join import join_job
 from headrace.embeddings.run.script_reader import serve_batches
-from headrace.embeddings.run.step_times import StepTimes
+from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.embeddings.run.trainer_state import Stateful
 from headrace.embeddings.settings import EmbeddingSettings
 from headrace.embeddings.tables import InitialValues
@@ -48,7 +48,7 @@ class TrainingBatches(Protocol):
         ...
 
     @property
-    def times(self) -> StepTimes:
+    def times(self) -> TrainerTimes:
         """Sums over this trainer's steps so far: seconds by part, rows and bytes."""
         ...
 

@@ -25,7 +25,7 @@ from headrace.embeddings.run.evaluation import ahead, evaluation_rows
 from headrace.embeddings.run.leaves import BatchIds, Leaves, ModuleRows
 from headrace.embeddings.run.loss_scale import follow_scaler
 from headrace.embeddings.run.optimizer_groups import BatchParameters, RuledRows
-from headrace.embeddings.run.step_times import StepTimes
+from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.embeddings.run.synchronise import RowCommit
 from headrace.embeddings.run.table_files import (
     TableFileFormat,
@@ -114,9 +114,9 @@ class FittedBatches:
             )
 
     @property
-    def times(self) -> StepTimes:
+    def times(self) -> TrainerTimes:
         """Sums over this trainer's steps so far."""
-        return StepTimes() if self._rows is None else self._rows.times
+        return TrainerTimes() if self._rows is None else self._rows.times
 
     @property
     def epoch(self) -> int:

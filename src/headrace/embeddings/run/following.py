@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from headrace.embeddings.run.cacher import BatchDecisions
 from headrace.embeddings.run.part_buffer import PartBuffer
 from headrace.embeddings.run.reader_batches import ReaderBatches
-from headrace.embeddings.run.step_times import StepTimes
+from headrace.embeddings.run.step_times import TrainerTimes
 
 
 class CacherPace:
@@ -39,7 +39,7 @@ class CacherPace:
 class JobFollower(Protocol):
     """Changes lookahead, prefetch and shares while a job goes on."""
 
-    def report(self, trainer: int, times: StepTimes) -> None:
+    def report(self, trainer: int, times: TrainerTimes) -> None:
         """Take the times of a trainer's steps, which follow those that it reported before."""
         ...
 

@@ -10,13 +10,13 @@ from headrace.embeddings.run.step_times import (
     CacherTimes,
     ReaderTimes,
     ServerTimes,
-    StepTimes,
     Sums,
+    TrainerTimes,
 )
 from headrace.facades import offered_by
 
 KINDS: Mapping[str, type[Sums]] = {
-    "trainer": StepTimes,
+    "trainer": TrainerTimes,
     "cacher": CacherTimes,
     "reader": ReaderTimes,
     "server": ServerTimes,
@@ -85,7 +85,7 @@ class JobTimes:
         if "times" in status:  # else the job has not begun there
             self._latest[key] = KINDS[kind].from_fields(status["times"])
         for trainer, times in enumerate(status.get("trainers", ())):
-            self._latest["trainer", trainer] = StepTimes.from_fields(times)
+            self._latest["trainer", trainer] = TrainerTimes.from_fields(times)
         if kind == "cacher" and status:
             self.first_batch, self.lookahead = status["first_batch"], status["lookahead"]
 
@@ -98,9 +98,9 @@ class JobTimes:
         if self._taken % self._width == 0:
             if len(self.samples) == self._most:
                 self._halve()
-            self.samples.append(TimesSample(end_s=sample.end_s, sums=copied(added)))
+            self.samples.append(TimesSample(end_s=sample.end_s, sums=copied_sums(added)))
         else:
-            self.samples[-1].extend(TimesSample(end_s=sample.end_s, sums=copied(added)))
+            self.samples[-1].extend(TimesSample(end_s=sample.end_s, sums=copied_sums(added)))
         self._taken += 1
         return sample
 
@@ -127,7 +127,7 @@ class JobTimes:
         return total
 
 
-def copied(sums: Mapping[ProcessKey, Sums]) -> dict[ProcessKey, Sums]:
+def copied_sums(sums: Mapping[ProcessKey, Sums]) -> dict[ProcessKey, Sums]:
     """Return sums that others can be added to."""
     return {key: type(own).from_fields(own.to_fields()) for key, own in sums.items()}
 

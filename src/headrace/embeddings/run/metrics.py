@@ -5,7 +5,7 @@ from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from headrace.embeddings.run.step_times import STEP_PARTS, StepTimes
+from headrace.embeddings.run.step_times import STEP_PARTS, TrainerTimes
 from headrace.facades import offered_by
 from headrace.job.metrics import RankMetrics
 
@@ -17,7 +17,7 @@ class TimedBatches(Protocol):
     """Batches whose steps are timed, as `headrace.embeddings.fit` returns them."""
 
     @property
-    def times(self) -> StepTimes:
+    def times(self) -> TrainerTimes:
         """Sums over the steps so far."""
         ...
 

@@ -17,8 +17,8 @@ from headrace.embeddings.run.step_times import (
     CacherTimes,
     ReaderTimes,
     ServerTimes,
-    StepTimes,
     Sums,
+    TrainerTimes,
 )
 from headrace.errors import ArtifactError
 from headrace.facades import offered_by
@@ -43,7 +43,7 @@ class EmbeddingRecord(ArtifactValue):
     ideal_step_s : of a step of such a job, measured; 0: none is known.
     end_s : [samples]: end of each, since the job began.
     tables : of "trainer", "cacher", "reader" and "server" columns with a row for each sample and
-        process: `sample`, `number` of the process, and the sums that `StepTimes`, `CacherTimes`,
+        process: `sample`, `number` of the process, and the sums that `TrainerTimes`, `CacherTimes`,
         `ReaderTimes` and `ServerTimes` have.
     """
 
@@ -124,10 +124,10 @@ class EmbeddingRecord(ArtifactValue):
         )
 
     @property
-    def steps(self) -> StepTimes:
+    def steps(self) -> TrainerTimes:
         """Steady steps of all trainers."""
         steps = self.sums("trainer", first=self.steady)
-        assert isinstance(steps, StepTimes)
+        assert isinstance(steps, TrainerTimes)
         return steps
 
     @property

@@ -64,7 +64,7 @@ STALLS = tuple(name for name in STEP_PARTS if name.endswith("_wait_s"))
 
 @offered_by("headrace.embeddings")
 @dataclass(slots=True, kw_only=True)
-class StepTimes(Sums):
+class TrainerTimes(Sums):
     """Sums over steps of one trainer: seconds by part, and what moved (Figure 5.3).
 
     A step lasts from the end of the one before it to the end of its exchange, the first one of an

@@ -22,7 +22,7 @@ from headrace.embeddings.run.cache import HostCopies, RowCache, indices
 from headrace.embeddings.run.exchange_lists import ExchangeLists, PeerRows, exchange_lists
 from headrace.embeddings.run.optimizers import RowUpdate
 from headrace.embeddings.run.servers import DirtyRows, RowServers
-from headrace.embeddings.run.step_times import Laps, StepTimes
+from headrace.embeddings.run.step_times import Laps, TrainerTimes
 from headrace.embeddings.run.updated_rows import UpdatedRows, update_order
 from headrace.errors import CommunicationError
 from headrace.executor import Exchange, Executor, Priority, all_to_all
@@ -177,7 +177,7 @@ class RowSynchronisation:
         gradients: Sequence[Tensor],
         updates: Sequence[RowUpdate],
         step: int,
-        times: StepTimes,
+        times: TrainerTimes,
     ) -> RowCommit | None:
         """Update the rows of a batch: critical ones now, the others in the background.
 
@@ -263,7 +263,7 @@ class RowSynchronisation:
         gradients: Sequence[Tensor],
         updates: Sequence[RowUpdate],
         step: int,
-        times: StepTimes,
+        times: TrainerTimes,
         commit_number: int,
         commit: RowCommit | None,
     ) -> None:
@@ -286,7 +286,7 @@ class RowSynchronisation:
         gradients: Sequence[Tensor],
         updates: Sequence[RowUpdate],
         step: int,
-        times: StepTimes,
+        times: TrainerTimes,
     ) -> None:
         laps = Laps()
         messages = self._exchange(exchange.delayed, gradients, updates, step, Priority.background)
@@ -294,7 +294,7 @@ class RowSynchronisation:
         times.delayed_rows += messages.rows
         times.delayed_bytes += messages.sent_bytes
 
-    def _write_back(self, exchange: BatchExchange, times: StepTimes, commit: int) -> None:
+    def _write_back(self, exchange: BatchExchange, times: TrainerTimes, commit: int) -> None:
         """Write rows that leave the cache back, as part of a commit."""
         laps = Laps()
         groups = zip(exchange.batch.groups, self._caches, exchange.evicted_slots, strict=True)
@@ -307,7 +307,7 @@ class RowSynchronisation:
             times.evicted_bytes += evicted.nbytes
         times.write_back_s += laps.lap()
 
-    def _dirty_rows(self, exchange: BatchExchange, times: StepTimes) -> list[DirtyRows]:
+    def _dirty_rows(self, exchange: BatchExchange, times: TrainerTimes) -> list[DirtyRows]:
         """Return copies: the next batch's exchanges update the rows while these are sent."""
         groups = zip(exchange.batch.groups, self._caches, exchange.dirty_slots, strict=True)
         dirty = [

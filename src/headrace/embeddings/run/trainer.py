@@ -24,7 +24,7 @@ from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.optimizers import RowOptimizer, RowUpdate
 from headrace.embeddings.run.row_order import RowOrder
 from headrace.embeddings.run.servers import RowServers
-from headrace.embeddings.run.step_times import Laps, StepTimes
+from headrace.embeddings.run.step_times import Laps, TrainerTimes
 from headrace.embeddings.run.synchronise import (
     BatchExchange,
     RowCommit,
@@ -56,7 +56,7 @@ class BatchStream(Protocol):
         """
         ...
 
-    def note(self, times: StepTimes) -> None:
+    def note(self, times: TrainerTimes) -> None:
         """Note the times of a step, for what looks at the whole job."""
         ...
 
@@ -125,7 +125,7 @@ class _Prefetched:
     ids: tuple[Tensor, ...]
     lengths: tuple[Tensor | None, ...]
     arrived_s: float
-    times: StepTimes
+    times: TrainerTimes
 
 
 class TrainerRows:
@@ -197,8 +197,8 @@ class TrainerRows:
         self._steps = steps
         self._laps = Laps()
         self._commit_wait_s = 0.0
-        self._delayed_times: StepTimes | None = None
-        self._sums = StepTimes()
+        self._delayed_times: TrainerTimes | None = None
+        self._sums = TrainerTimes()
         self._closed = False
         self._begin()
 
@@ -221,7 +221,7 @@ class TrainerRows:
         self._begin()
 
     @property
-    def times(self) -> StepTimes:
+    def times(self) -> TrainerTimes:
         """Sums over the steps so far; those of the last one come with the next."""
         return replace(self._sums)
 
@@ -326,7 +326,7 @@ class TrainerRows:
         self._commit = commit or self._commit
         self._current = None
 
-    def _complete_times(self, times: StepTimes | None) -> None:
+    def _complete_times(self, times: TrainerTimes | None) -> None:
         """Note the times of the step before, whose delayed exchange has ended, and hold others."""
         complete, self._delayed_times = self._delayed_times, times
         if complete is not None:
@@ -427,7 +427,7 @@ class TrainerRows:
 
     def _fetch(self, batch: TrainerBatch, copies: HostCopies, arrived_s: float) -> _Prefetched:
         executor, device = self._executor, self._device
-        times = StepTimes(batches=1)
+        times = TrainerTimes(batches=1)
         if self._order is not None:
             batch = self._order.by_id(batch)
         exchange = batch_exchange(batch, executor.rank, executor.ranks, device)
