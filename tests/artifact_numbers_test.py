@@ -43,16 +43,20 @@ from headrace.embeddings import (
     CommitTimes,
     EmbeddingPlan,
     EmbeddingProfile,
+    EmbeddingRecord,
     ExampleBytes,
+    JobTimes,
+    PredictedStep,
     ProcessorSeconds,
     RowReuse,
     RowTransfers,
     StepBytes,
     StepCosts,
     StepRows,
-    StepTime,
     Synchronisation,
     TableAccesses,
+    TimesSample,
+    TrainerTimes,
 )
 from headrace.errors import TopologyError
 from headrace.index.configuration import Configuration
@@ -316,9 +320,16 @@ def embedding_plan(number: Number) -> EmbeddingPlan:
         critical_rows=number(3),
         moved=StepBytes(**{field.name: number(6) for field in fields(StepBytes)}),
         costs=StepCosts(compute_s=number(1), link_bytes_per_s=number(10_000)),
-        time=StepTime(resources_s={"server": number(1)}),
+        time=PredictedStep(resources_s={"server": number(1)}),
         commits=CommitTimes(every=9, rows=number(7), share=number(1), redone_share=number(0)),
     )
+
+
+def embedding_record(number: Number) -> EmbeddingRecord:
+    steps = TrainerTimes(batches=3, compute_s=number(2))
+    times = JobTimes()
+    times.samples.append(TimesSample(end_s=number(2), sums={("trainer", 0): steps}))
+    return EmbeddingRecord.of(times, batch=4, trainers=1, servers=1, readers=1)
 
 
 BUILDERS: dict[str, Callable[[Number], Any]] = {
@@ -326,6 +337,7 @@ BUILDERS: dict[str, Callable[[Number], Any]] = {
     "attention-plan": attention_plan,
     "embedding-plan": embedding_plan,
     "embedding-profile": embedding_profile,
+    "embedding-record": embedding_record,
     "topology": topology,
     "profile": profile,
     "plan": lambda number: book(number).entries[0].plan,

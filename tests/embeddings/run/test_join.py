@@ -33,7 +33,7 @@ JOB = {"HEADRACE_EMBEDDINGS_CACHER": "127.0.0.1:1", "HEADRACE_EMBEDDINGS_SECRET"
             CommunicationError,
             "this host has no address of IPv4 for trainers on absent0",
         ),
-        (JOB, CommunicationError, "cacher, join: no connection to 127.0.0.1:1"),
+        (JOB, CommunicationError, "cacher, attend: no connection to 127.0.0.1:1"),
     ],
 )
 def test_a_job_that_cannot_be_joined(

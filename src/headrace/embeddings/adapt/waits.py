@@ -131,7 +131,7 @@ def _look(state: WaitState, lookahead: LookaheadState, seen: SeenBatch, share: f
     state = replace(state, confirmed=state.confirmed + 1)
     if state.confirmed < _CONFIRMATIONS:
         return state, lookahead, ()
-    waiting = f"trainers wait {share:.0%} of a step for rows"
+    waiting = f"trainers wait {share:z.0%} of a step for rows"
     for name, raised in _RAISED.items():
         before = _value(state, lookahead, name)
         after = before if name in state.tried else raised(state, lookahead, seen)
@@ -155,7 +155,7 @@ def _judge(
         return replace(state, tried=frozenset[str]()), lookahead, ()
     before = _value(state, lookahead, trial.name)
     state = replace(state, tried=state.tried | {trial.name})
-    reason = f"it did not help: trainers wait {share:.0%} of a step, {trial.share:.0%} before"
+    reason = f"it did not help: trainers wait {share:z.0%} of a step, {trial.share:z.0%} before"
     return (
         *_with(state, lookahead, seen, trial.name, trial.before),
         (_change(trial.name, before, trial.before, seen, reason),),

@@ -71,7 +71,7 @@ def progress_text(
     text = f"batch {batch:,}: {steps.batches / len(trainers) / max(seconds, 1e-9):.1f} batches/s"
     if steps.batches > 0:
         part = max(STALLS, key=lambda name: getattr(steps, name))
-        text += f"; {STEP_PARTS[part]} {getattr(steps, part) / steps.step_s:.0%} of a step"
+        text += f"; {STEP_PARTS[part]} {getattr(steps, part) / steps.step_s:z.0%} of a step"
     if commit_every:
         text += f"; next commit after batch {(batch // commit_every + 1) * commit_every:,}"
     return text

@@ -50,7 +50,7 @@ def part_cells(record: EmbeddingRecord) -> Sequence[tuple[str, str, str]]:
         (
             text,
             f"{1e3 * getattr(steps, part) / steps.batches:.2f}",
-            f"{getattr(steps, part) / steps.step_s:.1%}",
+            f"{getattr(steps, part) / steps.step_s:z.1%}",
         )
         for part, text in STEP_PARTS.items()
     ]

@@ -18,11 +18,11 @@ def advice(record: EmbeddingRecord) -> str:
     if share < _LITTLE:
         computing = (steps.step_s - steps.stall_s) / steps.step_s
         return (
-            f"Trainers compute for {computing:.0%} of a step and wait for nothing long: more "
+            f"Trainers compute for {computing:z.0%} of a step and wait for nothing long: more "
             "trainers, or a faster model, make it shorter."
         )
     reason, remedy = _CAUSES[cause](record)
-    return f"Trainers {_VERBS[cause]} for {share:.0%} of a step: {reason}; {remedy}."
+    return f"Trainers {_VERBS[cause]} for {share:z.0%} of a step: {reason}; {remedy}."
 
 
 _VERBS = {
@@ -41,14 +41,14 @@ def _of_batches(record: EmbeddingRecord) -> tuple[str, str]:
     parsing = reading.parse_s / max(reading.parse_s + reading.room_wait_s, 1e-9)
     if cacher.reader_wait_s > max(working_s, cacher.room_wait_s):
         return (
-            f"readers parse at {parsing:.0%} of their time",
+            f"readers parse at {parsing:z.0%} of their time",
             f"start another with --readers {record.readers + 1}",
         )
     in_all_s = working_s + cacher.reader_wait_s + cacher.room_wait_s
     deciding = working_s / max(in_all_s, 1e-9)
     if deciding > 0.5:
         return (
-            f"the cacher decides and dispatches for {deciding:.0%} of its time",
+            f"the cacher decides and dispatches for {deciding:z.0%} of its time",
             "give it a processor of its own, or train with fewer examples a batch",
         )
     dispatched = cacher.dispatched_bytes / max(cacher.batches, 1)
@@ -147,16 +147,16 @@ def parts_text(steps: TrainerTimes) -> str:
     """Return the parts of steps that have 1% of them or more, the longest first."""
     shares = {text: getattr(steps, part) / steps.step_s for part, text in STEP_PARTS.items()}
     ordered = sorted(shares.items(), key=lambda named: -named[1])
-    return ", ".join(f"{text} {share:.0%}" for text, share in ordered if share >= 0.01)
+    return ", ".join(f"{text} {share:z.0%}" for text, share in ordered if share >= 0.01)
 
 
 def ideal_text(record: EmbeddingRecord) -> str:
     """Return how near steps are to those without rows: computed, and measured where known."""
     computed = record.without_rows_s / record.step_s
-    text = f"{computed:.0%} of a step would remain without all that rows take (computed)"
+    text = f"{computed:z.0%} of a step would remain without all that rows take (computed)"
     if record.ideal_step_s > 0:
         text += (
-            f"; {record.ideal_step_s / record.step_s:.0%} is the step of the ideal job "
+            f"; {record.ideal_step_s / record.step_s:z.0%} is the step of the ideal job "
             f"({1e3 * record.ideal_step_s:.1f} ms, measured)"
         )
     return text

@@ -91,7 +91,7 @@ class EmbeddingRecord(ArtifactValue):
             readers=readers,
             ideal=ideal,
             ideal_step_s=ideal_step_s,
-            end_s=np.array([sample.end_s for sample in times.samples]),
+            end_s=np.array([sample.end_s for sample in times.samples], np.float64),
             tables={kind: _columns(times, kind) for kind in KINDS},
         )
 
