@@ -19,6 +19,8 @@ PREFETCH = 4
 DEADLINE_S = 900.0
 """Of calls: a design waits while others have their turns."""
 
+_STATUS_S = 30.0
+
 COMMITTED = ", committed"
 """Ends the name of a design that commits its rows and the model to a folder."""
 
@@ -33,10 +35,10 @@ class Design:
     Attributes
     ----------
     name : of the synchronisation, and `NOT_DELAYED` where nothing is exchanged while the next batch
-        computes, or `COMMITTED`.
+        computes, or `COMMITTED`, or what tells it from others of the job, after a comma.
     commit_every : batches between commits, where there are any.
     lookahead : None: as many batches as the caches have room for.
-    adapt : whether decisions follow the job.
+    adapt_log : file of the changes where decisions follow the job; None: they do not.
     """
 
     name: str
@@ -44,17 +46,26 @@ class Design:
     workload: Workload
     lookahead: int | None
     commit_every: int = 0
-    adapt: bool = False
+    adapt_log: Path | None = None
 
     @property
     def synchronisation(self) -> Synchronisation:
         """The synchronisation of its caches."""
-        return Synchronisation(self.name.removesuffix(NOT_DELAYED).removesuffix(COMMITTED))
+        return Synchronisation(self.name.partition(",")[0])
+
+    def connect_task(self, processes: JobProcesses) -> dict[str, Any]:
+        """Return the trainers' task to connect to its processes."""
+        return {
+            "connect": self.name,
+            "workload": self.workload.to_fields(),
+            "cacher": processes.address,
+            "secret": processes.secret,
+        }
 
 
 @contextmanager
-def connected(testbed: Testbed, design: Design) -> Generator[dict[str, Any]]:
-    """Start a design's processes; yields the trainers' task to connect to them."""
+def started(testbed: Testbed, design: Design) -> Generator[JobProcesses]:
+    """Start a design's processes, which trainers can connect to."""
     hosts = [
         RoleHost(start=partial(testbed.popen, host.name), address=host.address)
         for host in testbed.hosts
@@ -70,7 +81,8 @@ def connected(testbed: Testbed, design: Design) -> Generator[dict[str, Any]]:
                 synchronisation=design.synchronisation,
                 folder=Path(folder) if design.name.endswith(COMMITTED) else None,
                 commit_every=design.commit_every,
-                adapt=design.adapt,
+                adapt=design.adapt_log is not None,
+                adapt_log=design.adapt_log,
                 deadline_s=DEADLINE_S,
             ),
             JobHosts(
@@ -81,8 +93,14 @@ def connected(testbed: Testbed, design: Design) -> Generator[dict[str, Any]]:
             ),
         ) as processes,
     ):
-        yield {
-            "connect": design.name,
-            "cacher": processes.address,
-            "secret": processes.secret,
-        }
+        yield processes
+
+
+def lookahead_now(processes: JobProcesses) -> int:
+    """Return the lookahead that is in force at the cacher."""
+    (cacher,) = processes.keys_of("cacher")
+    processes.roles.send(cacher, {"status": True})
+    _, message = processes.roles.next("the cacher's status", _STATUS_S)
+    if message is None or "status" not in message:
+        raise RuntimeError(f"the cacher has no status: {message}")
+    return message["status"]["lookahead"]

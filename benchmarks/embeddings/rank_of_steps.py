@@ -2,7 +2,7 @@
 
 Answers, until the parent is gone,
 
-- {"connect": design, ...}: {"connected"}: takes its batches and rows from now on
+- {"connect": design, "workload", ...}: {"connected"}: takes its batches and rows from now on
 - {"variant", "backend", "compute_s", "dense", "steps", "settle_s"}: {"seconds": [of each step],
   "counts": sums, "wire_bytes", "received_bytes": that the host sent and received}
 
@@ -133,7 +133,7 @@ class Trainer:
 
     def connect(self, task: dict[str, Any]) -> None:
         """Join a design's job, and connect to the other trainers."""
-        job = self._workload.description()
+        job = Workload.from_fields(task["workload"]).description()
         cacher = CacherClient(
             task["cacher"],
             trainer=self._rank,

@@ -4,6 +4,7 @@ import sys
 
 from benchmarks.embeddings import (
     accesses,
+    adaptation,
     assignment,
     cacher,
     committed,
@@ -32,6 +33,7 @@ if __name__ == "__main__":
                 synchronised,
                 predicted,
                 committed,
+                adaptation,
                 workloads,
                 accesses,
                 assignment,

@@ -6,9 +6,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.embeddings.bed import spec
-from benchmarks.embeddings.designs import PREFETCH, Design, connected
+from benchmarks.embeddings.designs import PREFETCH, Design, started
 from benchmarks.embeddings.turns import Job, job
 from benchmarks.embeddings.workload import KAGGLE, Workload
+from headrace.embeddings.run.job_processes import JobProcesses
 from headrace.testbed import Testbed
 
 DENSE = {
@@ -20,7 +21,7 @@ DENSE = {
 """Parameters of the dense part, of Table 5.2; DeepFM's without its linear terms, and with them."""
 
 BACKENDS = ("gloo", "headrace")
-_FIRST_STEPS = PREFETCH + 1
+FIRST_STEPS = PREFETCH + 1
 """Of a design's turn: their rows were fetched while others had theirs."""
 
 
@@ -145,7 +146,7 @@ class TimedJob:
         for _ in range(turns.rounds):
             for variant, backend in variants:
                 is_design = variant in self.designs
-                first = _FIRST_STEPS if is_design else 1
+                first = FIRST_STEPS if is_design else 1
                 seconds, counts = self.turn(variant, backend, compute_s, first + turns.steps, dense)
                 name = variant if is_design else f"{variant}, {backend}"
                 rounds.setdefault(name, []).append(statistics.median(seconds[first:]))
@@ -153,6 +154,24 @@ class TimedJob:
                 for key, number in counts.items():
                     total[key] += number
         return Times(rounds=rounds, counts=sums)
+
+
+@contextmanager
+def joined_designs(
+    network: Network, designs: Sequence[Design]
+) -> Generator[tuple[TimedJob, list[JobProcesses]]]:
+    """Yield trainers that are connected to designs, and the processes of each."""
+    with ExitStack() as stack:
+        testbed = stack.enter_context(Testbed.up(spec(network.trainers, network.mbit)))
+        processes = [stack.enter_context(started(testbed, design)) for design in designs]
+        task = {"workload": network.workload.to_fields()}
+        ranks = stack.enter_context(
+            job(testbed, "benchmarks.embeddings.rank_of_steps", network.trainers, task, {})
+        )
+        for design, of_design in zip(designs, processes, strict=True):
+            ranks.ask(design.connect_task(of_design))
+        names = tuple(design.name for design in designs)
+        yield TimedJob(network=network, ranks=ranks, designs=names), processes
 
 
 @contextmanager
@@ -170,30 +189,17 @@ def timed_job(
     ----------
     commit_every : batches between commits of the designs that make some.
     """
-    with ExitStack() as stack:
-        testbed = stack.enter_context(Testbed.up(spec(network.trainers, network.mbit)))
-        tasks = [
-            stack.enter_context(
-                connected(
-                    testbed,
-                    Design(
-                        name=design,
-                        trainers=network.trainers,
-                        workload=network.workload,
-                        lookahead=lookahead,
-                        commit_every=commit_every,
-                    ),
-                )
-            )
-            for design in designs
-        ]
-        task = {"workload": network.workload.to_fields()}
-        ranks = stack.enter_context(
-            job(testbed, "benchmarks.embeddings.rank_of_steps", network.trainers, task, {})
+    planned = [
+        Design(
+            name=name,
+            trainers=network.trainers,
+            workload=network.workload,
+            lookahead=lookahead,
+            commit_every=commit_every,
         )
-        timed = TimedJob(network=network, ranks=ranks, designs=tuple(designs))
-        for task in tasks:
-            ranks.ask(task)
+        for name in designs
+    ]
+    with joined_designs(network, planned) as (timed, _):
         for design in designs:
             timed.turn(design, "headrace", 0.0, lookahead + lookahead // 10, 0)
         timed.measure_exchange(exchange)

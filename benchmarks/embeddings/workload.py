@@ -24,7 +24,8 @@ ROWS: Mapping[str, tuple[int, ...]] = {
 """Of every table, by data set."""
 
 CLICKS = 130 * BATCH
-"""Of a file: more than a window's, so that rows of the next pass over it are none of the window."""
+"""Of a file: more than a window's, so that rows of the next pass over it are none of the window.
+Where the skew changes, as many come before the change as behind it."""
 
 WINDOW = 100 * BATCH
 """Examples that a decision looks at, whatever their batches."""
@@ -43,14 +44,18 @@ class Workload:
     ----------
     clicks_of : data set.
     skew : of accesses.
+    later_skew : of the second half of the clicks; None: the same.
     batch : examples of all trainers together.
     dims : of the tables that each column looks up.
+    slots : rows that each trainer's cache has room for, of every group of tables.
     """
 
     clicks_of: str = "kaggle"
     skew: str = str(SKEW)
     batch: int = BATCH
     dims: tuple[int, ...] = (48,)
+    later_skew: str | None = None
+    slots: int = _SLOTS
 
     def __str__(self) -> str:
         """Return what it has otherwise than others, and its dimension."""
@@ -61,7 +66,8 @@ class Workload:
             if getattr(self, name) != getattr(KAGGLE, name)
         ]
         batch = [f"batch {self.batch}"] if self.batch != BATCH else []
-        return ", ".join([numbers, *others, *batch])
+        later = [f"then {self.later_skew}"] if self.later_skew is not None else []
+        return ", ".join([numbers, *others, *later, *batch])
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -86,19 +92,25 @@ class Workload:
     @property
     def path(self) -> Path:
         """File of the clicks, whether it exists or not."""
-        skew = self.skew.replace(":", "-")
-        return ROOT.parent / "build" / f"clicks-{self.clicks_of}-{skew}-{CLICKS}.txt"
+        later = "" if self.later_skew is None else f"-then-{self.later_skew}"
+        skew = f"{self.skew}{later}".replace(":", "-")
+        return ROOT.parent / "build" / f"clicks-{self.clicks_of}-{skew}-{self._clicks}.txt"
+
+    @property
+    def _clicks(self) -> int:
+        return CLICKS if self.later_skew is None else 2 * CLICKS
 
     def write_clicks(self) -> None:
         """Write the file of the clicks, unless it exists."""
         if self.path.exists():
             return
         skew, unfinished = parse_skew(self.skew), self.path.with_suffix(".part")
+        later = None if self.later_skew is None else parse_skew(self.later_skew)
         form = "avazu" if self.clicks_of == "avazu" else "criteo"
         criteo_set: CriteoSet = "terabyte" if self.clicks_of == "terabyte" else "kaggle"
         with unfinished.open("wb") as file:
-            source = click_source(form, skew, criteo_set=criteo_set)
-            for _ in write_clicks(file, form, source, CLICKS):
+            source = click_source(form, skew, later=later, criteo_set=criteo_set)
+            for _ in write_clicks(file, form, source, self._clicks):
                 pass
         os.replace(unfinished, self.path)
 
@@ -121,7 +133,7 @@ class Workload:
             tables=tables,
             columns=tuple((number,) for number, _ in columns),
             groups=groups,
-            slots=(_SLOTS,) * len(groups),
+            slots=(self.slots,) * len(groups),
             seed=0,
             data=self.data().to_fields(),
         )
