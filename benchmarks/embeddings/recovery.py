@@ -35,7 +35,7 @@ HOSTS = ("other trainer", "trainer", "server", "other server", "reader", "cacher
 """By number: each role's host in the testbed."""
 
 Fault = tuple[str, str]
-"""What happens ("killed", "stopped", "cut off"), and the role."""
+"""A fault ("killed", "stopped", "cut off"), and the role that has it."""
 
 _RENDEZVOUS = 29500
 _SCRIPT = Path(__file__).with_name("job_of_recovery.py")

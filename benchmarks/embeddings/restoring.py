@@ -1,4 +1,4 @@
-"""What recovery by a checkpoint takes where trainers have tables in shards: all load theirs again.
+"""Time of recovery by a checkpoint where trainers have tables in shards: all load theirs again.
 
 The paper's rival, in its best case: the checkpoint was written right before the failure.
 """

@@ -1,4 +1,4 @@
-"""What timed jobs train on: made clicks, their batches, and the numbers of a row."""
+"""Workloads of timed jobs: made clicks, their batches, and the numbers of a row."""
 
 import os
 from collections.abc import Mapping
@@ -140,4 +140,4 @@ class Workload:
 
 
 KAGGLE = Workload()
-"""What is timed where nothing else is said."""
+"""The default of timed jobs."""

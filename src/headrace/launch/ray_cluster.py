@@ -112,14 +112,14 @@ class RayCluster:
             if self._group.wait(timeout_seconds=max(1.0, until - time.monotonic())):
                 return
         free = ray.available_resources()
-        wanted = ", ".join(
+        lacking = ", ".join(
             f"{amount:g} {name} ({free.get(name, 0.0):g} of {self.total(name):g} are free)"
             for name, amount in amounts.items()
         )
         nodes = sum(bool(node["Alive"]) for node in ray.nodes())
         raise CommunicationError(
             f"the Ray cluster at {self._address} has {nodes} nodes, without room for "
-            f"{len(needs)} processes that need {wanted}: add nodes, or start fewer processes"
+            f"{len(needs)} processes that need {lacking}: add nodes, or start fewer processes"
         )
 
     def _occupy(self, needs: Sequence[Need], until: float) -> list[RayHost]:

@@ -1,4 +1,4 @@
-"""Signs of life: of processes that compute, are stopped, end, or are strangers."""
+"""Signs of life: of processes that compute, are stopped, end, or have no secret."""
 
 import signal
 import socket

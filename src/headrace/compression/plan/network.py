@@ -150,10 +150,7 @@ class FormulaNetwork:
 
     def at_bandwidth(self, bytes_per_s: float) -> "FormulaNetwork":
         """Return the network with links of this rate, or the nearest that is possible."""
-        return replace(
-            self,
-            bandwidth_bytes_per_s=min(max(SLOWEST, bytes_per_s), FASTEST),
-        )
+        return replace(self, bandwidth_bytes_per_s=min(max(SLOWEST, bytes_per_s), FASTEST))
 
     def describe(self) -> str:
         """Return the scheme and its parameters."""

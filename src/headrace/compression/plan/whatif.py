@@ -37,10 +37,7 @@ def break_even(
 
     middle = math.log(network.bandwidth_bytes_per_s)
     reach = decades * math.log(10)
-    low, high = (
-        max(middle - reach, math.log(SLOWEST)),
-        min(middle + reach, math.log(FASTEST)),
-    )
+    low, high = max(middle - reach, math.log(SLOWEST)), min(middle + reach, math.log(FASTEST))
     points = np.linspace(high, low, round(2 * decades * _POINTS_PER_DECADE) + 1).tolist()
     above, gain = points[0], lead(points[0])
     for point in points[1:]:

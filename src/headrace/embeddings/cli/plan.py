@@ -43,7 +43,8 @@ def lookahead_plan_command(
         float | None,
         typer.Option(
             help="Milliseconds of the model's forward and backward pass of a trainer's share, "
-            "without rows: times are predicted then."
+            "without rows: times are predicted then.",
+            min=0.001,
         ),
     ] = None,
     dense: Annotated[str, typer.Option(help="Parameters of the model's dense part.")] = "0",

@@ -66,7 +66,8 @@ class MeasuredBatches:
         ----------
         dim : numbers of a row, without a state beside them.
         """
-        sample = self.sample[: 1 + sum(len(one) == len(self.sample[0]) for one in self.sample[1:])]
+        # the last batch of the data may be shorter
+        sample = [batch for batch in self.sample if len(batch) == len(self.sample[0])]
         tables = tuple(
             EmbeddingTable(name=str(number), rows=0, dim=dim, initial=InitialValues(scale=1.0))
             for number in range(len(sample[0].ids))

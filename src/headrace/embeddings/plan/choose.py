@@ -176,9 +176,13 @@ def _shortest(
             for server_count in _numbers(servers):
                 for reader_count in _numbers(readers):
                     time = predicted_step(
-                        profile, design.rows, design.moved, costs,
-                        servers=server_count, readers=reader_count,
-                    )  # fmt: skip
+                        profile,
+                        design.rows,
+                        design.moved,
+                        costs,
+                        servers=server_count,
+                        readers=reader_count,
+                    )
                     yield design, server_count, reader_count, time
 
     every = [*choices()]

@@ -116,8 +116,9 @@ def _moved_rows(plan: EmbeddingPlan, profile: EmbeddingProfile) -> Mapping[str, 
 
 def _lrpp_rows(plan: EmbeddingPlan, profile: EmbeddingProfile) -> Mapping[str, float]:
     """Return the rows of LRPP caches on the line between the two lookaheads next to the plan's."""
-    below = max((one for one in profile.lrpp if one <= plan.lookahead), default=min(profile.lrpp))
-    above = min(one for one in profile.lrpp if one >= plan.lookahead)
+    counted = sorted(profile.lrpp)
+    below = max((batches for batches in counted if batches <= plan.lookahead), default=counted[0])
+    above = min(batches for batches in counted if batches >= plan.lookahead)
     share = 0.0 if above == below else (plan.lookahead - below) / (above - below)
     columns = zip(
         profile.lrpp[below]._fields, profile.lrpp[below], profile.lrpp[above], strict=True
@@ -159,10 +160,10 @@ def _check_room(plan: EmbeddingPlan, profile: EmbeddingProfile, source: str) -> 
     evicted = sum(
         rows for gap, rows in enumerate(profile.reuse.rows.tolist()) if not 0 < gap < plan.lookahead
     )
-    needed = plan.resident_rows + 2 * plan.prefetch * evicted
+    occupied = plan.resident_rows + 2 * plan.prefetch * evicted
     slots = plan.cache_bytes // plan.row_bytes
-    if needed > slots + 1:
+    if occupied > slots + 1:
         raise VerificationError(
             f"{source}: a cache has room for {slots} rows, the lookahead {plan.lookahead} needs "
-            f"{needed:,.0f}"
+            f"{occupied:,.0f}"
         )

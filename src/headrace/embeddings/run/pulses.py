@@ -202,9 +202,9 @@ class PulseListener:
         if not hmac.compare_digest(secret, self._secret.encode()):
             self._remove(connection)
             return False
-        for other in [*self._connections.values()]:
-            if other.role == role:  # another process has it now
-                self._remove(other)
+        for earlier in [*self._connections.values()]:
+            if earlier.role == role:  # another process has it now
+                self._remove(earlier)
         connection.role = role
         return True
 
@@ -219,8 +219,8 @@ class PulseListener:
         for connection in fallen_silent:
             self._remove(connection)
         if silent:
-            alive = [other.role for other in self._connections.values() if other.role is not None]
-            self._on_silence(silent, alive)
+            roles = [connection.role for connection in self._connections.values()]
+            self._on_silence(silent, [role for role in roles if role is not None])
 
 
 def attend(cacher: RpcClient, role: str, secret: str, **place: str) -> _native.Pulse:

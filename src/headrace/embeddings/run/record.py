@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ _STEADY = 4
 """A fourth of the samples is left out of steady steps, where there are so many: caches fill."""
 
 _MOST_PROCESSES = 1024
+
+_Times = TypeVar("_Times", bound=Sums)
 
 
 @offered_by("headrace.embeddings")
@@ -126,30 +128,28 @@ class EmbeddingRecord(ArtifactValue):
     @property
     def steps(self) -> TrainerTimes:
         """Steady steps of all trainers."""
-        steps = self.sums("trainer", first=self.steady)
-        assert isinstance(steps, TrainerTimes)
-        return steps
+        return self._steady_sums(TrainerTimes)
 
     @property
     def cacher(self) -> CacherTimes:
         """The cacher's work on steady steps."""
-        cacher = self.sums("cacher", first=self.steady)
-        assert isinstance(cacher, CacherTimes)
-        return cacher
+        return self._steady_sums(CacherTimes)
 
     @property
     def reading(self) -> ReaderTimes:
         """All readers' work on steady steps."""
-        reading = self.sums("reader", first=self.steady)
-        assert isinstance(reading, ReaderTimes)
-        return reading
+        return self._steady_sums(ReaderTimes)
 
     @property
     def serving(self) -> ServerTimes:
         """All servers' work on steady steps."""
-        serving = self.sums("server", first=self.steady)
-        assert isinstance(serving, ServerTimes)
-        return serving
+        return self._steady_sums(ServerTimes)
+
+    def _steady_sums(self, times: type[_Times]) -> _Times:
+        kind = next(name for name, of_kind in KINDS.items() if of_kind is times)
+        sums = self.sums(kind, first=self.steady)
+        assert isinstance(sums, times)
+        return sums
 
     @property
     def step_s(self) -> float:
