@@ -74,6 +74,11 @@ class EmbeddingTable:
             )
 
     @property
+    def most_id(self) -> int:
+        """Largest id of a row."""
+        return (self.rows or 1 << 63) - 1
+
+    @property
     def initial_scale(self) -> float:
         """Scale of the initial values, whether given or derived."""
         if self.initial.scale is not None:

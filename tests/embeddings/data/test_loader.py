@@ -44,6 +44,10 @@ def test_batches_are_examples_with_a_column_of_ids_each(convert: Any) -> None:
         ((DENSE[:2], IDS), r"dense features of shape \(2, 2\) beside ids of 3 examples"),
         ((DENSE[:, 0], IDS), r"dense features of shape \(3,\) beside"),
         ((DENSE, IDS, LABELS[:2]), "3 examples have 2 labels"),
+        (
+            (DENSE, IDS.astype(np.uint64) << 61),
+            r"has id 16140901064495857664, needs less than 2\^63",
+        ),
         ((np.zeros((4, 2)), np.zeros((4, 2), np.int64)), "of 3 at most"),
     ],
 )

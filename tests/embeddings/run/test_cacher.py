@@ -185,9 +185,13 @@ def test_the_lookahead_is_the_batches_that_fill_the_cache(
 
 
 def test_wrong_batches_are_errors_that_name_batch_and_table() -> None:
-    with pytest.raises(EmbeddingError, match="batch 1, tables items: .* id 9 at place 0"):
+    with pytest.raises(
+        EmbeddingError, match="^batch 1, example 0: table items: id 9, needs 0 to 8"
+    ):
         list(dispatched([item_batch(1, 2), item_batch(9)], ITEMS))
-    with pytest.raises(EmbeddingError, match="5 distinct rows, more than the 4"):
+    with pytest.raises(
+        EmbeddingError, match="^batch 0 has 5 distinct rows of items, more than the"
+    ):
         list(dispatched([item_batch(0, 1, 2, 3, 4)], ITEMS))
     with pytest.raises(EmbeddingError, match="batch 0 has ids of 1 tables, needs 3"):
         list(dispatched([item_batch(1)], options()))

@@ -174,7 +174,49 @@ def test_an_id_outside_its_table_is_an_error_at_all_trainers() -> None:
 
         for error in failures([lambda client=client: train(client) for client in clients]):
             assert isinstance(error, EmbeddingError)
-            assert re.search(r"batch \d, tables shops: .* needs 0 to 2", str(error))
+            assert re.search(r"batch \d, example \d: table shops: id \d, needs 0 to 2", str(error))
+
+
+def test_an_id_outside_its_table_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.tsv"
+    wrong = LINE.rpartition("\t")[0] + "\t00000032"
+    path.write_text("\n".join([LINE] * 9 + ["no example"] + [LINE, wrong, LINE]))
+    tables = tuple(EmbeddingTable(name=f"t{number}", rows=50, dim=2) for number in range(HASHES))
+    job_description = description(
+        tables=tables,
+        columns=tuple((number,) for number in range(HASHES)),
+        groups=table_groups(tables),
+        slots=(1000,),
+        data=CriteoData.of([path], batch=4, most_rejected=1.0).to_fields(),
+    )
+    with running([FileBatches.of], 1, lookahead=2) as job, no_hang():
+        (client,) = clients_of(job)
+
+        def train() -> None:
+            client.join(job_description)  # fails too, as above
+            taken(client.epoch(0))
+
+        (error,) = failures([train])
+    assert str(error) == (
+        f"{path}: line 12: table t25: id 50, needs 0 to 49: give the table more rows, or the data "
+        "smaller ids"
+    )
+
+
+def test_a_batch_that_does_not_fit_says_how_large_the_cache_has_to_be() -> None:
+    with running([ListedBatches(7).of], 1) as job, no_hang():
+        (client,) = clients_of(job)
+
+        def train() -> None:
+            client.join(description(slots=(50, 2)))  # fails too, as above
+            taken(client.epoch(0))
+
+        (error,) = failures([train])
+        assert re.search(
+            r"^batch 0 has (\d) distinct rows of shops, more than the 2 that a trainer's cache has "
+            r"room for: needs a cache of \d+ B or more, or smaller batches$",
+            str(error),
+        )
 
 
 def test_data_without_examples_are_an_error() -> None:

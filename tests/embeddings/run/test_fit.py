@@ -203,7 +203,12 @@ def test_rows_of_a_weight_without_values_begin_at_the_servers(executor: Executor
 
 def test_evaluation_refuses_ids_outside_of_their_table(executor: Executor) -> None:
     _, batches, _, _ = fitted_model(executor)
-    with batches, pytest.raises(EmbeddingError, match=r"batch 0, table tables\.1: an id is \d+"):
+    with (
+        batches,
+        pytest.raises(
+            EmbeddingError, match=r"^evaluation: example \d+: table tables\.1: id \d+, needs 0 to 6"
+        ),
+    ):
         list(batches.evaluate(clicks((20, 1000, 40), [16])))
 
 

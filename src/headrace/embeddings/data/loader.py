@@ -11,6 +11,8 @@ from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.errors import EmbeddingError
 from headrace.facades import offered_by
 
+_MOST_ID = (1 << 63) - 1
+
 
 @offered_by("headrace.embeddings")
 class LoaderData:
@@ -93,6 +95,11 @@ class LoaderData:
             raise EmbeddingError(
                 f"batch {number} of the loader has ids of {ids.dtype} and shape {ids.shape}, needs "
                 f"integers of [examples, {self._columns}]"
+            )
+        if ids.dtype == np.uint64 and ids.size and int(ids.max()) > _MOST_ID:
+            raise EmbeddingError(
+                f"batch {number} of the loader has id {ids.max()}, needs less than 2^63: take the "
+                "lowest bit off hashes of 64 bits"
             )
         if dense.ndim != 2 or not len(dense) == len(ids) <= self._batch:
             raise EmbeddingError(

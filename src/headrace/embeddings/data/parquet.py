@@ -182,6 +182,22 @@ def parquet_batches(
         yield merged_examples(pending)
 
 
+def rows_of_file(path: str | Path) -> int:
+    """Return the rows of a file.
+
+    Raises
+    ------
+    ExampleError : it cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        return parquet.read_metadata(path).num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise ExampleError(f"{path}: cannot be read: {error}") from error
+
+
 def _any_own(is_own: Callable[[int], bool], size: int, before: int, first: int, stop: int) -> bool:
     """Return whether rows `first` to `stop` - 1 of a file are in own batches."""
     return any(map(is_own, range((before + first) // size, (before + stop - 1) // size + 1)))

@@ -78,7 +78,7 @@ def part_batches(data: ExampleData, part: ReaderPart) -> Iterator[Examples]:
         else:
             has_header = isinstance(data, AvazuData)
             for runs in batch_lines(data.paths, data.batch, part, has_header=has_header):
-                yield merged_examples([_parsed(run, data.layout, rejects) for run in runs])
+                yield merged_examples([parsed_lines(run, data.layout, rejects) for run in runs])
         rejects.finish()
 
 
@@ -91,7 +91,13 @@ class LineRun(NamedTuple):
     header: bytes = b""
 
 
-def _parsed(run: LineRun, layout: CriteoFormat | AvazuFormat, rejects: Rejects) -> Examples:
+def parsed_lines(run: LineRun, layout: CriteoFormat | AvazuFormat, rejects: Rejects) -> Examples:
+    """Return the examples of some lines.
+
+    Raises
+    ------
+    ExampleError : more lines are rejected than may be.
+    """
     source = str(run.path)
     if isinstance(layout, AvazuFormat):
         return parse_avazu(run.text, run.header, layout, source, run.line, rejects)[0]

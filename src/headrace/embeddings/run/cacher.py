@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.embeddings.data.examples import Examples, check_ids, id_ends, share_ends
+from headrace.embeddings.data.origins import OutsideId, first_outside
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run.batches import GroupBatch, SlottedRows, TrainerBatch
@@ -114,6 +115,26 @@ class CacherOptions:
                 f"slots are of {len(self.slots)} groups, need one number for each of "
                 f"{len(self.groups)}"
             )
+
+
+class RefusedBatchError(EmbeddingError):
+    """A batch that cannot be decided.
+
+    Attributes
+    ----------
+    batch : its number.
+    outside : an id outside its table, if there is one.
+    group, rows : else the group of tables whose cache has no room for so many distinct rows.
+    """
+
+    def __init__(
+        self, text: str, *, batch: int, outside: OutsideId | None, group: int, rows: int
+    ) -> None:
+        super().__init__(text)
+        self.batch = batch
+        self.outside = outside
+        self.group = group
+        self.rows = rows
 
 
 FollowJob = Callable[["BatchDecisions"], None]
@@ -334,7 +355,7 @@ def _push(
     options: CacherOptions,
 ) -> None:
     _check_tables(batch, number, options)
-    for group, window in zip(options.groups, windows, strict=True):
+    for place, (group, window) in enumerate(zip(options.groups, windows, strict=True)):
         ends_of_ids = np.array(
             [id_ends(batch.lengths[table], ends) for table in group.tables], np.int64
         )
@@ -342,8 +363,32 @@ def _push(
         try:
             window.push(ids, ends_of_ids)
         except ValueError as error:
-            names = ", ".join(options.tables[table].name for table in group.tables)
-            raise EmbeddingError(f"batch {number}, tables {names}: {error}") from error
+            raise _refusal(batch, number, place, options, str(error)) from error
+
+
+def _refusal(
+    batch: IdBatch, number: int, group: int, options: CacherOptions, reason: str
+) -> EmbeddingError:
+    """Return the error of a batch that a window refused for a group's ids."""
+    tables = options.groups[group].tables
+    outside = first_outside(
+        [batch.ids[table] for table in tables],
+        [batch.lengths[table] for table in tables],
+        [options.tables[table] for table in tables],
+    )
+    if outside is not None:
+        text = str(outside.error(f"batch {number}, example {outside.example}"))
+        return RefusedBatchError(text, batch=number, outside=outside, group=group, rows=0)
+    rows = sum(len(np.unique(batch.ids[table])) for table in tables)
+    if rows <= options.slots[group]:
+        return EmbeddingError(f"batch {number}: {reason}")
+    names = [options.tables[table].name for table in tables]
+    others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    text = (
+        f"batch {number} has {rows} distinct rows of {names[0]}{others}, more than the "
+        f"{options.slots[group]} that a trainer's cache has room for"
+    )
+    return RefusedBatchError(text, batch=number, outside=None, group=group, rows=rows)
 
 
 def _padding(

@@ -12,12 +12,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from headrace.embeddings.data.files import FORMATS, data_from_fields
+from headrace.embeddings.data.origins import example_origin
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.batch_messages import encode_batch
 from headrace.embeddings.run.cacher import (
     BatchDecisions,
     CacherOptions,
     FollowJob,
+    RefusedBatchError,
     dispatched,
     unchanged,
 )
@@ -35,9 +38,11 @@ from headrace.embeddings.run.row_client import mark_servers, start_servers
 from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.slots import cache_bytes_for
 from headrace.embeddings.run.step_times import CacherTimes, Laps, TrainerTimes
 from headrace.errors import CommunicationError
 from headrace.launch.worker import Send
+from headrace.units import size
 
 _PULLED = 2
 """Batches of each reader that are pulled ahead of decisions."""
@@ -319,7 +324,11 @@ class CacherServer:
                     first=first_of_epoch,
                     changed=self._parts.changed,
                 ) as batches:
-                    end = self._decide(batches, options, first_batch)
+                    try:
+                        end = self._decide(batches, options, first_batch)
+                    except RefusedBatchError as error:
+                        batch = error.batch - first_batch + first_of_epoch
+                        raise _explained(error, description, batch) from error
                 options = replace(options, lookahead=self._lookahead, prefetch=self._prefetch)
                 if end is None:
                     return
@@ -392,6 +401,25 @@ class CacherServer:
                 client.close()
             self._clients.callback(client.close)
         return client
+
+
+def _explained(error: RefusedBatchError, description: JobDescription, batch: int) -> EmbeddingError:
+    """Return the error of a batch that names the line, or the size of the cache, to change.
+
+    Parameters
+    ----------
+    batch : its number in the epoch.
+    """
+    if error.outside is None:
+        groups, columns = description.groups, description.columns
+        cache_bytes = cache_bytes_for(groups, columns, error.group, error.rows)
+        return EmbeddingError(
+            f"{error}: needs a cache of {size(cache_bytes)} or more, or smaller batches"
+        )
+    if description.data.get("format") not in FORMATS:
+        return error
+    data = data_from_fields(description.data)
+    return error.outside.error(example_origin(data, batch, error.outside.example))
 
 
 def _shortened(description: JobDescription, field: str) -> str:

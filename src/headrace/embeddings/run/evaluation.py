@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.embeddings.data.examples import Examples, share_ends
-from headrace.embeddings.data.files import by_table
-from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.data.files import ExampleData, by_table
+from headrace.embeddings.data.origins import first_outside, origin_in_order
 from headrace.embeddings.run.cache import HostCopies
 from headrace.embeddings.run.connections import TrainerServers
 from headrace.embeddings.run.description import JobDescription
@@ -33,32 +33,37 @@ class EvaluationRows:
 
 
 def evaluation_rows(
-    batches: Iterator[Examples],
+    data: ExampleData,
     description: JobDescription,
     servers: TrainerServers,
     trainer: int,
     trainers: int,
     device: torch.device,
 ) -> Iterator[EvaluationRows]:
-    """Yield a trainer's share of batches, with the rows as they are at the servers.
+    """Yield a trainer's share of every batch of data, with the rows as they are at the servers.
 
     Raises
     ------
-    EmbeddingError : an id is outside its table.
+    EmbeddingError : an id is outside its table; names the example's file and line.
     CommunicationError : a server failed.
     """
     copies = HostCopies(device, own_stream=False)
-    for number, examples in enumerate(batches):
+    before = 0
+    for examples in data.read():
         ends = [0, *share_ends(len(examples), trainers).tolist()]
         share = examples[ends[trainer] : ends[trainer + 1]]
         of_tables = by_table(share, description.columns)
         distinct: list[NDArray[np.int64]] = []
         numbers: list[NDArray[np.int64]] = []
-        for table, ids in zip(description.tables, of_tables.ids, strict=True):
-            _check(ids, table, number)
+        outside = first_outside(of_tables.ids, of_tables.lengths, description.tables)
+        if outside is not None:
+            place = origin_in_order(data, before + ends[trainer] + outside.example)
+            raise outside.error(f"evaluation: {place}")
+        for ids in of_tables.ids:
             own, inverse = np.unique(ids, return_inverse=True)
             distinct.append(own)
             numbers.append(inverse.astype(np.int64))
+        before += len(examples)
         rows = _read(description, servers, distinct)
         yield EvaluationRows(
             examples=share,
@@ -97,18 +102,6 @@ def _read(
         for table, part in zip(group.tables, np.split(values, ends[:-1]), strict=True):
             rows[table] = np.ascontiguousarray(part)
     return [rows[table] for table in range(len(ids))]
-
-
-def _check(ids: NDArray[np.int64], table: EmbeddingTable, batch: int) -> None:
-    if len(ids) == 0:
-        return
-    lowest, highest = int(ids.min()), int(ids.max())
-    if lowest < 0 or (table.rows and highest >= table.rows):
-        limit = f"0 to {table.rows - 1}" if table.rows else "0 or more"
-        raise EmbeddingError(
-            f"evaluation batch {batch}, table {table.name}: an id is "
-            f"{lowest if lowest < 0 else highest}, needs {limit}"
-        )
 
 
 def _padding(ids: NDArray[np.int64], table: EmbeddingTable) -> int | None:

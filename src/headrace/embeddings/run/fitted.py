@@ -299,7 +299,7 @@ class FittedBatches:
         connections = self._connections
         executor = connections.executor
         batches = evaluation_rows(
-            data.read(),
+            data,
             self._description,
             connections.servers,
             executor.rank,

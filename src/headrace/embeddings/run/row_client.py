@@ -23,7 +23,6 @@ Ids = NDArray[np.int64]
 
 _PARTS = 4
 """Calls that rows are split into: while those of one are under way, others are looked up."""
-_MOST_ID = (1 << 63) - 1
 _EXPORT_MARGIN = 256
 """Rows that a server is asked for beyond its share of a page, as shares differ by chance."""
 _LEAST_BYTES = 1 << 20
@@ -268,7 +267,7 @@ class ServerConnections:
         """Raise EmbeddingError for ids outside their table, before any server writes rows."""
         for number, own in zip(tables, np.split(ids, ends[:-1]), strict=True):
             table = self._description.tables[number]
-            most = table.rows - 1 if table.rows else _MOST_ID
+            most = table.most_id
             if len(own) and not 0 <= int(own.min()) <= int(own.max()) <= most:
                 wrong = own[(own < 0) | (own > most)][0]
                 raise EmbeddingError(f"table {table.name}: id is {wrong}, needs 0 to {most}")

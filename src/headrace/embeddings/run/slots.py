@@ -26,8 +26,8 @@ def slots_of_groups(
     ------
     EmbeddingError : there is no room for a row of each.
     """
-    counts = [sum(len(columns[table]) for table in group.tables) for group in groups]
-    bytes_of_all = sum(count * group.row_bytes for count, group in zip(counts, groups, strict=True))
+    counts = _columns_of_groups(groups, columns)
+    bytes_of_all = _row_bytes_of_all(groups, counts)
     if cache_bytes < bytes_of_all:
         raise EmbeddingError(
             f"a cache of {size(cache_bytes)} has no room for a row of every column of ids, needs "
@@ -37,3 +37,20 @@ def slots_of_groups(
         min(cache_bytes * count // bytes_of_all, 2 * sum(rows[table] for table in group.tables))
         for count, group in zip(counts, groups, strict=True)
     )
+
+
+def cache_bytes_for(
+    groups: Sequence[TableGroup], columns: Sequence[Sequence[int]], group: int, rows: int
+) -> int:
+    """Return the size of a trainer's caches that have room for so many rows of a group."""
+    counts = _columns_of_groups(groups, columns)
+    return -(-rows * _row_bytes_of_all(groups, counts) // counts[group])
+
+
+def _columns_of_groups(groups: Sequence[TableGroup], columns: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(len(columns[table]) for table in group.tables) for group in groups]
+
+
+def _row_bytes_of_all(groups: Sequence[TableGroup], counts: Sequence[int]) -> int:
+    """Return the bytes of a row of every column of ids."""
+    return sum(count * group.row_bytes for count, group in zip(counts, groups, strict=True))
