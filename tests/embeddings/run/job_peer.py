@@ -8,7 +8,7 @@ import sys
 
 from headrace.embeddings.run.process import RoleSettings, serve_role
 from headrace.embeddings.run.pulses import PulseListener
-from headrace.embeddings.run.rpc import RpcCall, RpcMessage, RpcServer
+from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcMessage, RpcServer
 from headrace.launch.worker import Send, run_worker
 from tests.waiting import HANG_S
 
@@ -21,13 +21,14 @@ class Peer(RpcServer):
 
 
 def serve(settings: RoleSettings, send: Send) -> Peer:
-    del send
     if os.environ.get("REFUSES") == settings.role:
         print("line of its output", file=sys.stderr)
         raise ValueError("size is 3")
     if os.environ.get("DIES") == settings.role:
         print("line of its output", file=sys.stderr, flush=True)
         os._exit(7)
+
+    readers: list[object] = []
 
     def describe(_: RpcCall) -> RpcMessage:
         head = {"role": settings.role, "pid": os.getpid(), "argv": sys.argv}
@@ -37,10 +38,19 @@ def serve(settings: RoleSettings, send: Send) -> Peer:
         settings.host, settings.secret, HANG_S, lambda *_: None, lambda _: None
     )
 
-    def attend(_: RpcCall) -> RpcMessage:
+    def attend(call: RpcCall) -> RpcMessage:
+        if call.peer == "reader 0":
+            readers.append(call.message.head["address"])
         return RpcMessage(head={"pulses": listener.address, "interval_s": 1.0})
 
-    methods = {"describe": describe, "attend": attend}
+    def serves(_: RpcCall) -> RpcMessage:
+        send(serves=True)
+        return EMPTY
+
+    def attended(_: RpcCall) -> RpcMessage:
+        return RpcMessage(head={"readers": readers})
+
+    methods = {"describe": describe, "attend": attend, "attended": attended, "serves": serves}
     return Peer(settings.role, methods, secret=settings.secret)
 
 
@@ -100,6 +110,20 @@ match sys.argv[1]:
         if settings.rank == 1:
             os.kill(os.getpid(), signal.SIGSEGV)
         time.sleep(600)
+    case "kill a reader":
+        if settings.rank == 1:
+            sys.exit(0)
+        for number in range(3):
+            while len(readers := cacher.call("attended").head["readers"]) <= number:
+                time.sleep(0.01)
+            reader = RpcClient(readers[number], peer_role="reader 0", role="trainer",
+                               secret=settings.secret)
+            pid = reader.call("describe").head["pid"]
+            if number < int(sys.argv[2]):
+                reader.call("serves")
+            if number < 2:
+                os.kill(pid, signal.SIGKILL)
+        print("a third process", pid)
     case "wait":
         print("pids", os.getpid(), *[described["pid"], first.call("describe").head["pid"]])
         time.sleep(600)

@@ -14,7 +14,7 @@ from headrace.embeddings.run.cacher_server import CacherServer
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.reader_server import ReaderServer, SourceOf
-from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcServer
+from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.tables import EmbeddingTable, table_groups
 from tests.waiting import ENDLESS_S, HANG_S
@@ -122,16 +122,12 @@ class RunningJob:
         **options: Any,
     ) -> None:
         self.ends = ExitStack()
+        self.sources = sources
         self.trainers = trainers
         self.servers = servers or Servers()
         rpc = RpcServer("server 0", {"start": self.servers.start}, secret=SECRET)
         self.ends.callback(rpc.close)
-        self.readers = [
-            ReaderServer(settings("reader", number, len(sources)), source)
-            for number, source in enumerate(sources)
-        ]
-        for reader in self.readers:
-            self.ends.callback(reader.close)
+        self.readers = [self.reader(number) for number in range(len(sources))]
         values: dict[str, Any] = {
             "trainers": trainers,
             "servers": [rpc.address],
@@ -146,6 +142,19 @@ class RunningJob:
             lambda **message: self.messages.append(message),
         )
         self.ends.callback(self.cacher.close)
+
+    def reader(self, number: int) -> ReaderServer:
+        """Return another process of a reader."""
+        reader = ReaderServer(settings("reader", number, len(self.sources)), self.sources[number])
+        self.ends.callback(reader.close)
+        return reader
+
+    def let_attend(self, number: int, reader: ReaderServer) -> None:
+        """Tell the cacher of another process of a reader."""
+        with RpcClient(
+            self.cacher.address, peer_role="cacher", role=f"reader {number}", secret=SECRET
+        ) as client:
+            client.call("attend", RpcMessage(head={"address": reader.address}))
 
     def client(self, trainer: int, deadline_s: float = ENDLESS_S) -> CacherClient:
         client = CacherClient(

@@ -14,7 +14,7 @@ from headrace.embeddings.data.criteo import HASHES
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cacher import CacherOptions, dispatched
 from headrace.embeddings.run.cacher_client import CacherClient, CacherStream
-from headrace.embeddings.run.reader_server import FileBatches
+from headrace.embeddings.run.reader_server import AHEAD, FileBatches, ReaderServer
 from headrace.embeddings.tables import table_groups
 from headrace.errors import CommunicationError, HeadraceError
 from tests.embeddings.data.test_criteo import LINE
@@ -256,6 +256,58 @@ def test_a_reader_that_ends_is_named_to_all_trainers() -> None:
             assert isinstance(error, CommunicationError)
             assert "reader 0, next" in str(error)
         waiting.join()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_another_process_of_a_reader_goes_on_where_one_was_lost(stopped: bool) -> None:
+    """A process that is stopped leaves a call without an answer; one that was killed ends it."""
+    goes_on = threading.Event()
+
+    def before(batch: int) -> None:
+        if stopped and batch == 12:
+            goes_on.wait()
+
+    source = ListedBatches(40, before)
+    with running([source.of] * 2, 2, readers_restart=True) as job, no_hang():
+        clients = job.joined()
+        streams = [client.epoch(0) for client in clients]
+        parts = at_once([lambda stream=stream: taken(stream, 5) for stream in streams])
+        if stopped:
+            # its calls fail, as those of a process that was killed then
+            job.cacher._report_silence(["reader 0"], [])  # pyright: ignore[reportPrivateUsage]
+        else:
+            idle(job.readers[0])
+            job.readers[0].close()
+        source.before = lambda _batch: None
+        job.let_attend(0, job.reader(0))
+        rest = at_once([lambda stream=stream: taken(stream) for stream in streams])
+        expected = [
+            *dispatched(
+                id_batches(40),
+                CacherOptions(
+                    tables=TABLES,
+                    groups=table_groups(TABLES),
+                    slots=(50, 9),
+                    trainers=2,
+                    lookahead=3,
+                    prefetch=2,
+                ),
+            )
+        ]
+        for trainer in range(2):
+            received = [*parts[trainer], *rest[trainer]]
+            assert len(received) == 40
+            for part, reference in zip(received, expected, strict=True):
+                assert_same(part, reference[trainer])
+        goes_on.set()
+
+
+def idle(reader: ReaderServer) -> None:
+    """Wait until the cacher has no call of a reader that waits."""
+    passes = reader._pass  # pyright: ignore[reportPrivateUsage]
+    assert passes is not None
+    messages = passes._messages  # pyright: ignore[reportPrivateUsage]
+    wait_until(lambda: len(messages) == AHEAD, "the reader is ahead of the cacher")
 
 
 def test_a_trainer_that_leaves_is_named_to_the_others() -> None:

@@ -1,8 +1,13 @@
 """Jobs of real processes: what two trainers learn is what one process does by torch alone."""
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from subprocess import Popen
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +19,9 @@ from headrace.cli.app import app
 from headrace.embeddings import Synchronisation
 from headrace.embeddings.errors import JobError
 from headrace.embeddings.run.commits import CommitFolder
-from headrace.embeddings.run.job_processes import JobHosts, JobOptions
-from headrace.embeddings.run.supervisor import run_embedding_job
+from headrace.embeddings.run.job_processes import JobHosts, JobOptions, RoleHost
+from headrace.embeddings.run.supervisor import OnJobLine, run_embedding_job
+from headrace.launch.roles import start_local
 from headrace.settings import child_environment
 from tests.embeddings.run import clicks_job
 from tests.embeddings.run.clicks_job import (
@@ -142,6 +148,56 @@ def test_a_killed_job_goes_on_from_its_last_commit_with_other_numbers(
     assert mark is not None
     assert (mark.epoch, mark.batch, len(mark.servers)) == (2, 22, 1)
     assert [path.name for path in folder.rglob("server-*")] == ["server-0-of-1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "source"), [(signal.SIGKILL, "files"), (signal.SIGSTOP, "loader")]
+)
+def test_a_lost_reader_starts_again_and_nothing_else_does(
+    clicks: Path, tmp_path: Path, number: signal.Signals, source: str
+) -> None:
+    """It learns bit for bit what an undisturbed job does, and begins no epoch again."""
+    lines: list[tuple[str, str]] = []
+    readers: list[Popen[Any]] = []
+
+    def start(argv: Sequence[str], **options: Any) -> Popen[Any]:
+        readers.append(start_local(argv, **options))
+        return readers[-1]
+
+    def disturb(name: str, line: str) -> None:
+        lines.append((name, line))
+        if line.startswith("epoch 0"):  # most of the next epoch is not read yet
+            os.kill(readers[-1].pid, number)
+
+    def learned(name: str, on_line: OnJobLine) -> dict[str, Tensor]:
+        run_embedding_job(
+            [sys.executable, str(SCRIPT), str(clicks), str(tmp_path / name), source],
+            JobOptions(
+                lookahead=1,
+                prefetch=1,
+                cache_bytes=TABLES * ROWS * 64,
+                deadline_s=HANG_S,
+                silence_s=4.0,
+            ),
+            JobHosts(readers=(RoleHost(start=start),)),
+            on_line=on_line,
+            script_reads=source == "loader",
+            environment=environment(),
+            restart=True,
+        )
+        return torch.load(tmp_path / name)
+
+    undisturbed = learned("undisturbed", lambda _name, _line: None)
+    readers.clear()
+    disturbed = learned("disturbed", disturb)
+    assert len(readers) == 2
+    told = [line for name, line in lines if name == "supervisor"]
+    assert len(told) == 1
+    assert told[0].endswith("The other processes go on while it starts again.")
+    assert [line[:7] for name, line in lines if name == "trainer 0"] == ["epoch 0", "epoch 1"]
+    for name, values in undisturbed.items():
+        assert torch.equal(disturbed[name], values), name
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ class Job:
         self,
         *purpose: str,
         script_reads: bool = False,
+        restart: bool = False,
         on_line: OnJobLine = lambda _name, _line: None,
         **environment: str | None,
     ) -> None:
@@ -62,6 +63,7 @@ class Job:
             hosts,
             on_line=take,
             script_reads=script_reads,
+            restart=restart,
             environment={"PYTHONPATH": str(Path.cwd()), **environment},
         )
 
@@ -146,6 +148,27 @@ def test_a_stopped_cacher_is_named(job: Job) -> None:
     with no_hang(), pytest.raises(JobError, match=r"^cacher: it has been silent for 3 s") as caught:
         job.run("wait", on_line=stop_the_cacher)
     assert caught.value.lost
+
+
+def test_a_killed_reader_starts_again_alone(job: Job) -> None:
+    with no_hang():
+        job.run("kill a reader", "2", restart=True)
+    told = [line for name, line in job.lines if name == "supervisor"]
+    assert (
+        told
+        == ["reader 0 was ended by signal 9. The other processes go on while it starts again."] * 2
+    )
+    assert job.lines[-1][1].startswith("a third process")
+
+
+@pytest.mark.parametrize(("served", "restart", "restarts"), [(1, True, 1), (2, False, 0)])
+def test_a_reader_that_serves_nothing_does_not_start_again(
+    job: Job, served: int, restart: bool, restarts: int
+) -> None:
+    with no_hang(), pytest.raises(JobError, match="^reader 0 was ended by signal 9") as caught:
+        job.run("kill a reader", str(served), restart=restart)
+    assert caught.value.lost
+    assert [name for name, _ in job.lines].count("supervisor") == restarts
 
 
 @pytest.mark.parametrize("role", ["server 1", "cacher"])

@@ -22,6 +22,7 @@ class CacherServerOptions:
     silence_s : without a pulse after which a process counts as lost.
     adapt, equal_shares, adapt_log : see `JobOptions`.
     ideal : whether no rows move; see `headrace.embeddings.run.ideal`.
+    readers_restart : whether a reader that is lost is started again, by the cacher's parent.
     """
 
     trainers: int
@@ -37,6 +38,7 @@ class CacherServerOptions:
     equal_shares: bool = False
     adapt_log: str | None = None
     ideal: bool = False
+    readers_restart: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:

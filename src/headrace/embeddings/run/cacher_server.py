@@ -6,7 +6,7 @@ to the room for parts, so that trainers that begin it do not wait for its first 
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -34,9 +34,10 @@ from headrace.embeddings.run.part_buffer import PartBuffer
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.pulses import PULSES, PulseListener, silence_of
 from headrace.embeddings.run.reader_batches import ReaderBatches
+from headrace.embeddings.run.reader_connections import ReaderConnections
 from headrace.embeddings.run.row_client import mark_servers, start_servers
 from headrace.embeddings.run.row_logs import ServerFolder
-from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
+from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.run.slots import cache_bytes_for
 from headrace.embeddings.run.step_times import CacherTimes, Laps, TrainerTimes
@@ -85,7 +86,9 @@ class CacherServer:
         self._started = False
         self._lookahead, self._prefetch = self._options.lookahead, self._options.prefetch
         self._failure: Exception | None = None
-        self._clients = ExitStack()
+        self._readers = ReaderConnections(
+            self._options.readers, settings, restarted=self._options.readers_restart
+        )
         self._closed = False
         folder = self._options.folder
         self._folder = None if folder is None else CommitFolder(Path(folder))
@@ -130,7 +133,7 @@ class CacherServer:
             self._closed = True
             self._changed.notify_all()
         self._parts.close()
-        self._clients.close()
+        self._readers.close()
         self._server.close()
         self._pulses.close()
 
@@ -264,8 +267,11 @@ class CacherServer:
             deadline_s=self._settings.deadline_s,
         )
 
-    def _attend(self, _call: RpcCall) -> RpcMessage:
-        """Say where a process's pulses go."""
+    def _attend(self, call: RpcCall) -> RpcMessage:
+        """Say where a process's pulses go; of a reader it may be another process than before."""
+        kind, _, number = call.peer.partition(" ")
+        if kind == "reader" and number.isdigit() and int(number) < len(self._readers):
+            self._readers.replace(int(number), str(call.message.head["address"]))
         interval_s = self._options.silence_s / PULSES
         return RpcMessage(head={"pulses": self._pulses.address, "interval_s": interval_s})
 
@@ -283,6 +289,11 @@ class CacherServer:
     def _report_silence(self, silent: Sequence[str], alive: Sequence[str]) -> None:
         with suppress(OSError):  # the parent is gone
             self._send(silent=silent, alive=alive)
+        numbers = [int(role.split()[1]) for role in silent if role.startswith("reader ")]
+        if self._readers.restarted and len(numbers) == len(silent):
+            for number in numbers:
+                self._readers.reset(number)
+            return
         reason = silence_of(self._options.silence_s)
         for role in silent:
             self._note_end(role, reason)
@@ -308,7 +319,6 @@ class CacherServer:
                 first_commit=beginning.commit,
                 committed=beginning.servers,
             )
-            readers = [self._reader(number) for number in range(len(self._options.readers))]
             job = {"data": description.data, "columns": description.columns}
             first_batch = beginning.batch
             first_of_epoch = beginning.batch - beginning.epoch_began
@@ -317,7 +327,7 @@ class CacherServer:
                 self._changed.notify_all()
             for epoch in count(beginning.epoch):
                 with ReaderBatches(
-                    readers,
+                    self._readers,
                     job,
                     epoch,
                     ahead=_PULLED,
@@ -386,21 +396,6 @@ class CacherServer:
             self._lookahead, self._prefetch = decisions.lookahead, decisions.prefetch
 
         return follow
-
-    def _reader(self, number: int) -> RpcClient:
-        """Return a client of a reader, which `close` closes."""
-        client = RpcClient(
-            self._options.readers[number],
-            peer_role=f"reader {number}",
-            role=self._settings.role,
-            secret=self._settings.secret,
-            deadline_s=self._settings.deadline_s,
-        )
-        with self._changed:
-            if self._closed:
-                client.close()
-            self._clients.callback(client.close)
-        return client
 
 
 def _explained(error: RefusedBatchError, description: JobDescription, batch: int) -> EmbeddingError:

@@ -140,6 +140,7 @@ class JobProcesses:
     ----------
     read_with : command of readers in place of headrace's own: a script whose `fit` serves batches.
     environment : changes to the environment of such readers.
+    readers_restart : whether `restart_reader` is called for a reader that is lost.
 
     Attributes
     ----------
@@ -159,7 +160,9 @@ class JobProcesses:
         *,
         read_with: Sequence[str] | None = None,
         environment: Mapping[str, str | None] | None = None,
+        readers_restart: bool = False,
     ) -> None:
+        self._readers_restart = readers_restart
         self.secret = secrets.token_hex(32)
         self.address = ""
         self._options = options
@@ -207,12 +210,13 @@ class JobProcesses:
                 "adapt": self._options.adapt,
                 "equal_shares": self._options.equal_shares,
                 "adapt_log": None if log is None else str(log.resolve()),
+                "readers_restart": self._readers_restart,
             }
             self._configure("cacher", options)
             ((self.address,),) = self._addresses("cacher")
             for kind in ("server", "reader"):
-                for number in range(len(self._hosts[kind])):
-                    self.roles.send((kind, number), {"cacher": self.address})
+                for key in self.keys_of(kind):
+                    self.let_attend(key)
         except BaseException:
             self.roles.end()
             raise
@@ -225,18 +229,42 @@ class JobProcesses:
         """Return the keys of the processes of a kind that serves."""
         return [(kind, number) for number in range(len(self._hosts[kind]))]
 
+    def let_attend(self, key: ProcessKey) -> None:
+        """Let a server or reader that has told its address send the cacher signs of life."""
+        self.roles.send(key, {"cacher": self.address})
+
+    def restart_reader(self, key: ProcessKey) -> None:
+        """Start another process in place of a reader's, which is ended if it lives.
+
+        Raises
+        ------
+        CommunicationError : its host starts none.
+        """
+        name = name_of(key)
+        self.roles.end([key], grace_s=0.0)  # by SIGKILL, which ends a stopped one, too
+        try:
+            self.roles.restart(key)
+        except OSError as error:
+            raise CommunicationError(f"{name}: cannot be started again: {error}") from error
+        self._send_settings(key, {})
+
     def _configure(self, kind: str, options: Mapping[str, Any]) -> None:
-        for number, host in enumerate(self._hosts[kind]):
-            settings = RoleSettings(
-                kind=kind,
-                number=number,
-                count=len(self._hosts[kind]),
-                host=host.address,
-                deadline_s=self._options.deadline_s,
-                secret=self.secret,
-                options=options,
-            )
-            self.roles.send((kind, number), settings.to_message())
+        for key in self.keys_of(kind):
+            self._send_settings(key, options)
+
+    def _send_settings(self, key: ProcessKey, options: Mapping[str, Any]) -> None:
+        kind, number = key
+        hosts = self._hosts[kind]
+        settings = RoleSettings(
+            kind=kind,
+            number=number,
+            count=len(hosts),
+            host=hosts[number].address,
+            deadline_s=self._options.deadline_s,
+            secret=self.secret,
+            options=options,
+        )
+        self.roles.send(key, settings.to_message())
 
     def _addresses(self, *kinds: str) -> list[list[str]]:
         """Wait for the addresses of processes, by kind and number."""

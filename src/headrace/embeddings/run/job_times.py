@@ -89,6 +89,11 @@ class JobTimes:
         if kind == "cacher" and status:
             self.first_batch, self.lookahead = status["first_batch"], status["lookahead"]
 
+    def forget(self, key: ProcessKey) -> None:
+        """Begin anew with a process that was replaced."""
+        self._latest.pop(key, None)
+        self._before.pop(key, None)
+
     def sample(self) -> TimesSample:
         """Add the sums since the last sample as another one, and return it."""
         added = {key: self._since(key, sums) for key, sums in self._latest.items()}
@@ -171,6 +176,12 @@ class StatusRounds:
             for key in self.keys:
                 processes.send(key, {"status": True})
         return _EVERY_S
+
+    def replaced(self, key: ProcessKey) -> None:
+        """Await no answer of a process that was replaced, and begin anew with the other one."""
+        self.times.forget(key)
+        if key in self._awaited:
+            self.take(key, {})
 
     def take(self, key: ProcessKey, status: Mapping[str, Any]) -> None:
         """Take over an answer."""

@@ -2,8 +2,8 @@
 
 In: a message with its settings, the secret among them; then the cacher's address, for pulses, and
 requests for an answer or its status. Out: its address, answers, a status for each that is asked
-for; or an error (see `headrace.launch`). It serves until the process that started it ends it, or is
-gone.
+for, and what the processes of its kind tell; or an error (see `headrace.launch`). It serves until
+the process that started it ends it, or is gone.
 """
 
 import importlib

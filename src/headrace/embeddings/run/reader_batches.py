@@ -1,13 +1,13 @@
 """The cacher's side of the readers: batches of an epoch pulled from all of them, in order."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import count
 from typing import Any, Self
 
 from headrace.embeddings.run.batch_messages import decode_ids
 from headrace.embeddings.run.cacher import IdBatch
-from headrace.embeddings.run.rpc import RpcClient
+from headrace.embeddings.run.reader_connections import ReaderConnections
 from headrace.embeddings.run.rpc_messages import RpcMessage
 from headrace.embeddings.run.step_times import Laps
 from headrace.errors import CommunicationError
@@ -18,7 +18,7 @@ class ReaderBatches:
 
     Parameters
     ----------
-    readers : in the order of their numbers.
+    readers : of the job.
     job : the job's "data" and "columns", for the readers.
     ahead : batches of each reader that are pulled before they are taken.
     first : first batch of the epoch that is taken.
@@ -31,7 +31,7 @@ class ReaderBatches:
 
     def __init__(
         self,
-        readers: Sequence[RpcClient],
+        readers: ReaderConnections,
         job: Mapping[str, Any],
         epoch: int,
         *,
@@ -50,9 +50,9 @@ class ReaderBatches:
         self.wait_s = 0.0
 
     def __enter__(self) -> Self:
-        for reader, client in enumerate(self._readers):
+        for reader in range(len(self._readers)):
             threading.Thread(
-                target=self._pull, args=(reader, client), daemon=True, name=f"pull {reader}"
+                target=self._pull, args=(reader,), daemon=True, name=f"pull {reader}"
             ).start()
         return self
 
@@ -97,7 +97,7 @@ class ReaderBatches:
             self._changed.notify_all()
             return batch
 
-    def _pull(self, reader: int, client: RpcClient) -> None:
+    def _pull(self, reader: int) -> None:
         """Pull a reader's batches to the end, or to an error, which is the one of its batch."""
         readers = len(self._readers)
         first = self._first + (reader - self._first) % readers
@@ -108,19 +108,17 @@ class ReaderBatches:
                 )
                 if self._closed:
                     return
-            batch = self._batch_of(reader, client, number)
+            batch = self._batch_of(reader, number)
             with self._changed:
                 self._arrived[number] = batch
                 self._changed.notify_all()
             if not isinstance(batch, IdBatch):
                 return
 
-    def _batch_of(
-        self, reader: int, client: RpcClient, number: int
-    ) -> IdBatch | BaseException | None:
+    def _batch_of(self, reader: int, number: int) -> IdBatch | BaseException | None:
         request = RpcMessage(head={**self._job, "reader": reader, "batch": number})
         try:
-            reply = client.call("next", request)
+            reply = self._readers.next(reader, request)
             return None if "end" in reply.head else decode_ids(reply)
         except Exception as error:
             return error

@@ -23,7 +23,7 @@ from headrace.embeddings.run.step_times import Laps, ReaderTimes
 from headrace.errors import CommunicationError
 from headrace.launch.worker import Send
 
-_AHEAD = 4
+AHEAD = 4
 """Batches that are parsed before they are pulled: some 10 MB."""
 
 
@@ -77,8 +77,7 @@ class FileBatches:
 
 def serve(settings: RoleSettings, send: Send) -> "ReaderServer":
     """Serve the batches of files."""
-    del send
-    return ReaderServer(settings, FileBatches.of)
+    return ReaderServer(settings, FileBatches.of, send)
 
 
 class ReaderServer:
@@ -87,12 +86,23 @@ class ReaderServer:
     Its head has the job's "data" and "columns", the number of the "reader" among "readers", the
     "epoch" and the "batch" in it.
 
+    Parameters
+    ----------
+    send : gets the message "serves" with the first batch.
+
     Raises
     ------
     CommunicationError : the address cannot be listened at.
     """
 
-    def __init__(self, settings: RoleSettings, source_of: SourceOf) -> None:
+    def __init__(
+        self,
+        settings: RoleSettings,
+        source_of: SourceOf,
+        send: Send = lambda **_message: None,
+    ) -> None:
+        self._send = send
+        self._serves = False
         self._source_of = source_of
         self._lock = threading.Lock()
         self._pass: _Pass | None = None
@@ -129,7 +139,11 @@ class ReaderServer:
                 current_pass = self._pass
         except (KeyError, TypeError) as error:
             raise EmbeddingError(f"a request for a batch cannot be read: {error}") from error
-        return current_pass.take(call)
+        reply = current_pass.take(call)
+        if not self._serves:
+            self._serves = True
+            self._send(serves=True)
+        return reply
 
     def _begin(self, request: Mapping[str, Any], batch: int) -> "_Pass":
         source = self._source_of(request["data"], request["columns"])
@@ -152,7 +166,7 @@ class _Pass:
         self._readers = part.readers
         self._batch = part.first
         self._closed = False
-        self._messages: Handoff[RpcMessage] = Handoff(_AHEAD)
+        self._messages: Handoff[RpcMessage] = Handoff(AHEAD)
         threading.Thread(target=self._parse, args=(batches,), daemon=True, name="parse").start()
 
     def goes_on(self, request: Mapping[str, Any], batch: int) -> bool:

@@ -45,6 +45,11 @@ _OPTIONS = [
 
 _log = logging.getLogger(__name__)
 
+
+class ConnectionLostError(CommunicationError):
+    """A call ended with its connection: its server is gone, or the client was closed."""
+
+
 EMPTY = RpcMessage(head={})
 
 
@@ -272,7 +277,8 @@ class RpcClient:
         EmbeddingError : the method raised an `InputError`, with its text; a column is not of
             numbers.
         CommunicationError : the method failed otherwise, the server is gone, refuses this client,
-            or did not answer in time, or the client was closed.
+            or did not answer in time, or the client was closed: `ConnectionLostError` where the
+            connection ended.
         """
         deadline_s = self._deadline_s if deadline_s is None else deadline_s
         greeting = Greeting(
@@ -288,7 +294,7 @@ class RpcClient:
         except CommunicationError as error:
             raise self._error(method, str(error)) from error
         except (pa.ArrowException, OSError, EOFError) as error:
-            raise self._error(method, self._reason(error, deadline_s)) from error
+            raise self._transport_error(method, error, deadline_s) from error
         if "error" not in extra:
             return reply
         if extra["error"] == "input":
@@ -305,19 +311,25 @@ class RpcClient:
         for stream in streams:
             stream.cancel()
 
-    def _reason(self, error: Exception, deadline_s: float) -> str:
+    def _transport_error(
+        self, method: str, error: Exception, deadline_s: float
+    ) -> CommunicationError:
         if self._closed:
-            return "the connection was closed"
+            return self._lost(method, "the connection was closed")
         if isinstance(error, fl.FlightUnauthenticatedError):
-            return str(getattr(error, "extra_info", b""), "utf-8")
+            return self._error(method, str(getattr(error, "extra_info", b""), "utf-8"))
         if isinstance(error, fl.FlightTimedOutError):
-            return f"no answer from {self._address} within {deadline_s:g} s"
+            return self._error(method, f"no answer from {self._address} within {deadline_s:g} s")
         if isinstance(error, fl.FlightUnavailableError):
-            return f"no connection to {self._address}, its process may have ended"
-        return f"the connection to {self._address} broke"
+            reason = f"no connection to {self._address}, its process may have ended"
+            return self._lost(method, reason)
+        return self._lost(method, f"the connection to {self._address} broke")
 
     def _error(self, method: str, reason: str) -> CommunicationError:
         return CommunicationError(f"{self._peer_role}, {method}: {reason}")
+
+    def _lost(self, method: str, reason: str) -> ConnectionLostError:
+        return ConnectionLostError(f"{self._peer_role}, {method}: {reason}")
 
     def _exchange(
         self, greeting: "Greeting", request: Encoded

@@ -32,8 +32,7 @@ def serve_batches(data: ExampleData) -> NoReturn:
     """Serve batches as the job's supervisor says, until it ends this process or is gone."""
 
     def serve(settings: RoleSettings, send: Send) -> ReaderServer:
-        del send
-        return ReaderServer(settings, lambda _fields, columns: ScriptBatches(data, columns))
+        return ReaderServer(settings, lambda _fields, columns: ScriptBatches(data, columns), send)
 
     def work(receive: Receive, send: Send) -> None:
         serve_role(receive, send, serve)

@@ -20,6 +20,7 @@ from headrace.embeddings.run.job_processes import (
 )
 from headrace.embeddings.run.job_times import SERVING, JobTimes, OnSample, StatusRounds
 from headrace.embeddings.run.pulses import Silences, silence_of
+from headrace.embeddings.run.reader_restarts import ReaderRestarts, restarted_line
 from headrace.launch.ports import free_port
 from headrace.launch.roles import LINES, Message, Role
 from headrace.settings import child_environment
@@ -51,8 +52,8 @@ def run_embedding_job(
     """Run a job until all trainers have ended; the first process that fails ends all.
 
     One whose process is lost can start again from its last commit, as long as it makes commits in
-    between. Trainers have the environment that torchrun sets, and what `headrace.embeddings.fit`
-    needs.
+    between; a reader that is lost starts again alone. Trainers have the environment that torchrun
+    sets, and what `headrace.embeddings.fit` needs.
 
     Parameters
     ----------
@@ -62,7 +63,8 @@ def run_embedding_job(
     script_reads : whether readers run the script, too: its `fit` serves the batches of its data.
     environment : changes to the environment of trainers and of readers that run the script.
     on_sample : called about every second with the times of the job's processes so far.
-    restart : whether to start again where a process was lost: the options need a folder.
+    restart : whether to start again where a process was lost; without a folder in the options, a
+        reader alone.
 
     Raises
     ------
@@ -86,13 +88,16 @@ def run_embedding_job(
                 places,
                 read_with=script if script_reads else None,
                 environment=environment,
+                readers_restart=restart,
             ) as processes:
                 _start_trainers(processes, script, options, places, environment)
                 rounds = None
                 if on_sample is not None:
                     keys = [key for kind in SERVING for key in processes.keys_of(kind)]
                     rounds = StatusRounds(keys=keys, times=times, on_sample=on_sample)
-                _Watch(processes, places, options.silence_s, on_line, rounds).until_end()
+                restarts = ReaderRestarts(processes, allowed=restart)
+                watch = _Watch(processes, places, options.silence_s, on_line, restarts, rounds)
+                watch.until_end()
         except JobError as error:
             if folder is None or not restart or not error.lost:
                 raise
@@ -168,6 +173,7 @@ class _Watch:
         hosts: JobHosts,
         silence_s: float,
         on_line: OnJobLine,
+        restarts: ReaderRestarts,
         rounds: StatusRounds | None = None,
     ) -> None:
         self._roles = processes.roles
@@ -176,6 +182,7 @@ class _Watch:
         self._silence_s = silence_s
         self._silences: Silences[ProcessKey] = Silences(silence_s)
         self._on_line = on_line
+        self._restarts = restarts
         self._rounds = rounds
         self._errors: dict[ProcessKey, str] = {}
         self._ends: dict[ProcessKey, int] = {}
@@ -249,8 +256,10 @@ class _Watch:
         """Take a line of a process, or its end."""
         key, line = self._roles.receive_line(timeout_s)
         if line is None:
-            self._ends[key] = self._roles.exit_code(key) or 0
-            self._running.discard(key)
+            code = self._roles.exit_code(key) or 0
+            if not self._restarted([key], f"{name_of(key)}{_end_of(code)}"):
+                self._ends[key] = code
+                self._running.discard(key)
         elif key[0] == "trainer":
             if _TRACEBACK in line:
                 self._tracebacks[key] = time.monotonic()
@@ -261,11 +270,26 @@ class _Watch:
         elif "error" in message:
             self._errors.setdefault(key, str(message["error"]))
         elif "silent" in message:
-            raise self._silence(*(list(map(key_of, message[name])) for name in ("silent", "alive")))
+            silent, alive = (list(map(key_of, message[name])) for name in ("silent", "alive"))
+            names = ", ".join(map(name_of, silent))
+            if not self._restarted(silent, f"{names}: {silence_of(self._silence_s)}"):
+                raise self._silence(silent, alive)
         elif "answer" in message:
             self._silences.refresh(key)
         elif "status" in message and self._rounds is not None:
             self._rounds.take(key, message["status"])
+        else:
+            self._restarts.take(key, message)
+
+    def _restarted(self, lost: Sequence[ProcessKey], reason: str) -> bool:
+        """Start lost processes again while the others go on, if they are such; return whether."""
+        if not self._running or self._failed() or not self._restarts.restart(lost):
+            return False
+        if self._rounds is not None:
+            for key in lost:
+                self._rounds.replaced(key)
+        self._on_line("supervisor", restarted_line(reason, lost))
+        return True
 
     def _failure(self) -> JobError:
         """Return the error of the process whose failure is the most likely cause of the others'.
@@ -284,12 +308,17 @@ class _Watch:
         if key in self._errors:
             end = f": {self._errors[key]}"
         else:
-            end = f" was ended by signal {-code}" if code < 0 else f" ended with exit code {code}"
+            end = _end_of(code)
         lines = "\n".join(self._roles.last_lines(key)).strip("\n")
         last = f"; its last lines:\n{lines}" if lines else ""
         exit_code = 1 if key[0] != "trainer" else 128 - code if code < 0 else code
         lost = key not in self._errors and (code < 0 or key[0] != "trainer")
+        lost = lost or key in self._restarts.starting
         return JobError(f"{name_of(key)}{end}{last}", exit_code, lost=lost)
+
+
+def _end_of(code: int) -> str:
+    return f" was ended by signal {-code}" if code < 0 else f" ended with exit code {code}"
 
 
 def _message_of(line: str) -> Message | None:
