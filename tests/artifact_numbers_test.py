@@ -45,6 +45,7 @@ from headrace.embeddings import (
     EmbeddingProfile,
     EmbeddingRecord,
     ExampleBytes,
+    JobChange,
     JobTimes,
     PredictedStep,
     ProcessorSeconds,
@@ -329,7 +330,11 @@ def embedding_record(number: Number) -> EmbeddingRecord:
     steps = TrainerTimes(batches=3, compute_s=number(2))
     times = JobTimes()
     times.samples.append(TimesSample(end_s=number(2), sums={("trainer", 0): steps}))
-    return EmbeddingRecord.of(times, batch=4, trainers=1, servers=1, readers=1)
+    change = JobChange(
+        name="shares", before=(0.5, 0.5), after=(number(1), number(0)), batch=3, reason="rates"
+    )
+    record = EmbeddingRecord.of(times, batch=4, trainers=1, servers=1, readers=1)
+    return replace(record, changes=(change,))
 
 
 BUILDERS: dict[str, Callable[[Number], Any]] = {
@@ -384,9 +389,9 @@ def test_wrong_numbers_are_refused_by_the_name_of_their_field() -> None:
         Link(src=0, dst=1, alpha_us="46", beta_us_per_mb=1)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r"src: 0\.5 is not an integer"):
         Link(src=0.5, dst=1, alpha_us=46, beta_us_per_mb=1)  # type: ignore[arg-type]
-    assert (
-        SharedCapacity(name="nic", links=(), beta_us_per_mb=1, at_least=np.True_).at_least is True
-    )  # type: ignore[arg-type]
+    at_least: Any = np.True_
+    capacity = SharedCapacity(name="nic", links=(), beta_us_per_mb=1, at_least=at_least)
+    assert capacity.at_least is True
 
 
 def test_break_evens_of_a_network_in_float32_are_found() -> None:

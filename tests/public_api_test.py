@@ -214,6 +214,7 @@ PUBLIC = {
         "ExampleError",
         "Examples",
         "InitialValues",
+        "JobChange",
         "JobError",
         "LoaderData",
         "ParquetData",

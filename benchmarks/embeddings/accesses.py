@@ -12,8 +12,9 @@ from headrace.embeddings import EmbeddingProfile, EmbeddingTable, Synchronisatio
 from headrace.embeddings.data.generate import KAGGLE_ROWS
 from headrace.embeddings.data.skew import Skew
 from headrace.embeddings.measure.accesses import measure_accesses
-from headrace.embeddings.plan.choose import needed_slots
-from headrace.embeddings.run.cacher import MOST_LOOKAHEAD, CacherOptions, dispatched
+from headrace.embeddings.plan.choose import planned_slots
+from headrace.embeddings.room import MOST_LOOKAHEAD
+from headrace.embeddings.run.cacher import CacherOptions, dispatched
 from headrace.embeddings.tables import table_groups
 
 TRAINERS = 8
@@ -117,7 +118,7 @@ def _lookaheads_of_caches(report: Report, profile: EmbeddingProfile) -> None:
         planned = [
             lookahead
             for lookahead in range(1, profile.lookahead + 1)
-            if needed_slots(profile, lookahead) <= slots
+            if planned_slots(profile, lookahead) <= slots
         ]
         report.row(
             f"lookahead by the room in caches: batch {BATCH}, dimension 48",

@@ -27,7 +27,7 @@ from benchmarks.embeddings.workload import CLICKS, Workload
 from benchmarks.harness import Report
 from headrace.embeddings.data.parts import ReaderPart, part_batches
 from headrace.embeddings.measure.accesses import measure_accesses
-from headrace.embeddings.plan.choose import needed_slots
+from headrace.embeddings.plan.choose import planned_slots
 
 LOOKAHEAD = 100
 """Of the plan for the first half."""
@@ -107,7 +107,7 @@ def _slots(workload: Workload) -> int:
     profile = measure_accesses(
         islice(batches, _HALF), trainers=TRAINERS, lookahead=LOOKAHEAD, most_batches=_HALF
     )
-    return math.ceil(needed_slots(profile, LOOKAHEAD))
+    return math.ceil(planned_slots(profile, LOOKAHEAD))
 
 
 def _steps(

@@ -299,7 +299,6 @@ void bind_embedding(nb::module_& module) {
       .def_prop_ro("ready", &Lookahead::ready)
       .def_prop_ro("distinct", &Lookahead::distinct)
       .def_prop_ro("resident", &Lookahead::resident)
-      .def_prop_ro("newest_rows", &Lookahead::newest_rows)
       .def_prop_ro("newest_fetched", &Lookahead::newest_fetched)
       .def_prop_ro("arrived", &Lookahead::arrived);
 

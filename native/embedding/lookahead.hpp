@@ -86,8 +86,7 @@ class Lookahead {
   std::size_t distinct() const;
   // Rows in the cache after the batch that was decided last.
   std::size_t resident() const { return resident_; }
-  // Rows of the batch that arrived last, and those of them that no other batch of the window has.
-  std::size_t newest_rows() const { return window_.empty() ? 0 : window_.back().uses.size(); }
+  // Rows of the batch that arrived last that no other batch of the window has.
   std::size_t newest_fetched() const { return window_.empty() ? 0 : window_.back().fetched; }
   // Batches that have arrived and are not decided.
   std::size_t arrived() const { return window_.size(); }

@@ -184,11 +184,13 @@ Changed changed(const LookaheadOptions& options, const std::vector<BatchIds>& ba
     push(lookahead, batch);
     ++pushed;
     std::map<Row, Users> rows;
-    for (auto b = result.all.size(); b < static_cast<std::size_t>(pushed); ++b) {
+    for (auto b = result.all.size(); b + 1 < static_cast<std::size_t>(pushed); ++b) {
       rows.merge(users_of(batches[b]));
     }
+    const auto before = rows.size();
+    rows.merge(users_of(batch));
     CHECK(lookahead.distinct() == rows.size());
-    CHECK(lookahead.newest_rows() == users_of(batch).size());
+    CHECK(lookahead.newest_fetched() == rows.size() - before);
   }
   lookahead.finish();
   while (lookahead.ready()) decide();

@@ -413,9 +413,6 @@ class Lookahead:
     def resident(self) -> int: ...
 
     @property
-    def newest_rows(self) -> int: ...
-
-    @property
     def newest_fetched(self) -> int: ...
 
     @property

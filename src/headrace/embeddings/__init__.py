@@ -7,6 +7,7 @@ from headrace.extras import require
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
+    from headrace.embeddings.changes import JobChange
     from headrace.embeddings.data.avazu import AvazuFormat
     from headrace.embeddings.data.criteo import CriteoFormat
     from headrace.embeddings.data.dense import DenseScale
@@ -63,6 +64,7 @@ __all__ = [
     "ExampleError",
     "Examples",
     "InitialValues",
+    "JobChange",
     "JobError",
     "JobTimes",
     "LoaderData",
@@ -108,6 +110,7 @@ _MODULES = {
     "ExampleData": "data.files",
     "Examples": "data.examples",
     "InitialValues": "tables",
+    "JobChange": "changes",
     "JobTimes": "run.job_times",
     "LoaderData": "data.loader",
     "ParquetData": "data.files",

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.embeddings.adapt.decide import JobState, decide
-from headrace.embeddings.adapt.seen import JobChange, JobChanges, SeenBatch, SeenStep
+from headrace.embeddings.adapt.seen import JobChanges, SeenBatch, SeenStep
 from headrace.embeddings.adapt.shares import shares_by_cost
+from headrace.embeddings.changes import JobChange
+from headrace.embeddings.room import needed_slots
 from tests.policies import PolicyRun
 
 Run = PolicyRun[JobState, SeenBatch, JobChanges]
@@ -31,19 +33,19 @@ def told(run: Run, trace: Iterator[SeenBatch]) -> list[JobChange]:
 
 
 def even(batches: int, **changes: object) -> Iterator[SeenBatch]:
-    """A job whose window fills the cache nearly."""
-    seen = SeenBatch(batch=0, arriving=40, distinct=0.98, newest=0.1, added=0.02)
+    """A job whose window fills the cache: one batch more needs more than its slots."""
+    seen = SeenBatch(batch=0, arriving=40, needed=1.01)
     for batch in range(batches):
         yield replace(seen, batch=batch, arriving=batch + 40, **changes)  # type: ignore[arg-type]
 
 
 @dataclass
 class Caches:
-    """A window of batches, each of hot rows and of its own.
+    """A window of batches, each of hot rows and of others, which stay for half of the window.
 
     Attributes
     ----------
-    hot, cold : rows of all batches, and of each alone, as parts of the slots, by batch.
+    hot, cold : rows of all batches, and the others of each, as parts of the slots, by batch.
     """
 
     run: Run
@@ -62,16 +64,16 @@ class Caches:
                 self.window.append(arriving)
                 arriving += 1
             self.lookaheads.append(self.run.state.lookahead.lookahead)
-            hot, newest = max(map(self.hot, self.window)), self.window[-1]
-            distinct = hot + sum(map(self.cold, self.window))
+            staying = max(map(self.hot, self.window)) + sum(map(self.cold, self.window)) / 2
+            prefetch, newest = self.run.state.waits.prefetch, self.window[-1]
+            coming = sum(map(self.cold, self.window[1:prefetch]))
             self.window.pop(0)
             changes += self.run.see(
                 SeenBatch(
                     batch=batch,
                     arriving=arriving,
-                    distinct=distinct,
-                    newest=self.cold(newest) + self.hot(newest) / 10,
-                    added=self.cold(newest),
+                    needed=needed_slots(staying, self.cold(newest), prefetch),
+                    short=staying + coming > 1,
                     late=not self.readers(batch),
                 )
             )
@@ -81,36 +83,46 @@ class Caches:
 def test_a_lookahead_follows_a_change_of_skew() -> None:
     """From 90% of accesses in hot rows to none: a batch has a sixth of the slots to itself."""
     caches = Caches(
-        planned(45),
+        planned(50),
         hot=lambda batch: 0.38 if batch < 100 else 0.0,
-        cold=lambda batch: 0.013 if batch < 100 else 0.16,
+        cold=lambda batch: 0.02 if batch < 100 else 0.16,
     )
     assert caches.decisions(50) == []
-    assert set(caches.lookaheads) <= {45, 46, 47}
-    down, up = caches.decisions(100)
-    assert (down.name, down.before, down.after) == ("lookahead", 47, 4)
-    assert (up.before, up.after) == (4, 6)
-    assert str(down).endswith("lookahead 47 -> 4: the rows of the batches to come fill the caches")
+    assert set(caches.lookaheads) <= {*range(50, 55)}
+    (down,) = caches.decisions(150)
+    assert (down.name, down.before, down.after) == ("lookahead", 54, 6)
+    assert str(down).endswith(
+        "lookahead 54 -> 6: the caches have no room for the rows of as many batches"
+    )
+    assert caches.run.state.waits.prefetch == 4
 
 
 def test_a_lookahead_grows_where_rows_need_less_room() -> None:
-    caches = Caches(planned(6), hot=lambda _: 0.38, cold=lambda _: 0.013)
-    (change,) = caches.decisions(60)
-    assert (change.name, change.before, change.after) == ("lookahead", 6, 47)
+    caches = Caches(planned(6), hot=lambda _: 0.38, cold=lambda _: 0.02)
+    (change,) = caches.decisions(80)
+    assert (change.name, change.before, change.after) == ("lookahead", 6, 54)
+
+
+def test_a_batch_of_fewer_rows_is_no_room() -> None:
+    """A lookahead that grew by each would be too long: it would fall and grow by turns."""
+    run = planned(6)
+    trace = [replace(seen, needed=1.02 if seen.batch % 7 else 0.98) for seen in even(200)]
+    run.follow(trace)
+    assert run.state.lookahead.lookahead == 6
 
 
 def test_a_lookahead_grows_no_farther_than_planned_and_by_no_delay() -> None:
     run = planned(6, most=8)
-    run.follow(even(20, distinct=0.2))
+    run.follow(even(20, needed=0.2))
     assert run.state.lookahead.lookahead == 8
     run = planned(6)
-    run.follow(even(20, distinct=0.2, ahead=False))
+    run.follow(even(20, needed=0.2, ahead=False))
     assert run.state.lookahead.lookahead == 6
 
 
 def test_trainers_go_on_with_what_has_arrived_while_readers_are_late() -> None:
     caches = Caches(
-        planned(47),
+        planned(47, most=47),
         hot=lambda _: 0.38,
         cold=lambda _: 0.013,
         readers=lambda batch: not 60 <= batch < 90,
@@ -169,7 +181,7 @@ def test_prefetch_follows_a_server_whose_fetches_take_longer() -> None:
 def test_what_does_not_help_is_undone_once() -> None:
     """A server that is too slow on average: a larger prefetch keeps no trainer from waiting."""
     network = Network(planned(most=40), lambda _state, _batch: 0.3)
-    changes = network.decisions(2000, distinct=0.5)
+    changes = network.decisions(2000, needed=0.5)
     names = [(change.name, change.before, change.after) for change in changes]
     assert names == [
         ("prefetch", 4, 5),
@@ -189,14 +201,14 @@ def test_a_limit_that_helps_is_raised_again() -> None:
         planned(most=40, prefetch=16),
         lambda state, _: max(0.0, 0.4 - (state.lookahead.lookahead - 40) / 100),
     )
-    changes = network.decisions(2000, distinct=0.1, newest=0.01, added=0.01)
+    changes = network.decisions(2000, needed=0.1)
     limits = [change.after for change in changes if change.name == "lookahead limit"]
     assert limits == [50, 63, 79]
 
 
 def test_more_parts_are_kept_ready_where_decisions_come_in_bursts() -> None:
     network = Network(planned(prefetch=16, most=40), lambda state, _: 0.36 / state.waits.ready)
-    changes = network.decisions(1000, ahead=False, newest=0.01)
+    changes = network.decisions(1000, ahead=False)
     assert [(change.name, change.after) for change in changes] == [("ready", 4), ("ready", 8)]
 
 
@@ -209,12 +221,22 @@ def test_pauses_of_a_machine_change_nothing() -> None:
     assert network.decisions(1000) == []
 
 
-def test_prefetch_is_lowered_to_the_room_of_the_caches_and_raised_again() -> None:
-    run = planned()
-    changes = told(run, even(10, newest=0.3))
-    assert [(change.name, change.after) for change in changes] == [("prefetch", 3), ("prefetch", 2)]
-    changes = told(run, even(30, newest=0.1))
-    assert [(change.name, change.after) for change in changes] == [("prefetch", 3), ("prefetch", 4)]
+def test_a_prefetch_stays_where_the_caches_have_no_room_for_as_many_batches() -> None:
+    """Decisions delay its fetches, so that a smaller one would fetch no row sooner."""
+    run = planned(20)
+    changes = told(run, even(100, needed=4.0, short=True))
+    assert [(change.name, change.after) for change in changes] == [("lookahead", 4)]
+    assert run.state.waits.prefetch == 4
+
+
+def test_a_prefetch_that_rows_have_no_room_for_is_undone() -> None:
+    network = Network(planned(20), lambda _state, _batch: 0.3)
+    changes = network.decisions(1000, needed=1.2)
+    assert [(change.name, change.before, change.after) for change in changes] == [
+        ("prefetch", 4, 5),
+        ("prefetch", 5, 4),
+        ("none", 0, 0),
+    ]
 
 
 def slow_trainers(

@@ -22,7 +22,7 @@ from headrace.embeddings import (
     Synchronisation,
     TableAccesses,
 )
-from headrace.embeddings.plan.choose import needed_slots, plan_embeddings
+from headrace.embeddings.plan.choose import plan_embeddings, planned_slots
 from headrace.embeddings.plan.plan import RUNNABLE
 from headrace.embeddings.plan.verify import verify_embedding_plan
 from headrace.errors import ArtifactError, VerificationError
@@ -62,9 +62,9 @@ PROFILE = EmbeddingProfile(
 def test_the_lookahead_is_the_longest_that_the_cache_has_room_for() -> None:
     for slots in range(300, 800):
         plan = plan_embeddings(PROFILE, row_bytes=16, cache_bytes=16 * slots)
-        assert needed_slots(PROFILE, plan.lookahead) <= slots
+        assert planned_slots(PROFILE, plan.lookahead) <= slots
         if plan.lookahead < PROFILE.lookahead:
-            assert needed_slots(PROFILE, plan.lookahead + 1) > slots
+            assert planned_slots(PROFILE, plan.lookahead + 1) > slots
         assert plan.prefetch <= plan.lookahead
 
     plan = plan_embeddings(PROFILE, row_bytes=16)
@@ -82,7 +82,7 @@ def test_without_a_limit_the_cache_is_as_large_as_the_longest_lookahead_needs() 
 
 
 def test_a_cache_without_room_for_a_batch_is_refused_with_the_size_needed() -> None:
-    least = int(needed_slots(PROFILE, 1))
+    least = int(planned_slots(PROFILE, 1))
     assert plan_embeddings(PROFILE, row_bytes=1024, cache_bytes=1024 * least).lookahead == 1
     with pytest.raises(EmbeddingError, match=r"no room for the rows of a batch: it needs"):
         plan_embeddings(PROFILE, row_bytes=1024, cache_bytes=1024 * least - 1)

@@ -1,5 +1,6 @@
 """Records of jobs: samples of sums, files, advice, tables and pages."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from io import StringIO
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from headrace.embeddings import EmbeddingError, EmbeddingRecord, TrainerTimes
+from headrace.embeddings import EmbeddingError, EmbeddingRecord, JobChange, TrainerTimes
 from headrace.embeddings.cli.run_progress import progress_text, summary_lines
 from headrace.embeddings.cli.show_record import record_tables
 from headrace.embeddings.report.record_page import record_page
@@ -37,7 +38,7 @@ def answers(
         return kind(batches=batches, **scaled).to_fields()
 
     trainers = [times(TrainerTimes, {**STEP, **(step or {})})] * 2
-    head = {"trainers": trainers, "lookahead": 8, "first_batch": 100}
+    head = {"trainers": trainers, "lookahead": 8, "first_batch": 100, "adaptation": None}
     return {
         ("cacher", 0): {**head, "times": times(CacherTimes, cacher)},
         ("reader", 0): {"times": times(ReaderTimes, reader)},
@@ -56,6 +57,15 @@ def job(most: int = 512, rounds: int = 8, **numbers: Any) -> JobTimes:
 
 def record(**numbers: Any) -> EmbeddingRecord:
     return EmbeddingRecord.of(job(**numbers), batch=64, trainers=2, servers=1, readers=1)
+
+
+def shown(one: EmbeddingRecord) -> str:
+    """Return a record's tables as text."""
+    text = StringIO()
+    console = Console(file=text, width=200)
+    for table in record_tables(one, everything=False):
+        console.print(table)
+    return text.getvalue()
 
 
 def test_samples_add_up_and_stay_few() -> None:
@@ -111,6 +121,51 @@ def test_a_file_has_the_same_record(tmp_path: Path) -> None:
     assert loaded.step_s == pytest.approx(0.07)
     assert loaded.without_rows_s == pytest.approx(0.06)
     assert loaded.batches == 21
+
+
+def changed_job() -> JobTimes:
+    """A job whose cacher is asked twice, then lost, and asked again in its next start."""
+    times = job()
+    lookahead = JobChange(name="lookahead", before=40, after=6, batch=90, reason="no room")
+    shares = JobChange(name="shares", before=(0.5, 0.5), after=(0.6, 0.4), batch=95, reason="slow")
+    nothing = JobChange(name="none", before=0, after=0, batch=99, reason="nothing helps")
+    events = [
+        {"event": change.name, "at": 1e9 + number // 2, **change.to_fields(), "sentence": ""}
+        for number, change in enumerate((lookahead, shares, nothing))
+    ]
+    for told in (events[:1], events[:2], events[2:]):
+        status = answers(9)["cacher", 0] | {"adaptation": {"changes": told}}
+        times.take(("cacher", 0), json.loads(json.dumps(status)))
+    return times
+
+
+def test_changes_of_the_job_are_recorded_once_and_shown(tmp_path: Path) -> None:
+    changed = EmbeddingRecord.of(changed_job(), batch=64, trainers=2, servers=1, readers=1)
+    assert [str(change) for change in changed.changes] == [
+        "after batch 90: lookahead 40 -> 6: no room",
+        "after batch 95: shares 0.500/0.500 -> 0.600/0.400: slow",
+        "after batch 99: nothing helps",
+    ]
+    changed.save(tmp_path / "job.record")
+    loaded = EmbeddingRecord.load(tmp_path / "job.record")
+    assert loaded.changes == changed.changes
+    assert loaded.digest == changed.digest
+    text = shown(changed)
+    assert "changes while the job ran" in text
+    assert "0.500/0.500 -> 0.600/0.400" in text
+    assert "no room" in record_page(changed, "job.record").html()
+    assert "changes while the job ran" not in shown(record())
+
+
+def test_a_wrong_change_is_refused_by_name(tmp_path: Path) -> None:
+    artifact = EmbeddingRecord.of(
+        changed_job(), batch=64, trainers=2, servers=1, readers=1
+    ).to_artifact()
+    changes = [dict(change) for change in artifact.head["changes"]]
+    changes[1]["after"] = "more"
+    replace(artifact, head={**artifact.head, "changes": changes}).save(tmp_path / "job.record")
+    with pytest.raises(ArtifactError, match="job.record: change 1: field 'after'"):
+        EmbeddingRecord.load(tmp_path / "job.record")
 
 
 def test_wrong_columns_and_empty_records_are_refused(tmp_path: Path) -> None:
@@ -202,13 +257,9 @@ def test_progress_and_summary() -> None:
 
 
 def test_tables_and_page_have_what_was_measured() -> None:
-    shown = replace(record(step={"batch_wait_s": 0.03}), ideal_step_s=0.05)
-    text = StringIO()
-    console = Console(file=text, width=200)
-    for table in record_tables(shown, everything=False):
-        console.print(table)
-    assert "wait for the batch  30.00" in text.getvalue()
-    html = record_page(shown, "job.record").html()
+    waiting = replace(record(step={"batch_wait_s": 0.03}), ideal_step_s=0.05)
+    assert "wait for the batch  30.00" in shown(waiting)
+    html = record_page(waiting, "job.record").html()
     assert html.count("Plotly.newPlot") >= 4
     assert "ideal job" in html
-    assert ideal_text(shown).endswith("50% is the step of the ideal job (50.0 ms, measured)")
+    assert ideal_text(waiting).endswith("50% is the step of the ideal job (50.0 ms, measured)")

@@ -4,13 +4,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from headrace.embeddings.adapt.decide import JobState, decide
-from headrace.embeddings.adapt.seen import JobChange, SeenBatch, SeenStep
-from headrace.embeddings.run.cacher import MOST_LOOKAHEAD, BatchDecisions
+from headrace.embeddings.adapt.seen import SeenBatch, SeenStep
+from headrace.embeddings.changes import JobChange
+from headrace.embeddings.room import MOST_LOOKAHEAD
+from headrace.embeddings.run.cacher import BatchDecisions
 from headrace.embeddings.run.cacher_server import BESIDE_PREFETCH
 from headrace.embeddings.run.following import CacherPace
 from headrace.embeddings.run.step_times import TrainerTimes
@@ -80,9 +81,8 @@ class JobAdaptation:
         seen = SeenBatch(
             batch=decided - 1,
             arriving=decisions.next_batch,
-            distinct=decisions.rows.distinct if is_new else 0.0,
-            newest=decisions.rows.newest,
-            added=decisions.rows.added,
+            needed=decisions.rows.needed,
+            short=is_new and decisions.rows.short,
             ahead=is_new and pace.ahead,
             late=late,
             steps=tuple(self._steps()),
@@ -115,7 +115,7 @@ class JobAdaptation:
 
     def _record(self, change: JobChange) -> None:
         log.info("%s", change)
-        self.records.add(change.name, **asdict(change), sentence=str(change))
+        self.records.add(change.name, **change.to_fields(), sentence=str(change))
 
     def _steps(self) -> Iterator[SeenStep]:
         """Yield the steps that all trainers have reported since the last call."""

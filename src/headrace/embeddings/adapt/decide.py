@@ -41,7 +41,7 @@ class JobState:
         several = trainers is not None and trainers > 1
         return cls(
             lookahead=LookaheadState(lookahead=lookahead, most=most),
-            waits=WaitState(prefetch=prefetch, planned=prefetch, ready=ready),
+            waits=WaitState(prefetch=prefetch, ready=ready),
             shares=ShareState.equal(trainers) if trainers is not None and several else None,
         )
 

@@ -1,21 +1,23 @@
 """Lookahead by the room in the caches, and by batches that have arrived: pure.
 
-The rows of the lookahead's batches fit the fullest cache: more of them make decisions slower and
-save no fetch, as those that have no room leave first whose next use is farthest. Where readers are
-late, trainers go on with what has arrived.
+A lookahead is too long where rows leave the fullest cache for want of room. Those leave whose next
+use is farthest, which a shorter one would not have kept either: it fetches as few, and decides
+faster. Where readers are late, trainers go on with what has arrived.
 """
 
 from dataclasses import dataclass, replace
 
-from headrace.embeddings.adapt.seen import JobChange, JobChanges, SeenBatch
+from headrace.embeddings.adapt.seen import JobChanges, SeenBatch
+from headrace.embeddings.changes import JobChange
 
 _SETTLED = 8
-"""Decisions without a change that end a series of them."""
+"""Decisions without a change that end a series of them; and those in a row that have room before
+the lookahead grows: one batch of fewer rows than others is no room."""
 
 _TOLD = 0.1
 """Part of the lookahead that a series of changes has to exceed to be told."""
 
-FULL = "the rows of the batches to come fill the caches"
+FULL = "the caches have no room for the rows of as many batches"
 LATE = "the readers are late: trainers go on with batches that have arrived"
 ROOM = "the caches have room for the rows of more batches"
 
@@ -37,10 +39,12 @@ class LookaheadState:
     ----------
     lookahead : in force.
     most : limit of it: the plan's.
+    roomy : decisions in a row whose caches had room for more.
     """
 
     lookahead: int
     most: int
+    roomy: int = 0
     series: _Series | None = None
 
 
@@ -48,6 +52,7 @@ def follow_room(
     state: LookaheadState, seen: SeenBatch, prefetch: int
 ) -> tuple[LookaheadState, JobChanges]:
     """Return the next state, of which the lookahead is at least `prefetch`, and what to tell."""
+    state = replace(state, roomy=state.roomy + 1 if seen.needed <= 1 else 0)
     change, reason = _change(state, seen, prefetch)
     series = state.series
     told: JobChanges = ()
@@ -67,10 +72,9 @@ def _change(state: LookaheadState, seen: SeenBatch, prefetch: int) -> tuple[int,
         return prefetch - state.lookahead, ROOM
     if seen.late and state.lookahead > prefetch:
         return -1, LATE
-    if seen.distinct > 1 and state.lookahead > prefetch:
+    if seen.short and state.lookahead > prefetch:
         return -1, FULL
-    # a batch of some more rows, too: it would be one too many now and then
-    if state.lookahead < state.most and seen.ahead and seen.distinct + 1.25 * seen.added <= 1:
+    if state.lookahead < state.most and seen.ahead and state.roomy >= _SETTLED:
         return 1, ROOM
     return 0, ""
 

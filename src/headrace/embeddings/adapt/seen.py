@@ -1,8 +1,8 @@
-"""Values of the policies: observations of a job, and changes of it with their reasons."""
+"""Values of the policies: observations of a job."""
 
 from dataclasses import dataclass
 
-Value = int | tuple[float, ...]
+from headrace.embeddings.changes import JobChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class SeenBatch:
     ----------
     batch : its number.
     arriving : number of the batch that arrives next.
-    distinct, newest, added : see `WindowRows`.
+    needed, short : see `WindowRows`.
     ahead : whether it was handed over later than it was decided, for want of room: the cacher is
         faster than the trainers.
     late : whether a trainer has taken all parts before the next batch has arrived.
@@ -41,42 +41,11 @@ class SeenBatch:
 
     batch: int
     arriving: int
-    distinct: float
-    newest: float
-    added: float
+    needed: float
+    short: bool = False
     ahead: bool = True
     late: bool = False
     steps: tuple[SeenStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobChange:
-    """Change of a job.
-
-    Attributes
-    ----------
-    name : of what changed: "lookahead", "lookahead limit", "prefetch", "ready", "shares"; "none":
-        nothing did.
-    batch : that was decided last.
-    reason : a sentence.
-    """
-
-    name: str
-    before: Value
-    after: Value
-    batch: int
-    reason: str
-
-    def __str__(self) -> str:
-        """Return it as a sentence."""
-        if self.before == self.after:
-            return f"after batch {self.batch}: {self.reason}"
-        before, after = _text(self.before), _text(self.after)
-        return f"after batch {self.batch}: {self.name} {before} -> {after}: {self.reason}"
-
-
 JobChanges = tuple[JobChange, ...]
-
-
-def _text(value: Value) -> str:
-    return str(value) if isinstance(value, int) else "/".join(f"{share:.3f}" for share in value)

@@ -7,7 +7,8 @@ over the examples of all, so shares change no result but for the order in which 
 from dataclasses import dataclass, replace
 from statistics import median
 
-from headrace.embeddings.adapt.seen import JobChange, JobChanges, SeenBatch, SeenStep
+from headrace.embeddings.adapt.seen import JobChanges, SeenBatch, SeenStep
+from headrace.embeddings.changes import JobChange
 
 _STEPS = 32
 """Whose medians are compared: a pause of one trainer is none of them."""

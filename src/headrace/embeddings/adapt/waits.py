@@ -1,7 +1,9 @@
 """Prefetch, parts kept ready and the limit of the lookahead, by waits for rows: pure.
 
 Where trainers wait for rows, one of the three is raised on trial, and kept if that made waits
-shorter. Which one helps depends on what is slow, and how evenly: a link, a server, the readers.
+shorter. Which one helps depends on what is slow, and how evenly: a link, a server, the readers. A
+prefetch that the caches have no room for needs no rule: a decision delays its fetches to when slots
+are free, and where a smaller one would have fetched rows sooner, that one on trial is undone.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +11,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from headrace.embeddings.adapt.lookahead import LookaheadState
-from headrace.embeddings.adapt.seen import JobChange, JobChanges, SeenBatch, SeenStep
+from headrace.embeddings.adapt.seen import JobChanges, SeenBatch, SeenStep
+from headrace.embeddings.changes import JobChange
+from headrace.embeddings.room import MOST_LOOKAHEAD
 
 _STEPS = 16
 """Of a mean: fewer differ from the next ones by chance."""
@@ -25,12 +29,6 @@ _SHORTER = 0.8
 
 _MOST_PREFETCH = 16
 _MOST_READY = 16
-_MOST_LOOKAHEAD = 300
-_SETTLED = 8
-"""Decisions in a row that have room before a prefetch that had none is raised again."""
-
-NO_ROOM = "the caches have no room for the rows of as many batches at once"
-ROOM_AGAIN = "the caches have room for the rows of more batches again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +45,14 @@ class WaitState:
     Attributes
     ----------
     prefetch : batches between a row's fetch and its use, in force.
-    planned : prefetch that is gone back to where there was no room for it.
     ready : parts of batches that are decided ahead of prefetched ones.
     steps : since the last mean.
     since : first batch whose step counts.
     confirmed : means in a row in which trainers waited.
     tried : names that did not help.
-    roomy : decisions in a row that have room for a larger prefetch.
     """
 
     prefetch: int
-    planned: int
     ready: int
     steps: tuple[SeenStep, ...] = ()
     since: int = 0
@@ -65,7 +60,6 @@ class WaitState:
     tried: frozenset[str] = frozenset()
     trial: _Trial | None = None
     gave_up: bool = False
-    roomy: int = 0
 
 
 _Both = tuple[WaitState, LookaheadState]
@@ -74,7 +68,7 @@ _Changed = tuple[WaitState, LookaheadState, JobChanges]
 
 def follow_waits(state: WaitState, lookahead: LookaheadState, seen: SeenBatch) -> _Changed:
     """Return the next states, whose lookahead is only limited here, and the changes."""
-    state, told = _follow_room(state, seen)
+    told: JobChanges = ()
     for step in seen.steps:
         if step.batch < state.since:
             continue
@@ -91,24 +85,6 @@ def _share(steps: tuple[SeenStep, ...]) -> float:
     longest = max(range(len(steps)), key=lambda number: steps[number].wait_s)
     others = [step for number, step in enumerate(steps) if number != longest]
     return sum(step.wait_s for step in others) / max(1e-9, sum(step.step_s for step in others))
-
-
-def _follow_room(state: WaitState, seen: SeenBatch) -> tuple[WaitState, JobChanges]:
-    """Lower a prefetch that the caches have no room for, and raise it when they have."""
-    if seen.newest * (state.prefetch + 1) > 1 and state.prefetch > 1:
-        return _set(state, seen, state.prefetch - 1, NO_ROOM)
-    roomy = state.prefetch < state.planned and seen.newest * (state.prefetch + 2) <= 1
-    state = replace(state, roomy=state.roomy + 1 if roomy else 0)
-    if state.roomy < _SETTLED:
-        return state, ()
-    return _set(state, seen, state.prefetch + 1, ROOM_AGAIN)
-
-
-def _set(
-    state: WaitState, seen: SeenBatch, prefetch: int, reason: str
-) -> tuple[WaitState, JobChanges]:
-    change = _change("prefetch", state.prefetch, prefetch, seen, reason)
-    return replace(state, prefetch=prefetch, roomy=0, steps=(), trial=None), (change,)
 
 
 def _change(name: str, before: int, after: int, seen: SeenBatch, reason: str) -> JobChange:
@@ -185,9 +161,8 @@ def _with(
 
 
 def _more_prefetch(state: WaitState, lookahead: LookaheadState, seen: SeenBatch) -> int:
-    raised = state.prefetch + 1
-    fits = seen.newest * (raised + 1) <= 1 and raised <= min(_MOST_PREFETCH, lookahead.lookahead)
-    return raised if fits else state.prefetch
+    del seen
+    return max(state.prefetch, min(state.prefetch + 1, _MOST_PREFETCH, lookahead.lookahead))
 
 
 def _more_ready(state: WaitState, lookahead: LookaheadState, seen: SeenBatch) -> int:
@@ -198,8 +173,8 @@ def _more_ready(state: WaitState, lookahead: LookaheadState, seen: SeenBatch) ->
 
 def _more_lookahead(state: WaitState, lookahead: LookaheadState, seen: SeenBatch) -> int:
     del state
-    at_limit = lookahead.lookahead >= lookahead.most and seen.distinct + 2 * seen.added <= 1
-    raised = min(ceil(1.25 * lookahead.most), _MOST_LOOKAHEAD)
+    at_limit = lookahead.lookahead >= lookahead.most and seen.needed <= 1
+    raised = min(ceil(1.25 * lookahead.most), MOST_LOOKAHEAD)
     return max(raised, lookahead.most) if at_limit else lookahead.most
 
 

@@ -13,6 +13,7 @@ from headrace.units import size
 PART_COLUMNS = ("measured, of a step", "ms", "of the step")
 MOVED_COLUMNS = ("measured, of a trainer's step", "rows", "bytes")
 WORK_COLUMNS = ("process", "ms of a batch", "for")
+CHANGE_COLUMNS = ("after batch", "changed", "from -> to", "because")
 
 
 def record_tables(record: EmbeddingRecord, everything: bool) -> Iterable[RenderableType]:
@@ -22,8 +23,10 @@ def record_tables(record: EmbeddingRecord, everything: bool) -> Iterable[Rendera
         ("parts of a step", PART_COLUMNS, part_cells(record)),
         ("rows and bytes", MOVED_COLUMNS, moved_rows_cells(record)),
         ("work beside the training threads", WORK_COLUMNS, work_cells(record)),
+        ("changes while the job ran", CHANGE_COLUMNS, change_cells(record)),
     ):
-        yield from rows(title, columns, cells, everything=everything)
+        if cells:
+            yield from rows(title, columns, cells, everything=everything)
 
 
 def record_facts(record: EmbeddingRecord) -> dict[str, str]:
@@ -70,6 +73,13 @@ def moved_rows_cells(record: EmbeddingRecord) -> Sequence[tuple[str, str, str]]:
         (name, f"{count / steps.batches:,.0f}", size(round(nbytes / steps.batches)))
         for name, (count, nbytes) in moved.items()
     ] + [("gradients of the dense part", "", size(round(steps.dense_bytes / steps.batches)))]
+
+
+def change_cells(record: EmbeddingRecord) -> Sequence[tuple[str, str, str, str]]:
+    """Return a row of cells for each change of lookahead, prefetch and shares, in their order."""
+    return [
+        (str(change.batch), change.name, change.values, change.reason) for change in record.changes
+    ]
 
 
 def work_cells(record: EmbeddingRecord) -> Sequence[tuple[str, str, str]]:

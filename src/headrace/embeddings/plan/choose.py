@@ -15,6 +15,7 @@ from headrace.embeddings.plan.plan import RUNNABLE, EmbeddingPlan
 from headrace.embeddings.plan.step import PredictedStep, StepCosts, predicted_step
 from headrace.embeddings.plan.traffic import RowBytes, StepBytes, step_bytes
 from headrace.embeddings.profile import EmbeddingProfile, StepRows, Synchronisation
+from headrace.embeddings.room import needed_slots
 from headrace.units import size
 
 PREFETCH = 4
@@ -115,12 +116,12 @@ def _lookahead(
     """Return the lookahead, and the bytes of a cache."""
     lookahead = profile.lookahead
     if cache_bytes is None:
-        return lookahead, math.ceil(needed_slots(profile, lookahead)) * row_bytes
+        return lookahead, math.ceil(planned_slots(profile, lookahead)) * row_bytes
     slots = cache_bytes // row_bytes
-    while lookahead and needed_slots(profile, lookahead) > slots:
+    while lookahead and planned_slots(profile, lookahead) > slots:
         lookahead -= 1
     if not lookahead:
-        least = math.ceil(needed_slots(profile, 1)) * row_bytes
+        least = math.ceil(planned_slots(profile, 1)) * row_bytes
         raise EmbeddingError(
             f"a cache of {size(cache_bytes)} has no room for the rows of a batch: it needs "
             f"{size(least)}"
@@ -128,14 +129,10 @@ def _lookahead(
     return lookahead, cache_bytes
 
 
-def needed_slots(profile: EmbeddingProfile, lookahead: int) -> float:
-    """Return the slots that a cache needs at a lookahead.
-
-    Beside the rows that stay there are those that are fetched ahead, and those whose slots are not
-    free because their eviction may not have been written back: of as many batches.
-    """
-    fetched = profile.fetched(lookahead)
-    return profile.resident(lookahead) + 2 * min(PREFETCH, lookahead) * fetched
+def planned_slots(profile: EmbeddingProfile, lookahead: int) -> float:
+    """Return the slots that a cache needs at a lookahead, and the prefetch that is planned."""
+    prefetch = min(PREFETCH, lookahead)
+    return needed_slots(profile.resident(lookahead), profile.fetched(lookahead), prefetch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

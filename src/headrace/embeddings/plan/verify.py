@@ -160,7 +160,7 @@ def _check_room(plan: EmbeddingPlan, profile: EmbeddingProfile, source: str) -> 
     evicted = sum(
         rows for gap, rows in enumerate(profile.reuse.rows.tolist()) if not 0 < gap < plan.lookahead
     )
-    occupied = plan.resident_rows + 2 * plan.prefetch * evicted
+    occupied = plan.resident_rows + plan.prefetch * evicted
     slots = plan.cache_bytes // plan.row_bytes
     if occupied > slots + 1:
         raise VerificationError(

@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.embeddings.cli.show_record import (
+    CHANGE_COLUMNS,
     MOVED_COLUMNS,
     PART_COLUMNS,
     WORK_COLUMNS,
+    change_cells,
     moved_rows_cells,
     part_cells,
     record_facts,
@@ -51,6 +53,12 @@ def record_page(record: EmbeddingRecord, source: str) -> Page:
     page.table(MOVED_COLUMNS, moved_rows_cells(record))
     page.heading("Work of all processes")
     page.table(WORK_COLUMNS, work_cells(record))
+    page.heading("Changes while the job ran")
+    page.table(CHANGE_COLUMNS, change_cells(record))
+    page.note(
+        "Lookahead, prefetch and the trainers' shares follow the job, from a batch that is decided "
+        "on. " + ("" if record.changes else "Here they were not changed.")
+    )
     return page
 
 

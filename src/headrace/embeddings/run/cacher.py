@@ -13,11 +13,9 @@ from headrace.embeddings.data.examples import Examples, check_ids, id_ends, shar
 from headrace.embeddings.data.origins import OutsideId, first_outside
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.profile import Synchronisation
+from headrace.embeddings.room import MOST_LOOKAHEAD, needed_slots, resident_rows
 from headrace.embeddings.run.batches import GroupBatch, SlottedRows, TrainerBatch
 from headrace.embeddings.tables import EmbeddingTable, TableGroup
-
-MOST_LOOKAHEAD = 300
-"""Batches that are taken at most where the lookahead follows from the caches' slots."""
 
 CACHES: Mapping[Synchronisation, _native.CacheSynchronisation] = {
     Synchronisation.TARGETED: _native.CacheSynchronisation.TARGETED,
@@ -209,18 +207,16 @@ class _PushedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRows:
-    """Rows of a window over the slots of the cache, of the group whose cache is fullest.
+    """Room for the rows of a window, of the group whose cache has least.
 
     Attributes
     ----------
-    distinct : of all batches that have arrived and are not decided.
-    newest : of the batch that arrived last.
-    added : those of them that no batch before it has.
+    needed : slots that it needs over those that it has, see `needed_slots`.
+    short : whether rows left that will be used in the window, for want of room.
     """
 
-    distinct: float
-    newest: float
-    added: float
+    needed: float
+    short: bool
 
 
 class BatchDecisions:
@@ -281,12 +277,17 @@ class BatchDecisions:
     @property
     def full(self) -> bool:
         """True if the rows of the batches that have arrived do not fit a cache."""
-        return self._fullest().distinct > 1
+        windows = zip(self._options.slots, self._windows, strict=True)
+        return any(window.distinct > slots for slots, window in windows)
 
     def pop(self) -> tuple[TrainerBatch, ...]:
         """Decide the next batch; return each trainer's part."""
-        self.rows = self._fullest()
-        parts = _decide(self._windows, self._pushed.popleft(), self.prefetch)
+        needed = self._needed()
+        decisions = [window.pop() for window in self._windows]
+        self.rows = WindowRows(
+            needed=needed, short=any(decision.evicted_for_room for decision in decisions)
+        )
+        parts = _parts(decisions, self._pushed.popleft(), self.prefetch)
         self.examples = tuple(part.examples for part in parts)
         return parts
 
@@ -301,16 +302,19 @@ class BatchDecisions:
         for window in self._windows:
             window.change(lookahead, prefetch)
 
-    def _fullest(self) -> WindowRows:
-        slots, window = max(
-            zip(self._options.slots, self._windows, strict=True),
-            key=lambda pair: pair[1].distinct / pair[0],
-        )
-        return WindowRows(
-            distinct=window.distinct / slots,
-            newest=window.newest_rows / slots,
-            added=window.newest_fetched / slots,
-        )
+    def _needed(self) -> float:
+        """Return the slots that the window needs over those that there are, in the fullest cache.
+
+        By its newest batch, as those before it arrived when the window may have been shorter.
+        """
+
+        def needed(window: _native.Lookahead) -> float:
+            fetched = window.newest_fetched
+            steady = resident_rows(window.distinct, fetched, window.arrived)
+            return needed_slots(max(window.resident, steady), fetched, self.prefetch)
+
+        windows = zip(self._options.slots, self._windows, strict=True)
+        return max(needed(window) / slots for slots, window in windows)
 
 
 def _found_lookahead(decisions: BatchDecisions, options: CacherOptions) -> int | None:
@@ -409,10 +413,10 @@ def _padding(
     return [tuple(row) for row in firsts.tolist()]
 
 
-def _decide(
-    windows: Sequence[_native.Lookahead], batch: _PushedBatch, prefetch: int
+def _parts(
+    decisions: Sequence[_native.LookaheadDecision], batch: _PushedBatch, prefetch: int
 ) -> tuple[TrainerBatch, ...]:
-    decisions = [window.pop() for window in windows]
+    """Return each trainer's part of a decided batch."""
     dispatched_rows = [decision.dispatch() for decision in decisions]
     ends = batch.ends.tolist()
     parts: list[TrainerBatch] = []

@@ -38,8 +38,9 @@ class TrainingBatches(Protocol):
                 ...
 
     An epoch's end writes all rows to the servers. One that is left before it has to be gone on with
-    by its iterator, or closed. Methods raise EmbeddingError in the middle of one, and
-    CommunicationError where a process of the job failed.
+    by its iterator, or closed. In the middle of one, or of an evaluation, what begins another, and
+    exports and imports, raise EmbeddingError. All raise CommunicationError where a process of the
+    job failed.
     """
 
     @property
@@ -56,6 +57,10 @@ class TrainingBatches(Protocol):
         """Begin an epoch: its batches are (dense, ids, labels), in the data's own form.
 
         Ids are numbers that stand for those of the data.
+
+        Raises
+        ------
+        EmbeddingError : at the batch after one that had no step.
         """
         ...
 
@@ -64,6 +69,10 @@ class TrainingBatches(Protocol):
 
         The model is in its mode for evaluation meanwhile. Rows are read from the servers, and none
         is created: one that training has not used has its initial values.
+
+        Raises
+        ------
+        EmbeddingError : at a batch with an id outside its table.
         """
         ...
 
@@ -71,6 +80,10 @@ class TrainingBatches(Protocol):
         """Return all embedding weights by their names in the model's state: [rows, dim].
 
         Rows that training has not used have their initial values.
+
+        Raises
+        ------
+        EmbeddingError : a table is too large.
         """
         ...
 
@@ -81,7 +94,9 @@ class TrainingBatches(Protocol):
         file_format: Literal["parquet", "npz"] = "parquet",
         state: bool = False,
     ) -> None:
-        """Write the rows that exist to a folder, a file for each table; all trainers call it.
+        """Write the rows that exist to a folder, a file for each table.
+
+        All trainers call it; the first one writes.
 
         Parameters
         ----------
@@ -91,13 +106,21 @@ class TrainingBatches(Protocol):
         ...
 
     def load(self, folder: str | Path) -> None:
-        """Write the rows in a folder that `save` made to the servers; all trainers call it."""
+        """Write the rows in a folder that `save` made to the servers.
+
+        All trainers call it; the first one reads.
+
+        Raises
+        ------
+        EmbeddingError : a file is missing, or of another table.
+        """
         ...
 
     def close(self) -> None:
         """End this trainer's part of the job; in the middle of an epoch, the other trainers' too.
 
-        The rows of that epoch are then not all at the servers.
+        The rows of that epoch are then not all at the servers. Else the last epoch is committed,
+        where the job makes commits.
         """
         ...
 
@@ -106,7 +129,7 @@ class TrainingBatches(Protocol):
         ...
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close; after an error without a commit."""
         ...
 
 

@@ -47,22 +47,7 @@ _ROWS_TAG = TAG + 1
 
 
 class FittedBatches:
-    """A trainer's share of every batch, with the embedding rows that it uses.
-
-    Iterating is an epoch; the optimizer's step ends a batch::
-
-        for epoch in range(batches.epoch, 3):
-            for dense, ids, labels in batches:
-                loss = criterion(model(dense, ids), labels)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-            for dense, ids, labels in batches.evaluate(test_data):
-                ...
-
-    An epoch's end writes all rows to the servers. One that is left before it has to be gone on with
-    by its iterator, or closed.
-    """
+    """Batches of a fitted model: what `headrace.embeddings.TrainingBatches` says."""
 
     def __init__(
         self,
@@ -115,50 +100,25 @@ class FittedBatches:
 
     @property
     def times(self) -> TrainerTimes:
-        """Sums over this trainer's steps so far."""
+        """As in `TrainingBatches`."""
         return TrainerTimes() if self._rows is None else self._rows.times
 
     @property
     def epoch(self) -> int:
-        """Epochs that ended, those before the commit that the job began from included."""
+        """As in `TrainingBatches`."""
         return self._epoch
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin an epoch.
-
-        Raises
-        ------
-        EmbeddingError : another one, or an evaluation, has not ended; later: a batch had no step.
-        CommunicationError : later: a process of the job failed.
-        """
         self._begin(f"epoch {self._epoch}")
         return self._epoch_batches()
 
     def evaluate(self, data: ExampleData) -> Iterator[Batch]:
-        """Yield this trainer's share of every batch of evaluation data, between epochs.
-
-        The model is in its mode for evaluation meanwhile. Rows are read from the servers, and none
-        is created: one that training has not used has its initial values.
-
-        Raises
-        ------
-        EmbeddingError : an epoch, or another evaluation, has not ended; later: an id is outside
-            its table.
-        CommunicationError : later: a server failed.
-        """
+        """As in `TrainingBatches`."""
         self._begin("an evaluation")
         return self._evaluation_batches(data)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all embedding weights by their names in the model's state: [rows, dim].
-
-        Rows that training has not used have their initial values. Between epochs.
-
-        Raises
-        ------
-        EmbeddingError : an epoch or an evaluation has not ended; a table is too large.
-        CommunicationError : a server failed.
-        """
+        """As in `TrainingBatches`."""
         with self._between_epochs("an export"):
             servers, description = self._connections.servers, self._description
             return {
@@ -169,20 +129,7 @@ class FittedBatches:
     def save(
         self, folder: str | Path, *, file_format: TableFileFormat = "parquet", state: bool = False
     ) -> None:
-        """Write the rows that exist to a folder, a file for each table, between epochs.
-
-        All trainers call it; the first one writes.
-
-        Parameters
-        ----------
-        file_format : Parquet, or NumPy's: columns `id`, rising, and `row`.
-        state : whether rows have the optimizer's state behind the numbers that the model reads.
-
-        Raises
-        ------
-        EmbeddingError : an epoch or an evaluation has not ended.
-        CommunicationError : a server or trainer failed.
-        """
+        """As in `TrainingBatches`."""
         with self._between_epochs("an export"):
             connections = self._connections
             if connections.executor.rank == 0:
@@ -192,16 +139,7 @@ class FittedBatches:
             self._barrier()
 
     def load(self, folder: str | Path) -> None:
-        """Write the rows in a folder that `save` made to the servers, between epochs.
-
-        All trainers call it; the first one reads.
-
-        Raises
-        ------
-        EmbeddingError : an epoch or an evaluation has not ended; a file is missing, or of another
-            table.
-        CommunicationError : a server or trainer failed.
-        """
+        """As in `TrainingBatches`."""
         with self._between_epochs("an import"):
             connections = self._connections
             if connections.executor.rank == 0:
@@ -219,14 +157,7 @@ class FittedBatches:
             self._busy = None
 
     def close(self) -> None:
-        """End this trainer's part of the job; in the middle of an epoch, the other trainers' too.
-
-        The rows of that epoch are then not all at the servers.
-
-        Raises
-        ------
-        CommunicationError : the commit of the last epoch failed.
-        """
+        """As in `TrainingBatches`."""
         try:
             self._commit_epoch()
         finally:
@@ -237,11 +168,9 @@ class FittedBatches:
         self._finalizer()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close; after an error without a commit."""
         if any(error):
             self._end()
         else:

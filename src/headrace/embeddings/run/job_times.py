@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headrace.embeddings.changes import JobChange
 from headrace.embeddings.run.job_processes import ProcessKey
 from headrace.embeddings.run.step_times import (
     CacherTimes,
@@ -78,6 +79,7 @@ class JobTimes:
         self.samples: list[TimesSample] = []
         self.first_batch = 0
         self.lookahead: int | None = None
+        self._changes: dict[tuple[float, str], JobChange] = {}  # by time and name
 
     def take(self, key: ProcessKey, status: Mapping[str, Any]) -> None:
         """Take over what a process answered."""
@@ -88,6 +90,14 @@ class JobTimes:
             self._latest["trainer", trainer] = TrainerTimes.from_fields(times)
         if kind == "cacher" and status:
             self.first_batch, self.lookahead = status["first_batch"], status["lookahead"]
+            adaptation = status.get("adaptation") or {}
+            for change in adaptation.get("changes", ()):
+                self._changes[change["at"], change["name"]] = JobChange.from_fields(change)
+
+    @property
+    def changes(self) -> tuple[JobChange, ...]:
+        """Changes of the job so far, those before a loss of a process included."""
+        return tuple(self._changes.values())
 
     def forget(self, key: ProcessKey) -> None:
         """Begin anew with a process that was replaced."""

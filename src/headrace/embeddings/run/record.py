@@ -1,6 +1,6 @@
 """The embedding record: the seconds, rows and bytes of a job's steps while it ran."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from headrace import fields
 from headrace.artifact import Artifact, Table
 from headrace.artifact_value import ArtifactValue
+from headrace.embeddings.changes import JobChange
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.job_times import KINDS, JobTimes
 from headrace.embeddings.run.step_times import (
@@ -47,6 +48,7 @@ class EmbeddingRecord(ArtifactValue):
     tables : of "trainer", "cacher", "reader" and "server" columns with a row for each sample and
         process: `sample`, `number` of the process, and the sums that `TrainerTimes`, `CacherTimes`,
         `ReaderTimes` and `ServerTimes` have.
+    changes : of lookahead, prefetch and shares, which followed the job.
     """
 
     KIND = "embedding-record"
@@ -62,11 +64,17 @@ class EmbeddingRecord(ArtifactValue):
     ideal: bool = False
     ideal_step_s: float = 0.0
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    changes: tuple[JobChange, ...] = ()
 
     def __post_init__(self) -> None:
         fields.conform(self, EmbeddingError)
         if len(self.end_s) == 0 or self.steps.batches == 0:
             raise EmbeddingError("the record has no steps")
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Set the fields of a pickle; one from before changes were recorded lacks the last."""
+        for declared, value in zip(dataclass_fields(self), (*state, ()), strict=False):
+            object.__setattr__(self, declared.name, value)
 
     @classmethod
     def of(
@@ -95,6 +103,7 @@ class EmbeddingRecord(ArtifactValue):
             ideal_step_s=ideal_step_s,
             end_s=np.array([sample.end_s for sample in times.samples], np.float64),
             tables={kind: _columns(times, kind) for kind in KINDS},
+            changes=times.changes,
         )
 
     @property
@@ -182,6 +191,8 @@ class EmbeddingRecord(ArtifactValue):
             name: getattr(self, name)
             for name in ("batch", "trainers", "servers", "readers", "ideal", "ideal_step_s")
         }
+        if self.changes:
+            head["changes"] = [change.to_fields() for change in self.changes]
         return head, {**self.tables, "samples": {"end_s": self.end_s}}
 
     @classmethod
@@ -206,6 +217,10 @@ class EmbeddingRecord(ArtifactValue):
                     )
             tables[kind] = columns
         try:
+            changes = tuple(
+                JobChange.from_fields(change, f"change {number}")
+                for number, change in enumerate(head.at("changes", default=[]).read(fields.items))
+            )
             return cls(
                 batch=head.at("batch").integer(1, 1 << 40),
                 **counts,
@@ -213,6 +228,7 @@ class EmbeddingRecord(ArtifactValue):
                 ideal_step_s=head.at("ideal_step_s").read(fields.number),
                 end_s=end_s.astype(np.float64),
                 tables=tables,
+                changes=changes,
                 provenance=artifact.provenance,
             )
         except EmbeddingError as error:
