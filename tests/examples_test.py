@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headrace.testbed import network
+from headrace.testbed import privileges
 from tests.conformance import warm
 from tests.conformance.launch import outputs, ranks
 from tests.waiting import HANG_S, JOB_S
@@ -201,7 +201,7 @@ def test_07_index_in_cpp_is_built_with_an_installed_package(tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.root
 def test_03_testbed(installed: None, tmp_path: Path) -> None:
-    if reason := network.unavailable_reason():
+    if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
     said = run("sh", EXAMPLES / "03-testbed.sh", "out", cwd=tmp_path)
     templates, planned = said.split("== the plan book")

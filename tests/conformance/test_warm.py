@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testbed import Testbed, TestbedSpec, network
+from headrace.testbed import Testbed, TestbedSpec, privileges
 from tests.conformance import warm
 from tests.conformance.warm import command, environment, processor_s
 from tests.waiting import HANG_S, wait_until
@@ -102,7 +102,7 @@ def test_a_module_of_the_folder_runs_with_its_arguments(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_a_fork_enters_the_namespaces_of_what_was_started() -> None:
-    if reason := network.unavailable_reason():
+    if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
     spec = TestbedSpec.from_table(
         {

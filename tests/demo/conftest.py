@@ -10,7 +10,7 @@ from headrace.demo import training
 from headrace.demo.forecast import forecast
 from headrace.demo.scenario import SPEC, Comparison, RankHosts, rank_hosts
 from headrace.demo.training import TrainingResult
-from headrace.testbed import network
+from headrace.testbed import privileges
 from tests.conformance import warm
 
 BUCKETS = (1_612_840, 2_103_296, 595_968)
@@ -33,7 +33,7 @@ def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def namespaces() -> None:
-    if reason := network.unavailable_reason():
+    if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
 
 

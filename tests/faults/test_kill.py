@@ -15,7 +15,7 @@ import pytest
 
 from headrace import _native
 from headrace.launch.roles import Role, Roles, Start, start_local
-from headrace.testbed import Testbed, TestbedSpec, network
+from headrace.testbed import Testbed, TestbedSpec, privileges
 from tests.waiting import ENDLESS_S, HANG_S
 
 RANKS = 4
@@ -145,7 +145,7 @@ def test_a_rank_that_is_continued_before_the_deadline_goes_on(transport: str) ->
 
 
 def test_all_sides_of_a_partition_run_into_the_deadline() -> None:
-    if reason := network.unavailable_reason():
+    if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
     examples = Path(__file__).parents[2] / "examples"
     with Testbed.up(TestbedSpec.load(examples / "testbed-2x2.toml"), fallback=False) as testbed:

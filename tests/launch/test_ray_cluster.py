@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.testbed import network
+from headrace.testbed import privileges
 from tests.launch.ray_nodes import RayNodes, ray_nodes
 from tests.launch.test_roles import assert_ends, is_running
 
@@ -21,7 +21,7 @@ SCRIPT = str(Path(__file__).with_name("ray_roles.py"))
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayNodes]:
-    if reason := network.unavailable_reason():
+    if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
     pytest.importorskip("ray")
     with ray_nodes(3) as nodes:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testbed import Testbed, TestbedSpec, network, state, teardown
+from headrace.testbed import Testbed, TestbedSpec, privileges, state, teardown
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def spec() -> TestbedSpec:
 @pytest.fixture
 def namespaces() -> None:
     """Skip where namespaces cannot be made."""
-    if reason := network.unavailable_reason():
+    if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
 
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.launch.agents import measure_testbed
 from headrace.errors import TestbedError
-from headrace.testbed import Testbed, TestbedSpec, network, run_ranks
+from headrace.testbed import Testbed, TestbedSpec, privileges, run_ranks
 from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6
 from tests.conformance import warm
 from tests.conformance.launch import environment
@@ -53,7 +53,7 @@ def spec(family: str) -> TestbedSpec:
 
 @pytest.fixture
 def ipv6(namespaces: None) -> None:
-    if reason := network.no_ipv6_reason():
+    if reason := privileges.no_ipv6_reason():
         pytest.skip(reason)
 
 
@@ -77,8 +77,8 @@ def test_hosts_have_the_addresses_of_their_family() -> None:
 def test_what_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(TestbedError, match="on loopback .* there is one IPv6 address"):
         Testbed.up(spec("ipv6"), fallback=True)
-    monkeypatch.setattr(network, "_HAS_IPV6", tmp_path / "if_inet6")
-    monkeypatch.setattr(network, "unavailable_reason", lambda: None)
+    monkeypatch.setattr(privileges, "_HAS_IPV6", tmp_path / "if_inet6")
+    monkeypatch.setattr(privileges, "unavailable_reason", lambda: None)
     with pytest.raises(TestbedError, match="'both', needs 'ipv4' here: this kernel has no IPv6"):
         Testbed.up(spec("both"))
 

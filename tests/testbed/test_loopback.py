@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import TestbedError
-from headrace.testbed import Testbed, TestbedSpec, network, pace_rate, run_ranks, teardown
+from headrace.testbed import Testbed, TestbedSpec, pace_rate, privileges, run_ranks, teardown
 from tests.waiting import HANG_S
 
 
@@ -16,7 +16,7 @@ def test_it_falls_back_where_namespaces_cannot_be_made(
     own_state: Path, spec: TestbedSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teardown.shutil, "which", lambda *_, **__: None)
-    assert network.unavailable_reason() == "'ip' (of the package iproute2) is not installed"
+    assert privileges.unavailable_reason() == "'ip' (of the package iproute2) is not installed"
     with pytest.raises(TestbedError, match="namespaces cannot be made: 'ip'"):
         Testbed.up(spec, fallback=False)
     with Testbed.up(spec) as testbed:

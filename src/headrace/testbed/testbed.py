@@ -12,7 +12,7 @@ from typing import Any
 from headrace.errors import TestbedError
 from headrace.facades import offered_by
 from headrace.settings import child_environment
-from headrace.testbed import loopback, network, state, teardown
+from headrace.testbed import loopback, network, privileges, state, teardown
 from headrace.testbed.rates import parse_rate
 from headrace.testbed.spec import IPV4, Host, TestbedSpec
 from headrace.testbed.state import LOOPBACK, NAMESPACES, Record
@@ -69,7 +69,7 @@ class Testbed:
         ------
         TestbedError : it cannot be built; all parts are removed.
         """
-        reason = "requested" if fallback else network.unavailable_reason()
+        reason = "requested" if fallback else privileges.unavailable_reason()
         if reason is not None and fallback is False:
             raise TestbedError(f"network namespaces cannot be made: {reason}")
         if spec.family != IPV4:
@@ -259,7 +259,7 @@ class Testbed:
 
 def _check_ipv6(spec: TestbedSpec, fallback_reason: str | None) -> None:
     """Raise TestbedError if hosts cannot have the addresses of `spec`."""
-    reason = network.no_ipv6_reason()
+    reason = privileges.no_ipv6_reason()
     if reason is None and fallback_reason is not None:
         reason = f"on loopback ({fallback_reason}) there is one IPv6 address, not one per host"
     if reason is not None:

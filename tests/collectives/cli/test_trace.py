@@ -14,7 +14,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
 from headrace.collectives.trace import launch
 from headrace.errors import CommunicationError, InputError
-from headrace.testbed import network
+from headrace.testbed import privileges
 from headrace.topology.presets import uniform
 from tests.collectives.trace.test_trace import check_events
 from tests.conformance.launch import outputs, ranks
@@ -83,7 +83,7 @@ def test_by_a_plan_book_beside_its_prediction(tmp_path: Path) -> None:
 
 
 def test_a_testbed_is_its_own_prediction(tmp_path: Path) -> None:
-    if reason := network.unavailable_reason():
+    if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
     (tmp_path / "bed.toml").write_text(TESTBED)
     file = tmp_path / "t.json"

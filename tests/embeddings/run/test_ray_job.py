@@ -10,7 +10,7 @@ import pytest
 
 from headrace.embeddings import EmbeddingPlan, Synchronisation
 from headrace.embeddings.plan.plan import StepBytes
-from headrace.testbed import network
+from headrace.testbed import privileges
 from tests.embeddings.run.clicks_job import BATCH, ROWS, TABLES
 from tests.embeddings.run.test_job import SCRIPT, assert_close, clicks, expected
 from tests.launch.ray_nodes import RayNodes, ray_nodes
@@ -25,7 +25,7 @@ HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
 @pytest.fixture
 def nodes() -> Iterator[RayNodes]:
-    if reason := network.unavailable_reason():
+    if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
     pytest.importorskip("ray")
     with ray_nodes(3) as nodes:
