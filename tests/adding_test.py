@@ -54,6 +54,13 @@ def test_the_commands_are_found_by_name(folder: Path) -> None:
     assert headrace(folder, "echoes", "count", "four").stdout == "4\n"
 
 
+def test_the_doctor_asks_it_for_its_needs(folder: Path) -> None:
+    asked = headrace(folder, "doctor", "echoes", HEADRACE_CACHE=str(folder / "absent"))
+    assert asked.returncode == 0, asked.stderr
+    assert re.search(r"^echoes write +can run$", asked.stdout, re.MULTILINE)
+    assert "echoes count" not in headrace(folder, "doctor", "echoes", "write").stdout
+
+
 def test_help_describes_it_from_the_registry(folder: Path) -> None:
     """The capabilities are in the first sentence, the kinds of artifacts at FILE of every verb."""
     names = "collectives, compression, echoes, embeddings, index, memory"

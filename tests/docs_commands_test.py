@@ -142,6 +142,7 @@ PAGES = {
     # the network of the test has a few hundred weights: a batch of 6 GiB takes minutes of its step
     "memory": Page(files=(write_module,), smaller={"GiB": "MiB"}),
     "index": Page(files=(write_trace,)),
+    "doctor": Page(),
     "executor": Page(
         files=(copy_examples,),
         commands=(

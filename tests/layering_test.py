@@ -47,6 +47,7 @@ LAYERS = {
     "headrace.units": 0,
     "headrace.kinds": 0,  # finds capabilities by name
     "headrace.job": 1,
+    "headrace.doctor": 2,
     "headrace.launch": 1,
     "headrace.solver": 1,
     "headrace.topology": 1,

@@ -166,6 +166,13 @@ PUBLIC = {
         "ddp_hook",
         "fsdp_hook",
     },
+    "headrace.doctor": {
+        "Diagnosis",
+        "Finding",
+        "StageNeeds",
+        "Status",
+        "examine",
+    },
     "headrace.executor": {
         "Call",
         "Columns",

@@ -11,7 +11,8 @@ import importlib
 import json
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Iterator
+import runpy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -135,6 +136,17 @@ def packages_with(module: str) -> list[str]:
 def capabilities() -> list[str]:
     """Return the names of the capabilities."""
     return packages_with("cli")
+
+
+def registered_commands() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield every capability, and then ``cli``, with the variables of its commands' package.
+
+    The package's file is run alone: an import would load the capability's facade, too.
+    """
+    for name in [*capabilities(), ""]:
+        for folder in headrace.__path__:
+            if (file := Path(folder, name, "cli", "__init__.py")).exists():
+                yield name or "cli", runpy.run_path(str(file))
 
 
 @cache

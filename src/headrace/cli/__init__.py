@@ -13,6 +13,10 @@ COMMANDS = {
         "headrace.cli.report:report_command",
         "Draw an artifact or a benchmark's result as one HTML page that needs no network.",
     ),
+    "doctor": (
+        "headrace.cli.doctor:doctor_command",
+        "Check what can run here, and name what is missing and the command that mends it.",
+    ),
     "demo": (
         "headrace.cli.demo:demo_command",
         "Build an uneven network, measure it, plan for it, and train on Gloo and on headrace.",
@@ -27,3 +31,11 @@ COMMANDS = {
     ),
 }
 """Where each command is, and its line in the help, by its path; imported when it is used."""
+
+NEEDS = {
+    "demo": ("native", "torch", "numpy", "scipy", "scikit-learn", "highspy", "ortools", "network"),
+    "report": ("numpy", "pyarrow", "plotly"),
+    "testbed": ("numpy", "network"),
+}
+HELPS = {"demo": ("namespaces", "plotly"), "testbed": ("namespaces",)}
+"""Checks that a verb needs, and those without which it does less; see `headrace.doctor.needs`."""

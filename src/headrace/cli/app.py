@@ -5,10 +5,7 @@ imported when it is used: the help of the others needs none of it.
 """
 
 import pkgutil
-import runpy
-from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,8 +13,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 import headrace
-from headrace.cli import COMMANDS
-from headrace.kinds import capabilities
+from headrace.kinds import capabilities, registered_commands
 
 
 class DeferredCommand(TyperCommand):
@@ -58,19 +54,10 @@ class _Root(TyperGroup):
 
 def _add_commands(group: TyperGroup, path: str) -> None:
     """Add to a group the commands that are registered below its path."""
-    for table in _tables():
-        for name, (source, summary) in table.items():
+    for _, registered in registered_commands():
+        for name, (source, summary) in registered["COMMANDS"].items():
             if name.rpartition(" ")[0] == path:
                 group.add_command(DeferredCommand(name, source, summary))
-
-
-def _tables() -> Iterator[dict[str, tuple[str, str]]]:
-    for name in capabilities():
-        for folder in headrace.__path__:
-            if (file := Path(folder, name, "cli", "__init__.py")).exists():
-                # run alone: an import would load the capability's facade, too
-                yield runpy.run_path(str(file))["COMMANDS"]
-    yield COMMANDS
 
 
 app = typer.Typer(

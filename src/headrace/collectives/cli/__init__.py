@@ -15,3 +15,19 @@ COMMANDS = {
     ),
 }
 """Read without an import of the package; see `headrace.cli.app`."""
+
+NEEDS = {
+    "measure": (
+        *("native", "torch", "numpy", "scipy", "scikit-learn", "ortools", "pyarrow"),
+        *("network", "open-files"),
+    ),
+    "plan": ("native", "numpy", "scipy", "highspy", "ortools", "pyarrow"),
+    "run": ("native", "torch", "numpy", "network", "open-files"),
+    "adapt": ("native", "torch", "numpy", "scipy", "highspy", "pyarrow", "network", "open-files"),
+}
+HELPS = {
+    "measure": ("shared-memory", "cache", "namespaces"),
+    "run": ("shared-memory", "tls", "cache"),
+    "adapt": ("prometheus-client",),
+}
+"""Checks that a stage needs, and those that help it; see `headrace.doctor.needs`."""

@@ -7,3 +7,15 @@ COMMANDS = {
     ),
 }
 """Read without an import of the package; see `headrace.cli.app`."""
+
+NEEDS = {
+    "measure": ("native", "torch", "numpy", "pyarrow"),
+    "plan": ("numpy", "pyarrow"),
+    "run": ("native", "torch", "numpy", "network", "open-files"),
+    "adapt": ("native", "torch", "numpy", "network", "open-files"),
+}
+HELPS = {
+    "measure": ("devices",),
+    "run": ("devices", "shared-memory"),
+}
+"""Checks that a stage needs, and those that help it; see `headrace.doctor.needs`."""

@@ -7,3 +7,14 @@ COMMANDS = {
     ),
 }
 """Read without an import of the package; see `headrace.cli.app`."""
+
+NEEDS = {
+    "measure": ("native", "torch", "numpy", "pyarrow"),
+    "plan": ("numpy", "pyarrow"),
+    "run": ("native", "torch", "numpy", "scipy", "pyarrow", "network", "open-files"),
+    "adapt": ("native", "torch", "numpy", "scipy", "pyarrow", "network", "open-files"),
+}
+HELPS = {
+    "run": ("shared-memory", "ray", "prometheus-client"),
+}
+"""Checks that a stage needs, and those that help it; see `headrace.doctor.needs`."""

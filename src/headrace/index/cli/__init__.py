@@ -7,3 +7,14 @@ COMMANDS = {
     ),
 }
 """Read without an import of the package; see `headrace.cli.app`."""
+
+NEEDS = {
+    "measure": ("numpy", "pyarrow"),
+    "plan": ("native", "numpy", "pyarrow"),
+    "run": ("native", "numpy"),
+    "adapt": ("native", "numpy"),
+}
+HELPS = {
+    "adapt": ("prometheus-client",),
+}
+"""Checks that a stage needs, and those that help it; see `headrace.doctor.needs`."""

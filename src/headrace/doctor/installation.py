@@ -1,0 +1,146 @@
+"""Checks of what is installed: headrace itself, its native module, and the packages it imports."""
+
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import headrace
+from headrace.doctor.finding import Finding, Status
+from headrace.doctor.probing import probe
+from headrace.extras import Dependency, dependency
+
+_REINSTALL = "pip install --force-reinstall --no-deps headrace, or make native in a checkout"
+
+_IMPORT = """
+import importlib, json, sys
+for module in sys.argv[1:]:
+    try:
+        importlib.import_module(module)
+        problem = ""
+    except BaseException as error:
+        problem = f"{type(error).__name__}: {error}"
+    print(json.dumps({"module": module, "problem": problem}), flush=True)
+"""
+
+_NATIVE = """
+import json, headrace._native
+print(json.dumps({"tls": headrace._native.has_tls()}))
+"""
+
+
+def check_installation() -> Finding:
+    """Check that headrace is installed once, and that all files of it are on disk."""
+    folder = Path(headrace.__file__).parent
+    installed = [
+        distribution
+        for distribution in metadata.distributions(name="headrace")
+        if distribution.version  # a folder without metadata has none
+    ]
+    name, text = "installation", f"headrace {headrace.__version__} in {folder}"
+    if not installed:
+        remedy = "pip install ., in a checkout: the command and the torch backend come with it"
+        return Finding(
+            name=name, status=Status.LIMITED, text=f"{text}, not installed", remedy=remedy
+        )
+    if len(installed) > 1 or installed[0].version != headrace.__version__:
+        versions = " and ".join(distribution.version for distribution in installed)
+        return Finding(
+            name=name,
+            status=Status.LIMITED,
+            text=f"{text}, beside metadata of {versions}",
+            remedy="pip uninstall headrace until none is left, then install it again",
+        )
+    files = [Path(str(file.locate())) for file in installed[0].files or () if file.suffix != ".pyc"]
+    absent = [file for file in files if not file.exists()]
+    if absent:
+        return Finding(
+            name=name,
+            status=Status.MISSING,
+            text=f"{text}: {len(absent)} of {len(files)} files are absent, such as {absent[0]}",
+            remedy=_REINSTALL,
+        )
+    return Finding(name=name, status=Status.OK, text=text)
+
+
+def check_native() -> tuple[Finding, Finding]:
+    """Check that the native module can be imported, and whether it has TLS."""
+    result = probe(_NATIVE)
+    if result.problem or not result.answers:
+        problem = result.problem.removeprefix("ImportError: ")
+        missing = Finding(name="native", status=Status.MISSING, text=problem, remedy=_REINSTALL)
+        without = Finding(name="tls", status=Status.MISSING, text="no native module")
+        return missing, without
+    native = Finding(name="native", status=Status.OK, text="the native module can be imported")
+    if result.answers[-1]["tls"]:
+        return native, Finding(name="tls", status=Status.OK, text="built with OpenSSL")
+    tls = Finding(
+        name="tls",
+        status=Status.MISSING,
+        text="this build of the native module has none",
+        remedy="apt-get install libssl-dev, then build headrace again",
+    )
+    return native, tls
+
+
+def import_problems(names: Iterable[str]) -> dict[str, str]:
+    """Return why distributions' modules cannot be imported, by name; empty where they can.
+
+    One that crashes the process does not hide the others.
+    """
+    remaining = [dependency(name) for name in names]
+    problems: dict[str, str] = {}
+    while remaining:
+        result = probe(_IMPORT, *(needed.module for needed in remaining))
+        answers = {answer["module"]: answer["problem"] for answer in result.answers}
+        for needed in remaining:
+            if needed.module in answers:
+                problems[needed.name] = answers[needed.module]
+        remaining = [needed for needed in remaining if needed.module not in answers]
+        if remaining:
+            problems[remaining.pop(0).name] = f"the import {result.problem or 'printed nothing'}"
+    return problems
+
+
+def check_package(name: str, problems: Mapping[str, str]) -> Finding:
+    """Check a distribution: it is installed, in a version that serves, and can be imported.
+
+    Parameters
+    ----------
+    problems : of imports, by name.
+    """
+    needed = dependency(name)
+    if (finding := check_version(needed)) is not None:
+        return finding
+    version = metadata.version(name)
+    if problem := problems.get(name):
+        return Finding(
+            name=name,
+            status=Status.MISSING,
+            text=f"{version} is installed, and cannot be imported: {problem}",
+            remedy=f"pip install --force-reinstall '{needed.requirement}'",
+        )
+    return Finding(name=name, status=Status.OK, text=version)
+
+
+def check_version(needed: Dependency) -> Finding | None:
+    """Return the finding on a distribution that is not installed, or not in a version that serves.
+
+    None if it is.
+    """
+    try:
+        version = metadata.version(needed.name)
+    except metadata.PackageNotFoundError:
+        text, remedy = "not installed", needed.command
+        if find_spec(needed.module) is not None:
+            text = "its modules are on disk, its metadata are not"
+            remedy = f"pip install --force-reinstall '{needed.requirement}'"
+        return Finding(name=needed.name, status=Status.MISSING, text=text, remedy=remedy)
+    if needed.allows(version):
+        return None
+    return Finding(
+        name=needed.name,
+        status=Status.MISSING,
+        text=f"{version} is installed, needs {needed.versions}",
+        remedy=f"pip install '{needed.requirement}'",
+    )

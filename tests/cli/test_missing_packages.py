@@ -1,0 +1,45 @@
+"""A package that is not installed is one line with its command, in every verb."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.waiting import JOB_S
+
+
+def _run(package: str, *words: str) -> subprocess.CompletedProcess[str]:
+    program = (
+        f"import sys; sys.modules[{package!r}] = None; from headrace.cli.main import main; main()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        timeout=JOB_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "distribution", "words"),
+    [
+        ("torch", "torch", ("embeddings", "measure", "x.tsv", "-o", "x.profile")),
+        ("typer", "typer", ("--help",)),
+        ("rich", "rich", ("show", "x")),
+    ],
+)
+def test_it_is_named_with_its_command(
+    package: str, distribution: str, words: tuple[str, ...]
+) -> None:
+    done = _run(package, *words)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith(f"error: this command needs the package {distribution}: pip install '")
+    assert "headrace doctor" in line
+
+
+def test_a_missing_native_module_is_one_line() -> None:
+    done = _run("headrace._native", "index", "run", "x.npz")
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,129 @@
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from headrace.doctor import Diagnosis, Finding, Status, command, diagnosis, examine
+from headrace.doctor.needs import StageNeeds, asked_stages, registered_stages
+from headrace.doctor.probing import probe
+from headrace.errors import InputError
+from headrace.extras import Dependency, dependencies
+from headrace.kinds import capabilities
+
+
+def _diagnosis(statuses: dict[str, Status], *stages: StageNeeds) -> Diagnosis:
+    names = {*diagnosis._ALWAYS, *statuses}
+    return Diagnosis(
+        findings={
+            name: Finding(name=name, status=statuses.get(name, Status.OK), text="t", remedy="r")
+            for name in sorted(names)
+        },
+        stages=stages,
+    )
+
+
+def _stage(stage: str, needs: Iterable[str] = (), helps: Iterable[str] = ()) -> StageNeeds:
+    return StageNeeds(capability="echoes", stage=stage, needs=tuple(needs), helps=tuple(helps))
+
+
+def test_every_stage_of_the_grid_is_registered_with_checks_that_exist() -> None:
+    stages = {(needs.capability, needs.stage): needs for needs in registered_stages()}
+    for capability in capabilities():
+        assert {stage for name, stage in stages if name == capability} >= {
+            "measure",
+            "plan",
+            "run",
+            "adapt",
+        }
+    quick = {check.__name__.removeprefix("check_").replace("_", "-") for check in diagnosis._CHECKS}
+    checks = {*quick, *diagnosis._TORCH, *diagnosis._NATIVE}
+    for needs in stages.values():
+        for name in (*needs.needs, *needs.helps):
+            assert name in checks or name in dependencies(), name
+
+
+def test_a_stage_runs_unless_a_check_that_it_needs_is_missing() -> None:
+    plan, run = _stage("plan", ["numpy"], ["tls"]), _stage("run", ["torch", "numpy"])
+    examined = _diagnosis(
+        {"torch": Status.MISSING, "tls": Status.MISSING, "numpy": Status.LIMITED}, plan, run
+    )
+    assert examined.missing(plan) == []
+    assert examined.limits(plan) == ["numpy", "tls"]
+    assert examined.missing(run) == ["torch"]
+    assert not examined.ready
+    stages = examined.to_json()["capabilities"]["echoes"]
+    assert stages["plan"] == {"ready": True, "missing": [], "limits": ["numpy", "tls"]}
+    assert stages["run"] == {"ready": False, "missing": ["torch"], "limits": ["numpy"]}
+
+
+def test_the_text_names_the_remedy_of_what_is_not_ok(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    examined = _diagnosis({"torch": Status.MISSING}, _stage("run", ["torch"]))
+    monkeypatch.setattr(command, "examine", lambda *_: examined)
+    assert command.run("echoes", None, as_json=False) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("mend: r") == 1
+    assert "echoes run  cannot run: torch\nNot ready" in printed
+    assert command.run_plainly(["echoes", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["ready"] is False
+
+
+def test_an_unknown_word_names_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"CAPABILITY is 'memry'.*did you mean memory\?"):
+        asked_stages("memry", None)
+    with pytest.raises(InputError, match=r"STAGE of memory is 'plann'.*did you mean plan\?"):
+        asked_stages("memory", "plann")
+    assert command.run_plainly(["memry"]) == 2
+
+
+def test_a_probe_reports_what_it_printed_before_it_ended() -> None:
+    crash = "import os; print('noise'); print('{\"a\": 1}', flush=True); os.kill(os.getpid(), 6)"
+    result = probe(crash)
+    assert result.answers == ({"a": 1},)
+    assert result.problem == "was ended by SIGABRT"
+    assert probe("raise ValueError('no')").problem == "ValueError: no"
+    hang = "import time; print('{}', flush=True); time.sleep(600)"
+    ended = probe(hang, deadline_s=2.0)
+    assert ended.problem == "did not end within 2 s"
+
+
+def test_versions_are_compared_by_their_release() -> None:
+    torch = Dependency(name="torch", versions="<3,>=2.14")
+    assert torch.allows("2.14")
+    assert torch.allows("2.15.0+cu132")
+    assert not torch.allows("2.9.1")
+    assert not torch.allows("3.0.0")
+    assert Dependency(name="any").allows("0.1")
+
+
+def test_every_package_that_can_be_asked_about_has_its_command() -> None:
+    commands = {name: needed.command for name, needed in dependencies().items()}
+    assert commands["plotly"] == "pip install 'headrace[report]'"
+    assert commands["numpy"].startswith("pip install 'numpy")
+    assert "headrace" not in commands
+
+
+def test_nothing_is_written(tmp_path: Path) -> None:
+    """The doctor of an empty home leaves it empty."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "doctor", "index", "measure"],
+        env={"HOME": str(tmp_path), "PATH": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_everything_that_tests_install_can_run() -> None:
+    examined = examine("compression")
+    assert examined.ready
+    assert examined.findings["torch"].status is Status.OK
