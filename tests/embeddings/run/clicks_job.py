@@ -1,7 +1,8 @@
-"""Trains a small DLRM on a file of clicks: ``clicks_job.py FILE OUTPUT [loader|kill-N|stop-N]``.
+"""Trains a small DLRM on clicks: ``clicks_job.py FILE OUTPUT [loader|kill-N|stop-N|ends-N]``.
 
 With "loader" it reads the file itself, and shuffles it; with "kill-N" or "stop-N" trainer 1 ends
-or stops itself at batch N of the second epoch. Trainer 0 saves parameters and embedding rows.
+or stops itself at batch N of the second epoch; with "ends-N" it ends before epoch N, with "ends-0"
+before it joins the job. Trainer 0 saves parameters and embedding rows.
 """
 
 import os
@@ -109,16 +110,22 @@ def main(path: str, output: str, source: str = "files") -> None:
         data = data_of(path)
     model, optimizer = model_and_optimizer()
     trainer = os.environ.get("RANK", "0")
+    end, _, batch = source.partition("-")
+    epochs = int(batch) if end == "ends" and trainer == "1" else EPOCHS
+    if epochs == 0:
+        return
     schedule = schedule_of(optimizer)
     fitted, batches = fit(model, data, optimizer=optimizer, state={"schedule": schedule})
-    end, _, batch = source.partition("-")
     signals = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
     end_at = int(batch) if end in signals else None
-    for number in range(batches.epoch, EPOCHS):
+    for number in range(batches.epoch, epochs):
         most = end_at if trainer == "1" and number == 1 else None
         loss = epoch(fitted, optimizer, batches, most, signals.get(end, signal.SIGKILL))
         schedule.step()
         print(f"epoch {number}: loss {loss:.6f}")
+    if epochs < EPOCHS:
+        batches.close()
+        return
     weights = batches.weights()
     if trainer == "0":
         dense = {name: weight.detach() for name, weight in model.named_parameters()}

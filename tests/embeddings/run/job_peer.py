@@ -101,6 +101,13 @@ match sys.argv[1]:
         while not os.path.exists(printed):
             time.sleep(0.01)
         raise RuntimeError("trainer 1 has left")
+    case "fail behind another":
+        if settings.rank == 0:
+            while not os.path.exists(sys.argv[2]):
+                time.sleep(0.01)
+            print("[rank0]: Traceback (most recent call last):", "[rank0]: ValueError: the cause",
+                  *(f"[rank0]: call {n} of torch" for n in range(40)), sep="\\n")
+            sys.exit(1)
     case "kill the server":
         if settings.rank == 1:
             os.kill(first.call("describe").head["pid"], signal.SIGKILL)

@@ -328,6 +328,29 @@ def test_a_trainer_that_leaves_is_named_to_the_others() -> None:
         at_once([lambda: stay(clients[0]), leave, lambda: stay(clients[2])])
 
 
+def test_a_trainer_that_ends_before_it_joins_is_named_to_those_that_wait() -> None:
+    with running([ListedBatches(2).of], 2) as job, no_hang():
+        client = job.client(0)
+
+        def end() -> None:
+            joined = job.cacher._joined  # pyright: ignore[reportPrivateUsage]
+            wait_until(lambda: joined, "a trainer waits for the other")
+            job.cacher.trainer_ended(1)
+
+        def join() -> None:
+            with pytest.raises(EmbeddingError, match=r"trainer 1 ended without a call of .*\.fit,"):
+                client.join(description())
+
+        at_once([join, end])
+
+
+def test_a_trainer_that_ends_after_it_joined_is_no_failure() -> None:
+    with running([ListedBatches(2).of], 2) as job, no_hang():
+        clients = job.joined()
+        job.cacher.trainer_ended(1)
+        at_once([lambda client=client: taken(client.epoch(0)) for client in clients])
+
+
 def test_a_trainer_whose_connection_ends_is_named_to_the_others() -> None:
     """Without a word to the cacher, while neither trainer asks for anything."""
     with running([ListedBatches(500).of], 2) as job, no_hang():

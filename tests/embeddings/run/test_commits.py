@@ -103,6 +103,15 @@ def test_a_mark_is_that_of_one_job_and_its_data(job: JobDescription, tmp_path: P
         mark.check(job)
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.tsv"
+    path.touch()
+    with pytest.raises(EmbeddingError, match=r"clicks\.tsv: cannot have the .*: it is no folder$"):
+        CommitFolder(path)
+    with pytest.raises(EmbeddingError, match=r"state: cannot have .* of a job: Not a directory$"):
+        CommitFolder(path / "state")
+
+
 def test_a_damaged_mark_is_named(job: JobDescription, tmp_path: Path) -> None:
     folder = CommitFolder(tmp_path / "job")
     path = tmp_path / "job" / f"start-{folder.begin()}" / "marks" / "5.json"

@@ -1,11 +1,11 @@
 """The process of a role: settings in, an address out, until its parent is gone."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from headrace.embeddings.run.process import RoleSettings, serve_role
+from headrace.embeddings.run.process import RoleSettings, Serve, serve_role
 from headrace.errors import CommunicationError
 from headrace.launch.worker import Send
 
@@ -14,7 +14,7 @@ SETTINGS = RoleSettings(
 )
 
 
-class Served:
+class Server:
     address = "127.0.0.1:4000"
 
     def __init__(self) -> None:
@@ -34,11 +34,11 @@ def messages_then_end(*messages: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def test_it_serves_by_its_settings_until_the_parent_is_gone() -> None:
     messages = messages_then_end(SETTINGS.to_message(), {"status": True})
-    served = Served()
+    served = Server()
     started: list[RoleSettings] = []
     sent: list[dict[str, Any]] = []
 
-    def serve(settings: RoleSettings, send: Send) -> Served:
+    def serve(settings: RoleSettings, send: Send) -> Server:
         del send
         started.append(settings)
         return served
@@ -51,6 +51,19 @@ def test_it_serves_by_its_settings_until_the_parent_is_gone() -> None:
     assert started == [SETTINGS]
     assert sent == [{"address": "127.0.0.1:4000"}, {"status": {"open": True}}]
     assert not served.open
+
+
+def test_ends_of_trainers_reach_processes_that_follow_them() -> None:
+    class Cacher(Server):
+        def trainer_ended(self, trainer: int) -> None:
+            ended.append(trainer)
+
+    ended: list[int] = []
+    for served in (Server(), Cacher()):
+        messages = messages_then_end(SETTINGS.to_message(), {"ended": 3})
+        serve = cast("Serve", lambda *_, served=served: served)
+        serve_role(lambda messages=messages: next(messages), lambda **_: None, serve)
+    assert ended == [3]
 
 
 def test_its_end_before_the_settings_is_an_error() -> None:

@@ -15,6 +15,7 @@ from headrace.embeddings.run import job_processes
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions
 from headrace.embeddings.run.supervisor import OnJobLine, run_embedding_job
 from headrace.errors import CommunicationError
+from headrace.launch.roles import Roles
 from tests.embeddings.run.job_peer import SCRIPT
 from tests.launch.test_roles import is_running
 from tests.waiting import HANG_S, STALL_S, no_hang
@@ -126,6 +127,32 @@ def test_a_trainer_that_fails_by_the_loss_of_another_is_not_the_cause(
     ) as caught:
         job.run("fail and follow", str(tmp_path / "printed"))
     assert caught.value.exit_code == 3
+
+
+def test_an_error_says_which_trainers_had_ended_and_what_was_raised(
+    job: Job, tmp_path: Path
+) -> None:
+    """The last lines were those of torch's own calls, and trainer 1 was not named."""
+    ended = tmp_path / "ended"
+
+    def note_the_end(roles: Any, key: Any, message: Any) -> None:
+        if "ended" in message:
+            assert message == {"ended": 1}
+            ended.touch()
+        send(roles, key, message)
+
+    send = Roles.send
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Roles, "send", note_the_end)
+        with pytest.raises(JobError) as caught:
+            job.run("fail behind another", str(ended))
+    first, *lines = str(caught.value).splitlines()
+    assert first == (
+        "trainer 0 ended with exit code 1, when trainer 1 had ended: all trainers need the same "
+        "epochs; its last lines:"
+    )
+    assert lines[:2] == ["[rank0]: ValueError: the cause", "..."]
+    assert lines[-1] == "[rank0]: call 39 of torch"
 
 
 def test_a_trainer_that_a_signal_ended(job: Job) -> None:

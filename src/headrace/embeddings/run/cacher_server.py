@@ -279,6 +279,17 @@ class CacherServer:
         self._note_end(f"trainer {call.message.head['trainer']}", "its batches were closed")
         return EMPTY
 
+    def trainer_ended(self, trainer: int) -> None:
+        """Give all others an error where a trainer's process ended before it joined."""
+        with self._changed:
+            joined = trainer in self._joined
+        if not joined:
+            text = (
+                f"trainer {trainer} ended without a call of headrace.embeddings.fit, which each of "
+                f"the job's {self._options.trainers} trainers has to make"
+            )
+            self._fail(EmbeddingError(text))
+
     def _note_end(self, role: str, reason: str) -> None:
         """Tell the trainers that wait for one that it is gone."""
         kind, _, number = role.partition(" ")

@@ -174,13 +174,16 @@ class CommitFolder:
 
     Raises
     ------
-    CommunicationError : it cannot be made.
+    EmbeddingError : it cannot be made.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._named("the folder of the job"):
+        try:
             path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = "it is no folder" if path.exists() else error.strerror
+            raise EmbeddingError(f"{path}: cannot have the commits of a job: {reason}") from error
 
     def begin(self) -> int:
         """Return the number of a new start of the job, which no other one has.

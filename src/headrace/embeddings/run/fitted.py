@@ -34,6 +34,7 @@ from headrace.embeddings.run.table_files import (
     whole_table,
 )
 from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows
+from headrace.errors import CommunicationError
 from headrace.evaluation import evaluating
 
 Batch = tuple[Any, ...]
@@ -250,7 +251,12 @@ class FittedBatches:
     def _started(self) -> TrainerRows:
         """Return the rows of the epoch that begins, when all trainers have ended evaluation."""
         self._commit_epoch()
-        self._barrier()
+        try:
+            self._barrier()
+        except CommunicationError as error:
+            raise CommunicationError(
+                f"epoch {self._epoch} cannot begin, which needs all trainers: {error}"
+            ) from error
         connections = self._connections
         stream = connections.epoch(self._epoch)
         if self._rows is not None:

@@ -1,16 +1,16 @@
 """A server of rows, reader or cacher as a process: ``python -m headrace.embeddings.run.process``.
 
 In: a message with its settings, the secret among them; then the cacher's address, for pulses, and
-requests for an answer or its status. Out: its address, answers, a status for each that is asked
-for, and what the processes of its kind tell; or an error (see `headrace.launch`). It serves until
-the process that started it ends it, or is gone.
+requests for an answer or its status; to the cacher also the ends of trainers. Out: its address,
+answers, a status for each that is asked for, and what the processes of its kind tell; or an error
+(see `headrace.launch`). It serves until the process that started it ends it, or is gone.
 """
 
 import importlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from headrace.embeddings.run.rpc import RpcClient
 from headrace.errors import CommunicationError
@@ -83,6 +83,15 @@ class Served(Protocol):
         ...
 
 
+@runtime_checkable
+class FollowsTrainers(Protocol):
+    """Methods whose answers depend on trainers that live."""
+
+    def trainer_ended(self, trainer: int) -> None:
+        """Note that a trainer's process ended without an error."""
+        ...
+
+
 class Serve(Protocol):
     """Starts to serve."""
 
@@ -94,8 +103,8 @@ class Serve(Protocol):
 def serve_role(receive: Receive, send: Send, serve: Serve | None = None) -> None:
     """Serve as the parent's first message says, and obey those that follow, until it is gone.
 
-    The address of the job's "cacher" is where pulses go; an "ask" gets an "answer"; any other
-    message is answered with the "status" of now.
+    The address of the job's "cacher" is where pulses go; a trainer that "ended" is passed on; an
+    "ask" gets an "answer"; any other message is answered with the "status" of now.
 
     Parameters
     ----------
@@ -114,6 +123,9 @@ def serve_role(receive: Receive, send: Send, serve: Serve | None = None) -> None
                 return
             if "cacher" in message:
                 _begin_pulses(settings, message["cacher"], served.address, ends)
+            elif "ended" in message:
+                if isinstance(served, FollowsTrainers):
+                    served.trainer_ended(message["ended"])
             elif "ask" in message:
                 send(answer=True)
             else:

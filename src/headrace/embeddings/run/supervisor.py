@@ -2,6 +2,7 @@
 
 import json
 import queue
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,8 @@ _CACHER: ProcessKey = ("cacher", 0)
 _AFTERMATH_S = 2.0
 """After the first failure, for the ends of other processes: one of them may be its cause."""
 _TRACEBACK = "Traceback (most recent call last)"
+_EXCEPTION = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception): .")
+"""Line that ends a traceback; torch writes calls of its own behind it."""
 _LEAVING_S = 8.0
 """For the end of a trainer that has printed a traceback."""
 _LATE_S = 0.3
@@ -187,6 +190,7 @@ class _Watch:
         self._errors: dict[ProcessKey, str] = {}
         self._ends: dict[ProcessKey, int] = {}
         self._tracebacks: dict[ProcessKey, float] = {}
+        self._exceptions: dict[ProcessKey, str] = {}
 
     def until_end(self) -> None:
         asked = time.monotonic()
@@ -260,9 +264,13 @@ class _Watch:
             if not self._restarted([key], f"{name_of(key)}{_end_of(code)}"):
                 self._ends[key] = code
                 self._running.discard(key)
+                if key[0] == "trainer" and code == 0 and self._running:
+                    self._roles.send(_CACHER, {"ended": key[1]})
         elif key[0] == "trainer":
             if _TRACEBACK in line:
                 self._tracebacks[key] = time.monotonic()
+            elif key in self._tracebacks and _EXCEPTION.match(line):
+                self._exceptions[key] = line
             self._roles.keep_line(key, line)
             self._on_line(name_of(key), line)
         elif (message := _message_of(line)) is None:
@@ -308,13 +316,25 @@ class _Watch:
         if key in self._errors:
             end = f": {self._errors[key]}"
         else:
-            end = _end_of(code)
-        lines = "\n".join(self._roles.last_lines(key)).strip("\n")
+            end = f"{_end_of(code)}{self._ended_before(key)}"
+        last_lines = [*self._roles.last_lines(key)]
+        exception = self._exceptions.get(key)
+        if exception is not None and exception not in last_lines:
+            last_lines = [exception, "...", *last_lines]
+        lines = "\n".join(last_lines).strip("\n")
         last = f"; its last lines:\n{lines}" if lines else ""
         exit_code = 1 if key[0] != "trainer" else 128 - code if code < 0 else code
         lost = key not in self._errors and (code < 0 or key[0] != "trainer")
         lost = lost or key in self._restarts.starting
         return JobError(f"{name_of(key)}{end}{last}", exit_code, lost=lost)
+
+    def _ended_before(self, key: ProcessKey) -> str:
+        """Return what an error says of trainers that had ended before a trainer failed."""
+        ended = [other for other, code in self._ends.items() if code == 0 and other != key]
+        names = ", ".join(name_of(other) for other in ended if other[0] == "trainer")
+        if key[0] != "trainer" or not names:
+            return ""
+        return f", when {names} had ended: all trainers need the same epochs"
 
 
 def _end_of(code: int) -> str:

@@ -1,0 +1,96 @@
+"""Jobs that cannot go on: a clear error at once, and a folder that the job goes on from."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.embeddings.errors import JobError
+from headrace.embeddings.run.job_processes import JobHosts, JobOptions, RoleHost
+from headrace.embeddings.run.supervisor import run_embedding_job
+from headrace.launch.roles import start_local
+from tests.embeddings.run.clicks_job import ROWS, TABLES
+from tests.embeddings.run.test_job import SCRIPT, assert_close, clicks, environment, expected
+from tests.waiting import ENDLESS_S, HANG_S, no_hang
+
+__all__ = ["clicks"]
+
+_FILE_BYTES = 5000
+"""Some commits of a table's rows."""
+
+
+def start_with_small_files(
+    argv: Sequence[str], *, env: Mapping[str, str | None] | None = None, **options: Any
+) -> subprocess.Popen[Any]:
+    """Start a process whose files cannot grow, as on a disk that is full."""
+    process = start_local(argv, env=env, **options)
+    assert isinstance(process, subprocess.Popen)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("purpose", "message"),
+    [
+        (
+            "ends-0",
+            r"trainer 1 ended without a call of headrace\.embeddings\.fit, which each of the job's "
+            "2 trainers has to make$",
+        ),
+        (
+            "ends-1",
+            "^trainer 0 ended with exit code 1, when trainer 1 had ended: all trainers need the "
+            "same epochs; (?s:.*)epoch 1 cannot begin, which needs all trainers: ",
+        ),
+    ],
+)
+def test_a_trainer_that_ends_before_the_others_is_named(
+    clicks: Path, tmp_path: Path, purpose: str, message: str
+) -> None:
+    """With "ends-0" the others waited for half an hour for it to join."""
+    with no_hang(), pytest.raises(JobError, match=message) as caught:
+        run_embedding_job(
+            [sys.executable, str(SCRIPT), str(clicks), str(tmp_path / "learned"), purpose],
+            JobOptions(lookahead=4, cache_bytes=TABLES * ROWS * 64, deadline_s=ENDLESS_S),
+            JobHosts.on_this_machine(trainers=2),
+            on_line=lambda _name, _line: None,
+            environment=environment(),
+        )
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_from_its_last_commit_when_a_full_disk_has_room_again(
+    clicks: Path, tmp_path: Path
+) -> None:
+    output, folder = tmp_path / "learned", tmp_path / "state"
+    begun: list[str] = []
+
+    def run(servers: RoleHost) -> None:
+        run_embedding_job(
+            [sys.executable, str(SCRIPT), str(clicks), str(output)],
+            JobOptions(
+                lookahead=4,
+                cache_bytes=TABLES * ROWS * 64,
+                folder=folder,
+                commit_every=2,
+                deadline_s=HANG_S,
+            ),
+            JobHosts(servers=(servers,)),
+            on_line=lambda name, line: begun.append(line) if name == "supervisor" else None,
+            environment=environment(),
+            restart=True,
+        )
+
+    with pytest.raises(JobError, match=r"(?s)server 0, commit: .*cannot write .*File too large"):
+        run(RoleHost(start=start_with_small_files))
+    assert not begun
+    run(RoleHost())
+    (line,) = begun
+    assert line.startswith("The job begins from commit ")
+    assert_close(output, expected(clicks, "files"))
