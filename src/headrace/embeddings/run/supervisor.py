@@ -6,11 +6,12 @@ import re
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from headrace.embeddings.errors import JobError
 from headrace.embeddings.run.commits import CommitFolder
+from headrace.embeddings.run.folder_lock import locked_folder
 from headrace.embeddings.run.job_processes import (
     JobHosts,
     JobOptions,
@@ -71,45 +72,47 @@ def run_embedding_job(
 
     Raises
     ------
+    EmbeddingError : the folder cannot be made, or another job on this host has it.
     JobError : a process failed; names it, with its last lines.
     CommunicationError : a process did not start.
     """
     folder = None if options.folder is None else CommitFolder(options.folder)
-    begun_from = set[int | None]()
-    times = JobTimes()
-    loss = ""
-    while True:
-        mark = None if folder is None else folder.newest()
-        begun_from.add(None if mark is None else mark.commit)
-        if loss or mark is not None:
-            start = "anew" if mark is None else f"from {mark.place}"
-            on_line("supervisor", f"{loss}The job begins {start}.")
-        try:
-            places = hosts() if callable(hosts) else hosts
-            with JobProcesses(
-                options,
-                places,
-                read_with=script if script_reads else None,
-                environment=environment,
-                readers_restart=restart,
-            ) as processes:
-                _start_trainers(processes, script, options, places, environment)
-                rounds = None
-                if on_sample is not None:
-                    keys = [key for kind in SERVING for key in processes.keys_of(kind)]
-                    rounds = StatusRounds(keys=keys, times=times, on_sample=on_sample)
-                restarts = ReaderRestarts(processes, allowed=restart)
-                watch = _Watch(processes, places, options.silence_s, on_line, restarts, rounds)
-                watch.until_end()
-        except JobError as error:
-            if folder is None or not restart or not error.lost:
-                raise
-            newest = folder.newest()
-            if (None if newest is None else newest.commit) in begun_from:
-                raise  # it would be lost there again
-            loss = f"{str(error).splitlines()[0]} "
-        else:
-            return
+    with nullcontext() if folder is None else locked_folder(folder.path):
+        begun_from = set[int | None]()
+        times = JobTimes()
+        loss = ""
+        while True:
+            mark = None if folder is None else folder.newest()
+            begun_from.add(None if mark is None else mark.commit)
+            if loss or mark is not None:
+                start = "anew" if mark is None else f"from {mark.place}"
+                on_line("supervisor", f"{loss}The job begins {start}.")
+            try:
+                places = hosts() if callable(hosts) else hosts
+                with JobProcesses(
+                    options,
+                    places,
+                    read_with=script if script_reads else None,
+                    environment=environment,
+                    readers_restart=restart,
+                ) as processes:
+                    _start_trainers(processes, script, options, places, environment)
+                    rounds = None
+                    if on_sample is not None:
+                        keys = [key for kind in SERVING for key in processes.keys_of(kind)]
+                        rounds = StatusRounds(keys=keys, times=times, on_sample=on_sample)
+                    restarts = ReaderRestarts(processes, allowed=restart)
+                    watch = _Watch(processes, places, options.silence_s, on_line, restarts, rounds)
+                    watch.until_end()
+            except JobError as error:
+                if folder is None or not restart or not error.lost:
+                    raise
+                newest = folder.newest()
+                if (None if newest is None else newest.commit) in begun_from:
+                    raise  # it would be lost there again
+                loss = f"{str(error).splitlines()[0]} "
+            else:
+                return
 
 
 def _start_trainers(

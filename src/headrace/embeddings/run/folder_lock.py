@@ -1,0 +1,66 @@
+"""A lock on a job's folder, so that a second start on the same host does not end the first one.
+
+Processes that were thought lost need no lock (see `commits`): this one is for the command that is
+given twice. The system releases it with the process that has it.
+"""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.errors import InputError
+from headrace.files import parse_json
+
+_NAME = "lock"
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Generator[None]:
+    """Hold the lock of a job's folder.
+
+    A folder that another host has locked is not refused: that host may be cut off, and its job is
+    to go on here. File systems without locks have none.
+
+    Raises
+    ------
+    EmbeddingError : a job on this host has it, or its file cannot be written.
+    """
+    path = folder / _NAME
+    try:
+        file = path.open("a+")
+    except OSError as error:
+        raise EmbeddingError(
+            f"{folder}: cannot have the commits of a job: {error.strerror}"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _refuse_owner_here(folder)
+        except OSError:  # the file system has no locks
+            pass
+        else:
+            file.truncate(0)
+            json.dump({"host": socket.gethostname(), "process": os.getpid()}, file)
+            file.flush()
+        yield
+
+
+def _refuse_owner_here(folder: Path) -> None:
+    """Raise EmbeddingError where the owner of the lock is on this host."""
+    path = folder / _NAME
+    try:
+        owner = parse_json(path.read_text(), str(path), EmbeddingError)
+        host, process = owner["host"], owner["process"]
+    except (OSError, InputError, KeyError, TypeError):  # it is being written
+        host, process = socket.gethostname(), "unknown"
+    if host == socket.gethostname():
+        raise EmbeddingError(
+            f"{folder}: another job commits to it, of process {process} on this host: wait for its "
+            "end, or take another folder"
+        )
