@@ -35,6 +35,8 @@ def test_data_is_read_in_batches_and_described(tmp_path: Path) -> None:
 def test_data_without_examples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EmbeddingError, match="no file of examples"):
         CriteoData.of([], batch=4)
+    with pytest.raises(ExampleError, match="^s3://clicks/day_0: is no path of this host"):
+        CriteoData.of(["s3://clicks/day_0"], batch=4)
     with pytest.raises(EmbeddingError, match="batch has 0 examples"):
         CriteoData.of(["clicks.tsv"], batch=0)
     with pytest.raises(EmbeddingError, match="need labels"):

@@ -3,14 +3,15 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from headrace.embeddings import EmbeddingError, InitialValues
+from headrace.embeddings import EmbeddingError, InitialValues, fit
 from headrace.embeddings.run.fit import embedding_tables, fit_connected
 from headrace.embeddings.run.fitted import FittedBatches
 from headrace.embeddings.run.modules import embedding_modules
@@ -250,6 +251,19 @@ def test_rows_are_looked_up_in_batches_by_their_own_columns(executor: Executor) 
     with pytest.raises(EmbeddingError, match=r"tables\.1 gets ids of other columns"):
         model.tables[1](ids[:, 2:])
     batches.close()
+
+
+def test_data_of_another_form_are_refused_with_the_form_that_serves() -> None:
+    model = DLRM()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.zeros(4, 3)))
+    for data, message in (
+        (loader, r"^data is a DataLoader: pass LoaderData\(loader, "),
+        ([Path("clicks.tsv")], "^data is a list: needs CriteoData, "),
+    ):
+        with pytest.raises(EmbeddingError, match=message):
+            fit(model, cast("ListData", data), optimizer=optimizer)
+    assert model.tables[0].weight is not None
 
 
 def test_the_rows_of_a_batch_are_no_part_of_states(executor: Executor) -> None:

@@ -259,10 +259,13 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
     Raises
     ------
-    ExampleError : a folder has no files.
+    ExampleError : a folder has no files; a path is an address.
     """
     files: list[Path] = []
-    for path in map(Path, paths):
+    for named in paths:
+        path = Path(named)
+        if re.match(r"\w+://", str(named)):
+            raise ExampleError(f"{named}: is no path of this host: copy the file here")
         if not path.is_dir():
             files.append(path)
             continue

@@ -45,6 +45,7 @@ def table_columns(
         columns[embedding.name] |= _columns_of(lookups, ids.shape, embedding.name)
 
     with (
+        torch.compiler.set_stance("force_eager"),  # compiling a single run takes minutes
         lookups_observed(modules, observe),
         evaluating(model),
         torch.no_grad(),

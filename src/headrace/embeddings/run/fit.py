@@ -1,6 +1,6 @@
 """The user's entry: a model whose embedding rows are in caches, and the batches to train on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -70,6 +70,7 @@ def fit_connected(
     """
     if isinstance(model, DistributedDataParallel):
         raise EmbeddingError("the model is in DistributedDataParallel: pass it before, fit does so")
+    _check_data(data)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     modules = embedding_modules(model)
     examples = data.first(_EXAMPLES)
@@ -100,6 +101,17 @@ def fit_connected(
     )
     any_trainer(connections.executor, connections.deadline_s)  # when the first has loaded weights
     return fitted, batches
+
+
+def _check_data(data: object) -> None:
+    """Raise EmbeddingError for data that need another form."""
+    if all(hasattr(data, name) for name in ("batch", "columns", "read", "first", "to_fields")):
+        return
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Sequence)):
+        remedy = "pass LoaderData(loader, batch=..., columns=...) with it"
+    else:
+        remedy = "needs CriteoData, AvazuData or ParquetData of files, or LoaderData of a loader"
+    raise EmbeddingError(f"data is a {type(data).__name__}: {remedy}")
 
 
 def _committer(
