@@ -6,6 +6,7 @@ cannot have that name (`random` would hide Python's)::
     SECTION = "random"
     def bars() -> dict[str, str]: ...
     NOT_IN_QUICK = frozenset({"largest"})  # names of bars that a quick run leaves out, if any
+    FULL_ONLY = True  # where a quick run leaves all of it out, and says so
     def measure(report: Report, *, quick: bool) -> None: ...
 
 and the claim's ``run.py`` lists them::
@@ -59,7 +60,14 @@ def section_name(section: Section) -> str:
 
 def not_in_quick(section: Section) -> frozenset[str]:
     """Return the names of the bars that a quick run of a section does not measure."""
+    if is_full_only(section):
+        return frozenset(section.bars())
     return getattr(section, "NOT_IN_QUICK", frozenset[str]())
+
+
+def is_full_only(section: Section) -> bool:
+    """Return whether a quick run leaves a section out."""
+    return getattr(section, "FULL_ONLY", False)
 
 
 @contextmanager
@@ -90,14 +98,20 @@ def run_sections(
     options, chosen = parse(description, sections, argv)
     bars = {name: bound for section in chosen for name, bound in section.bars().items()}
     left_out = frozenset[str]().union(*map(not_in_quick, chosen))
+    full_only = [section for section in chosen if options.quick and is_full_only(section)]
     with (
         _sigterm_as_exit(),
         Report(claim, bars=bars, options=options, not_in_quick=left_out) as report,
     ):
         for section in chosen:
+            if section in full_only:
+                continue
             try:
                 section.measure(report, quick=options.quick)
             except Exception as error:  # the others' figures remain useful
                 traceback.print_exc()
                 report.note(f"{section.__name__} stopped: {type(error).__name__}: {error}")
+        if full_only:
+            names = ", ".join(map(section_name, full_only))
+            report.note(f"left out of a quick run, without QUICK=1 they are measured: {names}")
     return report.exit_code

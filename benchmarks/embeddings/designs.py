@@ -100,7 +100,9 @@ def lookahead_now(processes: JobProcesses) -> int:
     """Return the lookahead that is in force at the cacher."""
     (cacher,) = processes.keys_of("cacher")
     processes.roles.send(cacher, {"status": True})
-    _, message = processes.roles.next("the cacher's status", _STATUS_S)
-    if message is None or "status" not in message:
-        raise RuntimeError(f"the cacher has no status: {message}")
-    return message["status"]["lookahead"]
+    while True:
+        _, message = processes.roles.next("the cacher's status", _STATUS_S)
+        if message is None:
+            raise RuntimeError("the cacher ended without a status")
+        if "status" in message:  # else it told before that it serves
+            return message["status"]["lookahead"]

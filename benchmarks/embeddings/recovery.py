@@ -133,11 +133,7 @@ class _Job:
 def faults_of(*, quick: bool) -> list[Fault]:
     """Return the faults of a run, in their order."""
     if quick:
-        return [
-            *(("killed", role) for role in ROLES),
-            ("stopped", "server"),
-            ("cut off", "trainer"),
-        ]
+        return [("killed", role) for role in ROLES]
     kills = [("killed", role) for _ in range(_KILLS) for role in ROLES]
     others = [
         (kind, role) for _ in range(_OTHERS) for kind in ("stopped", "cut off") for role in ROLES

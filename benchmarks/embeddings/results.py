@@ -52,7 +52,7 @@ def cases(*, quick: bool) -> Sequence[Case]:
         ),
     ]
     if quick:
-        return some[:3]
+        return some[:2]
     alone = [
         Case(trainers=1, synchronisation=targeted, lookahead=lookahead, optimizer=name, dtype=dtype)
         for lookahead, name in zip((1, 4, 60, 20), OPTIMIZERS, strict=True)

@@ -46,23 +46,22 @@ def bars() -> dict[str, str]:
 
 NOT_IN_QUICK = frozenset(
     {
-        *(name for name in bars() if not name.startswith(("dlrm-over", "of-ideal", "over-dist"))),
+        *(name for name in bars() if not name.startswith(("dlrm-over", "of-ideal"))),
         *(name for name in bars() if name.endswith(tuple(filter(None, NETWORKS)))),
-        "over-distinct-0.5-dim-128",
     }
 )
 
 
 def measure(report: Report, *, quick: bool) -> None:
     """Measure each network."""
-    turns = Turns(rounds=3, steps=3) if quick else Turns(rounds=7, steps=6)
+    turns = Turns(rounds=3, steps=2) if quick else Turns(rounds=7, steps=6)
     for suffix, network in NETWORKS.items():
         if suffix and quick:
             continue
         with timed_job(network, [TARGETED], LOOKAHEAD, turns) as job:
             _exchange(report, job)
             for ratio in RATIOS:
-                _ratio(report, job, ratio, turns, suffix, _rivals(job, quick=quick))
+                _ratio(report, job, ratio, turns, suffix, quick=quick)
             if not suffix and not quick:
                 _wide_and_deep(report, job, turns)
     if not quick:
@@ -75,13 +74,6 @@ def measure(report: Report, *, quick: bool) -> None:
         "of-ideal: over a step without rows, the device's time and the average of the dense part's "
         "gradients; rivals and ideal on the faster of Gloo and headrace"
     )
-
-
-def _rivals(job: TimedJob, *, quick: bool) -> Sequence[str]:
-    """Return the backends that rivals are timed on: in a quick run the one that moves faster."""
-    if quick:
-        return [job.fastest_backend]
-    return BACKENDS
 
 
 def _variants(rivals: Sequence[str], backends: Sequence[str]) -> list[tuple[str, str]]:
@@ -106,15 +98,18 @@ def _ratio(
     ratio: float,
     turns: Turns,
     suffix: str,
-    backends: Sequence[str],
+    *,
+    quick: bool,
 ) -> None:
-    rivals = ["pooled", "distinct"] if ratio < 2 else ["pooled"]
+    """Time a ratio; a quick run has the rival with bars that gate, on the faster backend."""
+    backends = [job.fastest_backend] if quick else BACKENDS
+    rivals = ["pooled", "distinct"] if ratio < 2 and not quick else ["pooled"]
     times = job.times(ratio, turns, DENSE["DLRM"], _variants(rivals, backends))
     _rows(report, job, "DLRM", ratio, times)
     name = f"{ratio:g}"
     if name in _OVER_POOLED:
         report.bar(f"dlrm-over-pooled-{name}{suffix}", _over(times, "pooled"))
-    if ratio == 0.5:
+    if ratio == 0.5 and not quick:
         report.bar(f"over-distinct-{name}{suffix}", _over(times, "distinct"))
     report.bar(f"of-ideal-{name}{suffix}", 1 / _over(times, "ideal"))
 

@@ -31,8 +31,11 @@ RUNS = (
 class Fake:
     """A section with one bar, whose figure is 1, or which breaks, or skips it if quick."""
 
-    def __init__(self, name: str, *, breaks: bool = False, skips: bool = False) -> None:
+    def __init__(
+        self, name: str, *, breaks: bool = False, skips: bool = False, full_only: bool = False
+    ) -> None:
         self.__name__ = f"benchmarks.claim.{name}"
+        self.FULL_ONLY = full_only
         self._bar, self._breaks = name, breaks
         self.quick: bool | None = None
         if skips:
@@ -108,6 +111,23 @@ def test_one_that_breaks_leaves_the_others_alone(
         "benchmarks.claim.first stopped: OSError: no such link"
     ]
     assert (first.quick, last.quick) == (True, True)
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_quick_run_says_which_sections_it_leaves_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    quick: bool,
+) -> None:
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    first, last = Fake("first"), Fake("last", full_only=True)
+    assert run_sections("claim", None, (first, last), ["--quick"] if quick else []) == 0
+    assert (first.quick, last.quick) == (quick, None if quick else False)
+    out = capsys.readouterr().out
+    left_out = "left out of a quick run, without QUICK=1 they are measured: last"
+    assert (left_out in out) == quick
+    assert f"BAR last {'unmeasured required >=1 skipped' if quick else '1 required >=1 ok'}" in out
 
 
 def test_a_section_that_is_not_asked_for_is_not_run(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
+from headrace.embeddings.changes import JobChange
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions
 from headrace.embeddings.run.supervisor import run_embedding_job
 from tests.embeddings.run.test_job import SCRIPT, assert_close, environment, expected
@@ -18,16 +20,20 @@ ROOM = 600
 """Rows: all that the first half of the data uses, and fewer than a few batches of the second."""
 
 
-def learned(clicks: Path, output: Path, options: JobOptions) -> dict[str, Tensor]:
-    """Return what one trainer learns."""
+def learned(
+    clicks: Path, output: Path, options: JobOptions
+) -> tuple[dict[str, Tensor], Sequence[JobChange]]:
+    """Return what one trainer learns, and what changed meanwhile."""
+    changes: dict[str, Sequence[JobChange]] = {}
     run_embedding_job(
         [sys.executable, str(SCRIPT), str(clicks), str(output)],
         options,
         JobHosts.on_this_machine(servers=2),
         on_line=lambda name, line: None,
         environment=environment(),
+        on_sample=lambda times, _sample: changes.update(job=times.changes),
     )
-    return torch.load(output)
+    return torch.load(output), changes["job"]
 
 
 def test_a_job_learns_the_same_bit_for_bit_where_its_lookahead_follows_the_skew(
@@ -38,10 +44,10 @@ def test_a_job_learns_the_same_bit_for_bit_where_its_lookahead_follows_the_skew(
     arguments += ["--skew", "zipf:4", "--later-skew", "uniform"]
     assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
     room, adapted = ROOM * 64, tmp_path / "adapted"
-    weights = learned(
+    weights, recorded = learned(
         clicks, adapted, JobOptions(prefetch=2, cache_bytes=room, adapt_log=log, deadline_s=HANG_S)
     )
-    planned = learned(
+    planned, unchanged = learned(
         clicks,
         tmp_path / "planned",
         JobOptions(lookahead=2, prefetch=2, cache_bytes=room, adapt=False, deadline_s=HANG_S),
@@ -53,4 +59,6 @@ def test_a_job_learns_the_same_bit_for_bit_where_its_lookahead_follows_the_skew(
     changes = [json.loads(line) for line in log.read_text().splitlines()]
     lookaheads = [change for change in changes if change["event"] == "lookahead"]
     assert min(change["after"] for change in lookaheads) <= 3
-    assert any("fill the caches" in change["sentence"] for change in lookaheads)
+    assert any("no room" in change["sentence"] for change in lookaheads)
+    assert [str(change) for change in recorded] == [change["sentence"] for change in changes]
+    assert not unchanged
