@@ -5,11 +5,11 @@ MOST_LOOKAHEAD = 300
 
 
 def needed_slots(resident: float, fetched: float, prefetch: int) -> float:
-    """Return the slots that a cache needs, so that rows are fetched as early as they may be.
+    """Return the slots that a cache needs, so that no fetch waits for a slot.
 
-    A batch's rows come into slots that were free `prefetch` batches before: beside the rows that
-    stay there is room for what so many batches fetch. In that of one of them lie the rows that the
-    batch in training leaves behind, so it is a margin for batches that fetch more than others.
+    A batch's rows come into slots that were free `prefetch` batches before its use: while a batch
+    is trained, those of the `prefetch` - 1 next ones have slots beside it. Room for one batch more
+    is a margin, as some fetch more than others.
 
     Parameters
     ----------
