@@ -84,7 +84,8 @@ def test_output_has_the_trainers_number_and_the_exit_code_is_that_of_the_failed_
 def test_a_job_that_ends_well(plan: Path, script: Path) -> None:
     with start(plan, "--trainers", 1, "--", script, "describe") as job:
         output, errors = job.communicate(timeout=JOB_S)
-    assert (job.returncode, errors) == (0, "")
+    assert job.returncode == 0
+    assert errors.startswith("warning: the script trained on no batch: it has to call")
     assert output.startswith('[trainer 0] {"peers"')
     assert '"WORLD_SIZE": "1"' in output
 

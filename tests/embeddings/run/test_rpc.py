@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+import headrace
 from headrace.embeddings import EmbeddingError
 from headrace.embeddings.run import rpc
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcMessage, RpcServer
@@ -226,9 +227,14 @@ def test_callers_without_the_secret_are_refused_and_the_server_goes_on(echo: Ech
         assert caller.call("echo").head == {"peer": "trainer 1"}
 
 
-def greeting(protocol: int = rpc.PROTOCOL) -> bytes:
+def greeting(protocol: int = rpc.PROTOCOL, version: str = headrace.__version__) -> bytes:
     return rpc.Greeting(
-        protocol=protocol, role="a test", secret=SECRET, method="echo", deadline_s=HANG_S
+        protocol=protocol,
+        role="a test",
+        secret=SECRET,
+        method="echo",
+        deadline_s=HANG_S,
+        version=version,
     ).to_bytes()
 
 
@@ -251,6 +257,10 @@ def stream(
         (b"[]", "no process of headrace"),
         (b'{"protocol": 1}', "no process of headrace"),
         (greeting(2), "a test has version 2 of the protocol, needs 1: install one version"),
+        (
+            greeting(version="0.0.9"),
+            r"a test is of headrace 0\.0\.9, needs .*: install one version",
+        ),
     ],
 )
 def test_other_handshakes_are_refused(echo: Echo, command: bytes, text: str) -> None:

@@ -83,6 +83,11 @@ def run_job_command(
         times = _run(argv, options, hosts, start, errors)
     provenance = {"plan": job.digest, "script": argv[1:]}
     recorded = recording.keep(times, job, ideal_step_s, provenance)
+    if recorded is None:
+        errors.print(
+            "[bold yellow]warning:[/] the script trained on no batch: it has to call "
+            "headrace.embeddings.fit and iterate over the batches, unless a commit has them all"
+        )
     for line in [] if recorded is None else summary_lines(recorded):
         errors.print(line, markup=False)
     _warn_of_ideal(errors, ideal=recording.ideal)

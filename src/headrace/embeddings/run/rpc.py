@@ -22,6 +22,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from headrace import __version__
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.rpc_messages import Encoded, RpcMessage, receive_message
 from headrace.errors import CommunicationError, InputError
@@ -197,6 +198,11 @@ class _FlightServer(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseCl
             raise _refusal(
                 f"{greeting.role} has version {greeting.protocol} of the protocol, needs "
                 f"{PROTOCOL}: install one version of headrace everywhere"
+            )
+        if greeting.version != __version__:
+            raise _refusal(
+                f"{greeting.role} is of headrace {greeting.version}, needs {__version__}: install "
+                "one version everywhere"
             )
         if greeting.method not in self._methods:
             raise _refusal("it has no such method")
@@ -396,6 +402,7 @@ class Greeting:
     secret: str
     method: str
     deadline_s: float
+    version: str = __version__
 
     def to_bytes(self) -> bytes:
         """Return it as the command of a stream's descriptor."""
@@ -412,6 +419,7 @@ class Greeting:
                 secret=str(fields["secret"]),
                 method=str(fields["method"]),
                 deadline_s=float(fields["deadline_s"]),
+                version=str(fields.get("version")),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise _refusal("the caller is no process of headrace") from error
