@@ -15,7 +15,7 @@ from headrace.embeddings import EmbeddingPlan, EmbeddingProfile, StepCosts, Sync
 from headrace.embeddings.data.parts import ReaderPart, part_batches
 from headrace.embeddings.measure.accesses import measure_accesses
 from headrace.embeddings.measure.rates import MeasuredBatches
-from headrace.embeddings.plan.choose import plan_embeddings
+from headrace.embeddings.plan.choose import JobRequirements, plan_embeddings
 from headrace.embeddings.plan.commits import FAILURES_S
 
 LOOKAHEAD = 100
@@ -82,13 +82,15 @@ def plan_of(
     """Return the plan of a job on a network, whose device computes for so long."""
     return plan_embeddings(
         profile,
-        row_bytes=4 * _dim(network),
-        dense_bytes=4 * _PARAMETERS,
-        servers=1,
-        readers=1,
-        synchronisation=Synchronisation(design),
-        failures_s=failures_s,
-        costs=StepCosts(
+        JobRequirements(
+            row_bytes=4 * _dim(network),
+            dense_bytes=4 * _PARAMETERS,
+            servers=1,
+            readers=1,
+            synchronisation=Synchronisation(design),
+            failures_s=failures_s,
+        ),
+        StepCosts(
             compute_s=compute_s,
             link_bytes_per_s=1e6 / 8 * network.mbit,
             processors=os.cpu_count() or 1,

@@ -1,9 +1,12 @@
 """The console that commands print to."""
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+
+from headrace.units import size
 
 
 def terminal(**options: Any) -> Console:
@@ -19,3 +22,8 @@ def terminal(**options: Any) -> Console:
 def text_of(value: object) -> str:
     """Return a user's text, such as a path, for a line with mark-up."""
     return escape(str(value))
+
+
+def print_written(path: Path) -> None:
+    """Print that a command wrote a file, and the file's size."""
+    terminal().print(f"Wrote {text_of(path)} ({size(path.stat().st_size)}).", soft_wrap=True)

@@ -94,6 +94,16 @@ class StepRows(NamedTuple):
     delayed_rows: float
     place_bytes: float
 
+    @property
+    def critical(self) -> float:
+        """Rows and gradients between trainers before the next step."""
+        return self.critical_gradients + self.critical_rows
+
+    @property
+    def exchanged(self) -> float:
+        """Rows and gradients between trainers."""
+        return self.critical + self.delayed_gradients + self.delayed_rows
+
 
 @offered_by("headrace.embeddings")
 class RowReuse(NamedTuple):

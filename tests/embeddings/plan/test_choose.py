@@ -22,7 +22,7 @@ from headrace.embeddings import (
     Synchronisation,
     TableAccesses,
 )
-from headrace.embeddings.plan.choose import plan_embeddings, planned_slots
+from headrace.embeddings.plan.choose import JobRequirements, plan_embeddings, planned_slots
 from headrace.embeddings.plan.plan import RUNNABLE
 from headrace.embeddings.plan.verify import verify_embedding_plan
 from headrace.errors import ArtifactError, VerificationError
@@ -61,42 +61,54 @@ PROFILE = EmbeddingProfile(
 
 def test_the_lookahead_is_the_longest_that_the_cache_has_room_for() -> None:
     for slots in range(300, 800):
-        plan = plan_embeddings(PROFILE, row_bytes=16, cache_bytes=16 * slots)
+        plan = plan_embeddings(PROFILE, JobRequirements(row_bytes=16, cache_bytes=16 * slots))
         assert planned_slots(PROFILE, plan.lookahead) <= slots
         if plan.lookahead < PROFILE.lookahead:
             assert planned_slots(PROFILE, plan.lookahead + 1) > slots
         assert plan.prefetch <= plan.lookahead
 
-    plan = plan_embeddings(PROFILE, row_bytes=16)
+    plan = plan_embeddings(PROFILE, JobRequirements(row_bytes=16))
     assert plan.fetched_rows == 60
     assert plan.moved.fetched == 16 * 60
 
 
 def test_without_a_limit_the_cache_is_as_large_as_the_longest_lookahead_needs() -> None:
-    plan = plan_embeddings(PROFILE, row_bytes=16, synchronisation=Synchronisation.LRPP)
+    plan = plan_embeddings(
+        PROFILE, JobRequirements(row_bytes=16, synchronisation=Synchronisation.LRPP)
+    )
     assert plan.lookahead == PROFILE.lookahead
     assert plan == plan_embeddings(
-        PROFILE, row_bytes=16, cache_bytes=plan.cache_bytes, synchronisation=Synchronisation.LRPP
+        PROFILE,
+        JobRequirements(
+            row_bytes=16, cache_bytes=plan.cache_bytes, synchronisation=Synchronisation.LRPP
+        ),
     )
     assert (plan.exchanged_rows, plan.critical_rows) == (160, 120)
 
 
 def test_a_cache_without_room_for_a_batch_is_refused_with_the_size_needed() -> None:
     least = int(planned_slots(PROFILE, 1))
-    assert plan_embeddings(PROFILE, row_bytes=1024, cache_bytes=1024 * least).lookahead == 1
+    assert (
+        plan_embeddings(
+            PROFILE, JobRequirements(row_bytes=1024, cache_bytes=1024 * least)
+        ).lookahead
+        == 1
+    )
     with pytest.raises(EmbeddingError, match=r"no room for the rows of a batch: it needs"):
-        plan_embeddings(PROFILE, row_bytes=1024, cache_bytes=1024 * least - 1)
+        plan_embeddings(PROFILE, JobRequirements(row_bytes=1024, cache_bytes=1024 * least - 1))
 
 
 def test_numbers_out_of_range_are_refused_by_name() -> None:
     with pytest.raises(EmbeddingError, match="servers is 0, needs 1 to 1024"):
-        plan_embeddings(PROFILE, row_bytes=16, servers=0)
+        plan_embeddings(PROFILE, JobRequirements(row_bytes=16, servers=0))
     with pytest.raises(EmbeddingError, match="synchronisation is pooled, needs one of targeted"):
-        plan_embeddings(PROFILE, row_bytes=16, synchronisation=Synchronisation.POOLED)
+        plan_embeddings(
+            PROFILE, JobRequirements(row_bytes=16, synchronisation=Synchronisation.POOLED)
+        )
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    plan = plan_embeddings(PROFILE, row_bytes=16)
+    plan = plan_embeddings(PROFILE, JobRequirements(row_bytes=16))
     plan.save(tmp_path / "plan")
     assert EmbeddingPlan.load(tmp_path / "plan") == plan
     assert "2 trainers" in plan.description
@@ -111,15 +123,17 @@ def test_a_step_takes_as_long_as_its_busiest_resource() -> None:
         PROFILE,
         processor_seconds=ProcessorSeconds(read=1e-3, decide=5e-3, serve=1e-4, train=1e-5),
     )
-    plan = plan_embeddings(profile, row_bytes=16, servers=1, readers=1, costs=costs())
+    plan = plan_embeddings(profile, JobRequirements(row_bytes=16, servers=1, readers=1), costs())
     assert plan.time is not None
     assert plan.time.bound == "cacher"
     assert plan.time.step_s == plan.time.resources_s["cacher"] == pytest.approx(64 * 5e-3)
-    slow = plan_embeddings(profile, row_bytes=16, costs=costs(link_bytes_per_s=1e4), readers=1)
+    slow = plan_embeddings(
+        profile, JobRequirements(row_bytes=16, readers=1), costs(link_bytes_per_s=1e4)
+    )
     assert slow.time is not None
     assert slow.time.bound.endswith("link")
     assert slow.time.resources_s[slow.time.bound] == slow.time.step_s
-    long = plan_embeddings(profile, row_bytes=16, costs=costs(compute_s=10.0))
+    long = plan_embeddings(profile, JobRequirements(row_bytes=16), costs(compute_s=10.0))
     assert long.time is not None
     assert long.time.bound == "trainers' loop"
     assert long.time.step_s >= 10
@@ -127,11 +141,11 @@ def test_a_step_takes_as_long_as_its_busiest_resource() -> None:
 
 def test_processes_are_added_until_another_resource_bounds_the_step() -> None:
     profile = replace(PROFILE, processor_seconds=ProcessorSeconds(read=5e-3, serve=2e-3))
-    plan = plan_embeddings(profile, row_bytes=16, costs=costs())
+    plan = plan_embeddings(profile, JobRequirements(row_bytes=16), costs())
     assert plan.time is not None
     assert plan.time.bound == "trainers' loop"
     assert plan.readers == 4
-    fewer = plan_embeddings(profile, row_bytes=16, costs=costs(), readers=3)
+    fewer = plan_embeddings(profile, JobRequirements(row_bytes=16, readers=3), costs())
     assert fewer.time is not None
     assert fewer.time.step_s > plan.time.step_s
     assert (fewer.time.bound, fewer.readers) == ("reader", 3)
@@ -140,7 +154,9 @@ def test_processes_are_added_until_another_resource_bounds_the_step() -> None:
 
 def test_commits_cost_least_within_their_share() -> None:
     def planned(failures_s: float) -> CommitTimes:
-        plan = plan_embeddings(PROFILE, row_bytes=16, costs=costs(), failures_s=failures_s)
+        plan = plan_embeddings(
+            PROFILE, JobRequirements(row_bytes=16, failures_s=failures_s), costs()
+        )
         assert plan.commits is not None
         assert plan.commit_every == plan.commits.every
         assert plan.commits.rows == PROFILE.dirty(PROFILE.lookahead, plan.commit_every)
@@ -150,9 +166,9 @@ def test_commits_cost_least_within_their_share() -> None:
     often, seldom = planned(10), planned(1e6)
     assert often.every < seldom.every
     assert often.redone_share > seldom.redone_share
-    given = plan_embeddings(PROFILE, row_bytes=16, costs=costs(), commit_every=3)
+    given = plan_embeddings(PROFILE, JobRequirements(row_bytes=16, commit_every=3), costs())
     assert given.commit_every == 3
-    assert plan_embeddings(PROFILE, row_bytes=16).commit_every == 50
+    assert plan_embeddings(PROFILE, JobRequirements(row_bytes=16)).commit_every == 50
     # one batch: all rows that stay; many: each as often as it stays
     rows = PROFILE.reuse.rows
     assert PROFILE.dirty(9, 1) == rows[1:].sum()
@@ -167,17 +183,19 @@ def test_a_plan_is_proved_on_its_profile(tmp_path: Path) -> None:
         for cache_bytes in (16 * 400, None):
             plan = plan_embeddings(
                 PROFILE,
-                row_bytes=16,
-                gradient_bytes=8,
-                dense_bytes=100,
-                cache_bytes=cache_bytes,
-                synchronisation=synchronisation,
-                costs=costs(),
+                JobRequirements(
+                    row_bytes=16,
+                    gradient_bytes=8,
+                    dense_bytes=100,
+                    cache_bytes=cache_bytes,
+                    synchronisation=synchronisation,
+                ),
+                costs(),
             )
             plan.save(path, named)
             (line,) = verify_embedding_plan(artifact_io.load(path), "plan")
             assert line.startswith("ok ")
-    plan = plan_embeddings(PROFILE, row_bytes=16, costs=costs())
+    plan = plan_embeddings(PROFILE, JobRequirements(row_bytes=16), costs())
     changes: list[dict[str, Any]] = [
         {"rows": plan.rows + 1},
         {"critical_rows": 0.0},

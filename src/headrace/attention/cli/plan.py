@@ -18,10 +18,9 @@ from headrace.attention.cli.show import cache_tables
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.profile import AttentionProfile
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import print_written, terminal
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
-from headrace.units import size
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +92,7 @@ def cache_plan_command(
         plan = chai_plan(measured, element_bytes=_element_bytes(model), fixed=fixed)
         plan = replace(plan, weights=model_weights(model))
     plan.save(output, provenance)
-    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    print_written(output)
     for table in cache_tables(plan, everything=False):
         terminal().print(table)
 

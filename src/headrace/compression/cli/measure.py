@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import print_written, terminal
 from headrace.cli.options import output_option
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure.local import EXAMPLE, measure_locally
 from headrace.compression.profile import CompressionProfile
 from headrace.job.load import MachineLoad
-from headrace.units import size
 
 
 def profile_command(
@@ -54,7 +53,7 @@ def profile_command(
         steps=steps,
     )
     profile.save(output)
-    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    print_written(output)
     load = MachineLoad.from_provenance(profile.provenance)
     if load is not None and load.warning is not None:
         terminal(stderr=True).print(load.warning, soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import print_written, terminal
 from headrace.cli.options import output_option
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
@@ -19,7 +19,7 @@ from headrace.compression.plan.network import (
     assumed_latency_us,
 )
 from headrace.compression.profile import CompressionProfile
-from headrace.units import parse_bandwidth, parse_size, size
+from headrace.units import parse_bandwidth, parse_size
 
 if TYPE_CHECKING:
     from headrace.compression.plan.network import NetworkTimes
@@ -112,7 +112,7 @@ def advise_command(
     for table in advice_tables(plan, False):
         console.print(table)
     if output is not None:
-        console.print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+        print_written(output)
 
 
 def _profile(file: Path | None, model: str | None, batch: int | None) -> CompressionProfile:

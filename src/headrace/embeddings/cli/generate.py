@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import print_written, terminal
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import CriteoSet, FormatName
 from headrace.embeddings.errors import ExampleError
-from headrace.units import parse_count, size
+from headrace.units import parse_count
 
 
 def generate_command(
@@ -57,4 +57,4 @@ def generate_command(
         raise ExampleError(f"{output}: cannot be written: {error.strerror}") from error
     finally:
         partial.unlink(missing_ok=True)
-    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    print_written(output)

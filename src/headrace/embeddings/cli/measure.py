@@ -1,28 +1,89 @@
 """``headrace embeddings measure``: which rows batches access, and what each design moves."""
 
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.console import terminal, text_of
-from headrace.cli.options import output_option
+from headrace.cli.console import print_written, terminal, text_of
+from headrace.cli.options import output_option, with_options
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import FormatName
 from headrace.embeddings.errors import ExampleError
-from headrace.units import parse_count, size
+from headrace.units import parse_count
 
 if TYPE_CHECKING:
     from headrace.embeddings.data.files import FileLayout
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatOptions:
+    """Format of files that are read for their ids.
+
+    Attributes
+    ----------
+    name : None: guessed from how the first file begins.
+    labelled : whether Criteo's lines have a label.
+    ids : patterns of Parquet columns, by commas.
+    """
+
+    name: FormatName | None
+    labelled: bool
+    ids: str
+
+    def name_of(self, path: Path) -> FormatName:
+        """Return the name of a file's format; print one that is guessed."""
+        from headrace.embeddings.data.guess import guess_format
+
+        if self.name is not None:
+            return self.name
+        name, reason = guess_format(path)
+        terminal().print(f"{text_of(path)} is read as {name}: {reason}.", soft_wrap=True)
+        return name
+
+    def layout(self, name: FormatName, path: Path) -> "FileLayout":
+        """Return the layout of files of a format, of which `path` is one.
+
+        Raises
+        ------
+        ExampleError : no columns of a Parquet file are named, or it has none of the names.
+        """
+        from headrace.embeddings.data.avazu import AvazuFormat
+        from headrace.embeddings.data.criteo import CriteoFormat
+        from headrace.embeddings.data.parquet import ParquetFormat, matching_columns
+
+        if name == "criteo":
+            return CriteoFormat(labelled=self.labelled)
+        if name == "avazu":
+            return AvazuFormat(labelled=False)
+        patterns = [pattern for pattern in self.ids.split(",") if pattern]
+        if not patterns:
+            columns = ", ".join(matching_columns(path, ["*"]))
+            raise ExampleError(f"{path}: --ids needs names of columns of ids; there are {columns}")
+        return ParquetFormat(ids=matching_columns(path, patterns), label=None)
+
+
+def format_options(
+    file_format: Annotated[
+        FormatName | None,
+        typer.Option("--format", help="Of the files; guessed from how the first one begins."),
+    ] = None,
+    unlabelled: Annotated[bool, typer.Option(help="Criteo's lines have no label.")] = False,
+    ids: Annotated[str, typer.Option(help="Columns of ids in Parquet files, as C1,C2 or C*.")] = "",
+) -> FormatOptions:
+    """Return the options of the files' format."""
+    return FormatOptions(name=file_format, labelled=not unlabelled, ids=ids)
+
+
+@with_options(form=format_options)
 def access_command(
     data: Annotated[
         list[Path], typer.Argument(help="Files of examples, in their order, or folders of them.")
     ],
     output: Annotated[Path, output_option("File for the embedding profile.")],
+    *,
     batch: Annotated[str, typer.Option(help="Examples of a batch, of all trainers.")] = "16384",
     trainers: Annotated[int, typer.Option(help="That share a batch.", min=1, max=32)] = 4,
     lookahead: Annotated[
@@ -31,12 +92,7 @@ def access_command(
     batches: Annotated[
         int | None, typer.Option(help="To read; twice the lookahead by default.", min=4)
     ] = None,
-    file_format: Annotated[
-        FormatName | None,
-        typer.Option("--format", help="Of the files; guessed from how the first one begins."),
-    ] = None,
-    unlabelled: Annotated[bool, typer.Option(help="Criteo's lines have no label.")] = False,
-    ids: Annotated[str, typer.Option(help="Columns of ids in Parquet files, as C1,C2 or C*.")] = "",
+    form: FormatOptions,
     dim: Annotated[int, typer.Option(help="Numbers of a row, for --rates.", min=1)] = 48,
     rates: Annotated[
         bool,
@@ -53,18 +109,14 @@ def access_command(
     from headrace.embeddings.cli.show import access_tables
     from headrace.embeddings.data.examples import in_batches
     from headrace.embeddings.data.files import files_of
-    from headrace.embeddings.data.guess import guess_format
     from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.measure.accesses import measure_accesses
     from headrace.embeddings.measure.rates import MeasuredBatches
 
     examples = parse_count(batch, "--batch")
     paths = files_of(data)
-    name = file_format
-    if name is None:
-        name, reason = guess_format(paths[0])
-        terminal().print(f"{text_of(paths[0])} is read as {name}: {reason}.", soft_wrap=True)
-    layout = _layout(name, paths[0], ids, labelled=not unlabelled)
+    name = form.name_of(paths[0])
+    layout = form.layout(name, paths[0])
     with (
         progress(terminal(stderr=True), visible=True) as report,
         closing(Rejects(rejects, most_rejected)) as rejected,
@@ -82,23 +134,6 @@ def access_command(
             profile = replace(profile, processor_seconds=seconds)
     provenance = {"data": [str(path) for path in paths], "format": name}
     profile.save(output, {**provenance, "rejected": rejected.rejected})
-    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    print_written(output)
     for table in access_tables(profile, everything=False):
         terminal().print(table)
-
-
-def _layout(name: FormatName, path: Path, ids: str, *, labelled: bool) -> "FileLayout":
-    """Return the layout of files that are read for their ids."""
-    from headrace.embeddings.data.avazu import AvazuFormat
-    from headrace.embeddings.data.criteo import CriteoFormat
-    from headrace.embeddings.data.parquet import ParquetFormat, matching_columns
-
-    if name == "criteo":
-        return CriteoFormat(labelled=labelled)
-    if name == "avazu":
-        return AvazuFormat(labelled=False)
-    patterns = [pattern for pattern in ids.split(",") if pattern]
-    if not patterns:
-        columns = ", ".join(matching_columns(path, ["*"]))
-        raise ExampleError(f"{path}: --ids needs names of columns of ids; there are {columns}")
-    return ParquetFormat(ids=matching_columns(path, patterns), label=None)

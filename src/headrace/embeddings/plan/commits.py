@@ -49,58 +49,54 @@ class CommitTimes:
         fields.conform(self, EmbeddingError)
 
 
-def commit_times(
-    profile: EmbeddingProfile,
-    lookahead: int,
-    every: int,
-    row: RowBytes,
-    costs: StepCosts,
-    *,
-    servers: int,
-    step_s: float,
-    failures_s: float = FAILURES_S,
-) -> CommitTimes:
-    """Return the cost of commits every so many batches."""
-    rows = profile.dirty(lookahead, every)
-    link_bytes = rows * row.row_bytes / min(profile.trainers, servers)
-    seconds = profile.processor_seconds
-    commit_s = (
-        _COMMIT_S
-        + link_bytes / costs.link_bytes_per_s
-        + rows * (seconds.serve / servers + seconds.train / profile.trainers)
-    )
-    return CommitTimes(
-        every=every,
-        rows=rows,
-        share=commit_s / (every * step_s),
-        redone_share=every * step_s / 2 / failures_s,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedJob:
+    """A job whose trainers write updated rows to the servers by commits.
 
-
-def planned_commits(
-    profile: EmbeddingProfile,
-    lookahead: int,
-    row: RowBytes,
-    costs: StepCosts,
-    *,
-    servers: int,
-    step_s: float,
-    failures_s: float = FAILURES_S,
-) -> CommitTimes:
-    """Return the commits that cost least, losses included, with at most `MOST_SHARE` for commits.
-
-    What commits take falls with the batches between them, and what a loss undoes rises: candidates
-    are a twentieth apart.
+    Attributes
+    ----------
+    profile, lookahead, row, costs : of the job.
+    servers : processes that store rows.
+    step_s : seconds of a step without commits.
+    failures_s : between losses of a process, the mean.
     """
-    candidates = sorted(
-        {math.ceil(1.05**power) for power in range(math.ceil(math.log(_MOST_BATCHES, 1.05)))}
-    )
-    every_times = [
-        commit_times(
-            profile, lookahead, every, row, costs,
-            servers=servers, step_s=step_s, failures_s=failures_s,
+
+    profile: EmbeddingProfile
+    lookahead: int
+    row: RowBytes
+    costs: StepCosts
+    servers: int
+    step_s: float
+    failures_s: float = FAILURES_S
+
+    def times(self, every: int) -> CommitTimes:
+        """Return the cost of commits every so many batches."""
+        trainers, seconds = self.profile.trainers, self.profile.processor_seconds
+        rows = self.profile.dirty(self.lookahead, every)
+        link_bytes = rows * self.row.row_bytes / min(trainers, self.servers)
+        commit_s = (
+            _COMMIT_S
+            + link_bytes / self.costs.link_bytes_per_s
+            + rows * (seconds.serve / self.servers + seconds.train / trainers)
         )
-        for every in candidates
-    ]  # fmt: skip
-    affordable = [times for times in every_times if times.share <= MOST_SHARE]
-    return min(affordable or every_times[-1:], key=lambda times: times.share + times.redone_share)
+        return CommitTimes(
+            every=every,
+            rows=rows,
+            share=commit_s / (every * self.step_s),
+            redone_share=every * self.step_s / 2 / self.failures_s,
+        )
+
+    def cheapest(self) -> CommitTimes:
+        """Return the commits that cost least, losses included, with at most `MOST_SHARE` for them.
+
+        What commits take falls with the batches between them, and what a loss undoes rises:
+        candidates are a twentieth apart.
+        """
+        candidates = sorted(
+            {math.ceil(1.05**power) for power in range(math.ceil(math.log(_MOST_BATCHES, 1.05)))}
+        )
+        by_interval = [self.times(every) for every in candidates]
+        affordable = [times for times in by_interval if times.share <= MOST_SHARE]
+        return min(
+            affordable or by_interval[-1:], key=lambda times: times.share + times.redone_share
+        )

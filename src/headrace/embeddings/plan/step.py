@@ -115,14 +115,7 @@ def processor_seconds(profile: EmbeddingProfile, rows: StepRows) -> Mapping[str,
     """Return the processor seconds of a step, of all processes of each role together."""
     seconds: ProcessorSeconds = profile.processor_seconds
     return {
-        "trainer": seconds.train * rows.used
-        + seconds.exchange
-        * (
-            rows.critical_gradients
-            + rows.critical_rows
-            + rows.delayed_gradients
-            + rows.delayed_rows
-        ),
+        "trainer": seconds.train * rows.used + seconds.exchange * rows.exchanged,
         "server": seconds.serve * (rows.fetched + rows.evicted),
         "cacher": seconds.decide * profile.batch,
         "reader": seconds.read * profile.batch,
@@ -138,6 +131,5 @@ def _loop_s(profile: EmbeddingProfile, rows: StepRows, moved: StepBytes, costs: 
         averaged_s = moved.averaged / trainers / rate
         loop_s += max(0.0, averaged_s - _AVERAGED_BESIDE * costs.compute_s)
         loop_s += moved.critical / trainers / rate + _CRITICAL_MESSAGES * _LATENCY_S
-        exchanged = rows.critical_gradients + rows.critical_rows
-        loop_s += seconds.exchange * exchanged / trainers
+        loop_s += seconds.exchange * rows.critical / trainers
     return loop_s

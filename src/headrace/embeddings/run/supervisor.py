@@ -78,15 +78,10 @@ def run_embedding_job(
     """
     folder = None if options.folder is None else CommitFolder(options.folder)
     with nullcontext() if folder is None else locked_folder(folder.path):
-        begun_from = set[int | None]()
+        starts = _Starts(folder, on_line)
         times = JobTimes()
-        loss = ""
         while True:
-            mark = None if folder is None else folder.newest()
-            begun_from.add(None if mark is None else mark.commit)
-            if loss or mark is not None:
-                start = "anew" if mark is None else f"from {mark.place}"
-                on_line("supervisor", f"{loss}The job begins {start}.")
+            starts.begin()
             try:
                 places = hosts() if callable(hosts) else hosts
                 with JobProcesses(
@@ -105,14 +100,39 @@ def run_embedding_job(
                     watch = _Watch(processes, places, options.silence_s, on_line, restarts, rounds)
                     watch.until_end()
             except JobError as error:
-                if folder is None or not restart or not error.lost:
+                if not restart or not starts.has_later(error):
                     raise
-                newest = folder.newest()
-                if (None if newest is None else newest.commit) in begun_from:
-                    raise  # it would be lost there again
-                loss = f"{str(error).splitlines()[0]} "
             else:
                 return
+
+
+class _Starts:
+    """Starts of a job, from the newest commit of its folder if it has some."""
+
+    def __init__(self, folder: CommitFolder | None, on_line: OnJobLine) -> None:
+        self._folder = folder
+        self._on_line = on_line
+        self._begun_from = set[int | None]()
+        self._loss = ""
+
+    def begin(self) -> None:
+        """Print where the job begins, and what it lost before, unless it is new."""
+        mark = None if self._folder is None else self._folder.newest()
+        self._begun_from.add(None if mark is None else mark.commit)
+        if self._loss or mark is not None:
+            start = "anew" if mark is None else f"from {mark.place}"
+            self._on_line("supervisor", f"{self._loss}The job begins {start}.")
+
+    def has_later(self, error: JobError) -> bool:
+        """Return whether a job with this error can begin at a commit that it has not begun at.
+
+        At one that it has begun at it would be lost again.
+        """
+        if self._folder is None or not error.lost:
+            return False
+        self._loss = f"{str(error).splitlines()[0]} "
+        mark = self._folder.newest()
+        return (None if mark is None else mark.commit) not in self._begun_from
 
 
 def _start_trainers(

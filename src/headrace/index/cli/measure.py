@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import print_written, terminal
 from headrace.cli.options import output_option, with_options
 from headrace.errors import InputError
 from headrace.index.cli.workload import TraceFile, workload_of
-from headrace.units import parse_count, size
+from headrace.units import parse_count
 
 if TYPE_CHECKING:
     from headrace.index.measure.workload import Workload
@@ -43,4 +43,4 @@ def measure_trace_command(
             parsed, most=most, seed=workload.seed, provenance={"source": trace.name}
         )
         profile.save(output)
-    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    print_written(output)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import print_written, terminal
 from headrace.cli.options import check_output, output_option
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
@@ -15,7 +15,6 @@ from headrace.job.load import LoadWatch
 from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness, allowed_exactness
 from headrace.roofline import Roofline, load_roofline
-from headrace.units import size
 
 if TYPE_CHECKING:
     from headrace.memory.profile import MemoryProfile
@@ -102,7 +101,7 @@ def measure_step_command(
     if load is not None:
         profile = replace(profile, provenance={**profile.provenance, **load.to_provenance()})
     profile.save(output)
-    terminal().print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    print_written(output)
     if load is not None and load.warning is not None:
         terminal(stderr=True).print(load.warning, soft_wrap=True)
 

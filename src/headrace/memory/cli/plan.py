@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import print_written, terminal, text_of
 from headrace.cli.interrupts import interrupts
 from headrace.cli.options import check_output, output_option
 from headrace.errors import InputError
@@ -209,4 +209,4 @@ def _print(plan: "MemoryPlan", output: Path) -> None:
         soft_wrap=True,
     )
     console.print(f"Plain step: {text_of(str(plain))}.", soft_wrap=True)
-    console.print(f"Wrote {text_of(output)} ({size(output.stat().st_size)}).", soft_wrap=True)
+    print_written(output)
