@@ -11,7 +11,7 @@ import pytest
 
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue, PlainArtifactValue
+from headrace.artifact_value import ArtifactValue, PlainArtifactValue, stored_value
 from headrace.errors import ArtifactError
 from headrace.kinds import kind_of
 
@@ -120,3 +120,32 @@ def test_a_registration_follows_from_the_class(tmp_path: Path) -> None:
     assert plain.plain_fields == {"label"}
     assert plain.plain is not None
     assert plain.plain(path).digest == Label(label="a").digest
+
+
+@stored_value("headrace.topology", ArtifactError)
+class Share:
+    part: float
+    of: int = 1
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.part, float)  # numbers have their types before they are checked
+        if self.part > self.of:
+            raise ArtifactError(f"part is {self.part}, needs at most {self.of}")
+
+
+def test_a_stored_value_converts_its_numbers_and_then_checks_them() -> None:
+    half: Any = np.float32(0.5)
+    share = Share(part=half)
+    assert (share, type(share.part)) == (Share(part=0.5), float)
+    with pytest.raises(ArtifactError, match=r"part is 2.0, needs at most 1"):
+        Share(part=2)
+    with pytest.raises(ArtifactError, match="part: 'half' is not a number"):
+        Share(part="half")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_stored_value_is_frozen_and_names_its_facade() -> None:
+    assert Share.__module__ == "headrace.topology"
+    with pytest.raises(AttributeError):
+        Share(part=0.5).part = 0.25  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(AttributeError):
+        object.__setattr__(Share(part=0.5), "unit", "GiB")

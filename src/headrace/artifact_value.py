@@ -5,12 +5,53 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact, Table
+from headrace.errors import InputError
+from headrace.facades import offered_by
+from headrace.fields import conform
+
+_Class = TypeVar("_Class", bound=type)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def stored_value(
+    facade: str,
+    error: type[InputError],
+    *,
+    eq: bool = True,
+    repr: bool = True,  # noqa: A002 - as of dataclass
+    slots: bool = True,
+) -> Callable[[_Class], _Class]:
+    """Return a decorator of a public value that an artifact stores, whole or as a part.
+
+    It makes a frozen dataclass with keywords alone, which `facade` offers. Its numbers get the
+    types of their fields (`headrace.fields.conform`), before ``__post_init__`` checks them.
+
+    Parameters
+    ----------
+    error : raised for what is no number, naming the field.
+    eq, repr, slots : as of `dataclass`.
+    """
+
+    def make(value: _Class) -> _Class:
+        check: Callable[[Any], None] | None = value.__dict__.get("__post_init__")
+
+        def conform_and_check(self: Any) -> None:
+            conform(self, error)
+            if check is not None:
+                check(self)
+
+        value.__post_init__ = conform_and_check
+        options = {"frozen": True, "kw_only": True, "eq": eq, "repr": repr, "slots": slots}
+        return offered_by(facade)(dataclass(**options)(value))
+
+    return make
 
 
 class ArtifactValue(ABC):

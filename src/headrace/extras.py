@@ -116,3 +116,8 @@ def require(package: str, extra: str, purpose: str) -> None:
         raise InputError(
             f"{purpose} needs the package {package}: pip install 'headrace[{extra}]'"
         ) from None
+
+
+def require_metrics(name: str) -> None:
+    """Check that the class of this name, which serves metrics, can be imported; see `require`."""
+    require("prometheus_client", "metrics", name)

@@ -76,7 +76,10 @@ def offered_by(facade: str) -> Callable[[_Class], _Class]:
 
 
 def deferred_names(
-    facade: str, public: Sequence[str], modules: Mapping[str, str]
+    facade: str,
+    public: Sequence[str],
+    modules: Mapping[str, str],
+    extras: Mapping[str, Callable[[str], None]] | None = None,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a facade that imports names at their first use.
 
@@ -84,11 +87,14 @@ def deferred_names(
     ----------
     public : all names of the facade, its ``__all__``.
     modules : of the names that are imported later: the module below `facade` that defines each.
+    extras : of those that need one: raises an error that names it if the extra is not installed.
     """
 
     def load(name: str) -> object:
         if name not in modules:
             raise AttributeError(f"module {facade!r} has no attribute {name!r}")
+        if extras is not None and name in extras:
+            extras[name](name)
         return getattr(import_module(f"{facade}.{modules[name]}"), name)
 
     return load, lambda: sorted({*vars(sys.modules[facade]), *public})

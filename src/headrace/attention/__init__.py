@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from headrace.attention.errors import AttentionError, CapacityError
 from headrace.attention.plan.formats import LayerHeads, ModelWeights, StorageFormat
 from headrace.attention.plan.plan import AttentionPlan, FrontierPoint, LayerPlan
-from headrace.extras import require
+from headrace.extras import require_metrics
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
@@ -64,14 +64,9 @@ _MODULES = {
     "model_digest": "models",
     "model_weights": "models",
 }
-_load, __dir__ = deferred_names(__name__, __all__, _MODULES)
-
-
-def __getattr__(name: str) -> object:
-    """Load what needs torch, or an extra, when it is used."""
-    if name == "AttentionMetrics":
-        require("prometheus_client", "metrics", name)
-    return _load(name)
+__getattr__, __dir__ = deferred_names(
+    __name__, __all__, _MODULES, {"AttentionMetrics": require_metrics}
+)
 
 
 def compress(

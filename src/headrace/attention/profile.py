@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import LayerHeads
 from headrace.errors import ArtifactError
@@ -82,8 +82,7 @@ class LayerProfile:
             object.__setattr__(self, declared.name, value)
 
 
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@stored_value("headrace.attention", AttentionError, repr=False)
 class AttentionProfile(ArtifactValue):
     """Likeness of a model's heads, layer by layer.
 
@@ -106,7 +105,6 @@ class AttentionProfile(ArtifactValue):
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        fields.conform(self, AttentionError)
         if not self.layers:
             raise AttentionError("layers are none, needs one for each layer of attention")
 

@@ -9,6 +9,7 @@ import typer
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
 from headrace.cli.console import terminal
+from headrace.cli.options import flag
 from headrace.cli.tables import facts
 from headrace.errors import InputError
 from headrace.job.load import LOAD, load_text
@@ -42,9 +43,7 @@ _Provable = Annotated[
 
 def show_command(
     file: _Artifact,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Print every row, however many there are.")
-    ] = False,
+    everything: Annotated[bool, flag("--all", "Print every row, however many there are.")] = False,
 ) -> None:
     """Print an artifact: a profile, a plan or a topology, of any capability.
 

@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.console import terminal
 from headrace.cli.ending import unwind_on_sigterm
-from headrace.cli.options import Order, Seed
+from headrace.cli.options import Order, Seed, flag
 
 
 def demo_command(
@@ -20,7 +20,7 @@ def demo_command(
         typer.Option(help="TOML file of another testbed.", show_default="2 racks of 2 hosts"),
     ] = None,
     fallback: Annotated[
-        bool, typer.Option("--fallback", help="Use loopback, even where links can be shaped.")
+        bool, flag("--fallback", "Use loopback, even where links can be shaped.")
     ] = False,
     save: Annotated[
         Path | None, typer.Option(help="Folder to leave the profile and the plan book in.")

@@ -23,6 +23,11 @@ def output_option(text: str, *names: str) -> Any:
     return typer.Option(*names, help=text, callback=_checked, is_eager=True)
 
 
+def flag(name: str, text: str) -> Any:
+    """Return an option that is given or not, without a ``--no-`` form of its own."""
+    return typer.Option(name, help=text)
+
+
 def _checked(output: Path | None) -> Path | None:
     if output is not None and not Settings.from_environment().rank:
         artifact_io.check_target(output)

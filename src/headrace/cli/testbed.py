@@ -13,7 +13,7 @@ from rich.table import Table
 
 from headrace.cli.console import terminal
 from headrace.cli.ending import unwind_on_sigterm
-from headrace.cli.options import Order, Seed, output_option
+from headrace.cli.options import Order, Seed, flag, output_option
 from headrace.cli.progress import Report
 from headrace.units import mbit
 
@@ -27,7 +27,7 @@ _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 File = Annotated[Path, typer.Argument(help="TOML file: racks, hosts, rates.", metavar="FILE")]
 Fallback = Annotated[
     bool,
-    typer.Option("--fallback", help="Use loopback, with pacing in headrace's own transport."),
+    flag("--fallback", "Use loopback, with pacing in headrace's own transport."),
 ]
 Which = Annotated[
     str | None,
@@ -111,10 +111,8 @@ def status_command() -> None:
 @app.command("down")
 def down_command(
     testbed: Annotated[str | None, typer.Argument(help="Its name or run id.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All testbeds, of any owner.")] = False,
-    crashed: Annotated[
-        bool, typer.Option("--crashed", help="Only those whose owner is gone.")
-    ] = False,
+    every: Annotated[bool, flag("--all", "All testbeds, of any owner.")] = False,
+    crashed: Annotated[bool, flag("--crashed", "Only those whose owner is gone.")] = False,
 ) -> None:
     """End what runs in a testbed and remove it."""
     from headrace.testbed import state, teardown

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from headrace.embeddings.errors import EmbeddingError, ExampleError, JobError
-from headrace.extras import require
+from headrace.extras import require_metrics
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
@@ -137,11 +137,6 @@ _MODULES = {
     "TrainingBatches": "run.entry",
     "fit": "run.entry",
 }
-_load, __dir__ = deferred_names(__name__, __all__, _MODULES)
-
-
-def __getattr__(name: str) -> object:
-    """Load what needs torch, or an extra, when it is used."""
-    if name == "EmbeddingMetrics":
-        require("prometheus_client", "metrics", name)
-    return _load(name)
+__getattr__, __dir__ = deferred_names(
+    __name__, __all__, _MODULES, {"EmbeddingMetrics": require_metrics}
+)

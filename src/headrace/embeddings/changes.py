@@ -1,17 +1,15 @@
 """Changes of a job while it runs, with their reasons."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 from headrace import fields
+from headrace.artifact_value import stored_value
 from headrace.embeddings.errors import EmbeddingError
-from headrace.facades import offered_by
 from headrace.fields import Field
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.embeddings", EmbeddingError)
 class JobChange:
     """Change of a job.
 
@@ -31,7 +29,6 @@ class JobChange:
     reason: str
 
     def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
         object.__setattr__(self, "before", _value(self.before))
         object.__setattr__(self, "after", _value(self.after))
 

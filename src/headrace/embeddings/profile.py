@@ -1,7 +1,7 @@
 """The embedding profile: which rows the batches of a job access, how often and how soon again."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.embeddings.errors import EmbeddingError
 from headrace.errors import ArtifactError
 from headrace.facades import offered_by
@@ -170,8 +170,7 @@ class ProcessorSeconds(NamedTuple):
 _UNMEASURED = ProcessorSeconds()
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@stored_value("headrace.embeddings", EmbeddingError, eq=False, repr=False)
 class EmbeddingProfile(ArtifactValue):
     """Accesses to embedding rows by the batches of a job.
 
@@ -205,7 +204,6 @@ class EmbeddingProfile(ArtifactValue):
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
         columns = (np.asarray(column, np.float64) for column in self.reuse)
         object.__setattr__(self, "reuse", RowReuse(*columns))
         shapes = {column.shape for column in self.reuse}

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.extras import require
+from headrace.extras import require_metrics
 from headrace.facades import deferred_names
 from headrace.index.configuration import Configuration
 from headrace.index.errors import (
@@ -90,7 +90,9 @@ _MODULES = {
     "TuningPhase": "adapt.decide",
     "TuningState": "adapt.decide",
 }
-_load, __dir__ = deferred_names(__name__, __all__, _MODULES)
+__getattr__, __dir__ = deferred_names(
+    __name__, __all__, _MODULES, {"IndexMetrics": require_metrics}
+)
 
 
 def include() -> Path:
@@ -107,10 +109,3 @@ def include() -> Path:
     if not (folder / "headrace" / "index").is_dir():
         raise HeadraceError(f"{folder} has no headers: in a checkout make them by `make native`")
     return folder
-
-
-def __getattr__(name: str) -> object:
-    """Load what needs the native module, or an extra, when it is used: planning runs without."""
-    if name == "IndexMetrics":
-        require("prometheus_client", "metrics", name)
-    return _load(name)

@@ -1,16 +1,15 @@
 """The index profile: a trace's encoding, and the sample that candidates are run on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.index.errors import TraceError
 from headrace.index.trace import Trace
@@ -61,8 +60,7 @@ FEATURES = (
 """Names of the simple features, in their order."""
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@stored_value("headrace.index", ArtifactError, eq=False)
 class TraceEncoding:
     """A trace in numbers, for the throughput model and for people.
 
@@ -78,9 +76,6 @@ class TraceEncoding:
     loaded_image: np.ndarray
     features: Mapping[str, float]
     tables: Mapping[str, Table]
-
-    def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
 
     def __repr__(self) -> str:
         return f"<TraceEncoding of {int(self.image.sum()):,} operations>"
@@ -125,8 +120,7 @@ class TraceEncoding:
         return cls(image=image, loaded_image=loaded, features=features, tables=tables)
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@stored_value("headrace.index", ArtifactError, eq=False, repr=False)
 class IndexProfile(ArtifactValue):
     """A workload of an index: its encoding, and a sample of its trace.
 
@@ -149,9 +143,6 @@ class IndexProfile(ArtifactValue):
     operations: int
     kind: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
 
     @property
     def description(self) -> str:

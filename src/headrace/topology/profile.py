@@ -1,7 +1,7 @@
 """The Profile artifact: a measured network, with the variances of its costs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,9 +9,8 @@ import numpy as np
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.topology import Topology
 from headrace.topology.topology import ALPHA_US, BETA_US_PER_MB
@@ -42,8 +41,7 @@ _TIMES = ("measured_at", "took_s", "valid_for_s")
 _YEAR_3000 = 32_503_680_000.0
 
 
-@offered_by("headrace.topology")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@stored_value("headrace.topology", ArtifactError, eq=False, repr=False)
 class Profile(ArtifactValue):
     """A measured network.
 
@@ -81,7 +79,6 @@ class Profile(ArtifactValue):
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
         members = sorted(rank for group in self.groups for rank in group)
         if members != list(range(self.topology.ranks)):
             raise ArtifactError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.errors import TopologyError
 from headrace.facades import offered_by
 from headrace.fields import Field
@@ -30,8 +30,7 @@ def beta_from_bytes_per_s(bytes_per_s: float) -> float:
     return 1e6 * BYTES_PER_MB / bytes_per_s
 
 
-@offered_by("headrace.topology")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.topology", TopologyError)
 class Link:
     """A directed link between two ranks: b bytes take ``alpha_us + beta_us_per_mb * b/10^6``."""
 
@@ -40,12 +39,8 @@ class Link:
     alpha_us: float
     beta_us_per_mb: float
 
-    def __post_init__(self) -> None:
-        fields.conform(self, TopologyError)
 
-
-@offered_by("headrace.topology")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.topology", TopologyError)
 class SharedCapacity:
     """A NIC, uplink or switch port: all of `links` (indices) together have the rate one over beta.
 
@@ -58,12 +53,8 @@ class SharedCapacity:
     beta_us_per_mb: float
     at_least: bool = False
 
-    def __post_init__(self) -> None:
-        fields.conform(self, TopologyError)
 
-
-@offered_by("headrace.topology")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.topology", TopologyError)
 class Switch:
     """A switch that `links` (indices) pass through: switch-hyperedges of sketches bind to it.
 
@@ -74,9 +65,6 @@ class Switch:
     name: str
     links: tuple[int, ...]
     multicast: bool = False
-
-    def __post_init__(self) -> None:
-        fields.conform(self, TopologyError)
 
 
 @offered_by("headrace.topology")
@@ -90,8 +78,7 @@ class LinkColumns:
     beta_us_per_mb: np.ndarray
 
 
-@offered_by("headrace.topology")
-@dataclass(frozen=True, kw_only=True, repr=False)
+@stored_value("headrace.topology", TopologyError, repr=False, slots=False)
 class Topology(ArtifactValue):
     """Ranks on hosts, the directed links between them and their costs.
 
@@ -121,7 +108,6 @@ class Topology(ArtifactValue):
     switches: tuple[Switch, ...] = ()
 
     def __post_init__(self) -> None:
-        fields.conform(self, TopologyError)
         if len(self.addresses) not in (0, len(self.hosts)):
             raise TopologyError(
                 f"addresses has {len(self.addresses)} entries, needs none or one for each of the "

@@ -18,6 +18,7 @@ from headrace.attention.cli.models import (
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
+from headrace.cli.options import flag
 from headrace.cli.progress import Report, progress
 from headrace.cli.tables import rows
 from headrace.extras import require
@@ -60,7 +61,7 @@ def evaluate_command(
         Path | None, typer.Option(help="Folder with more tasks, in lm-eval's format.")
     ] = None,
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch a task's data that is not on this machine.")
+        bool, flag("--download", "Fetch a task's data that is not on this machine.")
     ] = False,
     dtype: TypeOption = "float32",
 ) -> None:

@@ -1,10 +1,9 @@
 """Formats of stored keys and values, the bytes that a token takes, and those of weights."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from headrace import fields
+from headrace.artifact_value import stored_value
 from headrace.attention.errors import AttentionError
 from headrace.facades import offered_by
 
@@ -56,8 +55,7 @@ def value_bytes(form: StorageFormat, dim: int, element_bytes: int) -> float:
             return dim / 2 + _RANGE_BYTES
 
 
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.attention", AttentionError)
 class LayerHeads:
     """Heads of one layer of attention.
 
@@ -71,9 +69,6 @@ class LayerHeads:
     query_heads: int
     key_value_heads: int
     dim: int
-
-    def __post_init__(self) -> None:
-        fields.conform(self, AttentionError)
 
 
 @offered_by("headrace.attention")

@@ -6,9 +6,8 @@ from dataclasses import fields as fields_of
 from itertools import pairwise
 from typing import Any
 
-from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import (
     BLOCK_TOKENS,
@@ -27,8 +26,7 @@ FIRST_TOKENS = 5
 """Tokens by whose probabilities a request's heads are clustered (section 6.2.3)."""
 
 
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.attention", AttentionError)
 class LayerPlan:
     """Contents of one layer's cache.
 
@@ -49,7 +47,6 @@ class LayerPlan:
     values: StorageFormat = StorageFormat.MODEL
 
     def __post_init__(self) -> None:
-        fields.conform(self, AttentionError)
         heads = self.heads
         if not 1 <= self.clusters <= heads.query_heads:
             raise AttentionError(f"clusters are {self.clusters}, needs 1 to {heads.query_heads}")
@@ -123,8 +120,7 @@ class FrontierPoint:
         return self.added_loss + self.standard_error
 
 
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@stored_value("headrace.attention", AttentionError, repr=False)
 class AttentionPlan(ArtifactValue):
     """Representatives and bits of every layer of one model.
 
@@ -161,7 +157,6 @@ class AttentionPlan(ArtifactValue):
     output_error: float | None = None
 
     def __post_init__(self) -> None:
-        fields.conform(self, AttentionError)
         if not self.layers:
             raise AttentionError("layers are none, needs one for each layer of attention")
         if self.first_tokens < 1:

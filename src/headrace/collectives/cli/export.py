@@ -8,7 +8,7 @@ import typer
 
 import headrace.artifact as artifact_io
 from headrace.cli.console import terminal
-from headrace.cli.options import output_option
+from headrace.cli.options import flag, output_option
 from headrace.collectives.demand import ROOTED, Collective
 from headrace.collectives.export.runtimes import PROCESSORS, RUNTIMES, STRICTEST
 from headrace.collectives.export.threadblocks import INSTANCES, PROTOCOLS, Target
@@ -79,9 +79,9 @@ def export_command(
     ] = False,
     buffered: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--buffered",
-            help="Rely on the chunks that NCCL's connections buffer, 2 with Simple, 8 with LL and "
+            "Rely on the chunks that NCCL's connections buffer, 2 with Simple, 8 with LL and "
             "LL128 (rings take fewer rounds); unless given, on none.",
         ),
     ] = False,

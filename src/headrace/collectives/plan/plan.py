@@ -1,18 +1,16 @@
 """A plan: a proven program with its certificate and origin."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.collectives.plan.bound import Bound
 from headrace.collectives.plan.cost.model import MODELS, CostModel
 from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, VerificationError
-from headrace.facades import offered_by
 from headrace.topology import Topology
 from headrace.units import duration, size
 
@@ -20,8 +18,7 @@ _FIELDS = ("maker", "total_bytes", "topology_digest", "model", "predicted_us", "
 _COLUMNS = ("maker", "chunks", "predicted_us", "note")
 
 
-@offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.collectives", ArtifactError)
 class Candidate:
     """Result of one row of the portfolio.
 
@@ -38,12 +35,8 @@ class Candidate:
     predicted_us: float | None = None
     note: str = ""
 
-    def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
 
-
-@offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@stored_value("headrace.collectives", ArtifactError, eq=False, repr=False)
 class Plan(ArtifactValue):
     """One collective's program for one topology.
 
@@ -79,7 +72,6 @@ class Plan(ArtifactValue):
     why: str = ""
 
     def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
         if (graph := self.topology.digest) != self.bound.topology_digest:
             raise ArtifactError(
                 f"plan: field 'bound.topology_digest' is {self.bound.topology_digest[:12]}..., but "

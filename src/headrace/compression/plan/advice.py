@@ -1,9 +1,8 @@
 """The adviser: every codec's step time on one network, the fastest, and why."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from headrace import fields
+from headrace.artifact_value import stored_value
 from headrace.compression.bounds import CodecAccuracy, codec_accuracy
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
@@ -21,15 +20,13 @@ from headrace.compression.plan.whatif import break_even, fewer_exchanges, needed
 from headrace.compression.policy import Policy
 from headrace.compression.profile import CompressionProfile
 from headrace.compression.traffic import TRANSFERS
-from headrace.facades import offered_by
 from headrace.units import ms, size
 
 LOCAL_STEPS = 16
 """Steps between averages in the row for fewer exchanges: post-local SGD's largest (H = 16)."""
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.compression", CompressionError)
 class AdviceRow:
     """A codec's predicted step.
 
@@ -56,12 +53,8 @@ class AdviceRow:
     fits: bool
     break_even_bytes_per_s: float | None = None
 
-    def __post_init__(self) -> None:
-        fields.conform(self, CompressionError)
 
-
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.compression", CompressionError)
 class Advice:
     """Predictions for a profile on a network.
 
@@ -79,9 +72,6 @@ class Advice:
     alone_us: float
     needed_compression: float | None
     why: str
-
-    def __post_init__(self) -> None:
-        fields.conform(self, CompressionError)
 
 
 def advise(

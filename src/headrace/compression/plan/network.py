@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from headrace import fields
+from headrace.artifact_value import stored_value
 from headrace.compression.errors import CompressionError
 from headrace.errors import InputError
 from headrace.facades import offered_by
@@ -96,8 +96,7 @@ has to receive, an all-to-all's what it has to send, and a server relays both.
 """
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.compression", CompressionError)
 class FormulaNetwork:
     """A network of equal links, and an aggregation scheme of Table 4.2.
 
@@ -121,7 +120,6 @@ class FormulaNetwork:
     ranks_per_host: int = 1
 
     def __post_init__(self) -> None:
-        fields.conform(self, CompressionError)
         if self.scheme not in SCHEMES:
             raise CompressionError(
                 f"network is {self.scheme!r}, needs one of {', '.join(SCHEMES)}, or a plan book"

@@ -1,12 +1,12 @@
 """The compression plan: predictions, with all that they were computed from."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.plan.advice import Advice, AdviceRow, advise, known_codecs
@@ -14,7 +14,6 @@ from headrace.compression.plan.network import FormulaNetwork, NetworkTimes
 from headrace.compression.policy import Policy
 from headrace.compression.profile import CompressionProfile
 from headrace.errors import ArtifactError, VerificationError
-from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.units import duration
 
@@ -25,8 +24,7 @@ _CLOSE = 1e-5
 """Relative difference of figures that count as equal: break-even bandwidths are found to 1e-6."""
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.compression", CompressionError)
 class RecordedNetwork:
     """Times of a plan book's collectives as they were when a plan was made.
 
@@ -40,9 +38,6 @@ class RecordedNetwork:
     workers: int
     bandwidth_bytes_per_s: float
     times: Mapping[tuple[str, int], float]
-
-    def __post_init__(self) -> None:
-        fields.conform(self, CompressionError)
 
     def exchange_us(self, collective: str, payload_bytes: float) -> float:
         """Return the recorded time.
@@ -102,8 +97,7 @@ class RecordingNetwork:
         return self._network.describe()
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@stored_value("headrace.compression", CompressionError, repr=False)
 class CompressionPlan(ArtifactValue):
     """Advice for a profile on a network, with both.
 
@@ -123,9 +117,6 @@ class CompressionPlan(ArtifactValue):
     local_steps: int
     advice: Advice
     provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        fields.conform(self, CompressionError)
 
     @property
     def description(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import output_option
+from headrace.cli.options import flag, output_option
 from headrace.embeddings.errors import EmbeddingError
 
 if TYPE_CHECKING:
@@ -93,15 +93,11 @@ def start_options(
     ] = True,
     equal_shares: Annotated[
         bool,
-        typer.Option(
-            "--equal-shares", help="Trainers have equal shares of batches whatever their rates."
-        ),
+        flag("--equal-shares", "Trainers have equal shares of batches whatever their rates."),
     ] = False,
     script_reads: Annotated[
         bool,
-        typer.Option(
-            "--script-reads", help="Readers run the script, too: its fit serves its own dataset."
-        ),
+        flag("--script-reads", "Readers run the script, too: its fit serves its own dataset."),
     ] = False,
 ) -> StartOptions:
     """Return the options of how a job starts."""
@@ -190,10 +186,7 @@ def record_options(
     ] = None,
     ideal: Annotated[
         bool,
-        typer.Option(
-            "--ideal",
-            help="Move no rows, to see how short a step could be: RESULTS ARE WRONG.",
-        ),
+        flag("--ideal", "Move no rows, to see how short a step could be: RESULTS ARE WRONG."),
     ] = False,
     against: Annotated[
         Path | None, typer.Option(help="Record of an ideal job, to compare steps with.")

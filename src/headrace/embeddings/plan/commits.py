@@ -3,12 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from headrace import fields
+from headrace.artifact_value import stored_value
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.plan.step import StepCosts
 from headrace.embeddings.plan.traffic import RowBytes
 from headrace.embeddings.profile import EmbeddingProfile
-from headrace.facades import offered_by
 
 UNPLANNED = 50
 """Batches between commits where no step's time is predicted."""
@@ -27,8 +26,7 @@ _COMMIT_S = 0.02
 _MOST_BATCHES = 100_000
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.embeddings", EmbeddingError)
 class CommitTimes:
     """Predicted cost of commits.
 
@@ -44,9 +42,6 @@ class CommitTimes:
     rows: float
     share: float
     redone_share: float
-
-    def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

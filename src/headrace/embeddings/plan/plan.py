@@ -1,20 +1,19 @@
 """The embedding plan: lookahead, caches and synchronisation of a training job."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from dataclasses import fields as fields_of
 from typing import Any, TypeVar
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.plan.commits import CommitTimes
 from headrace.embeddings.plan.step import PredictedStep, StepCosts
 from headrace.embeddings.plan.traffic import StepBytes
 from headrace.embeddings.profile import Synchronisation
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.units import size
 
@@ -38,8 +37,7 @@ _PREDICTED = ("rows", "fetched_rows", "resident_rows", "exchanged_rows", "critic
 _Values = TypeVar("_Values", StepBytes, StepCosts, CommitTimes)
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@stored_value("headrace.embeddings", EmbeddingError, repr=False)
 class EmbeddingPlan(ArtifactValue):
     """Lookahead, caches and synchronisation of a training job.
 
@@ -94,7 +92,6 @@ class EmbeddingPlan(ArtifactValue):
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
         for name, (least, most) in _LIMITS.items():
             if not least <= getattr(self, name) <= most:
                 raise EmbeddingError(f"{name} is {getattr(self, name)}, needs {least} to {most}")

@@ -6,13 +6,11 @@ dense gradients' average that it does not hide, the critical exchange), a link, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from headrace import fields
+from headrace.artifact_value import stored_value
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.plan.traffic import StepBytes, role_bytes
 from headrace.embeddings.profile import EmbeddingProfile, ProcessorSeconds, StepRows
-from headrace.facades import offered_by
 from headrace.units import FASTEST, SLOWEST
 
 _AVERAGED_BESIDE = 1 / 3
@@ -30,8 +28,7 @@ _LATENCY_S = 1e-4
 """Of a message between trainers: a round trip of TCP within a zone of a cloud."""
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.embeddings", EmbeddingError)
 class StepCosts:
     """Costs of a job's resources; a process has a host, with a link, of its own.
 
@@ -51,7 +48,6 @@ class StepCosts:
     processors: int = 0
 
     def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
         for name, (least, most) in _RANGES.items():
             if not least <= getattr(self, name) <= most:
                 raise EmbeddingError(
@@ -61,8 +57,7 @@ class StepCosts:
             raise EmbeddingError(f"processors is {self.processors}, needs 0 to {1 << 16}")
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.embeddings", EmbeddingError)
 class PredictedStep:
     """Predicted time of a step.
 
@@ -72,9 +67,6 @@ class PredictedStep:
     """
 
     resources_s: Mapping[str, float]
-
-    def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
 
     @property
     def bound(self) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 
-from headrace import fields
+from headrace.artifact_value import stored_value
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.profile import EmbeddingProfile, StepRows
-from headrace.facades import offered_by
 
 _ID_BYTES = 8
 """Of an id in a call of a server."""
@@ -23,8 +22,7 @@ _LISTS = 5
 """Lists of a part that have an end for each table: used rows, ids, fetched, evicted, dirty rows."""
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.embeddings", EmbeddingError)
 class StepBytes:
     """Bytes of a step, of all processes together.
 
@@ -47,9 +45,6 @@ class StepBytes:
     critical: float
     delayed: float
     averaged: float
-
-    def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
 
     @property
     def of_trainers(self) -> float:

@@ -1,7 +1,7 @@
 """The embedding record: the seconds, rows and bytes of a job's steps while it ran."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headrace import fields
 from headrace.artifact import Artifact, Table
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.embeddings.changes import JobChange
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.job_times import KINDS, JobTimes
@@ -22,7 +22,6 @@ from headrace.embeddings.run.step_times import (
     TrainerTimes,
 )
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
 from headrace.fields import Field
 
 _STEADY = 4
@@ -33,8 +32,7 @@ _MOST_PROCESSES = 1024
 _Times = TypeVar("_Times", bound=Sums)
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@stored_value("headrace.embeddings", EmbeddingError, eq=False, repr=False)
 class EmbeddingRecord(ArtifactValue):
     """Sums over the steps of a job, by sample of time and process.
 
@@ -67,7 +65,6 @@ class EmbeddingRecord(ArtifactValue):
     changes: tuple[JobChange, ...] = ()
 
     def __post_init__(self) -> None:
-        fields.conform(self, EmbeddingError)
         if len(self.end_s) == 0 or self.steps.batches == 0:
             raise EmbeddingError("the record has no steps")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import output_option
+from headrace.cli.options import flag, output_option
 from headrace.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def plan_index_command(
     ] = None,
     frontier: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--frontier",
-            help="Run finds alone and inserts alone with every configuration, for the report.",
+            "Run finds alone and inserts alone with every configuration, for the report.",
         ),
     ] = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """The index plan: a configuration for a workload, with predictions, trials and runners-up."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,9 +9,8 @@ import numpy as np
 
 from headrace import fields
 from headrace.artifact import Artifact, Table, columns_of
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.index.configuration import Configuration
 from headrace.index.errors import ChoiceError
@@ -36,8 +35,7 @@ CANDIDATES: dict[str, type] = {
 """Columns of the table of candidates, in the order of the head's "configurations"."""
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.index", ArtifactError)
 class ConfigurationCandidate:
     """A configuration with what is known of it for the workload.
 
@@ -65,9 +63,6 @@ class ConfigurationCandidate:
     trial_spread: float | None = None
     leaves: tuple[int, ...] = (0,) * len(LEAVES)
 
-    def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
-
     @property
     def per_s(self) -> float:
         """Operations per second: tried, else predicted."""
@@ -79,8 +74,7 @@ class ConfigurationCandidate:
         return self.trial_bytes_per_key if self.trials else self.predicted_bytes_per_key
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@stored_value("headrace.index", ArtifactError, eq=False, repr=False)
 class IndexPlan(ArtifactValue):
     """The best configuration found for a workload.
 
@@ -106,9 +100,6 @@ class IndexPlan(ArtifactValue):
     most_bytes_per_key: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
 
     @property
     def description(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from headrace.cli.console import print_written, terminal
-from headrace.cli.options import check_output, output_option
+from headrace.cli.options import check_output, flag, output_option
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
 from headrace.job.load import LoadWatch
@@ -32,7 +32,7 @@ ModelName = Annotated[
 
 def _flag(name: str, text: str) -> Any:
     """Return a flag of what is an argument of `headrace.memory.fit`, too."""
-    return typer.Option(f"--{name}", help=f"{text}, as fit({name}=True).")
+    return flag(f"--{name}", f"{text}, as fit({name}=True).")
 
 
 AccumulatesOption = Annotated[bool, _flag("accumulates", "Gradients are kept between steps")]

@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.console import print_written, terminal, text_of
 from headrace.cli.interrupts import interrupts
-from headrace.cli.options import check_output, output_option
+from headrace.cli.options import check_output, flag, output_option
 from headrace.errors import InputError
 from headrace.memory.cli import measure
 from headrace.memory.errors import BudgetError
@@ -47,9 +47,9 @@ def plan_step_command(
     ] = None,
     largest_batch: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--largest-batch",
-            help="Plan the largest batch that fits; MODEL's function takes a batch size.",
+            "Plan the largest batch that fits; MODEL's function takes a batch size.",
         ),
     ] = False,
     cache: Annotated[

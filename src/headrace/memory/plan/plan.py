@@ -1,16 +1,15 @@
 """The memory plan: a schedule for a budget, what it was made for, and its certificate."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from headrace import fields
 from headrace.artifact import Artifact, Table, columns_of
-from headrace.artifact_value import ArtifactValue
+from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
 from headrace.fields import Field
 from headrace.memory.errors import ScheduleError
 from headrace.memory.plan.energy import in_microjoules, read_watts
@@ -28,8 +27,7 @@ _SOLVED = 1e-6
 """The same of a bound and what it bounds: tolerances of solvers."""
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@stored_value("headrace.memory", ArtifactError, repr=False)
 class MemoryPlan(ArtifactValue):
     """A schedule of a profile's graph within a budget.
 
@@ -56,9 +54,6 @@ class MemoryPlan(ArtifactValue):
     bound_us: float
     settings: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
 
     @property
     def description(self) -> str:

@@ -32,18 +32,17 @@ may not be split, `unsplit` has a stronger bound.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from headrace import fields
+from headrace.artifact_value import stored_value
 from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.errors import ArtifactError, InputError, TopologyError
-from headrace.facades import offered_by
 from headrace.topology import BYTES_PER_MB, Topology
 
 
-@offered_by("headrace.collectives.plan.bound")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.collectives.plan.bound", ArtifactError)
 class Term:
     """One term of a bound: ``us = mb * us_per_mb + alpha_us``.
 
@@ -60,9 +59,6 @@ class Term:
     us_per_mb: float
     alpha_us: float
 
-    def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
-
     @property
     def bandwidth_us(self) -> float:
         """The term without alpha."""
@@ -74,8 +70,7 @@ class Term:
         return self.bandwidth_us + self.alpha_us
 
 
-@offered_by("headrace.collectives.plan.bound")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@stored_value("headrace.collectives.plan.bound", ArtifactError)
 class Bound:
     """No schedule takes less than `total_us` on the topology with this digest.
 
@@ -96,9 +91,6 @@ class Bound:
     formula: str
     terms: tuple[Term, ...]
     topology_digest: str
-
-    def __post_init__(self) -> None:
-        fields.conform(self, ArtifactError)
 
     def to_head(self) -> dict[str, Any]:
         """Return the JSON form that `from_head` reads."""
