@@ -64,9 +64,8 @@ _MODULES = {
     "model_digest": "models",
     "model_weights": "models",
 }
-__getattr__, __dir__ = deferred_names(
-    __name__, __all__, _MODULES, {"AttentionMetrics": require_metrics}
-)
+_EXTRAS = {"AttentionMetrics": require_metrics}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES, _EXTRAS)
 
 
 def compress(

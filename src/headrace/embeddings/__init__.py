@@ -137,6 +137,5 @@ _MODULES = {
     "TrainingBatches": "run.entry",
     "fit": "run.entry",
 }
-__getattr__, __dir__ = deferred_names(
-    __name__, __all__, _MODULES, {"EmbeddingMetrics": require_metrics}
-)
+_EXTRAS = {"EmbeddingMetrics": require_metrics}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES, _EXTRAS)

@@ -90,9 +90,8 @@ _MODULES = {
     "TuningPhase": "adapt.decide",
     "TuningState": "adapt.decide",
 }
-__getattr__, __dir__ = deferred_names(
-    __name__, __all__, _MODULES, {"IndexMetrics": require_metrics}
-)
+_EXTRAS = {"IndexMetrics": require_metrics}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES, _EXTRAS)
 
 
 def include() -> Path:
