@@ -62,6 +62,67 @@ def test_means_are_equal_on_all_ranks_and_what_is_not_sent_is_kept(spec: str, ra
                 torch.testing.assert_close(means[0][name], total / ranks, rtol=0, atol=1e-5)
 
 
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("spec", SPECS)
+def test_sixteen_bits_what_is_rounded_off_the_mean_is_kept(spec: str, dtype: torch.dtype) -> None:
+    """Residuals in float32 and the means, of 16 bits, add up to the gradients."""
+    group, feeds = averagers(spec, 3), CodecSpec.parse(spec).traits.feedback
+    for step in range(3):
+        given = [[(n, g.to(dtype)) for n, g in gradients(step, rank)] for rank in range(3)]
+        before = [{name: g.float() for name, g in own} for own in given]
+        kept = [{name: one.residual(name) for name in SHAPES} for one in group]
+        means = run_step(group, given)
+        for name in SHAPES:
+            assert all(torch.equal(mean[name], means[0][name]) for mean in means)
+            assert means[0][name].dtype == dtype
+            total = sum(b[name] + k[name] for b, k in zip(before, kept, strict=True))
+            assert isinstance(total, Tensor)
+            if name in ("a.bias", "norm"):  # summed in 16 bits
+                torch.testing.assert_close(means[0][name].float(), total / 3, rtol=0.02, atol=0.02)
+            elif feeds and spec != "sign" and "dgc" not in spec:
+                left = sum(one.residual(name) for one in group)
+                found = left + 3 * means[0][name].float()
+                torch.testing.assert_close(found, total, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("spec", ["minmax:4", "topk:5%", "powersgd:2", "dgc:5%"])
+def test_residuals_of_16_bits_are_near_those_of_float32_and_loaded_as_either(spec: str) -> None:
+    narrow, wide = averagers(Policy(codec=spec, residuals="bf16"), 2), averagers(spec, 2)
+    for step in range(3):
+        for group in (narrow, wide):
+            run_step(group, [gradients(step, rank) for rank in range(2)])
+    for name in ("a.weight", "b.weight"):
+        assert narrow[0].state_dict()["parameters"][name]["residual"].dtype == torch.bfloat16
+        error = narrow[0].residual(name) - wide[0].residual(name)
+        assert 0 < float(error.norm()) < 0.5 * float(wide[0].residual(name).norm())
+    saved = copy.deepcopy(narrow[0].state_dict())
+    wide[0].load_state_dict(saved)
+    assert wide[0].state_dict()["parameters"]["a.weight"]["residual"].dtype == torch.float32
+    assert torch.equal(wide[0].residual("a.weight"), narrow[0].residual("a.weight"))
+    narrow[1].load_state_dict([one.state_dict() for one in wide])
+    before = copy.deepcopy(narrow[1].state_dict()["parameters"])
+    bad = [gradients(5, rank, scale=float("inf") if rank else 1.0) for rank in range(2)]
+    run_step(narrow, bad)
+    assert same(before, narrow[1].state_dict()["parameters"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_mean_beyond_float16_leaves_finite_residuals(dtype: torch.dtype) -> None:
+    """It is infinite in the gradient, which a scaler skips; the residual must not be."""
+    group = averagers("minmax:4", 2)
+    for rank in range(2):
+        group[rank].load_state_dict(
+            {**group[rank].state_dict(), "parameters": {
+                "a.weight": {"residual": torch.full(SHAPES["a.weight"], 1e5), "states": {}}
+            }}
+        )  # fmt: skip
+    given = [[(n, g.to(dtype)) for n, g in gradients(0, rank)] for rank in range(2)]
+    means = run_step(group, given)
+    assert bool(means[0]["a.weight"].isfinite().all()) == (dtype == torch.float32)
+    assert all(one.residual("a.weight").isfinite().all() for one in group)
+
+
 @pytest.mark.parametrize("spec", KEEPING)
 def test_a_step_that_is_not_finite_on_one_rank_is_nan_on_all_and_changes_nothing(spec: str) -> None:
     group = averagers(spec, 3)

@@ -113,6 +113,7 @@ def ddp_hook(
     when: str = "after",
     optimizer: "Optimizer | None" = None,
     scaler: Any = None,
+    start_after: int = 0,
 ) -> "Hook": ...
 
 
@@ -124,6 +125,7 @@ def ddp_hook(
     when: str = "after",
     optimizer: "Optimizer | None" = None,
     scaler: Any = None,
+    start_after: int = 0,
 ) -> "ScheduledHook": ...
 
 
@@ -134,12 +136,13 @@ def ddp_hook(
     when: str = "after",
     optimizer: "Optimizer | None" = None,
     scaler: Any = None,
+    start_after: int = 0,
 ) -> "Hook":
     """Compress a model's gradients from the next backward pass on; called on all its ranks.
 
     Parameters
     ----------
-    model : with float32 parameters on the CPU or one GPU.
+    model : with parameters of float32, bfloat16 or float16 on the CPU or one GPU.
     policy : codec of each parameter; a codec's text such as ``powersgd:4`` stands for a policy. A
         schedule such as `Accordion` changes codecs as training goes on: the hook (a
         `ScheduledHook`) is told of the end of each epoch by its `epoch()`. ``"auto"`` or an `Auto`
@@ -149,30 +152,17 @@ def ddp_hook(
         "during": exchange each bucket as soon as it is ready.
     optimizer : whose learning rates a schedule follows; else not needed.
     scaler : `torch.amp.GradScaler`, whose changes of scale residuals follow.
+    start_after : number of first steps that are averaged uncompressed, as DDP does.
 
     Raises
     ------
     CompressionError : no such codec; the model cannot be compressed, or has a hook; ranks differ.
     """
-    if policy == "auto":
-        policy = Auto()
-    if isinstance(policy, Auto):
-        from headrace.compression.adapt.automatic import AutomaticHook
+    from headrace.compression.adapt.hooks import make_hook
+    from headrace.compression.run.hooked import hooked_model
 
-        return AutomaticHook(model, policy, optimizer=optimizer, scaler=scaler)
-    if not isinstance(policy, Policy | CodecSpec | str):
-        from headrace.compression.adapt.scheduled import ScheduledHook
-
-        if not hasattr(policy, "rules"):
-            raise CompressionError(
-                f"policy is {policy!r}, needs a codec such as 'powersgd:4', a Policy, 'auto', or a "
-                "schedule such as Accordion"
-            )
-
-        return ScheduledHook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
-    from headrace.compression.run.hook import register_hook
-
-    return register_hook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+    options: dict[str, Any] = {"optimizer": optimizer, "scaler": scaler, "start_after": start_after}
+    return make_hook(hooked_model(model), policy, when=when, **options)
 
 
 def fsdp_hook(
@@ -182,7 +172,8 @@ def fsdp_hook(
 
     Parameters
     ----------
-    model : with float32 parameters on the CPU or one GPU, after all calls of `fully_shard`.
+    model : after all calls of `fully_shard`, on the CPU or one GPU; parameters, and the types in
+        which their gradients are reduced, are float32, bfloat16 or float16.
     policy : codec of each parameter; a codec's text such as ``minmax:4`` stands for a policy.
     replicas : process group of the ranks that hold the same shard, if hosts shard inside and
         replicate across slow links: shards are then averaged in it, by any codec, and exchanged

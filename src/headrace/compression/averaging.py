@@ -17,6 +17,10 @@ A step is atomic: residuals and states change in `finish` alone, when the exchan
 and the gradients of all ranks are known to be finite. Until then the sum of gradient and residual
 is in the gradient's memory and the residual's is untouched; the codec then writes the mean over the
 residual, and the two are exchanged block by block. So no copy of a gradient is needed.
+
+Codecs compute in float32. A gradient of 16 bits is encoded from a copy in float32, and what of the
+mean is rounded off when it is written back is left in the residual of every rank. Where its own
+type is what is sent (no codec, or a cast to this type), it is summed as it is.
 """
 
 import math
@@ -39,8 +43,9 @@ from headrace.compression.codecs.requests import (
     requested,
 )
 from headrace.compression.codecs.table import make_codec
+from headrace.compression.codecs.wire import WIRE_TYPES
 from headrace.compression.errors import CompressionError
-from headrace.compression.families import FAMILIES, CodecSpec, codec_spec
+from headrace.compression.families import FAMILIES, NONE, CodecSpec, codec_spec
 from headrace.compression.finite import all_finite
 from headrace.compression.policy import Policy, matrix_shape, parameter_named
 from headrace.compression.traffic import transfers
@@ -74,6 +79,12 @@ def flat(tensor: Tensor) -> Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
+def check_start(start_after: int) -> None:
+    """Raise CompressionError unless this is a number of steps."""
+    if isinstance(start_after, bool) or not isinstance(start_after, int) or start_after < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CompressionError(f"start_after is {start_after!r}, needs a number of steps")
+
+
 def is_dense(tensor: Tensor) -> bool:
     """Return whether a tensor's elements lie side by side in memory, in any order of dimensions."""
     if tensor.is_contiguous():
@@ -94,9 +105,10 @@ class _Job:
     Attributes
     ----------
     gradient : overwritten with the mean when the step is complete.
-    sums : gradient plus residual in logical order, in the gradient's memory where that has this
-        order.
-    mean : where codecs write the mean: the residual's memory if there is feedback, else `sums`.
+    sums : gradient plus residual in float32 and logical order, in the gradient's memory where that
+        has this type and order.
+    mean : where codecs write the mean, in float32: with feedback the residual's memory, or a copy
+        of a residual of 16 bits; else `sums`.
     rounds : number of exchanges that follow each other.
     generators : the codec's, one per piece, and their `states`: copies until the step is complete.
     """
@@ -110,10 +122,26 @@ class _Job:
     generators: list[Exchanges]
     states: list[State] = field(default_factory=list[State])
 
-    def deliver(self) -> None:
-        """Write `sums` to the gradient, if they are in other memory."""
-        if not self.gradient.is_contiguous():
-            self.gradient.copy_(self.sums.view(self.gradient.shape))
+    def deliver(self, residual_type: torch.dtype) -> Tensor | None:
+        """Write the mean to the gradient; return the residual, None without feedback."""
+        is_wide = self.gradient.dtype is torch.float32
+        if self.mean is self.sums:
+            self._write(self.sums)
+            return None
+        if is_wide and residual_type is torch.float32:
+            _swap(self.sums, self.mean)
+            self._write(self.sums)
+            return self.mean
+        residual = self.sums.to(residual_type) if is_wide else self.sums
+        self.gradient.copy_(self.mean.view(self.gradient.shape))
+        if not is_wide and self.family != "dgc":  # whose residuals hold momentum, too
+            _add_rounding(residual, self.mean, self.gradient.reshape(-1))
+        return residual.to(residual_type)
+
+    def _write(self, mean: Tensor) -> None:
+        """Write the mean to the gradient, if it is in other memory."""
+        if self.gradient.dtype is not torch.float32 or not self.gradient.is_contiguous():
+            self.gradient.copy_(mean.view(self.gradient.shape))
 
 
 class Averager:
@@ -125,6 +153,7 @@ class Averager:
     shapes : of all parameters, by name.
     rank, ranks : of the group.
     seed : of codecs that use random numbers; equal on all ranks.
+    start_after : number of first steps whose gradients are averaged uncompressed.
 
     Attributes
     ----------
@@ -148,11 +177,15 @@ class Averager:
         rank: int,
         ranks: int,
         seed: int = 0,
+        start_after: int = 0,
     ) -> None:
         if not 0 <= rank < ranks:
             raise CompressionError(f"rank is {rank}, needs 0 to {ranks - 1}")
+        check_start(start_after)
         self.policy = policy if isinstance(policy, Policy) else Policy(codec=policy)
         self.rank, self.ranks, self.seed = rank, ranks, seed
+        self.start_after = start_after
+        self._residual_type = WIRE_TYPES[self.policy.residuals]
         self.step = 0
         self.finite = True
         self.torn: tuple[str, ...] = ()
@@ -195,8 +228,8 @@ class Averager:
                     f"gradient {name!r} has shape {tuple(gradient.shape)}, "
                     f"needs {self._shapes.get(name, 'the name of a parameter')}"
                 )
-            spec = self._codecs[name]
-            if spec.family == "none":
+            spec = NONE if self.step <= self.start_after else self._codecs[name]
+            if self._is_sent_as_is(spec, gradient.dtype):
                 self._spend(name, gradient)
                 plain.append(flat(gradient))
             elif _keeps_nothing(spec) and not self.policy.feeds_back(spec):
@@ -276,10 +309,18 @@ class Averager:
         """Codec of each parameter."""
         return self._codecs
 
-    @property
-    def plain(self) -> bool:
-        """True if the next step is an uncompressed average that changes nothing that is kept."""
-        return not self._residuals and all(c.family == "none" for c in self._codecs.values())
+    def is_plain(self, types: Mapping[str, torch.dtype]) -> bool:
+        """Return whether the next step sums all gradients as they are and changes nothing kept.
+
+        Parameters
+        ----------
+        types : of the gradients, by name.
+        """
+        if self._residuals:
+            return False
+        if self.step < self.start_after:
+            return True
+        return all(self._is_sent_as_is(spec, types[name]) for name, spec in self._codecs.items())
 
     def set_codec(self, name: str | None, codec: CodecSpec | str) -> None:
         """Use another codec from the next step on; called on all ranks between the same steps.
@@ -344,7 +385,7 @@ class Averager:
                             tensor.mul_(factor)
 
     def residual(self, name: str) -> Tensor:
-        """Return a parameter's residual (a copy), in its shape; names are as of `set_codec`.
+        """Return a parameter's residual, a copy in float32; names are as of `set_codec`.
 
         Raises
         ------
@@ -353,7 +394,9 @@ class Averager:
         name = parameter_named(name, self._shapes)
         residual = self._residuals.get(name)
         shape = self._shapes[name]
-        return torch.zeros(shape) if residual is None else residual.clone().view(shape)
+        if residual is None:
+            return torch.zeros(shape)
+        return residual.to(torch.float32, copy=True).view(shape)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state by parameter name: tensors are not copied.
@@ -399,7 +442,9 @@ class Averager:
             for name, entry in source["parameters"].items():
                 if entry["residual"] is not None:
                     residuals.setdefault(name, []).append((weight, entry["residual"].reshape(-1)))
-        self._residuals = {name: _weighted(parts) for name, parts in residuals.items()}
+        self._residuals = {
+            name: _weighted(parts).to(self._residual_type) for name, parts in residuals.items()
+        }
         self._states = {}
         for name in self._shapes:
             entry = model["parameters"].get(name, {"states": {}})
@@ -427,6 +472,13 @@ class Averager:
             self._made[spec] = make_codec(spec)
         return self._made[spec]
 
+    def _is_sent_as_is(self, spec: CodecSpec, gradient_type: torch.dtype) -> bool:
+        """Return whether gradients of a type are summed as they are."""
+        if spec.family == "none":
+            return True
+        sent_type = WIRE_TYPES.get(spec.family)
+        return sent_type is gradient_type and not self.policy.feeds_back(spec)
+
     def _spend(self, name: str, gradient: Tensor) -> None:
         """Add a residual that is left from another codec to a gradient that is sent in whole."""
         residual = self._residual_on(name, gradient.device)
@@ -442,7 +494,7 @@ class Averager:
     def _coded(self, name: str, gradient: Tensor) -> _Job:
         """Return the job of a parameter that keeps something from step to step."""
         spec = self._codecs[name]
-        vector = gradient.contiguous().view(-1)
+        vector = gradient.contiguous().view(-1).to(torch.float32)
         finite = all_finite(vector)
         if not vector.is_cpu or not finite:  # a device's flag is not waited for
             self._bad.masked_fill_(~finite, 1.0)
@@ -454,8 +506,9 @@ class Averager:
             if not feeds:
                 self._spent.add(name)
         elif feeds:
-            residual = self._residuals[name] = torch.zeros_like(vector)
-        mean = residual if feeds and residual is not None else vector
+            residual = torch.zeros_like(vector, dtype=self._residual_type)
+            self._residuals[name] = residual
+        mean = residual.to(torch.float32) if feeds and residual is not None else vector
         states = self._states.get(name, {}).get(spec.family)
         job = self._job(name, gradient, vector, spec, mean, states)
         self._jobs.append(job)
@@ -506,9 +559,9 @@ class Averager:
         yield from lockstep(job.generators)
         if any(job.states):
             self._states.setdefault(job.name, {})[job.family] = job.states
-        if job.mean is not job.sums:
-            _swap(job.sums, job.mean)
-        job.deliver()
+        residual = job.deliver(self._residual_type)
+        if residual is not None:
+            self._residuals[job.name] = residual
         self._done.append(job.name)
         if len(self._done) == sum(bool(job.states) for job in self._jobs):
             self._close()
@@ -596,7 +649,7 @@ def choose_states(
 
 def _weighted(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
     """Return the sum of weighted tensors, on the first one's device."""
-    total = parts[0][1] * parts[0][0]
+    total = parts[0][1].to(torch.float32) * parts[0][0]
     for weight, part in parts[1:]:
         total.add_(part.to(total.device), alpha=weight)
     return total
@@ -665,6 +718,15 @@ def _swap(first: Tensor, second: Tensor) -> None:
         saved = scratch[: left.numel()].copy_(left)
         left.copy_(right)
         right.copy_(saved)
+
+
+def _add_rounding(residual: Tensor, mean: Tensor, rounded: Tensor) -> None:
+    """Add to a residual what is rounded off a mean (n,); nothing where that overflowed."""
+    block = _BLOCK if residual.is_cpu else PIECE
+    for left, exact, written in zip(
+        residual.split(block), mean.split(block), rounded.split(block), strict=True
+    ):
+        left.add_((exact - written).nan_to_num_(nan=0, posinf=0, neginf=0))
 
 
 def _sum_of(vector: Tensor, ranks: int) -> Exchanges:

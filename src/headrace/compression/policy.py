@@ -4,7 +4,8 @@ import fnmatch
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec, codec_spec
@@ -12,6 +13,9 @@ from headrace.facades import offered_by
 
 SMALLEST = 1024
 """Elements below which a tensor is sent as it is: its share of the bytes is not worth encoding."""
+
+RESIDUALS = ("fp32", "bf16")
+"""Types of residuals."""
 
 _WRAPPER = "module."
 """Prefix of the names of a DistributedDataParallel module."""
@@ -33,6 +37,8 @@ class Policy:
     smallest : elements below which a tensor is sent as it is.
     one_dimension : compress tensors of one dimension, too.
     feedback : add what was not sent to the next gradient; None: as the codec's family does.
+    residuals : type in which what was not sent is kept: ``fp32``, or ``bf16`` for half of the
+        memory between steps. (Under a loss scale the range of float16 would not suffice.)
     """
 
     codec: CodecSpec | str = NONE
@@ -40,6 +46,8 @@ class Policy:
     smallest: int = SMALLEST
     one_dimension: bool = False
     feedback: bool | None = None
+    # not in the texts by which saved states name their schedules: a state of either type is taken
+    residuals: str = field(default="fp32", repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codec", codec_spec(self.codec))
@@ -50,6 +58,15 @@ class Policy:
         object.__setattr__(self, "except_for", tuple(self.except_for))
         if self.smallest < 0:
             raise CompressionError(f"smallest is {self.smallest}, needs 0 or more elements")
+        if self.residuals not in RESIDUALS:
+            raise CompressionError(
+                f"residuals is {self.residuals!r}, needs one of {', '.join(RESIDUALS)}"
+            )
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        """Set the fields of a pickle; one of an earlier version lacks the last."""
+        for declared, content in zip(fields(self), (*state, RESIDUALS[0]), strict=False):
+            object.__setattr__(self, declared.name, content)
 
     def codec_of(
         self, name: str, shape: Sequence[int], codec: CodecSpec | None = None

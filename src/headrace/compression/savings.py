@@ -2,16 +2,22 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.compression.families import NONE, CodecSpec
+from headrace.compression.families import NONE, WIRES, CodecSpec
 from headrace.compression.policy import Policy
 from headrace.compression.traffic import sent_bytes, transfers
 from headrace.units import size
+
+FLOAT32_BYTES = 4
 
 ParameterShapes = Mapping[str, Sequence[int]]
 
 
 def reason_without_savings(
-    policy: Policy, codecs: Iterable[CodecSpec], shapes: ParameterShapes, ranks: int
+    policy: Policy,
+    codecs: Iterable[CodecSpec],
+    shapes: ParameterShapes,
+    ranks: int,
+    element_bytes: Mapping[str, int] | None = None,
 ) -> str | None:
     """Return why none of the codecs makes a rank send less, and the remedy; None: one does.
 
@@ -20,13 +26,15 @@ def reason_without_savings(
     codecs : that may be used; "none" is not asked to save anything.
     shapes : of the parameters, by name.
     ranks : a group of one, which sends nothing, counts as two.
+    element_bytes : of each parameter's gradient; None: 4.
     """
     ranks = max(ranks, 2)
     candidates = [codec for codec in codecs if codec != NONE]
-    plain_bytes = _sent_bytes(policy, NONE, shapes, ranks)
+    sizes = dict.fromkeys(shapes, FLOAT32_BYTES) if element_bytes is None else element_bytes
+    plain_bytes = _sent_bytes(policy, NONE, shapes, sizes, ranks)
     if not candidates or not shapes:
         return None
-    sent = {codec: _sent_bytes(policy, codec, shapes, ranks) for codec in candidates}
+    sent = {codec: _sent_bytes(policy, codec, shapes, sizes, ranks) for codec in candidates}
     codec = min(candidates, key=sent.__getitem__)
     if sent[codec] < plain_bytes:
         return None
@@ -44,12 +52,19 @@ def reason_without_savings(
     )
 
 
-def _sent_bytes(policy: Policy, codec: CodecSpec, shapes: ParameterShapes, ranks: int) -> float:
-    return sum(
-        sent_bytes(transfer, ranks)
-        for name, shape in shapes.items()
-        for transfer in transfers(policy.codec_of(name, shape, codec), [shape], ranks)
-    )
+def _sent_bytes(
+    policy: Policy,
+    codec: CodecSpec,
+    shapes: ParameterShapes,
+    element_bytes: Mapping[str, int],
+    ranks: int,
+) -> float:
+    total = 0.0
+    for name, shape in shapes.items():
+        spec = policy.codec_of(name, shape, codec)
+        sent = sum(sent_bytes(transfer, ranks) for transfer in transfers(spec, [shape], ranks))
+        total += sent * element_bytes[name] / FLOAT32_BYTES if spec == NONE else sent
+    return total
 
 
 def _remedy(codec: CodecSpec) -> str:
@@ -60,4 +75,6 @@ def _remedy(codec: CodecSpec) -> str:
         )
     if codec.traits.parameter == "rank":
         return "its factors are not smaller than these matrices: needs a lower rank, or minmax:4"
+    if codec.family in WIRES:
+        return "gradients have 16 bits already: needs minmax:4 or powersgd:4, or none"
     return "needs another codec such as bf16, or none"

@@ -50,6 +50,11 @@ def sent_bytes(transfer: PayloadTransfer, ranks: int) -> float:
     return (ranks - 1) * factor[transfer.collective] * transfer.payload_bytes
 
 
+def allreduce_bytes(payload_bytes: int, ranks: int) -> float:
+    """Return the bytes out of a rank in an allreduce."""
+    return sent_bytes(PayloadTransfer(collective="allreduce", payload_bytes=payload_bytes), ranks)
+
+
 def buffer_bytes(spec: CodecSpec, shapes: Shapes, ranks: int) -> int:
     """Return the bytes of payloads, sent and received, that a rank holds at most at once."""
     if spec.family == "none":  # summed in the tensors of the mean

@@ -49,6 +49,7 @@ class Net(nn.Module):
         self.last = nn.Linear(60, 30)
 
     def forward(self, x: Tensor, branch: bool = True) -> Tensor:
+        x = x.to(self.first.weight.dtype)
         x = self.middle(torch.tanh(self.norm(self.first(x))))
         return self.last(torch.tanh(x + self.branch(x) if branch else x))
 
@@ -81,9 +82,11 @@ def digest(*tensors: Tensor) -> str:
     return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()[:16]
 
 
-def simulated(codec: str, steps: int, ranks: int) -> Iterator[Tensor]:
+def simulated(
+    codec: str | Policy, steps: int, ranks: int, network: Callable[[], nn.Module] = Net
+) -> Iterator[Tensor]:
     """Weights after each step of training with the same codec in this process."""
-    model = Net()
+    model = network()
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     group = [Averager(codec, shapes, rank=rank, ranks=ranks) for rank in range(ranks)]
     for step in range(steps):
@@ -112,6 +115,106 @@ def equals_the_simulation(when: str, codecs: Sequence[str] = CODECS, most: int =
         assert hook.step == hook.statistics.steps == steps
         assert hook.statistics.sent_bytes > 0
         hook.close()
+
+
+def bf16_net() -> nn.Module:
+    return Net().bfloat16()
+
+
+def fp16_net() -> nn.Module:
+    return Net().half()
+
+
+class Mixed(nn.Module):
+    """Layers of 16 bits between layers of float32: DDP has buckets of both types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+        self.net.middle.bfloat16()
+        self.net.branch.half()
+
+    def forward(self, x: Tensor) -> Tensor:
+        net = self.net
+        x = torch.tanh(net.norm(net.first(x)))
+        x = net.branch(net.middle(x.bfloat16()).half()).float()
+        return net.last(x)
+
+
+def sixteen_bits_equal_the_simulation() -> None:
+    """Gradients of 16 bits were refused: codecs compute in float32, on all ranks alike."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    codecs = ("powersgd:2+bf16", "minmax:4", "topk:5%", "bf16", "fp16", "none",
+              Policy(codec="minmax:4", residuals="bf16"))  # fmt: skip
+    for network in (bf16_net, fp16_net, Mixed):
+        for index, codec in enumerate(codecs if network is bf16_net else codecs[::3]):
+            model = DistributedDataParallel(network(), bucket_cap_mb=BUCKET_MB)
+            hook = ddp_hook(model, codec, when=("after", "during")[index % 2])
+            for step, expected in enumerate(simulated(codec, 2, ranks, network)):
+                backward(model, step, rank)
+                descend(model)
+                assert torch.equal(weights(model), expected), (network, codec, step)
+            for saved in hook.state_dict()["parameters"].values():
+                wide = codec is not codecs[-1]
+                assert saved["residual"].dtype == (torch.float32 if wide else torch.bfloat16)
+            hook.close()
+
+
+def a_cast_to_the_gradients_own_type_is_what_ddp_does() -> None:
+    """As torch's bf16_compress_hook on a model in bfloat16, bit by bit, and warned of once."""
+    plain = DistributedDataParallel(bf16_net(), bucket_cap_mb=BUCKET_MB)
+    model = DistributedDataParallel(bf16_net(), bucket_cap_mb=BUCKET_MB)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        hook = ddp_hook(model, "bf16")
+    texts = [str(warning.message) for warning in warned]
+    assert any("gradients have 16 bits already" in text for text in texts) == (not dist.get_rank())
+    for step in range(3):
+        for network in (plain, model):
+            backward(network, step, dist.get_rank())
+            descend(network)
+        assert torch.equal(weights(plain), weights(model)), step
+    assert hook.statistics.sent_bytes == hook.statistics.plain_bytes > 0
+    assert hook.averager.is_plain(dict.fromkeys(hook.codecs, torch.bfloat16))
+    hook.close()
+
+
+def compression_starts_after_steps() -> None:
+    """The first steps are DDP's own, and a resumed job goes on counting."""
+    rank = dist.get_rank()
+    plain = parallel()
+    for codec in ("minmax:2", "auto", HandSet(levels=[(0, "minmax:2")])):
+        for parameter in plain.module.parameters():
+            parameter.grad = None
+        plain = parallel()
+        model = parallel()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        hook = ddp_hook(model, codec, optimizer=optimizer, start_after=2)
+        for step in range(2):
+            for network in (plain, model):
+                backward(network, step, rank)
+                descend(network)
+            assert torch.equal(weights(plain), weights(model)), (codec, step)
+            assert hook.last.sent_bytes == hook.last.plain_bytes
+        state = copy.deepcopy(hook.state_dict())
+        if codec != "auto":
+            backward(model, 2, rank)
+            assert hook.last.sent_bytes < hook.last.plain_bytes
+            again = parallel()
+            resumed = ddp_hook(again, codec, optimizer=optimizer, start_after=2)
+            resumed.load_state_dict(state)
+            backward(again, 2, rank)
+            assert resumed.last.sent_bytes < resumed.last.plain_bytes
+            resumed.close()
+        hook.close()
+    for wrong in (-1, 1.5, "many"):
+        refuses(
+            lambda wrong=wrong: ddp_hook(parallel(), "none", start_after=wrong),  # type: ignore[arg-type]
+            f"start_after is {wrong!r}, needs",
+        )
+    refuses(
+        lambda: ddp_hook(parallel(), "none", start_after=rank), "values of start_after of ranks"
+    )
 
 
 def none_equals_plain() -> None:
@@ -224,7 +327,9 @@ def codecs_change_between_steps() -> None:
         for name, parameter in model.module.named_parameters():
             assert parameter.grad is not None
             assert torch.equal(parameter.grad, seen[name])
-    assert sent[0] < sent[1] < sent[2] == sent[3] > sent[4] > sent[0]
+    flag_bytes = 4  # whether the step is finite, where residuals are left to be sent
+    assert sent[0] < sent[1] < sent[2] == sent[3] + flag_bytes
+    assert sent[3] > sent[4] > sent[0]
     hook.close()
 
 
@@ -394,6 +499,9 @@ def bad_arguments_are_refused() -> None:
 def checks() -> None:
     for check in (
         none_equals_plain,
+        sixteen_bits_equal_the_simulation,
+        a_cast_to_the_gradients_own_type_is_what_ddp_does,
+        compression_starts_after_steps,
         not_finite_skips_on_all_ranks,
         residuals_follow_the_scale,
         accumulates_without_synchronization,

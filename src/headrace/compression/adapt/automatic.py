@@ -1,7 +1,6 @@
 """The hook of ``"auto"``: measures steps, and uses the level that `auto.decide` chooses.
 
-Without compression a bucket's allreduce begins as soon as it is ready, as DDP's own do; with it,
-gradients are exchanged after the backward pass.
+With compression gradients are exchanged after the backward pass; without, as DDP does.
 """
 
 # the hook is extended where a step begins and ends
@@ -12,13 +11,9 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression.adapt import auto as choice
 from headrace.compression.adapt.auto import Auto, AutoState, SeenWindow
@@ -26,9 +21,7 @@ from headrace.compression.adapt.binding import ScheduleBinding, decision_log
 from headrace.compression.adapt.following import FollowingHook
 from headrace.compression.codecs.requests import AllReduce, requested
 from headrace.compression.families import CodecSpec, codec_spec
-from headrace.compression.run.exchanger import ExchangeStatistics
-from headrace.compression.run.hook import Gradients
-from headrace.compression.traffic import PayloadTransfer, sent_bytes
+from headrace.compression.run.hooked import HookedModel
 from headrace.facades import offered_by
 from headrace.job.metrics import RankMetrics
 from headrace.job.records import Records
@@ -54,17 +47,17 @@ class AutomaticHook(FollowingHook):
 
     def __init__(
         self,
-        model: DistributedDataParallel,
+        model: HookedModel,
         auto: Auto,
         *,
         optimizer: torch.optim.Optimizer | None,
         scaler: Any,
+        start_after: int = 0,
         records: Records | None = None,
     ) -> None:
         policy = replace(auto.rules, codec=auto.levels[0])
-        super().__init__(
-            model, policy, auto.schedule, when="after", optimizer=optimizer, scaler=scaler
-        )
+        options: dict[str, Any] = {"scaler": scaler, "start_after": start_after}
+        super().__init__(model, policy, auto.schedule, when="after", optimizer=optimizer, **options)
         codecs = [codec_spec(level) for level in auto.levels]
         codecs += auto.schedule.codecs if auto.schedule is not None else ()
         for codec in codecs:
@@ -78,14 +71,10 @@ class AutomaticHook(FollowingHook):
         self._steps: list[float] = []
         self._exposed: list[float] = []
         self._began_s = 0.0  # of the present step's first bucket; 0: none yet
-        self._exposed_s = 0.0
-        self._direct = False  # whether the present step's buckets are sent as they are
-        self._ready_s = 0.0
-        self._sent_bytes = 0.0  # of the present step's buckets that are sent as they are
         if auto.schedule is not None:
             self._bind(auto.schedule, self._follow, self.records)
         self.warn_without_savings(codecs)
-        self.register(model)
+        self.register()
 
     @property
     def level(self) -> str:
@@ -105,28 +94,9 @@ class AutomaticHook(FollowingHook):
         """
         self._began_s = 0.0
 
-    def on_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        """Take a bucket: see `Hook`; without compression its allreduce begins at once."""
-        if bucket.index() == 0:
-            self._count()
-            self._end_step()
-            # residuals that are left go out with the first step of another level
-            self._direct = self._open and self.averager.plain
-            if self._direct and self._scaler is not None:  # no residuals that would follow it
-                self._scale = float(self._scaler.get_scale())
-        if not self._direct:
-            return super().on_bucket(bucket)
-        if bucket.index() == 0:
-            self.averager.step += 1
-            self._sent_bytes = 0.0
-        buffer = bucket.buffer()
-        self._sent_bytes += _allreduce_bytes(buffer, self.averager.ranks)
-        self._ready_s = time.perf_counter()
-        work: Any = dist.all_reduce(
-            buffer.div_(self.averager.ranks), group=self._group, async_op=True
-        )
-        self._ended = self._ended or bucket.is_last()
-        return work.get_future().then(partial(self._sent, bucket))
+    def _between_steps(self) -> None:
+        super()._between_steps()
+        self._end_step()
 
     def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from saved states; levels are tried anew, as the network may be another."""
@@ -155,27 +125,6 @@ class AutomaticHook(FollowingHook):
         elif self.binding is not None:
             self._set_codecs(self.binding.levels.codecs.items())
 
-    def _sent(self, bucket: dist.GradBucket, future: torch.futures.Future[Any]) -> Tensor:
-        # buckets end in order, or nearly: the last one's end counts
-        self._exposed_s = time.perf_counter() - self._ready_s
-        try:
-            mean: Tensor = future.value()[0]
-        except RuntimeError as error:
-            raise self._exchanger.reports.error(error) from error
-        if self.observers and bool(torch.isfinite(mean).all()):
-            for name, gradient in self._gradients(bucket):
-                for observer in self.observers:
-                    observer(name, gradient)
-        if bucket.is_last():
-            self._add_statistics(
-                ExchangeStatistics(steps=1, sent_bytes=self._sent_bytes, exchange_s=self._exposed_s)
-            )
-        return mean
-
-    def _finish(self, gradients: Gradients) -> None:
-        super()._finish(gradients)
-        self._exposed_s = self.last.exchange_s
-
     def _end_step(self) -> None:
         """Count the step that ended before this one began, and decide at a window's end."""
         if self._staging is not None:  # else kernels that have been started would count as run
@@ -185,11 +134,13 @@ class AutomaticHook(FollowingHook):
         if not began:
             return
         self.steps += 1
+        if self.averager.step <= self.averager.start_after:
+            return
         if self._skip:
             self._skip -= 1
             return
         self._steps.append(now - began)
-        self._exposed.append(self._exposed_s)
+        self._exposed.append(self.last.exposed_s)
         if len(self._steps) >= self.auto.window:
             seen = self._averaged()
             self._steps, self._exposed = [], []
@@ -225,11 +176,6 @@ class AutomaticHook(FollowingHook):
     def metrics(self) -> "LevelMetrics":
         """Return a collector for `headrace.job.metrics.start_metrics`."""
         return LevelMetrics(self)
-
-
-def _allreduce_bytes(tensor: Tensor, ranks: int) -> float:
-    payload_bytes = tensor.numel() * tensor.element_size()
-    return sent_bytes(PayloadTransfer(collective="allreduce", payload_bytes=payload_bytes), ranks)
 
 
 @offered_by("headrace.compression")

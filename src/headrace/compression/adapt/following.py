@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression.adapt.binding import ScheduleBinding
 from headrace.compression.adapt.schedule import LevelSchedule
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
-from headrace.compression.run.hook import Gradients, Hook
+from headrace.compression.run.hook import Hook
+from headrace.compression.run.hooked import HookedModel
 from headrace.compression.run.same import require_same
 from headrace.job.records import Records
 
@@ -34,20 +34,22 @@ class FollowingHook(Hook):
 
     def __init__(
         self,
-        model: DistributedDataParallel,
+        model: HookedModel,
         policy: Policy,
         schedule: LevelSchedule | None,
         *,
         when: str,
         optimizer: torch.optim.Optimizer | None,
         scaler: Any,
+        start_after: int = 0,
     ) -> None:
         if schedule is not None and optimizer is None:
             raise CompressionError(
                 f"optimizer is None, needs that of the model: {type(schedule).__name__} follows "
                 "its learning rates"
             )
-        super().__init__(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+        options: dict[str, Any] = {"scaler": scaler, "start_after": start_after}
+        super().__init__(model, policy, when=when, optimizer=optimizer, **options)
         self._binding: ScheduleBinding | None = None
         self._ended = False  # a step, that the schedule has not counted yet
 
@@ -91,8 +93,12 @@ class FollowingHook(Hook):
         assert self.optimizer is not None
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def _finish(self, gradients: Gradients) -> None:
-        super()._finish(gradients)
+    def _between_steps(self) -> None:
+        super()._between_steps()
+        self._count()
+
+    def _end(self) -> None:
+        super()._end()
         self._ended = True
 
     def _count(self) -> None:

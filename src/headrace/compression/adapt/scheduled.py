@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression.adapt.binding import ScheduleBinding, decision_log
 from headrace.compression.adapt.following import FollowingHook
 from headrace.compression.adapt.schedule import LevelSchedule
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
+from headrace.compression.run.hooked import HookedModel
 from headrace.facades import offered_by
 from headrace.job.records import Records
 
@@ -28,16 +28,18 @@ class ScheduledHook(FollowingHook):
 
     def __init__(
         self,
-        model: DistributedDataParallel,
+        model: HookedModel,
         schedule: LevelSchedule,
         *,
         when: str,
         optimizer: torch.optim.Optimizer | None,
         scaler: Any,
+        start_after: int = 0,
         records: Records | None = None,
     ) -> None:
         policy = replace(schedule.rules, codec=NONE)
-        super().__init__(model, policy, schedule, when=when, optimizer=optimizer, scaler=scaler)
+        options: dict[str, Any] = {"scaler": scaler, "start_after": start_after}
+        super().__init__(model, policy, schedule, when=when, optimizer=optimizer, **options)
         for codec in schedule.codecs:
             self._check_codec(codec)
         self._compare(repr(schedule))
@@ -45,7 +47,7 @@ class ScheduledHook(FollowingHook):
             records = decision_log(self.averager.rank)
         self._bind(schedule, self._apply, records)
         self.warn_without_savings(schedule.codecs)
-        self.register(model)
+        self.register()
 
     @property
     def binding(self) -> ScheduleBinding:
@@ -66,10 +68,6 @@ class ScheduledHook(FollowingHook):
             raise CompressionError("the saved state has no schedule, needs that of this hook")
         self.binding.load_state_dict(first["schedule"]["binding"])
         self._ended = bool(first["schedule"]["ended"])
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._count()
 
     def _apply(self, codecs: Mapping[str, CodecSpec]) -> None:
         self._set_codecs(codecs.items())

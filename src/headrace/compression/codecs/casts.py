@@ -72,5 +72,5 @@ class Cast:
         for part, rounded in zip(
             vector.reshape(-1).split(_BLOCK), payload.view(-1).split(_BLOCK), strict=True
         ):
-            rounded.copy_(part / ranks)
+            rounded.copy_(part.to(torch.float32) / ranks)
         return payload

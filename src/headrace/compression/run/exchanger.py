@@ -48,6 +48,8 @@ class ExchangeStatistics:
         payloads with their copies to host memory.
     exchange_s : seconds of waiting for exchanges.
     decode_s : seconds of decoding; of a GPU's payloads of starting its kernels.
+    plain_bytes : bytes that this rank would have sent without compression.
+    exposed_s : seconds in which the backward pass waited for exchanges.
     """
 
     steps: int = 0
@@ -55,6 +57,8 @@ class ExchangeStatistics:
     encode_s: float = 0.0
     exchange_s: float = 0.0
     decode_s: float = 0.0
+    plain_bytes: float = 0.0
+    exposed_s: float = 0.0
 
 
 @dataclass(slots=True)

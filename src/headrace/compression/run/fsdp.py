@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
-from headrace.compression.run.hook import one_device
+from headrace.compression.run.hooked import one_device
 from headrace.compression.run.reduce_scatter import CompressedReduceScatter
 from headrace.compression.run.replicas import ReplicaAverage
 from headrace.compression.run.same import require_same

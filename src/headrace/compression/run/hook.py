@@ -4,15 +4,20 @@ The work is done when a step's last bucket is ready: in the call of that bucket 
 runs the backward pass, so that its errors are raised there. With ``when="during"`` a thread encodes
 and exchanges the other buckets before, on a process group of its own; what they decode to is
 still written in that call, when it is known that the whole step went well.
+
+Where all gradients of a step are summed as they are, each bucket's allreduce begins when it is
+ready, as DDP's own do.
 """
 
-# torch does not export GradBucket from its stubs, and offers no list of a model's hooks.
-# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+# torch does not export GradBucket from its stubs
+# pyright: reportPrivateImportUsage=false
 
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -26,14 +31,18 @@ from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy, parameter_named
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
 from headrace.compression.run.groups import same_ranks
+from headrace.compression.run.hooked import (
+    GRADIENT_TYPES,
+    HookedModel,
+    hooked_model,
+    one_device,
+)
 from headrace.compression.run.same import require_same
 from headrace.compression.savings import reason_without_savings
+from headrace.compression.traffic import allreduce_bytes
 from headrace.facades import offered_by
 from headrace.job.switch import mark_step
 from headrace.staging import Arrival, staging_of
-
-DEVICES = ("cpu", "cuda")
-"""Types of devices whose gradients can be compressed."""
 
 GradientObserver = Callable[[str, Tensor], None]
 """Called with the name and the mean gradient of every parameter, after each finite step."""
@@ -46,6 +55,7 @@ def register_hook(
     when: str = "after",
     optimizer: torch.optim.Optimizer | None = None,
     scaler: Any = None,
+    start_after: int = 0,
 ) -> "Hook":
     """Average a model's gradients by a policy's codecs from the next backward pass on.
 
@@ -53,20 +63,27 @@ def register_hook(
 
     Parameters
     ----------
-    model : with float32 parameters on the CPU or one GPU.
+    model : with parameters of float32, bfloat16 or float16 on the CPU or one GPU.
     policy : codec of each parameter; a codec's text such as ``powersgd:4`` stands for a policy.
     when : "after": exchange when the backward pass has ended, in as few exchanges as possible;
         "during": exchange each bucket as soon as it is ready.
     optimizer : kept as `Hook.optimizer`, for what follows its learning rate.
     scaler : `torch.amp.GradScaler`, whose changes of scale residuals follow.
+    start_after : number of first steps that are averaged uncompressed.
 
     Raises
     ------
     CompressionError : no such codec; the model cannot be compressed, or has a hook; ranks differ.
     """
-    hook = Hook(model, policy, when=when, optimizer=optimizer, scaler=scaler)
+    options: dict[str, Any] = {"optimizer": optimizer, "scaler": scaler, "start_after": start_after}
+    return hook_of(hooked_model(model), policy, when=when, **options)
+
+
+def hook_of(model: HookedModel, policy: Policy | CodecSpec | str, **options: Any) -> "Hook":
+    """Register a hook with the options of `register_hook`, and return it."""
+    hook = Hook(model, policy, **options)
     hook.warn_without_savings([codec_spec(hook.averager.policy.codec)])
-    hook.register(model)
+    hook.register()
     return hook
 
 
@@ -83,20 +100,19 @@ class Hook:
 
     def __init__(
         self,
-        model: DistributedDataParallel,
+        model: HookedModel,
         policy: Policy | CodecSpec | str,
         *,
         when: str,
         optimizer: torch.optim.Optimizer | None,
         scaler: Any,
+        start_after: int = 0,
     ) -> None:
-        parameters = _checked_parameters(model)
         if when not in ("after", "during"):
             raise CompressionError(f'when is {when!r}, needs "after" or "during"')
         if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
             raise CompressionError(f"scaler is {scaler!r}, needs a torch.amp.GradScaler")
-        group = model.process_group
-        assert group is not None
+        parameters, group = model.parameters, model.group
         self.optimizer = optimizer
         self.observers: list[GradientObserver] = []
         self.statistics, self.last = ExchangeStatistics(), ExchangeStatistics()
@@ -105,37 +121,49 @@ class Hook:
             {name: tuple(p.shape) for name, p in parameters.items()},
             rank=group.rank(),
             ranks=group.size(),
+            start_after=start_after,
         )
         for name, spec in self.averager.codecs.items():
             _check_type(name, parameters[name], spec)
+        self._model = model
         self._parameters: dict[str, Tensor] = {**parameters}
+        self._types = {name: p.dtype for name, p in parameters.items()}
         self._staging = staging_of(one_device(parameters, group))
         self._marks: list[Arrival] = []  # on a device: of this step's buckets
-        # frozen ones, too: DDP goes on averaging those that were frozen after it was made
-        self._names: dict[Tensor, str] = {p: name for name, p in model.module.named_parameters()}
         self._scaler, self._scale = scaler, None if scaler is None else float(scaler.get_scale())
-        require_same(
-            {
-                "policies": self.averager.policy,
-                "values of when": when,
-                "parameters' codecs": {n: str(c) for n, c in self.averager.codecs.items()},
-            },
-            "All need the same.",
-            group=group,
-            error=CompressionError,
-        )
+        self._require_same(when)
         self._own = when == "during" and group.size() > 1
         self._group: dist.ProcessGroup = same_ranks(group) if self._own else group
         self._exchanger = Exchanger(self._group)
         self._worker = ThreadPoolExecutor(1, "headrace-compression") if self._own else None
         self._buckets: list[tuple[torch.futures.Future[Tensor], Tensor, Gradients]] = []
         self._begun: list[Future[None]] = []
+        self._direct = False  # whether the present step's buckets are summed as they are
+        self._ready_s = 0.0  # of the last bucket that was
+        self._plain_bytes = 0.0  # that the present step sends without compression
         self._open = True
         self._warned = False
 
-    def register(self, model: DistributedDataParallel) -> None:
-        """Have a model call the hook; last, as it cannot be undone where the hook is refused."""
-        model.register_comm_hook(self, _on_bucket)
+    def _require_same(self, when: str) -> None:
+        """Raise CompressionError unless all ranks have given the same."""
+        averager = self.averager
+        require_same(
+            {
+                "policies": averager.policy,
+                "types of residuals": averager.policy.residuals,
+                "values of when": when,
+                "values of start_after": averager.start_after,
+                "parameters' codecs": {n: str(c) for n, c in averager.codecs.items()},
+                "types of parameters": self._types,
+            },
+            "All need the same.",
+            group=self._model.group,
+            error=CompressionError,
+        )
+
+    def register(self) -> None:
+        """Have the model call the hook; last, as it cannot be undone where the hook is refused."""
+        self._model.register(self, _on_bucket)
 
     def __repr__(self) -> str:
         counts = Counter(str(codec) for codec in self.codecs.values())
@@ -155,14 +183,17 @@ class Hook:
     def set_codec(self, name: str | None, codec: CodecSpec | str) -> None:
         """Use another codec from the next step on; see `Averager.set_codec`."""
         self._set_codecs([(name, codec)])
-        self.warn_without_savings([codec_spec(codec)], name)
+        self.warn_without_savings([codec_spec(codec)], name, stacklevel=3)
 
-    def warn_without_savings(self, codecs: Sequence[CodecSpec], name: str | None = None) -> None:
+    def warn_without_savings(
+        self, codecs: Sequence[CodecSpec], name: str | None = None, *, stacklevel: int = 5
+    ) -> None:
         """Warn once, at the first rank, if none of the codecs saves bytes on any parameter.
 
         Parameters
         ----------
         name : of the parameter that is asked about; None: all together.
+        stacklevel : of the program's call; by default of ddp_hook.
         """
         averager, shapes = self.averager, self.averager.shapes
         if self._warned or averager.rank:
@@ -170,10 +201,16 @@ class Hook:
         if name is not None:
             name = parameter_named(name, shapes)
             shapes = {name: shapes[name]}
-        reason = reason_without_savings(averager.policy, codecs, shapes, averager.ranks)
+        reason = reason_without_savings(
+            averager.policy,
+            codecs,
+            shapes,
+            averager.ranks,
+            {name: self._types[name].itemsize for name in shapes},
+        )
         if reason is not None:
             self._warned = True
-            warnings.warn(reason, stacklevel=4)
+            warnings.warn(reason, stacklevel=stacklevel)
 
     def _set_codecs(self, codecs: Iterable[tuple[str | None, CodecSpec | str]]) -> None:
         """Use other codecs, and announce it to headrace's adaptation of plans.
@@ -216,7 +253,7 @@ class Hook:
         CompressionError : states are missing, or of other parameters.
         """
         for state in [states] if isinstance(states, Mapping) else states:
-            for parameter, name in self._names.items():
+            for parameter, name in self._model.names.items():
                 if name in state.get("codecs", ()):
                     self._admit(name, parameter)
         self.averager.load_state_dict(states)
@@ -252,6 +289,9 @@ class Hook:
             raise CompressionError("the hook was closed: wrap the module in a new model")
         if bucket.index() == 0:
             self._begin()
+        self._plain_bytes += allreduce_bytes(buffer.nbytes, self.averager.ranks)
+        if self._direct:
+            return self._sum(bucket)
         gradients = self._gradients(bucket)
         future: torch.futures.Future[Tensor] = torch.futures.Future(
             devices=self._staging.devices if self._staging is not None else None
@@ -277,10 +317,10 @@ class Hook:
         that `GradBucket.gradients` returns have the strides of contiguous ones.
         """
         for parameter in bucket.parameters():
-            self._admit(self._names[parameter], parameter)
+            self._admit(self._model.names[parameter], parameter)
         return [
             (
-                self._names[parameter],
+                self._model.names[parameter],
                 memory.as_strided(parameter.shape, parameter.stride())
                 if is_dense(parameter)
                 else memory,
@@ -293,17 +333,65 @@ class Hook:
         if name not in self._parameters:
             self.averager.admit(name, parameter.shape)
             _check_type(name, parameter, self.averager.codecs[name])
-            self._parameters[name] = parameter
+            self._parameters[name], self._types[name] = parameter, parameter.dtype
 
     def _begin(self) -> None:
         if self._buckets:  # a backward pass that ended half-way
             self._give_up(None)
+        self._between_steps()
         if self._scaler is not None:
             scale = float(self._scaler.get_scale())
             if self._scale and scale != self._scale:
                 self.averager.rescale(scale / self._scale)
             self._scale = scale
         self._exchanger.sent_bytes = self._exchanger.compute_s = self._exchanger.exchange_s = 0.0
+        self._plain_bytes = 0.0
+        averager = self.averager
+        if averager.start_after and averager.step == averager.start_after:
+            mark_step(changed=True)
+        self._direct = averager.is_plain(self._types)
+        if self._direct:
+            averager.step += 1
+
+    def _between_steps(self) -> None:
+        """Do what follows the last step before the next one begins."""
+
+    def _end(self) -> None:
+        """Note that the last exchange of a step has begun."""
+
+    def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Begin to average a bucket as it is."""
+        self._ready_s = time.perf_counter()
+        work: Any = dist.all_reduce(
+            bucket.buffer().div_(self.averager.ranks), group=self._group, async_op=True
+        )
+        if bucket.is_last():
+            self._end()
+        return work.get_future().then(partial(self._summed, bucket))
+
+    def _summed(self, bucket: dist.GradBucket, future: torch.futures.Future[Any]) -> Tensor:
+        """Take a bucket's mean."""
+        # buckets end in order, or nearly: the last one's end counts
+        exposed_s = time.perf_counter() - self._ready_s
+        try:
+            mean: Tensor = future.value()[0]
+        except RuntimeError as error:
+            raise self._exchanger.reports.error(error) from error
+        if self.observers and bool(torch.isfinite(mean).all()):
+            for name, gradient in self._gradients(bucket):
+                for observer in self.observers:
+                    observer(name, gradient)
+        if bucket.is_last():
+            self._add_statistics(
+                ExchangeStatistics(
+                    steps=1,
+                    sent_bytes=self._plain_bytes,
+                    exchange_s=exposed_s,
+                    plain_bytes=self._plain_bytes,
+                    exposed_s=exposed_s,
+                )
+            )
+        return mean
 
     def _exchange(self, gradients: Gradients, mark: Arrival | None) -> None:
         """Encode and exchange a bucket that is not the last one; on the worker's thread.
@@ -330,10 +418,12 @@ class Hook:
         """Do what is left of a step."""
         if self._worker is None:
             gradients = [pair for _, _, bucket in self._buckets for pair in bucket]
+        began_s = time.perf_counter()
         for begun in self._begun:
             begun.result()
-        self._follow_marks()
         exchanger = self._exchanger
+        waited_s, hidden_s = time.perf_counter() - began_s, exchanger.exchange_s
+        self._follow_marks()
         exchanger.run(self.averager.add(gradients, last=True))
         encode_s = exchanger.compute_s
         exchanger.run(self.averager.finish())
@@ -344,8 +434,11 @@ class Hook:
                 encode_s=encode_s,
                 exchange_s=exchanger.exchange_s,
                 decode_s=exchanger.compute_s - encode_s,
+                plain_bytes=self._plain_bytes,
+                exposed_s=waited_s + exchanger.exchange_s - hidden_s,
             )
         )
+        self._end()
         buckets, self._buckets, self._begun = self._buckets, [], []
         for future, buffer, means in buckets:
             if self.averager.finite:
@@ -385,62 +478,9 @@ def _on_bucket(hook: Hook, bucket: dist.GradBucket) -> torch.futures.Future[Tens
     return hook.on_bucket(bucket)
 
 
-def _checked_parameters(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
-    """Return a model's parameters that have gradients, by name, if it can be compressed."""
-    if not isinstance(model, DistributedDataParallel):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise CompressionError(
-            f"model is a {type(model).__name__}, needs a DistributedDataParallel; for a fully "
-            "sharded model see headrace.compression.fsdp_hook"
-        )
-    if model._comm_hooks:
-        raise CompressionError("the model has a communication hook already, needs one without")
-    if model.mixed_precision is not None:
-        raise CompressionError("the model has mixed_precision, needs torch.autocast in its place")
-    module = model.module
-    averaged = {
-        name: parameter
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad and name not in model.parameters_to_ignore
-    }
-    for name, part in module.named_modules():
-        if (
-            isinstance(part, torch.nn.Embedding | torch.nn.EmbeddingBag)
-            and part.sparse
-            and (f"{name}.weight" if name else "weight") in averaged
-        ):
-            raise CompressionError(f"module {name!r} has sparse gradients, needs sparse=False")
-    return averaged
-
-
-def one_device(parameters: Mapping[str, Tensor], group: dist.ProcessGroup) -> torch.device:
-    """Return the device of all parameters, if their gradients can be exchanged in a group.
-
-    Raises
-    ------
-    CompressionError : parameters are on several devices or of an unknown type, or the group has no
-        backend for payloads in host memory.
-    """
-    device = torch.device("cpu")
-    for number, (name, parameter) in enumerate(parameters.items()):
-        device = device if number else parameter.device
-        if parameter.device != device or device.type not in DEVICES:
-            raise CompressionError(
-                f"parameter {name!r} is on {parameter.device}, needs the CPU or a CUDA device, the "
-                "same for all parameters"
-            )
-    if device.type != "cpu" and torch.device("cpu") not in group._device_types:
-        raise CompressionError(
-            f"parameters are on {device} and the process group has no backend for the CPU, by "
-            'which their payloads go: needs init_process_group("headrace"), or one for both such '
-            'as "cpu:gloo,cuda:nccl"'
-        )
-    return device
-
-
 def _check_type(name: str, parameter: Tensor, spec: CodecSpec) -> None:
-    if spec.family != "none" and parameter.dtype != torch.float32:
+    if spec.family != "none" and parameter.dtype not in GRADIENT_TYPES:
         raise CompressionError(
-            f"parameter {name!r} is {parameter.dtype}, codec {spec} needs torch.float32: name it "
-            "in except_for of a Policy, or keep parameters in float32 and compute in 16 bits under "
-            "torch.autocast"
+            f"parameter {name!r} is {parameter.dtype}, codec {spec} needs one of "
+            f"{', '.join(map(str, GRADIENT_TYPES))}: name it in except_for of a Policy"
         )

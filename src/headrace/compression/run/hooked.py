@@ -1,0 +1,112 @@
+"""The model of a communication hook: its parameters, their names, and the ranks that average them.
+
+A `DistributedDataParallel` has all of these. A hook that a trainer registers by itself is made
+before there is one, of the module alone (`headrace.compression.run.pair`).
+"""
+
+# torch offers no list of a model's hooks
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.compression.errors import CompressionError
+
+DEVICES = ("cpu", "cuda")
+"""Types of devices whose gradients can be compressed."""
+
+GRADIENT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Types of gradients that codecs encode; others are averaged as they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookedModel:
+    """A model whose gradients a hook averages.
+
+    Attributes
+    ----------
+    parameters : that are averaged, by name.
+    names : of all parameters: frozen ones, too, as DDP goes on averaging those that were frozen
+        after it was made.
+    group : of the ranks.
+    register : has torch call a hook, given with its function of (hook, bucket), for every bucket.
+    """
+
+    parameters: Mapping[str, nn.Parameter]
+    names: Mapping[Tensor, str]
+    group: dist.ProcessGroup
+    register: Callable[[object, Callable[[Any, Any], Any]], None]
+
+
+def hooked_model(model: DistributedDataParallel) -> HookedModel:
+    """Return a DistributedDataParallel as a hook sees it.
+
+    Raises
+    ------
+    CompressionError : its gradients cannot be compressed, or it has a hook.
+    """
+    if not isinstance(model, DistributedDataParallel):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CompressionError(
+            f"model is a {type(model).__name__}, needs a DistributedDataParallel; for a fully "
+            "sharded model see headrace.compression.fsdp_hook"
+        )
+    if model._comm_hooks:
+        raise CompressionError("the model has a communication hook already, needs one without")
+    if model.mixed_precision is not None:
+        raise CompressionError("the model has mixed_precision, needs torch.autocast in its place")
+    group = model.process_group
+    assert group is not None
+    return HookedModel(
+        parameters=averaged_parameters(model.module, model.parameters_to_ignore),
+        names={parameter: name for name, parameter in model.module.named_parameters()},
+        group=group,
+        register=model.register_comm_hook,
+    )
+
+
+def averaged_parameters(module: nn.Module, ignored: Collection[str]) -> dict[str, nn.Parameter]:
+    """Return a module's parameters that have gradients, by name, if they can be compressed."""
+    averaged = {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and name not in ignored
+    }
+    for name, part in module.named_modules():
+        if (
+            isinstance(part, nn.Embedding | nn.EmbeddingBag)
+            and part.sparse
+            and (f"{name}.weight" if name else "weight") in averaged
+        ):
+            raise CompressionError(f"module {name!r} has sparse gradients, needs sparse=False")
+    return averaged
+
+
+def one_device(parameters: Mapping[str, Tensor], group: dist.ProcessGroup) -> torch.device:
+    """Return the device of all parameters, if their gradients can be exchanged in a group.
+
+    Raises
+    ------
+    CompressionError : parameters are on several devices or of an unknown type, or the group has no
+        backend for payloads in host memory.
+    """
+    device = torch.device("cpu")
+    for number, (name, parameter) in enumerate(parameters.items()):
+        device = device if number else parameter.device
+        if parameter.device != device or device.type not in DEVICES:
+            raise CompressionError(
+                f"parameter {name!r} is on {parameter.device}, needs the CPU or a CUDA device, the "
+                "same for all parameters"
+            )
+    if device.type != "cpu" and torch.device("cpu") not in group._device_types:
+        raise CompressionError(
+            f"parameters are on {device} and the process group has no backend for the CPU, by "
+            'which their payloads go: needs init_process_group("headrace"), or one for both such '
+            'as "cpu:gloo,cuda:nccl"'
+        )
+    return device
