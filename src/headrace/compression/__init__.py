@@ -166,7 +166,11 @@ def ddp_hook(
 
 
 def fsdp_hook(
-    model: "Module", policy: Policy | CodecSpec | str, *, replicas: "ProcessGroup | None" = None
+    model: "Module",
+    policy: Policy | CodecSpec | str,
+    *,
+    replicas: "ProcessGroup | None" = None,
+    start_after: int = 0,
 ) -> "FsdpHook":
     """Compress the gradients of a model that `fully_shard` shards; called on all its ranks.
 
@@ -179,6 +183,7 @@ def fsdp_hook(
         replicate across slow links: shards are then averaged in it, by any codec, and exchanged
         uncompressed within the host. None: the reduce-scatter is compressed, by a codec whose
         encoded shards can be exchanged (casts, quantisers, sign).
+    start_after : number of first steps that are averaged uncompressed.
 
     Raises
     ------
@@ -187,4 +192,4 @@ def fsdp_hook(
     """
     from headrace.compression.run.fsdp import FsdpHook
 
-    return FsdpHook(model, policy, replicas)
+    return FsdpHook(model, policy, replicas, start_after)

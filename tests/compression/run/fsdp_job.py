@@ -7,6 +7,7 @@ Arguments: a backend, and "cpu", "cuda", "double" for the CPU with payloads stag
 import json
 import sys
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from headrace.compression import CompressionError, Policy, fsdp_hook
@@ -35,10 +36,10 @@ def network() -> nn.Module:
     ).to(DEVICE)
 
 
-def sharded(mesh: Any = None) -> nn.Module:
-    model = network()
+def sharded(mesh: Any = None, model: nn.Module | None = None, **options: Any) -> nn.Module:
+    model = network() if model is None else model
     for layer in (model[2], model):
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, **options)
     return model
 
 
@@ -56,7 +57,8 @@ def train(model: nn.Module, steps: range = range(STEPS), share: int | None = Non
     for step in steps:
         optimizer.zero_grad()
         inputs, targets = batch(step, dist.get_rank() if share is None else share)
-        loss = nn.functional.cross_entropy(model(inputs), targets)
+        inputs = inputs.to(next(model.parameters()).dtype)
+        loss = nn.functional.cross_entropy(model(inputs).float(), targets)
         loss.backward()
         optimizer.step()
         total = loss.detach().clone()
@@ -96,8 +98,52 @@ def quantised_converges_with_fewer_bytes() -> None:
         assert hook.sent_bytes < exact.sent_bytes * (0.75 if codec == "bf16" else 0.55), codec
 
 
+def reduced_in_16_bits() -> None:
+    """reduce_dtype=bfloat16, and parameters of 16 bits, were refused."""
+    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    fp16 = MixedPrecisionPolicy(reduce_dtype=torch.float16)
+    cases: tuple[Callable[[], nn.Module], ...] = (
+        lambda: sharded(mp_policy=bf16),
+        lambda: sharded(mp_policy=fp16),
+        lambda: sharded(model=network().bfloat16()),
+    )
+    steps = range(8)
+    for make in cases:
+        plain = make()
+        exact = fsdp_hook(plain, "none")
+        first, *_, last = train(plain, steps)
+        assert exact.statistics.sent_bytes < 1.1 * exact.statistics.plain_bytes
+        for residuals in ("fp32", "bf16") if make is cases[0] else ("fp32",):
+            ours = make()
+            hook = fsdp_hook(ours, Policy(codec="minmax:4", residuals=residuals, **RULES))
+            found = train(ours, steps)
+            assert found[-1] < last + 0.1 * first < 1.1 * first, (found, last)
+            assert hook.sent_bytes < 0.75 * exact.sent_bytes
+            expected = torch.float32 if residuals == "fp32" else torch.bfloat16
+            for part in hook.state_dict().values():
+                assert {r.dtype for r in part["residuals"].values()} == {expected}
+
+
+def compression_starts_after_steps() -> None:
+    plain, ours = sharded(), sharded()
+    hook = fsdp_hook(ours, Policy(codec="minmax:2", **RULES), start_after=3)
+    expected, found = train(plain, range(3)), train(ours, range(3))
+    assert torch.allclose(torch.tensor(found), torch.tensor(expected), rtol=1e-5)
+    assert hook.statistics.sent_bytes == hook.statistics.plain_bytes > 0
+    assert hook.statistics.steps == 3
+    train(ours, range(3, 5))
+    assert hook.statistics.sent_bytes < hook.statistics.plain_bytes
+    assert hook.statistics.steps == 5
+
+
 def residuals_are_what_was_not_sent() -> None:
     """Over the ranks, residuals and the ranks' number times the mean are the gradients."""
+    for reduced in (torch.float32, torch.bfloat16, torch.float16):
+        for op in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
+            add_up(reduced, op)
+
+
+def add_up(reduced: torch.dtype, op: Any) -> None:
     from headrace.compression.run.reduce_scatter import CompressedReduceScatter
 
     model = sharded()
@@ -112,10 +158,11 @@ def residuals_are_what_was_not_sent() -> None:
         given = torch.randn(len(kept), generator=generator)
         for row, elements in part._padding:  # as FSDP does
             given.view(RANKS, -1)[row, elements] = 0.0
-        given = given.to(DEVICE)
-        mean = torch.empty(part._elements, device=DEVICE)
-        part(mean, given.clone(), group, dist.ReduceOp.AVG)
-        total = given + kept
+        given = given.to(DEVICE, reduced)
+        written = torch.empty(part._elements, device=DEVICE, dtype=reduced)
+        part(written, given.clone(), group, op)
+        mean = written.float() / (RANKS if op == dist.ReduceOp.SUM else 1)
+        total = given.float() + kept
         assert part.residual is not None
         kept = part.residual.reshape(-1).clone()
         sums = torch.stack([total - kept])  # what this rank sent
@@ -201,7 +248,8 @@ def what_cannot_be_is_refused() -> None:
     refused(
         lambda: fsdp_hook(sharded(), "none" if dist.get_rank() else "bf16"), "policies of ranks"
     )
-    refused(lambda: fsdp_hook(sharded().double(), "none"), "float64")
+    refused(lambda: fsdp_hook(sharded().double(), "none"), "float64, needs one of torch.float32")
+    refused(lambda: fsdp_hook(sharded(), "none", start_after=-1), "start_after is -1")
     hook = fsdp_hook(sharded(), "none")
     refused(lambda: hook.load_state_dict({"other": {}}), "state has modules")
     state = hook.state_dict()
@@ -372,6 +420,8 @@ RESHARDED = [fewer_and_more_ranks, fewer_and_more_replicas_and_shards]
 CHECKS = [
     uncompressed_is_the_same,
     quantised_converges_with_fewer_bytes,
+    reduced_in_16_bits,
+    compression_starts_after_steps,
     residuals_are_what_was_not_sent,
     not_finite_leaves_residuals,
     resumed_is_the_same,

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
+from headrace.compression.run.exchanger import ExchangeStatistics
 from headrace.compression.run.hooked import one_device
 from headrace.compression.run.reduce_scatter import CompressedReduceScatter
 from headrace.compression.run.replicas import ReplicaAverage
@@ -32,7 +33,11 @@ class FsdpHook:
     """Hooks of a model's modules; see `headrace.compression.fsdp_hook`."""
 
     def __init__(
-        self, model: nn.Module, policy: Policy | CodecSpec | str, replicas: dist.ProcessGroup | None
+        self,
+        model: nn.Module,
+        policy: Policy | CodecSpec | str,
+        replicas: dist.ProcessGroup | None,
+        start_after: int = 0,
     ) -> None:
         rules = policy if isinstance(policy, Policy) else Policy(codec=policy)
         names = {parameter: name for name, parameter in model.named_parameters()}
@@ -58,15 +63,21 @@ class FsdpHook:
         for group in groups:
             one_device(group.parameters, everyone)
         require_same(
-            {"policies": rules, "uses of replicas": replicas is not None, "parameters": shapes},
+            {
+                "policies": rules,
+                "types of residuals": rules.residuals,
+                "values of start_after": start_after,
+                "uses of replicas": replicas is not None,
+                "parameters": shapes,
+            },
             "All need the same.",
             group=everyone,
             error=CompressionError,
         )
         self._parts = {
-            group.name: CompressedReduceScatter(group, rules)
+            group.name: CompressedReduceScatter(group, rules, start_after)
             if replicas is None
-            else ReplicaAverage(group, rules, replicas)
+            else ReplicaAverage(group, rules, replicas, start_after)
             for group in groups
         }
         codec = self._codec = codec_spec(rules.codec)
@@ -86,10 +97,20 @@ class FsdpHook:
     @property
     def sent_bytes(self) -> float:
         """Bytes of gradients that this rank has sent."""
-        return sum(
-            part.exchanger.sent_bytes if isinstance(part, ReplicaAverage) else part.sent_bytes
-            for part in self._parts.values()
+        return self.statistics.sent_bytes
+
+    @property
+    def statistics(self) -> ExchangeStatistics:
+        """Sums over the modules; `steps` are those of the module that has most."""
+        parts = [part.statistics for part in self._parts.values()]
+        sums = ExchangeStatistics(
+            **{
+                name: sum(getattr(part, name) for part in parts)
+                for name in ExchangeStatistics.__slots__
+            }
         )
+        sums.steps = max(part.steps for part in parts)
+        return sums
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state by module; to be saved by every rank.

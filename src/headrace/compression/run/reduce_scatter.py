@@ -2,12 +2,14 @@
 
 A rank needs the mean of its own shard alone. So a codec's all-to-all of encoded shards is the whole
 exchange: nothing is encoded again, and a rank sends (n-1)/n of the encoded gradient. Error feedback
-keeps what a rank's own encoding left of its whole gradient.
+keeps what a rank's own encoding left of its whole gradient. Codecs compute in float32, whatever the
+type in which FSDP reduces gradients; what is rounded off the mean is in its owner's residual.
 """
 
 # torch does not export FSDP's parts from its stubs
 # pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
 
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,21 +20,22 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
-from headrace.compression.averaging import choose_states
+from headrace.compression.averaging import check_start, choose_states
 from headrace.compression.bounds import check_feedback
 from headrace.compression.codecs.quantizers import Float8, MinMax, SignVote, Stochastic
 from headrace.compression.codecs.requests import AllToAll, Context, requested
 from headrace.compression.codecs.sharded import Coder
+from headrace.compression.codecs.wire import WIRE_TYPES
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.finite import all_finite
 from headrace.compression.policy import Policy
-from headrace.compression.run.exchanger import Exchanger
+from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+from headrace.compression.run.hooked import GRADIENT_TYPES
 from headrace.compression.run.shards import ShardedGroup
 from headrace.compression.traffic import Encoding
 from headrace.staging import download, staging_of
 
-_TYPES = {"none": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _FLAG_BYTES = 8  # at the end of each row: whether the sender's gradient is finite; keeps alignment
 
 
@@ -41,8 +44,8 @@ class _Cast:
 
     sums = True
 
-    def __init__(self, spec: CodecSpec) -> None:
-        self._type = _TYPES[spec.family]
+    def __init__(self, spec: CodecSpec, reduced: torch.dtype) -> None:
+        self._type = WIRE_TYPES.get(spec.family, reduced)
         self.encoding = Encoding(bits=8 * self._type.itemsize, numbers=0)
 
     def _values(self, payload: Tensor, elements: int) -> Tensor:
@@ -66,17 +69,17 @@ class _Cast:
         mean.div_(len(payloads))
 
 
-_CODERS: Mapping[str, Callable[[CodecSpec], Coder]] = {
+_CODERS: Mapping[str, Callable[[CodecSpec, torch.dtype], Coder]] = {
     "none": _Cast,
     "bf16": _Cast,
     "fp16": _Cast,
-    "fp8": Float8,
-    "minmax": MinMax,
-    "qsgd": Stochastic,
-    "terngrad": Stochastic,
-    "sign": SignVote,
+    "fp8": lambda spec, _: Float8(spec),
+    "minmax": lambda spec, _: MinMax(spec),
+    "qsgd": lambda spec, _: Stochastic(spec),
+    "terngrad": lambda spec, _: Stochastic(spec),
+    "sign": lambda spec, _: SignVote(spec),
 }
-"""Coders of the families that a reduce-scatter can use."""
+"""Coders of the families that a reduce-scatter can use, for gradients reduced in a type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,18 @@ class _Segment:
     feedback: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Segments of the gradients of one type, and the bytes of a row of their payload."""
+
+    segments: Sequence[_Segment]
+    row_bytes: int
+
+    @property
+    def feeds_back(self) -> bool:
+        return any(segment.feedback for segment in self.segments)
+
+
 class CompressedReduceScatter(ReduceScatter):
     """Reduce-scatter of one module's gradients by coders, with this rank's residual.
 
@@ -96,17 +111,18 @@ class CompressedReduceScatter(ReduceScatter):
     ----------
     residual : what was not sent of this rank's gradients, in the layout of the reduced gradient:
         (ranks, elements of a shard). None before the first step, and without feedback.
-    sent_bytes : bytes that this rank has sent.
+    statistics : sums over steps.
     """
 
-    def __init__(self, group: ShardedGroup, policy: Policy) -> None:
-        self._group = group
+    def __init__(self, group: ShardedGroup, policy: Policy, start_after: int = 0) -> None:
+        check_start(start_after)
+        self._group, self._policy, self._start_after = group, policy, start_after
+        self._residual_type = WIRE_TYPES[policy.residuals]
         self._exchanger: Exchanger | None = None
         self._name, self._elements, self._padding = group.name, sum(group.sizes), group.padding()
-        self.step, self.residual, self.sent_bytes = 0, None, 0.0
-        self._segments: list[_Segment] = []
-        begin = at = 0
-        runs: list[tuple[CodecSpec, int]] = []
+        self.step, self.residual, self.statistics = 0, None, ExchangeStatistics()
+        self._layouts: dict[torch.dtype, _Layout] = {}
+        self._runs: list[tuple[CodecSpec, int]] = []
         for column in group.columns:
             name, size = column.name, column.elements
             spec = policy.codec_of(name, column.padded)
@@ -116,25 +132,32 @@ class CompressedReduceScatter(ReduceScatter):
                     f"model needs one of {', '.join(_CODERS)}; with replicas=, any codec"
                 )
             check_feedback(policy, spec, name, column.padded)
-            if runs and runs[-1][0] == spec:
-                runs[-1] = (spec, runs[-1][1] + size)
+            if self._runs and self._runs[-1][0] == spec:
+                self._runs[-1] = (spec, self._runs[-1][1] + size)
             else:
-                runs.append((spec, size))
-        for spec, size in runs:
-            coder = _CODERS[spec.family](spec)
-            end = at + coder.encoding.payload_bytes(size)
-            self._segments.append(
-                _Segment(
-                    elements=slice(begin, begin + size),
-                    payload=slice(at, end),
-                    coder=coder,
-                    feedback=spec != NONE and policy.feeds_back(spec),
-                )
-            )
-            begin, at = begin + size, end
-        self._row_bytes = at + _FLAG_BYTES
+                self._runs.append((spec, size))
 
     residual: Tensor | None
+
+    def _layout(self, reduced: torch.dtype) -> _Layout:
+        """Return the layout of gradients that FSDP reduces in a type."""
+        if reduced not in self._layouts:
+            segments: list[_Segment] = []
+            begin = at = 0
+            for spec, size in self._runs:
+                coder = _CODERS[spec.family](spec, reduced)
+                end = at + coder.encoding.payload_bytes(size)
+                segments.append(
+                    _Segment(
+                        elements=slice(begin, begin + size),
+                        payload=slice(at, end),
+                        coder=coder,
+                        feedback=spec != NONE and self._policy.feeds_back(spec),
+                    )
+                )
+                begin, at = begin + size, end
+            self._layouts[reduced] = _Layout(segments=segments, row_bytes=at + _FLAG_BYTES)
+        return self._layouts[reduced]
 
     def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return memory for FSDP: of each call, as the input becomes the residual."""
@@ -154,71 +177,120 @@ class CompressedReduceScatter(ReduceScatter):
 
         Raises
         ------
-        CompressionError : another type than float32, or another operator than mean and sum.
+        CompressionError : a type that codecs do not encode, or another operator than mean and sum.
         """
-        if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM) or input_tensor.dtype != torch.float32:
+        sums = op == dist.ReduceOp.SUM
+        if not (sums or op == dist.ReduceOp.AVG) or input_tensor.dtype not in GRADIENT_TYPES:
             raise CompressionError(
-                f"module {self._name!r} reduces {input_tensor.dtype} by {op}: needs torch.float32 "
-                "(reduce_dtype) and no gradient divide factor"
+                f"module {self._name!r} reduces {input_tensor.dtype} by {op}: needs a reduce_dtype "
+                f"of {', '.join(map(str, GRADIENT_TYPES))}, and no gradient divide factor"
             )
-        ranks = group.size()
+        ranks, began_s = group.size(), time.perf_counter()
         rows = input_tensor.view(ranks, -1)
-        if rows.shape[1] != self._elements:  # not all parameters took part in this step
-            dist.reduce_scatter_tensor(
-                output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group
-            )
-        else:
-            self._average(output_tensor, rows, group)
-        if (op == dist.ReduceOp.SUM) != (rows.shape[1] != self._elements):
-            output_tensor.mul_(ranks) if op == dist.ReduceOp.SUM else output_tensor.div_(ranks)
+        plain_bytes = (ranks - 1) / ranks * input_tensor.nbytes
+        if rows.shape[1] == self._elements and self.step >= self._start_after:
+            self._average(output_tensor, rows, group, factor=ranks if sums else 1)
+            return
+        if rows.shape[1] == self._elements:
+            self.step += 1
+        # too early, or not all parameters took part in this step
+        dist.reduce_scatter_tensor(output_tensor, input_tensor, op=dist.ReduceOp.SUM, group=group)
+        if not sums:
+            output_tensor.div_(ranks)
+        self._count(plain_bytes, plain_bytes, time.perf_counter() - began_s)
 
-    def _average(self, mean: Tensor, rows: Tensor, group: dist.ProcessGroup) -> None:
+    def _count(self, plain_bytes: float, sent_bytes: float, exchange_s: float) -> None:
+        """Add a step to the statistics."""
+        sums = self.statistics
+        sums.steps += 1
+        sums.plain_bytes += plain_bytes
+        sums.sent_bytes += sent_bytes
+        sums.exchange_s += exchange_s
+        sums.exposed_s += exchange_s
+
+    def _average(self, mean: Tensor, given: Tensor, group: dist.ProcessGroup, factor: int) -> None:
+        """Write the mean of the rows given for this rank, times a factor."""
         ranks, rank = group.size(), group.rank()
+        layout = self._layout(given.dtype)
+        began_s = time.perf_counter()
         context = Context(
             rank=rank, ranks=ranks, step=self.step, seed=zlib.crc32(self._name.encode())
         )
         random = context.keys()
-        if staging := staging_of(rows.device):  # FSDP made them for another stream than this one
-            staging.keep(rows)
+        if staging := staging_of(given.device):  # FSDP made them for another stream than this one
+            staging.keep(given)
+        rows = given.to(torch.float32)
         finite = all_finite(rows.view(-1))
         if not rows.is_cpu or not finite:  # a device's flag is not waited for
             rows.masked_fill_(~finite, 0.0)
         if self.residual is not None:
             rows.add_(self.residual.to(rows.device))
-        sent = rows.new_zeros((ranks, self._row_bytes), dtype=torch.uint8)
+        sent = rows.new_zeros((ranks, layout.row_bytes), dtype=torch.uint8)
         sent[:, -1] = ~finite
-        decoded = torch.empty_like(mean)
+        own_mean = torch.empty_like(mean, dtype=torch.float32)  # until then scratch
         for row, payload in zip(rows, sent, strict=True):
-            for part in self._segments:
+            for part in layout.segments:
                 vector = row[part.elements]
                 scale = part.coder.scale(vector)
                 part.coder.encode(vector, scale, payload[part.payload], random)
                 if part.feedback:
-                    left = decoded[part.elements]
+                    left = own_mean[part.elements]
                     part.coder.decode(payload[part.payload], left)
                     vector.sub_(left)
                 else:
                     vector.zero_()
         if self._exchanger is None:  # torch passes the group, the same one in every step
             self._exchanger = Exchanger(group)
-        exchange = AllToAll(sent)
+        exchange, before = AllToAll(sent), (self._exchanger.sent_bytes, self._exchanger.exchange_s)
+        encoded_s = time.perf_counter()
         self._exchanger.run([requested(exchange)])
+        decoding_s = time.perf_counter()
         received = exchange.received
-        self.sent_bytes = self._exchanger.sent_bytes
         self.step += 1
         if bool(download(received[:, -1]).any()):
             mean.fill_(torch.nan)
-            return
+        else:
+            for part in layout.segments:
+                own, again = own_mean[part.elements], sent[0][part.payload]
+                part.coder.aggregate(received[:, part.payload], own, again, random)
+                if not part.coder.sums:
+                    part.coder.decode(again, own)
+            self._deliver(mean, own_mean, rows, layout, rank, factor)
+        self.statistics.encode_s += encoded_s - began_s
+        self.statistics.decode_s += time.perf_counter() - decoding_s
+        self._count(
+            (ranks - 1) / ranks * given.nbytes,
+            self._exchanger.sent_bytes - before[0],
+            self._exchanger.exchange_s - before[1],
+        )
+
+    def _deliver(
+        self,
+        mean: Tensor,
+        exact: Tensor,
+        rows: Tensor,
+        layout: _Layout,
+        rank: int,
+        factor: int,
+    ) -> None:
+        """Write the mean, times a factor, in its type, and keep the residual."""
+        if factor == 1:
+            mean.copy_(exact)
+        else:
+            torch.mul(exact, factor, out=mean)
         self.residual = None
-        if any(part.feedback for part in self._segments):
-            self.residual = rows
-            for row, elements in self._padding:
-                rows[row, elements] = 0.0
-        for part in self._segments:
-            own, again = mean[part.elements], sent[0][part.payload]
-            part.coder.aggregate(received[:, part.payload], own, again, random)
-            if not part.coder.sums:
-                part.coder.decode(again, own)
+        if not layout.feeds_back:
+            return
+        if mean.dtype is not torch.float32:
+            rounding = exact.mul_(factor).sub_(mean).nan_to_num_(nan=0, posinf=0, neginf=0)
+            for part in layout.segments:
+                if part.feedback:
+                    rows[rank, part.elements].add_(
+                        rounding[part.elements], alpha=len(rows) / factor
+                    )
+        for row, elements in self._padding:
+            rows[row, elements] = 0.0
+        self.residual = rows.to(self._residual_type)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state; residuals are copies, in the parameters' whole shapes."""
@@ -250,7 +322,9 @@ class CompressedReduceScatter(ReduceScatter):
                 continue
             if self.residual is None:
                 device = next(iter(group.parameters.values())).device
-                self.residual = torch.zeros((group.ranks, self._elements), device=device)
+                self.residual = torch.zeros(
+                    (group.ranks, self._elements), dtype=self._residual_type, device=device
+                )
             parts = self.residual.split(group.sizes, dim=1)
             for column, rows in zip(group.columns, parts, strict=True):
                 shards = column.split(source["residuals"][column.name], group.ranks)

@@ -10,36 +10,58 @@ from torch import Tensor
 from headrace.compression.averaging import Averager
 from headrace.compression.errors import CompressionError
 from headrace.compression.policy import Policy
-from headrace.compression.run.exchanger import Exchanger
+from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
 from headrace.compression.run.shards import ShardedGroup
+from headrace.compression.traffic import allreduce_bytes
 
 
 class ReplicaAverage:
     """All-reduce hook of one module: averages this rank's shard among its replicas."""
 
-    def __init__(self, group: ShardedGroup, policy: Policy, replicas: dist.ProcessGroup) -> None:
+    def __init__(
+        self,
+        group: ShardedGroup,
+        policy: Policy,
+        replicas: dist.ProcessGroup,
+        start_after: int = 0,
+    ) -> None:
         self._group, self._replicas = group, replicas
-        self.exchanger = Exchanger(replicas)
+        self._exchanger = Exchanger(replicas)
+        self.statistics = ExchangeStatistics()
         shapes = {column.name: column.shard for column in group.columns}
-        self.averager = Averager(policy, shapes, rank=replicas.rank(), ranks=replicas.size())
+        self.averager = Averager(
+            policy, shapes, rank=replicas.rank(), ranks=replicas.size(), start_after=start_after
+        )
 
     def __call__(self, reduced: Tensor) -> None:
         """Replace the reduced gradient with its mean."""
         sizes, columns = self._group.sizes, self._group.columns
+        exchanger, sums = self._exchanger, self.statistics
+        exchanger.sent_bytes = exchanger.compute_s = exchanger.exchange_s = 0.0
+        plain_bytes = allreduce_bytes(reduced.nbytes, self._replicas.size())
+        sums.steps += 1
+        sums.plain_bytes += plain_bytes
         if reduced.numel() != sum(sizes):  # not all parameters took part in this step
             dist.all_reduce(reduced, group=self._replicas)
             reduced.div_(self._replicas.size())
+            sums.sent_bytes += plain_bytes
             return
         gradients = [
             (column.name, part[: math.prod(column.shard)].view(column.shard))
             for part, column in zip(reduced.split(sizes), columns, strict=True)
         ]
         try:
-            self.exchanger.run(self.averager.add(gradients, last=True))
-            self.exchanger.run(self.averager.finish())
+            exchanger.run(self.averager.add(gradients, last=True))
+            encode_s = exchanger.compute_s
+            exchanger.run(self.averager.finish())
         except BaseException:
             self.averager.abort()
             raise
+        sums.sent_bytes += exchanger.sent_bytes
+        sums.encode_s += encode_s
+        sums.decode_s += exchanger.compute_s - encode_s
+        sums.exchange_s += exchanger.exchange_s
+        sums.exposed_s += exchanger.exchange_s
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state of its shard, and the shard's number."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from headrace.compression.errors import CompressionError
+from headrace.compression.run.hooked import GRADIENT_TYPES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +93,11 @@ class ShardedGroup:
         self.rank = int(mesh.shard_mesh_rank) if mesh else 0
         self.ranks = int(mesh.shard_mesh_size) if mesh else 1
         for name, parameter in self.parameters.items():
-            if parameter.dtype != torch.float32:
-                raise CompressionError(f"parameter {name!r} is {parameter.dtype}, needs float32")
+            if parameter.dtype not in GRADIENT_TYPES:
+                raise CompressionError(
+                    f"parameter {name!r} is {parameter.dtype}, needs one of "
+                    f"{', '.join(map(str, GRADIENT_TYPES))}"
+                )
 
     def padding(self) -> list[tuple[int, slice]]:
         """Return the rows of the reduced gradient and their elements that are of no parameter."""
