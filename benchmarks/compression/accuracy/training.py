@@ -43,7 +43,7 @@ def sent_bytes(request: Request, ranks: int) -> float:
 
 
 class Trainer:
-    """One training: model, optimizer and the workers' averagers.
+    """One training: model, of a type of parameters, optimizer and the workers' averagers.
 
     Attributes
     ----------
@@ -51,10 +51,18 @@ class Trainer:
     means : the last step's mean gradients, by name.
     """
 
-    def __init__(self, task: Task, seed: int, policy: Policy, *, workers: int = WORKERS) -> None:
+    def __init__(
+        self,
+        task: Task,
+        seed: int,
+        policy: Policy,
+        *,
+        workers: int = WORKERS,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.task, self.seed, self.workers = task, seed, workers
         torch.manual_seed(seed)
-        self.model = task.model()
+        self.model = task.model().to(dtype)
         self.names = [name for name, _ in self.model.named_parameters()]
         self.parameters = list(self.model.parameters())
         self.shapes = {
@@ -81,7 +89,7 @@ class Trainer:
         gradients: list[list[Tensor]] = []
         for inputs, targets in shares:
             logits = self.model(inputs)
-            loss = self.loss(logits.flatten(0, -2), targets.flatten())
+            loss = self.loss(logits.flatten(0, -2).float(), targets.flatten())
             gradients.append(
                 [part.contiguous() for part in torch.autograd.grad(loss, self.parameters)]
             )
@@ -137,6 +145,7 @@ def train(
     *,
     epochs: int | None = None,
     watch: Watcher | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
     """Train once, and return accuracy (percent), bytes of a rank, seconds and the decisions.
 
@@ -144,6 +153,7 @@ def train(
     ----------
     levels : a schedule, or the codec of all layers in all epochs.
     epochs : fewer than the task's, for trials.
+    dtype : of the parameters.
     """
     torch.set_num_threads(1)
     began = time.process_time()
@@ -152,7 +162,7 @@ def train(
         codec=levels if isinstance(levels, str) else "none",
         smallest=rules.smallest,
     )
-    trainer = Trainer(task, seed, policy)
+    trainer = Trainer(task, seed, policy, dtype=dtype)
     inputs, targets, *test = task.data(seed)
     binding = None
     if not isinstance(levels, str):
