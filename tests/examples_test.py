@@ -116,6 +116,18 @@ def test_frameworks_train_on_the_group_that_exists(
     assert "ranks equal: True" in said
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["accelerate", "trainer", "lightning"])
+def test_05_compress_where_a_framework_owns_the_loop(
+    installed: None, tmp_path: Path, framework: str
+) -> None:
+    pytest.importorskip("lightning" if framework == "lightning" else "accelerate")
+    start = () if framework == "lightning" else TORCHRUN
+    said = run(sys.executable, *start, EXAMPLES / f"05-compress-{framework}.py", cwd=tmp_path)
+    (share,) = re.findall(r"^minmax:4: (\S+)% of the uncompressed bytes$", said, re.M)
+    assert float(share) < 20
+
+
 NO_GPU = """
 from accelerate import Accelerator
 from torch import nn

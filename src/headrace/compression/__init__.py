@@ -11,14 +11,19 @@ from headrace.compression.policy import Policy
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch.distributed import ProcessGroup
     from torch.nn import Module
     from torch.nn.parallel import DistributedDataParallel
     from torch.optim import Optimizer
+    from transformers import Trainer
 
     from headrace.compression.adapt.accordion import CriticalRegimes
-    from headrace.compression.adapt.automatic import AutomaticHook, LevelMetrics
+    from headrace.compression.adapt.automatic import AutomaticHook
     from headrace.compression.adapt.binding import ScheduleBinding
+    from headrace.compression.adapt.metrics import LevelMetrics
+    from headrace.compression.adapt.pair import HookState
     from headrace.compression.adapt.schedule import (
         Levels,
         LevelSchedule,
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
         SeenMark,
     )
     from headrace.compression.adapt.scheduled import ScheduledHook
+    from headrace.compression.adapt.trainer import CompressionCallback
     from headrace.compression.families import Family
     from headrace.compression.plan.advice import Advice, AdviceRow
     from headrace.compression.plan.network import FormulaNetwork, NetworkTimes
@@ -37,10 +43,20 @@ if TYPE_CHECKING:
         GradientBucket,
         ModelTensor,
     )
+    from headrace.compression.run.exchanger import ExchangeStatistics
+    from headrace.compression.run.figures import ScalarWriter
     from headrace.compression.run.fsdp import FsdpHook
     from headrace.compression.run.hook import Hook
+    from headrace.compression.run.hooked import HookedModel
+    from headrace.compression.run.metrics import HookMetrics
 
 __all__ = [
+    "ScalarWriter",
+    "HookedModel",
+    "HookState",
+    "HookMetrics",
+    "ExchangeStatistics",
+    "CompressionCallback",
     "Accordion",
     "AdaQS",
     "Advice",
@@ -75,9 +91,16 @@ __all__ = [
     "SeenMark",
     "ddp_hook",
     "fsdp_hook",
+    "hook_pair",
 ]
 
 _MODULES = {
+    "ScalarWriter": "run.figures",
+    "HookedModel": "run.hooked",
+    "HookState": "adapt.pair",
+    "HookMetrics": "run.metrics",
+    "ExchangeStatistics": "run.exchanger",
+    "CompressionCallback": "adapt.trainer",
     "Advice": "plan.advice",
     "AdviceRow": "plan.advice",
     "AutomaticHook": "adapt.automatic",
@@ -90,7 +113,7 @@ _MODULES = {
     "FsdpHook": "run.fsdp",
     "GradientBucket": "profile",
     "Hook": "run.hook",
-    "LevelMetrics": "adapt.automatic",
+    "LevelMetrics": "adapt.metrics",
     "LevelSchedule": "adapt.schedule",
     "Levels": "adapt.schedule",
     "ModelTensor": "profile",
@@ -163,6 +186,59 @@ def ddp_hook(
 
     options: dict[str, Any] = {"optimizer": optimizer, "scaler": scaler, "start_after": start_after}
     return make_hook(hooked_model(model), policy, when=when, **options)
+
+
+def hook_pair(
+    module: "Module",
+    policy: "Policy | CodecSpec | str | Auto | LevelSchedule",
+    *,
+    when: str = "after",
+    optimizer: "Optimizer | None" = None,
+    scaler: Any = None,
+    start_after: int = 0,
+    group: "ProcessGroup | None" = None,
+) -> "tuple[HookState, Callable[..., Any]]":
+    """Return a state and a hook for `DistributedDataParallel.register_comm_hook`.
+
+    For trainers that wrap the model and register a hook by themselves, such as Lightning's
+    ``DDPStrategy(ddp_comm_state=state, ddp_comm_hook=hook)``. The hook is made, and what it cannot
+    do is refused, in the first backward pass; then it is ``state.hook``.
+
+    Parameters
+    ----------
+    module : that is going to be wrapped; it names the parameters.
+    group : of the wrapped model; None: all ranks.
+    policy, when, optimizer, scaler, start_after : see `ddp_hook`.
+    """
+    from headrace.compression.adapt.pair import HookState, on_bucket
+
+    options: dict[str, Any] = {"optimizer": optimizer, "scaler": scaler, "start_after": start_after}
+    return HookState(module, policy, group=group, when=when, **options), on_bucket
+
+
+def trainer_callback(
+    trainer: "Trainer",
+    policy: "Policy | CodecSpec | str | Auto | LevelSchedule",
+    *,
+    when: str = "after",
+    start_after: int = 0,
+    writer: "ScalarWriter | None" = None,
+) -> "CompressionCallback":
+    """Return a callback that compresses the gradients of a Trainer of transformers.
+
+    Given to ``trainer.add_callback``; the hook is registered when training begins. A Trainer of
+    one process is left as it is.
+
+    Parameters
+    ----------
+    policy, when, start_after : see `ddp_hook`; schedules that follow learning rates are not for it.
+    writer : `torch.utils.tensorboard.SummaryWriter`, to which the hook's figures are written
+        whenever the Trainer logs.
+    """
+    from headrace.compression.adapt.trainer import CompressionCallback
+
+    options: dict[str, Any] = {"optimizer": None, "scaler": None, "start_after": start_after}
+    return CompressionCallback(trainer, policy, writer=writer, when=when, **options)
 
 
 def fsdp_hook(

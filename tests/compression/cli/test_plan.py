@@ -52,6 +52,10 @@ def test_a_bundled_model_is_planned_shown_verified_and_drawn(tmp_path: Path) -> 
         assert figure in page
     fast = planned(*RESNET, "--bandwidth", "1000Gbit/s", "-o", file, "--codecs", "powersgd:4,sign")
     assert "none, during the backward pass" in fast
+    assert "none: DistributedDataParallel as it is" in fast
+    winner = plan.advice.winner
+    when = "" if winner.mode == "after" else ', when="during"'
+    assert f'hook = headrace.compression.ddp_hook(model, "{winner.codec}"{when})' in text
     assert "topk" not in fast
 
 

@@ -134,6 +134,11 @@ def compression_starts_after_steps() -> None:
     train(ours, range(3, 5))
     assert hook.statistics.sent_bytes < hook.statistics.plain_bytes
     assert hook.statistics.steps == 5
+    figures = hook.figures()
+    assert figures["saved_bytes"] == figures["plain_bytes"] - figures["sent_bytes"] > 0
+    samples = {s.name: s.value for m in hook.metrics().collect() for s in m.samples}
+    assert samples["headrace_compression_saved_bytes"] == figures["saved_bytes"]
+    assert samples["headrace_compression_waited_seconds_total"] == figures["exposed_s"] > 0
 
 
 def residuals_are_what_was_not_sent() -> None:

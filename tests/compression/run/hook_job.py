@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
-from headrace.compression import CompressionError, HandSet, Policy, ddp_hook
+from headrace.compression import CompressionError, HandSet, Policy, ddp_hook, hook_pair
 from headrace.compression.averaging import Averager
 from headrace.compression.codecs.requests import run_together
 from headrace.compression.run.exchanger import Exchanger
@@ -177,6 +177,61 @@ def a_cast_to_the_gradients_own_type_is_what_ddp_does() -> None:
     assert hook.statistics.sent_bytes == hook.statistics.plain_bytes > 0
     assert hook.averager.is_plain(dict.fromkeys(hook.codecs, torch.bfloat16))
     hook.close()
+
+
+def a_pair_of_state_and_hook_is_the_same_hook() -> None:
+    """Trainers that own the loop register a state and a hook, before there is a wrapped model."""
+    policy = Policy(codec="minmax:4", except_for=["first.*"])
+    ours = parallel()
+    hook = ddp_hook(ours, policy)
+    network = Net()
+    state, on_bucket = hook_pair(network, policy, start_after=0)
+    refuses(lambda: state.hook, "needs one before")
+    model = DistributedDataParallel(network, bucket_cap_mb=BUCKET_MB)
+    model.register_comm_hook(state, on_bucket)
+    for step in range(3):
+        for each in (ours, model):
+            backward(each, step, dist.get_rank())
+            descend(each)
+        assert torch.equal(weights(ours), weights(model)), step
+    assert state.hook.codecs == hook.codecs
+    assert state.hook.figures()["sent_bytes"] == hook.figures()["sent_bytes"]
+    state.hook.close()
+    hook.close()
+    other, on_bucket = hook_pair(nn.Linear(9, 9), policy)
+    model = parallel()
+    model.register_comm_hook(other, on_bucket)
+    refuses(lambda: backward(model, 0, dist.get_rank()), "given to hook_pair has not")
+
+
+class Scalars(dict[str, float]):
+    """A writer as TensorBoard's."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        self[tag] = scalar_value
+        self["step"] = global_step
+
+
+def figures_are_bytes_saved_level_and_exposed_seconds() -> None:
+    for codec in ("minmax:4", "auto"):
+        model = parallel()
+        hook = ddp_hook(model, codec)
+        for step in range(2):
+            backward(model, step, dist.get_rank())
+        figures, scalars = hook.figures(), Scalars()
+        hook.write_figures(scalars, 7)
+        assert scalars.pop("step") == 7
+        assert scalars == {f"compression/{name}": value for name, value in figures.items()}
+        saved = hook.statistics.plain_bytes - hook.statistics.sent_bytes
+        assert figures["saved_bytes"] == saved
+        assert (saved > 0) == (codec != "auto")  # which has not tried a codec yet
+        assert figures["exposed_s"] > 0
+        assert ("level" in figures) == (codec == "auto")
+        samples = {s.name: s.value for m in hook.metrics().collect() for s in m.samples}
+        assert samples["headrace_compression_saved_bytes"] == saved
+        assert samples["headrace_compression_waited_seconds_total"] == figures["exposed_s"]
+        assert ("headrace_compression_level" in samples) == (codec == "auto")
+        hook.close()
 
 
 def compression_starts_after_steps() -> None:
@@ -501,6 +556,8 @@ def checks() -> None:
         none_equals_plain,
         sixteen_bits_equal_the_simulation,
         a_cast_to_the_gradients_own_type_is_what_ddp_does,
+        a_pair_of_state_and_hook_is_the_same_hook,
+        figures_are_bytes_saved_level_and_exposed_seconds,
         compression_starts_after_steps,
         not_finite_skips_on_all_ranks,
         residuals_follow_the_scale,

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,9 +22,12 @@ from headrace.compression.adapt.following import FollowingHook
 from headrace.compression.codecs.requests import AllReduce, requested
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.run.hooked import HookedModel
+from headrace.extras import require
 from headrace.facades import offered_by
-from headrace.job.metrics import RankMetrics
 from headrace.job.records import Records
+
+if TYPE_CHECKING:
+    from headrace.compression.adapt.metrics import LevelMetrics
 
 _FIRST_STEPS = 3  # connections open, and DDP forms its buckets anew
 _MAD_TO_SIGMA = 1.4826
@@ -173,32 +176,13 @@ class AutomaticHook(FollowingHook):
                 reason=decision.reason,
             )
 
+    def figures(self) -> dict[str, float]:
+        """Return the sums over all steps by name, and the index of the ``level`` in force."""
+        return {**super().figures(), "level": self.state.level}
+
     def metrics(self) -> "LevelMetrics":
         """Return a collector for `headrace.job.metrics.start_metrics`."""
+        require("prometheus_client", "metrics", "hook.metrics()")
+        from headrace.compression.adapt.metrics import LevelMetrics
+
         return LevelMetrics(self)
-
-
-@offered_by("headrace.compression")
-class LevelMetrics(RankMetrics):
-    """The level in force and its times, for Prometheus."""
-
-    def __init__(self, hook: AutomaticHook) -> None:
-        super().__init__(hook.averager.rank)
-        self._hook = hook
-
-    def collect(self) -> Any:
-        """Yield the metrics."""
-        state = self._hook.state
-        times = state.times[state.level]
-        yield self.gauge("compression_level", "index of the level in force", state.level)
-        yield self.gauge(
-            "compression_step_seconds", "time of a step at this level", times.step_s if times else 0
-        )
-        yield self.gauge(
-            "compression_exposed_seconds",
-            "time of its exchanges that no computation hides",
-            times.exposed_s if times else 0,
-        )
-        yield self.count(
-            "compression_decisions", "trials, changes and choices", len(self._hook.records.events)
-        )

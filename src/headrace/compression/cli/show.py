@@ -9,6 +9,7 @@ from headrace.cli.tables import facts, rows
 from headrace.compression.plan.advice import (
     AdviceRow,
     fastest_gentle,
+    line_to_write,
     row_accuracy,
     row_sent_bytes,
 )
@@ -130,7 +131,7 @@ def advice_tables(plan: CompressionPlan, everything: bool) -> Iterable[Renderabl
 def advice_summary(plan: CompressionPlan) -> list[tuple[str, str]]:
     """Return (label, value) rows of a plan."""
     profile, network, advice = plan.profile, plan.network, plan.advice
-    winner = advice.winner
+    winner, gentle = advice.winner, fastest_gentle(advice, profile)
     needed = advice.needed_compression
     assumed = plan.provenance.get("assumed_latency")
     return [
@@ -142,7 +143,9 @@ def advice_summary(plan: CompressionPlan) -> list[tuple[str, str]]:
         ),
         *([("latency", f"assumed: {assumed}")] if assumed else []),
         ("fastest", _answer(winner, profile)),
-        ("fastest gentle", _answer(fastest_gentle(advice, profile), profile)),
+        ("write", line_to_write(winner)),
+        ("fastest gentle", _answer(gentle, profile)),
+        *([] if gentle == winner else [("write for that", line_to_write(gentle))]),
         ("one worker", ms(advice.alone_us)),
         (
             "for linear scaling",

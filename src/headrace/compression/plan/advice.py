@@ -8,6 +8,7 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.plan.network import NetworkTimes
 from headrace.compression.plan.step import (
+    AFTER,
     DURING,
     MODES,
     StepTime,
@@ -132,6 +133,14 @@ def row_sent_bytes(row: AdviceRow, profile: CompressionProfile, workers: int) ->
     mode = row.mode if row.mode in MODES else DURING
     work = step_work(profile, CodecSpec.parse(row.codec), workers, mode)
     return work.sent_bytes(workers) * row.payload_bytes / work.exchanged_bytes
+
+
+def line_to_write(row: AdviceRow) -> str:
+    """Return the line of a training script by which a row's codec is used."""
+    if CodecSpec.parse(row.codec) == NONE:
+        return "none: DistributedDataParallel as it is"
+    when = "" if row.mode == AFTER else f', when="{row.mode}"'
+    return f'hook = headrace.compression.ddp_hook(model, "{row.codec}"{when})'
 
 
 def row_accuracy(row: AdviceRow, profile: CompressionProfile) -> CodecAccuracy:

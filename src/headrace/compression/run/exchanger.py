@@ -27,6 +27,7 @@ from headrace.compression.codecs.requests import (
 from headrace.compression.errors import ExchangeError
 from headrace.compression.run.failures import FailureReports, is_gloo
 from headrace.compression.run.messages import Messages, MessageWork
+from headrace.facades import offered_by
 from headrace.staging import Arrival, Staging, staging_of
 
 TOGETHER_BYTES = 1 << 18
@@ -35,6 +36,7 @@ TOGETHER_BYTES = 1 << 18
 _PACK_BYTES = 1 << 20  # a pack of this size begins at once, while the rest of the round is encoded
 
 
+@offered_by("headrace.compression")
 @dataclass(slots=True, kw_only=True)
 class ExchangeStatistics:
     """Sums over steps.

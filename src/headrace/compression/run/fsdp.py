@@ -9,7 +9,7 @@ the host, and each shard is averaged among its replicas by any codec (`replicas`
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import nn
@@ -19,13 +19,22 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import ExchangeStatistics
+from headrace.compression.run.figures import (
+    ScalarWriter,
+    figures_of,
+    write_figures,
+)
 from headrace.compression.run.hooked import one_device
 from headrace.compression.run.reduce_scatter import CompressedReduceScatter
 from headrace.compression.run.replicas import ReplicaAverage
 from headrace.compression.run.same import require_same
 from headrace.compression.run.shards import ShardedGroup
 from headrace.compression.savings import reason_without_savings
+from headrace.extras import require
 from headrace.facades import offered_by
+
+if TYPE_CHECKING:
+    from headrace.compression.run.metrics import HookMetrics
 
 
 @offered_by("headrace.compression")
@@ -80,6 +89,7 @@ class FsdpHook:
             else ReplicaAverage(group, rules, replicas, start_after)
             for group in groups
         }
+        self._rank = dist.get_rank()
         codec = self._codec = codec_spec(rules.codec)
         reason = reason_without_savings(rules, [codec], dict(shapes), everyone.size())
         if reason is not None and everyone.rank() == 0:
@@ -111,6 +121,21 @@ class FsdpHook:
         )
         sums.steps = max(part.steps for part in parts)
         return sums
+
+    def figures(self) -> dict[str, float]:
+        """Return the sums over all steps by name, with ``saved_bytes``."""
+        return figures_of(self.statistics)
+
+    def write_figures(self, writer: ScalarWriter, step: int) -> None:
+        """Write the figures to TensorBoard: to a `SummaryWriter`, under ``compression/``."""
+        write_figures(self.figures(), writer, step)
+
+    def metrics(self) -> "HookMetrics":
+        """Return a collector for `headrace.job.metrics.start_metrics`."""
+        require("prometheus_client", "metrics", "hook.metrics()")
+        from headrace.compression.run.metrics import HookMetrics
+
+        return HookMetrics(self._rank, self.figures)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state by module; to be saved by every rank.

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,11 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy, parameter_named
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+from headrace.compression.run.figures import (
+    ScalarWriter,
+    figures_of,
+    write_figures,
+)
 from headrace.compression.run.groups import same_ranks
 from headrace.compression.run.hooked import (
     GRADIENT_TYPES,
@@ -40,9 +45,13 @@ from headrace.compression.run.hooked import (
 from headrace.compression.run.same import require_same
 from headrace.compression.savings import reason_without_savings
 from headrace.compression.traffic import allreduce_bytes
+from headrace.extras import require
 from headrace.facades import offered_by
 from headrace.job.switch import mark_step
 from headrace.staging import Arrival, staging_of
+
+if TYPE_CHECKING:
+    from headrace.compression.run.metrics import HookMetrics
 
 GradientObserver = Callable[[str, Tensor], None]
 """Called with the name and the mean gradient of every parameter, after each finite step."""
@@ -234,6 +243,21 @@ class Hook:
             tensor = self._parameters[parameter]
             spec = self.averager.policy.codec_of(parameter, tuple(tensor.shape), codec)
             _check_type(parameter, tensor, spec)
+
+    def figures(self) -> dict[str, float]:
+        """Return the sums over all steps by name, with ``saved_bytes``."""
+        return figures_of(self.statistics)
+
+    def write_figures(self, writer: ScalarWriter, step: int) -> None:
+        """Write the figures to TensorBoard: to a `SummaryWriter`, under ``compression/``."""
+        write_figures(self.figures(), writer, step)
+
+    def metrics(self) -> "HookMetrics":
+        """Return a collector for `headrace.job.metrics.start_metrics`."""
+        require("prometheus_client", "metrics", "hook.metrics()")
+        from headrace.compression.run.metrics import HookMetrics
+
+        return HookMetrics(self.averager.rank, self.figures)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state by parameter name; to be saved by every rank.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression.errors import CompressionError
+from headrace.facades import offered_by
 
 DEVICES = ("cpu", "cuda")
 """Types of devices whose gradients can be compressed."""
@@ -25,6 +26,7 @@ GRADIENT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Types of gradients that codecs encode; others are averaged as they are."""
 
 
+@offered_by("headrace.compression")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookedModel:
     """A model whose gradients a hook averages.

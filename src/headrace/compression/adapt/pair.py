@@ -1,0 +1,81 @@
+"""A communication hook for trainers that register it by themselves, as (state, hook).
+
+Such a pair is made before the model is wrapped. It takes effect with the first bucket of the first
+backward pass, when the parameters are those that DistributedDataParallel averages.
+"""
+
+# torch does not export GradBucket and the default group from its stubs
+# pyright: reportPrivateImportUsage=false
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from headrace.compression.adapt.auto import Auto
+from headrace.compression.adapt.hooks import make_hook
+from headrace.compression.adapt.schedule import LevelSchedule
+from headrace.compression.errors import CompressionError
+from headrace.compression.families import CodecSpec
+from headrace.compression.policy import Policy
+from headrace.compression.run.hook import Hook
+from headrace.compression.run.hooked import HookedModel, averaged_parameters
+from headrace.facades import offered_by
+
+
+@offered_by("headrace.compression")
+class HookState:
+    """State of a hook that is registered before it can be made; see `hook_pair`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        policy: Policy | CodecSpec | str | Auto | LevelSchedule,
+        *,
+        group: dist.ProcessGroup | None,
+        **options: Any,
+    ) -> None:
+        self._module, self._policy, self._group = module, policy, group
+        self._options = options
+        self._hook: Hook | None = None
+
+    @property
+    def hook(self) -> Hook:
+        """The hook, from the first backward pass on.
+
+        Raises
+        ------
+        CompressionError : there was none yet.
+        """
+        if self._hook is None:
+            raise CompressionError("the hook is made in the first backward pass, needs one before")
+        return self._hook
+
+    def on_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Take a bucket: see `Hook`."""
+        if self._hook is None:
+            self._hook = self._make(bucket)
+        return self._hook.on_bucket(bucket)
+
+    def _make(self, bucket: dist.GradBucket) -> Hook:
+        group = self._group or dist.group.WORLD
+        assert group is not None
+        ignored = getattr(self._module, "_ddp_params_and_buffers_to_ignore", ())
+        model = HookedModel(
+            parameters=averaged_parameters(self._module, ignored),
+            names={parameter: name for name, parameter in self._module.named_parameters()},
+            group=group,
+            register=lambda _hook, _on_bucket: None,  # the trainer has
+        )
+        if any(parameter not in model.names for parameter in bucket.parameters()):
+            raise CompressionError(
+                f"the model has parameters that the {type(self._module).__name__} given to "
+                "hook_pair has not, needs the module that is wrapped"
+            )
+        return make_hook(model, self._policy, **self._options)
+
+
+def on_bucket(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Average a bucket's gradients; the hook of a pair."""
+    return state.on_bucket(bucket)

@@ -1,0 +1,43 @@
+"""Callback for the Trainer of transformers, which passes no communication hook on."""
+
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+from transformers import Trainer, TrainerCallback
+
+from headrace.compression.adapt.hooks import make_hook
+from headrace.compression.run.figures import ScalarWriter
+from headrace.compression.run.hook import Hook
+from headrace.compression.run.hooked import hooked_model
+from headrace.facades import offered_by
+
+
+@offered_by("headrace.compression")
+class CompressionCallback(TrainerCallback):
+    """Registers a hook on the model that a Trainer has wrapped.
+
+    See `headrace.compression.trainer_callback`.
+
+    Attributes
+    ----------
+    hook : None before training begins, and where the Trainer runs as one process.
+    """
+
+    def __init__(
+        self, trainer: Trainer, policy: Any, *, writer: ScalarWriter | None, **options: Any
+    ) -> None:
+        self._trainer, self._policy, self._options = trainer, policy, options
+        self._writer = writer
+        self.hook: Hook | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Register the hook; a second call of `train` wraps the model anew."""
+        model = self._trainer.model_wrapped
+        if args.world_size == 1 and not isinstance(model, DistributedDataParallel):
+            return
+        self.hook = make_hook(hooked_model(model), self._policy, **self._options)
+
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Write the hook's figures."""
+        if self.hook is not None and self._writer is not None:
+            self.hook.write_figures(self._writer, state.global_step)
