@@ -92,6 +92,7 @@ __all__ = [
     "ddp_hook",
     "fsdp_hook",
     "hook_pair",
+    "trainer_callback",
 ]
 
 _MODULES = {
