@@ -2,16 +2,20 @@
 
 from typing import Any
 
-from headrace.compression.adapt.automatic import AutomaticHook
 from headrace.compression.run.metrics import HookMetrics
 from headrace.facades import offered_by
 
 
 @offered_by("headrace.compression")
 class LevelMetrics(HookMetrics):
-    """A hook's sums, the level in force and its times, for Prometheus."""
+    """A hook's sums, the level in force and its times, for Prometheus.
 
-    def __init__(self, hook: AutomaticHook) -> None:
+    Parameters
+    ----------
+    hook : an `AutomaticHook`.
+    """
+
+    def __init__(self, hook: Any) -> None:
         super().__init__(hook.averager.rank, hook.figures)
         self._hook = hook
 
