@@ -10,6 +10,7 @@ from benchmarks.compression import (
     model,
     resumed,
     sent,
+    sixteen_bits,
     speed,
     stock,
 )
@@ -25,6 +26,7 @@ SECTIONS = (
     sent,
     resumed,
     stock,
+    sixteen_bits,
 )
 
 if __name__ == "__main__":
