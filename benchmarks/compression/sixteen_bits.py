@@ -65,7 +65,9 @@ def _times(report: Report, backend: str, turns: int) -> dict[str, list[float]]:
     ):
         job = JobOnBed(testbed, roles)
         job.ask("open", backend=backend, arms=list(ARMS))
-        errors = {arm: max(answer["error"] for answer in job.ask("error", arm=arm)) for arm in ARMS}
+        errors = {
+            arm: max(answer["distance"] for answer in job.ask("distance", arm=arm)) for arm in ARMS
+        }
         _compare(errors)
         times: dict[str, list[float]] = {arm: [] for arm in ARMS}
         sent: dict[str, float] = {}

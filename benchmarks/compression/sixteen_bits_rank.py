@@ -96,7 +96,7 @@ class Arm:
         self._model.zero_grad()
         return taken
 
-    def error(self, exact: list[Tensor]) -> float:
+    def distance(self, exact: list[Tensor]) -> float:
         """Return how far the mean of some steps' gradients is from the exact one, relatively."""
         off = norm = 0.0
         for _ in range(COMPARED):
@@ -140,8 +140,8 @@ def work(receive: Receive, send: Send) -> None:
     send(opened=True)
     while (asked := receive())["do"] != "end":
         arm = arms[asked["arm"]]
-        if asked["do"] == "error":
-            send(error=arm.error(exact))
+        if asked["do"] == "distance":
+            send(distance=arm.distance(exact))
         else:
             taken = [arm.step() for _ in range(asked["count"])]
             send(ms=taken, sent_bytes=arm.sent_bytes)
