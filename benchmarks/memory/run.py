@@ -7,6 +7,7 @@ import torch
 from benchmarks.memory import (
     ablations,
     correct,
+    estimate,
     gpt,
     gpu,
     harm,
@@ -29,6 +30,7 @@ SECTIONS: tuple[Section, ...] = (
     ablations,
     phases,
     models,
+    estimate,
     correct,
     harm,
     programs,

@@ -4,6 +4,7 @@ Those of an extra serve some commands only: a job, a plan or a proof does not ne
 """
 
 import importlib
+import importlib.util
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -121,3 +122,8 @@ def require(package: str, extra: str, purpose: str) -> None:
 def require_metrics(name: str) -> None:
     """Check that the class of this name, which serves metrics, can be imported; see `require`."""
     require("prometheus_client", "metrics", name)
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported; it is not."""
+    return importlib.util.find_spec(package) is not None

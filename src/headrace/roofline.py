@@ -30,6 +30,12 @@ class Roofline:
     host_bytes_per_s: float = 0.0
 
 
+UNNAMED_DEVICE = Roofline(
+    name="a roofline", flops_per_s=1e12, bytes_per_s=1e11, launch_us=5.0, host_bytes_per_s=1e10
+)
+"""Of round figures, where only the ratio of flops to bytes matters, or whether a step fits."""
+
+
 def load_roofline(path: str | Path) -> Roofline:
     """Read a device: a JSON object of the fields of `Roofline`, the last of which may be missing.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from headrace.memory.adapt.blocks import FittedBlocks
+    from headrace.memory.adapt.estimate import BudgetEstimate, StepEstimate
     from headrace.memory.adapt.partition import MemoryPartitioner
     from headrace.memory.exactness import Exactness
     from headrace.memory.graph import Graph, Implementation, Operator, Storage
@@ -39,6 +40,7 @@ __all__ = [
     "AttributeChange",
     "BlockPlan",
     "BudgetError",
+    "BudgetEstimate",
     "Capture",
     "CaptureError",
     "EagerStep",
@@ -62,9 +64,11 @@ __all__ = [
     "ScheduledStep",
     "SolveProgress",
     "Step",
+    "StepEstimate",
     "Storage",
     "TracedCall",
     "VerifiedFigures",
+    "estimate",
     "fit",
     "fit_blocks",
     "partitioner",
@@ -73,6 +77,7 @@ __all__ = [
 _MODULES = {
     "AttributeChange": "measure.attributes",
     "BlockPlan": "plan.blocks",
+    "BudgetEstimate": "adapt.estimate",
     "Capture": "measure.captured",
     "EagerStep": "profile",
     "Exactness": "exactness",
@@ -92,6 +97,7 @@ _MODULES = {
     "ScheduledStep": "run.step",
     "SolveProgress": "plan.solution",
     "Step": "schedule",
+    "StepEstimate": "adapt.estimate",
     "Storage": "graph",
     "TracedCall": "measure.captured",
     "VerifiedFigures": "plan.verify",
@@ -280,3 +286,60 @@ def partitioner(budget: int | str, *, effort: str = "quick", seed: int = 0) -> "
         from headrace.memory.adapt.partition import MemoryPartitioner
 
     return MemoryPartitioner(budget, effort, seed)
+
+
+def estimate(
+    name: str,
+    *,
+    batch: int = 1,
+    length: int | None = None,
+    size: int | None = None,
+    dtype: str = "float32",
+    optimizer: str = "AdamW",
+    budget: int | str | None = None,
+    device: "str | Path | None" = None,
+    progress: Callable[[str], None] | None = None,
+) -> "StepEstimate":
+    """Estimate the memory of a training step by the name of a model, without its weights.
+
+    The step runs on tensors without values: forward pass, backward pass and the optimizer's step,
+    as PyTorch runs them on a CPU. What operators allocate inside of themselves is not counted.
+
+    Parameters
+    ----------
+    name : a folder that `save_pretrained` wrote, a model type of transformers such as ``bert`` (at
+        its default configuration), a model of timm such as ``resnet50``, or a name of the hub whose
+        configuration is in its cache. Nothing is downloaded.
+    batch : samples of a step.
+    length : tokens of each; default: 512, or the most that the model has positions for.
+    size : pixels of an image's side; default: the model's own.
+    dtype : of the parameters: float32, bfloat16, float16 or float64.
+    optimizer : a class of `torch.optim`, with its defaults, or ``none``.
+    budget : as for `fit`: adds what it costs, and the largest batch within it.
+    device : file of a model of a device, as for `headrace memory plan --device`, whose times the
+        budget's cost is by; default: 1 Tflop/s and 100 GB/s.
+    progress : called with what is done.
+
+    Raises
+    ------
+    InputError : there is no such model, the package that has it is not installed, or an option is
+        out of range.
+    BudgetError : the budget is malformed.
+    CaptureError : the model cannot be run on tensors without values, or not be captured.
+    """
+    with host_generators_preserved():
+        from headrace.memory.adapt.estimate import estimate_step
+        from headrace.memory.plan.make import parse_budget
+        from headrace.roofline import UNNAMED_DEVICE, load_roofline
+
+    return estimate_step(
+        name,
+        batch=batch,
+        length=length,
+        size=size,
+        dtype=dtype,
+        optimizer=optimizer,
+        budget_bytes=None if budget is None else parse_budget(budget),
+        device=UNNAMED_DEVICE if device is None else load_roofline(device),
+        report=progress or (lambda _activity: None),
+    )

@@ -19,9 +19,9 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headrace.memory.errors import CaptureError
+from headrace.memory.measure.live_bytes import LiveBytes
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.running_averages import averages_as_tensors
 from headrace.memory.measure.step import sample_of
@@ -128,7 +128,7 @@ def _leaf(fake: torch.Tensor, of: torch.Tensor) -> torch.Tensor:
     return fake.detach().requires_grad_(of.requires_grad)
 
 
-class _Alive(TorchDispatchMode):
+class _Alive(LiveBytes):
     """Bytes of storages that were made and are alive, with their peak between blocks.
 
     Attributes
@@ -139,53 +139,32 @@ class _Alive(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 0
         self.place = 0
         self.running: dict[int, int] = {}
         self.between: dict[int, int] = {}
-        self._known: dict[int, int] = {}
         self._paused = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        results = func(*args, **(kwargs or {}))
-        if not self._paused:
-            self.note(results)
-        return results
 
     def note(self, tensors: Any) -> None:
         """Count the storages of some tensors, each once."""
-        for tensor in pytree.tree_leaves(tensors):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in self._known:
-                    self._known[storage._cdata] = storage.nbytes()
-                    self.now += storage.nbytes()
-                    weakref.finalize(storage, self._free, storage._cdata)
-        self.between[self.place] = max(self.between.get(self.place, 0), self.now)
+        if not self._paused:
+            super().note(tensors)
+            self.between[self.place] = max(self.between.get(self.place, 0), self.now)
 
     def ignore(self, tensors: Any) -> None:
         """Count the storages of some tensors, which are counted elsewhere, as nothing."""
         for tensor in pytree.tree_leaves(tensors):
             if isinstance(tensor, torch.Tensor):
                 storage = tensor.untyped_storage()
-                self._known[storage._cdata] = 0
+                self._bytes[storage._cdata] = 0
                 weakref.finalize(storage, self._free, storage._cdata)
-
-    def bytes_of(self, tensors: Any) -> int:
-        """Return the bytes that are counted for some tensors."""
-        addresses = {tensor.untyped_storage()._cdata for tensor in tensors if tensor is not None}
-        return sum(self._known.get(address, 0) for address in addresses)
-
-    def _free(self, storage: int) -> None:
-        self.now -= self._known.pop(storage, 0)
 
     def forget_gradient(self, parameter: torch.Tensor) -> None:
         """Count a parameter's gradient no more."""
         assert parameter.grad is not None
         storage = parameter.grad.untyped_storage()._cdata
-        if storage in self._known:
-            self.now -= self._known[storage]
-            self._known[storage] = 0
+        if storage in self._bytes:
+            self.now -= self._bytes[storage]
+            self._bytes[storage] = 0
 
     def enter(self, block: int, after: int, beside: int = 0) -> None:
         """Note that a block runs, after which others follow, with bytes that it counts itself."""

@@ -7,15 +7,10 @@ from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
 from headrace.memory.cli.measure import ProfileOptions, profile_of
 from headrace.memory.errors import BudgetError, CaptureError
-from headrace.memory.plan.largest import largest_below, largest_that_fits
+from headrace.memory.plan.largest import has_schedule, largest_below, largest_that_fits
 from headrace.memory.profile import MemoryProfile
-from headrace.roofline import Roofline
+from headrace.roofline import UNNAMED_DEVICE
 from headrace.units import size
-
-_DEVICE = Roofline(
-    name="a roofline", flops_per_s=1e12, bytes_per_s=1e11, launch_us=5.0, host_bytes_per_s=1e10
-)
-"""For the search, in which it only matters whether there is a schedule."""
 
 
 def largest_batch(
@@ -36,13 +31,15 @@ def largest_batch(
     BudgetError : not even one sample fits.
     InputError : the function's sample does not grow with the batch.
     """
+    from headrace._native import ScheduleSearch
+
     with folder_on_path():
         function = named_function(model, arguments=("a batch size",))
 
     def profile(batch: int, *, modelled: bool) -> MemoryProfile:
         report(f"batch {batch}")
         model_and_sample = function(batch)
-        device = _DEVICE if modelled else options.device
+        device = UNNAMED_DEVICE if modelled else options.device
         return profile_of(model_and_sample, model, replace(options, device=device))
 
     batches: dict[object, int] = {}
@@ -60,10 +57,10 @@ def largest_batch(
                 f"{model} gives inputs of the same shapes for batches of {earlier} and {batch}: "
                 "needs a sample of as many as it is asked for"
             )
-        return has_schedule(batch_profile, budget_bytes)
+        return has_schedule(batch_profile.graph, budget_bytes, ScheduleSearch)
 
     def fits(batch: int) -> bool:
-        return has_schedule(profile(batch, modelled=False), budget_bytes)
+        return has_schedule(profile(batch, modelled=False).graph, budget_bytes, ScheduleSearch)
 
     most = largest_that_fits(modelled_fits)
     if most and not fits(most):
@@ -71,17 +68,3 @@ def largest_batch(
     if not most:
         raise BudgetError(f"a batch of 1 does not fit into {size(budget_bytes)}")
     return most, profile(most, modelled=False)
-
-
-def has_schedule(profile: MemoryProfile, budget_bytes: int) -> bool:
-    """Return whether a schedule within the budget is found, without a search for a fast one."""
-    from headrace._native import ScheduleSearch
-    from headrace.memory.plan.solution import SolveLimits
-    from headrace.memory.plan.solve import solve_schedule
-
-    first = SolveLimits(seconds=20.0, bound_seconds=0.0, interval_work=0.0, rounds=0, gap=1.0)
-    try:
-        solve_schedule(profile.graph, budget_bytes, ScheduleSearch, limits=first)
-    except BudgetError:
-        return False
-    return True

@@ -1,19 +1,43 @@
 """The largest batch that fits."""
 
 from collections.abc import Callable
+from dataclasses import replace
+
+from headrace.memory.errors import BudgetError
+from headrace.memory.graph import Graph
+from headrace.memory.plan.engine import ScheduleEngine
+from headrace.memory.plan.solution import SolveLimits
+from headrace.memory.plan.solve import solve_schedule
+from headrace.memory.plan.verify import verify
+from headrace.memory.schedule import plain_schedule
+
+_FIRST = SolveLimits(seconds=20.0, bound_seconds=0.0, interval_work=0.0, rounds=0, gap=1.0)
+"""Of a search that ends at its first schedule."""
 
 
-def largest_that_fits(fits: Callable[[int], bool]) -> int:
+def largest_that_fits(
+    fits: Callable[[int], bool], *, guess: int = 1, tolerance: float = 0.0
+) -> int:
     """Return the largest number from 1 on that fits, by doubling and bisection; 0: none.
 
     Parameters
     ----------
     fits : whether a batch fits; so does every smaller one.
+    guess : where the search begins.
+    tolerance : share of the largest that the result may be below it.
     """
-    low, high = 0, 1
+    low, high = 0, max(guess, 1)
     while fits(high):
         low, high = high, 2 * high
-    return _between(fits, low, high)
+    least = 1
+    while high - low > least:
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+        least = max(1, int(tolerance * low))
+    return low
 
 
 def largest_below(fits: Callable[[int], bool], high: int) -> int:
@@ -27,6 +51,25 @@ def largest_below(fits: Callable[[int], bool], high: int) -> int:
         if low == 0 or fits(low):
             return _between(fits, low, high, least=max(1, low // 100))
         high, step = low, 2 * step
+
+
+def has_schedule(
+    graph: Graph, budget_bytes: int, engine: ScheduleEngine, *, seconds: float = 20.0
+) -> bool:
+    """Return whether a schedule within the budget is found, without a search for a fast one.
+
+    Parameters
+    ----------
+    engine : of the local search, such as `headrace._native.ScheduleSearch`.
+    seconds : most that the search takes.
+    """
+    if verify(graph, plain_schedule(graph)).peak_bytes <= budget_bytes:
+        return True
+    try:
+        solve_schedule(graph, budget_bytes, engine, limits=replace(_FIRST, seconds=seconds))
+    except BudgetError:
+        return False
+    return True
 
 
 def _between(fits: Callable[[int], bool], low: int, high: int, least: int = 1) -> int:

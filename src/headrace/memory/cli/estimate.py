@@ -1,0 +1,116 @@
+"""``headrace memory estimate``: the memory of a training step, by the name of a model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from headrace.cli.console import terminal, text_of
+from headrace.roofline import UNNAMED_DEVICE, Roofline, load_roofline
+from headrace.units import size as size_text
+
+if TYPE_CHECKING:
+    from headrace.memory.adapt.estimate import BudgetEstimate, StepEstimate
+
+
+def estimate_step_command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A model of timm, a model type of transformers, a folder that save_pretrained "
+            "wrote, or a name of the hub whose configuration is cached.",
+        ),
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 1,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each sample; default: 512 at most.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Pixels of an image's side; default: the model's.")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="Of the parameters: float32, bfloat16, float16 or float64.")
+    ] = "float32",
+    optimizer: Annotated[
+        str, typer.Option(help="A class of torch.optim, with its defaults, or none.")
+    ] = "AdamW",
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Memory such as 6GiB: what it costs, and the largest batch within it."),
+    ] = None,
+    device: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Times for --budget by a model of a device: a JSON object of name, flops_per_s, "
+            "bytes_per_s and launch_us.",
+        ),
+    ] = None,
+) -> None:
+    """Estimate the memory of a training step by a model's name, without weights or a download.
+
+    Forward pass, backward pass and the optimizer's step run on tensors without values, as PyTorch
+    runs them on a CPU; what operators allocate inside of themselves is not counted.
+    """
+    from headrace.memory import estimate
+
+    with terminal(stderr=True).status("estimating") as status:
+        step = estimate(
+            name,
+            batch=batch,
+            length=length,
+            size=size,
+            dtype=dtype,
+            optimizer=optimizer,
+            budget=budget,
+            device=device,
+            progress=status.update,
+        )
+    roofline = UNNAMED_DEVICE if device is None else load_roofline(device)
+    _print(step, f"{dtype}, {optimizer}", roofline)
+
+
+def _print(step: "StepEstimate", conditions: str, device: Roofline) -> None:
+    console = terminal()
+    shapes = ", ".join(
+        f"{'input' if name.isdigit() else name} {'x'.join(map(str, shape))}"
+        for name, shape in step.inputs.items()
+    )
+    console.print(
+        text_of(f"{step.title}: {step.parameter_count:,} parameters, {conditions}, {shapes}."),
+        soft_wrap=True,
+    )
+    table = Table("", "most", "at the peak", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for kind in sorted(step.most_bytes, key=lambda kind: -step.most_bytes[kind]):
+        most, at_peak = step.most_bytes[kind], step.bytes_at_peak.get(kind, 0)
+        if most:
+            table.add_row(kind, size_text(most), size_text(at_peak))
+    table.add_row("step", size_text(step.peak_bytes), size_text(step.peak_bytes))
+    console.print(table)
+    where = "the optimizer's step" if step.in_optimizer else "the forward and backward pass"
+    console.print(f"The peak is in {where}.", soft_wrap=True)
+    if step.budget is not None:
+        console.print(_budget_text(step.budget, step.batch, device), soft_wrap=True)
+
+
+def _budget_text(budget: "BudgetEstimate", batch: int, device: Roofline) -> str:
+    within = f"Within {size_text(budget.budget_bytes)}"
+    if budget.overhead is not None:
+        text = (
+            f"{within} a step of {batch} takes {budget.overhead:z.1%} more time, by {device.name}"
+        )
+        text += (
+            f" of {device.flops_per_s / 1e12:.4g} Tflop/s and {device.bytes_per_s / 1e9:.4g} GB/s."
+        )
+    else:
+        least = "" if budget.least_bytes is None else f": needs {size_text(budget.least_bytes)}"
+        text = f"{within} no schedule of a step of {batch} fits{least}."
+    largest = "not known" if budget.largest_batch is None else str(budget.largest_batch)
+    return (
+        f"{text_of(text)} Largest batch: {largest} with headrace.memory.fit, about "
+        f"{budget.eager_batch} as it is."
+    )

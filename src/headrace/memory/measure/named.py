@@ -1,0 +1,298 @@
+"""Models by name, without weights: timm's, transformers', a local folder's, a cached hub model's.
+
+Nothing is downloaded. Parameters are on the meta device.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from headrace.errors import InputError
+from headrace.extras import is_installed, require
+from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.eager import StepArguments
+
+_EXTRA = "models"
+_PURPOSE = "estimating the memory of a model by its name"
+_CONFIG = "config.json"
+_DEFAULT_LENGTH = 512
+_HEADS = (
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForImageClassification",
+)
+"""Of transformers' classes the first that a configuration has, which names no class itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedModel:
+    """A model by its name, as a training step calls it.
+
+    Attributes
+    ----------
+    title : name, library and class, for people.
+    model : on the meta device, in training mode.
+    called : the model with its loss, the loss alone being returned.
+    arguments : batch size -> arguments of `called`, on the meta device.
+    """
+
+    title: str
+    model: nn.Module
+    called: nn.Module
+    arguments: Callable[[int], StepArguments]
+
+
+class LossAlone(nn.Module):
+    """A model of transformers that returns its loss, or the mean of its output if it has none."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs: Any) -> torch.Tensor:
+        """Return the loss."""
+        outputs = self.model(**inputs)
+        return outputs[0].float().mean() if "labels" not in inputs else outputs["loss"]
+
+
+def named_model(
+    name: str, *, length: int | None = None, size: int | None = None, dtype: torch.dtype
+) -> NamedModel:
+    """Return the model with a name: a folder, a model type of transformers, timm's, or the hub's.
+
+    Parameters
+    ----------
+    name : path of a folder with a ``config.json``; a model type of transformers, at its default
+        configuration; a model of timm; or a name of the hub whose configuration is cached.
+    length : tokens of a sequence; default: 512, or the most that the model has positions for.
+    size : pixels of an image's side; default: the model's own.
+    dtype : of the parameters.
+
+    Raises
+    ------
+    InputError : there is no such model, or the package that has it is not installed.
+    """
+    folder = _folder(name)
+    if folder is not None:
+        return _of_folder(folder, name, length=length, size=size, dtype=dtype)
+    transformers = _imported("transformers")
+    if transformers is not None and name in transformers.CONFIG_MAPPING:
+        config = transformers.AutoConfig.for_model(name)
+        return _of_transformers(transformers, config, name, length=length, size=size, dtype=dtype)
+    timm = _imported("timm")
+    if timm is not None and timm.is_model(name.partition(".")[0]):
+        return _of_timm(timm, name, name.partition(".")[0], {}, size=size, dtype=dtype)
+    raise InputError(_unknown(name, transformers, timm))
+
+
+def _folder(name: str) -> Path | None:
+    """Return the folder that has a model's configuration: a local one, or one of the hub's cache.
+
+    Raises
+    ------
+    InputError : a folder has no configuration, or a name of the hub is not cached.
+    """
+    if Path(name).is_dir():
+        if not (Path(name) / _CONFIG).is_file():
+            raise InputError(f"{name} has no {_CONFIG}: needs a folder that save_pretrained wrote")
+        return Path(name)
+    if name.count("/") != 1 or name.startswith((".", "/")):
+        return None
+    require("huggingface_hub", _EXTRA, _PURPOSE)
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = try_to_load_from_cache(name, _CONFIG)
+    except HFValidationError as error:
+        raise InputError(
+            f"there is no folder {name!r}, and the hub has no such name: {error}"
+        ) from error
+    if not isinstance(cached, str):
+        raise InputError(
+            f"there is no folder {name!r}, nor is such a model of the hub cached, and nothing is "
+            f"downloaded unasked: hf download {name} {_CONFIG}"
+        )
+    return Path(cached).parent
+
+
+def _of_folder(
+    folder: Path, name: str, *, length: int | None, size: int | None, dtype: torch.dtype
+) -> NamedModel:
+    path = folder / _CONFIG
+    try:
+        table = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: is no JSON file: {error}") from error
+    if isinstance(table, dict) and "architecture" in table:
+        require("timm", _EXTRA, _PURPOSE)
+        timm = _imported("timm")
+        options = {"num_classes": table["num_classes"]} if "num_classes" in table else {}
+        options |= table.get("model_args", {})
+        return _of_timm(timm, name, str(table["architecture"]), options, size=size, dtype=dtype)
+    require("transformers", _EXTRA, _PURPOSE)
+    transformers: Any = _imported("transformers")
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(f"{path}: transformers cannot read it: {first}") from error
+    return _of_transformers(transformers, config, name, length=length, size=size, dtype=dtype)
+
+
+def _of_transformers(
+    transformers: Any,
+    config: Any,
+    name: str,
+    *,
+    length: int | None,
+    size: int | None,
+    dtype: torch.dtype,
+) -> NamedModel:
+    if size is not None and hasattr(config, "image_size"):
+        config.image_size = size
+    auto = _class_of(transformers, config)
+    for part in (config, *_configurations(config)):
+        part.use_cache = False  # of keys and values, which is for generation
+    try:
+        with torch.device("meta"):
+            make = auto._from_config if hasattr(auto, "_from_config") else auto.from_config
+            model = make(config)
+    except Exception as error:  # of a configuration whose defaults are no model
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{name}: transformers makes no model of the configuration: {first}"
+        ) from error
+    model = model.to(dtype).train()
+    return NamedModel(
+        title=f"{name}, {type(model).__name__} of transformers",
+        model=model,
+        called=LossAlone(model),
+        arguments=_transformers_arguments(
+            model, config, name, length=length, size=size, dtype=dtype
+        ),
+    )
+
+
+def _class_of(transformers: Any, config: Any) -> Any:
+    """Return the class of a configuration: the one that it names, or the first with a loss."""
+    for architecture in config.architectures or ():
+        if (named := getattr(transformers, architecture, None)) is not None:
+            return named
+    for head in _HEADS:
+        auto = getattr(transformers, head)
+        if type(config) in auto._model_mapping:
+            return auto
+    return transformers.AutoModel
+
+
+def _configurations(config: Any) -> Iterable[Any]:
+    """Return the configurations within one, such as a decoder's."""
+    return [part for part in vars(config).values() if type(part).__name__.endswith("Config")]
+
+
+def _transformers_arguments(
+    model: Any, config: Any, name: str, *, length: int | None, size: int | None, dtype: torch.dtype
+) -> Callable[[int], StepArguments]:
+    text = config.get_text_config()
+    if model.main_input_name == "input_ids":
+        positions = getattr(text, "max_position_embeddings", None) or _DEFAULT_LENGTH
+        tokens = length or min(_DEFAULT_LENGTH, positions)
+
+        def of_text(batch: int) -> StepArguments:
+            ids = _meta((batch, tokens), torch.int64)
+            names = ["input_ids", "attention_mask"]
+            names += ["decoder_input_ids"] if config.is_encoder_decoder else []
+            names += ["labels"] if _has_loss(model) else []
+            return (), {name: torch.empty_like(ids) for name in names}
+
+        return of_text
+    if model.main_input_name == "pixel_values":
+        side: Any = size or getattr(config, "image_size", None) or 224
+        sides = tuple(side) if isinstance(side, list | tuple) else (side, side)
+        channels = getattr(config, "num_channels", 3)
+
+        def of_images(batch: int) -> StepArguments:
+            inputs = {"pixel_values": _meta((batch, channels, *sides), dtype)}
+            labels = {"labels": _meta((batch,), torch.int64)} if _has_loss(model) else {}
+            return (), inputs | labels
+
+        return of_images
+    raise InputError(
+        f"{name} takes {model.main_input_name}: a sample is made for models of tokens (input_ids) "
+        "or images (pixel_values) alone"
+    )
+
+
+def _has_loss(model: nn.Module) -> bool:
+    """Return whether a class of transformers is one with a head, whose loss takes labels."""
+    return "For" in type(model).__name__ or "LMHead" in type(model).__name__
+
+
+def _of_timm(
+    timm: Any,
+    name: str,
+    architecture: str,
+    options: Mapping[str, Any],
+    *,
+    size: int | None,
+    dtype: torch.dtype,
+) -> NamedModel:
+    try:
+        with torch.device("meta"):
+            model = timm.create_model(architecture, pretrained=False, **options)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise InputError(f"{name}: timm makes no model {architecture!r}: {error}") from error
+    channels, *sides = model.default_cfg.get("input_size", (3, 224, 224))
+    if size is not None:
+        sides = [size, size]
+        if hasattr(model, "set_input_size"):
+            model.set_input_size(img_size=size)
+    model = model.to(dtype).train()
+
+    def arguments(batch: int) -> StepArguments:
+        return (_meta((batch, channels, *sides), dtype), _meta((batch,), torch.int64)), {}
+
+    return NamedModel(
+        title=f"{name}, {type(model).__name__} of timm",
+        model=model,
+        called=WithLoss(model, nn.CrossEntropyLoss()),
+        arguments=arguments,
+    )
+
+
+def _meta(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _imported(package: str) -> Any:
+    """Return a package of the extra, None if it is not installed."""
+    if not is_installed(package):
+        return None
+    module: ModuleType = __import__(package)
+    return module
+
+
+def _unknown(name: str, transformers: Any, timm: Any) -> str:
+    """Return why there is no model of a name, with the nearest names or the command to install."""
+    text = f"there is no folder {name!r}"
+    names: list[str] = []
+    if transformers is not None:
+        text += ", no such model type of transformers"
+        names += list(transformers.CONFIG_MAPPING)
+    if timm is not None:
+        text += ", no such model of timm"
+        names += timm.list_models()
+    for package, module in (("transformers", transformers), ("timm", timm)):
+        if module is None:
+            text += f", and {package} is not installed (pip install 'headrace[{_EXTRA}]')"
+    near = difflib.get_close_matches(name, names, n=3)
+    return text + (f"; near: {', '.join(near)}" if near else "")

@@ -1,0 +1,153 @@
+"""Memory of a step by the name of a model: against a measured step, and names that are none."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headrace import memory
+from headrace.cli.main import main
+from headrace.errors import InputError
+from headrace.memory.measure import named
+from headrace.memory.measure.allocations import allocations_of
+
+CONFIG = {
+    "model_type": "gpt2",
+    "architectures": ["GPT2LMHeadModel"],
+    "n_layer": 2,
+    "n_embd": 64,
+    "n_head": 2,
+    "vocab_size": 800,
+    "n_positions": 64,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return tmp_path
+
+
+def test_the_estimate_is_the_peak_of_a_measured_step(folder: Path) -> None:
+    step = memory.estimate(str(folder), batch=4, length=32)
+    assert step.inputs["input_ids"] == (4, 32)
+    measured_bytes = _measured_bytes(folder, batch=4, length=32)
+    assert abs(step.peak_bytes / measured_bytes - 1) < 0.02
+    assert step.most_bytes["gradients"] == step.most_bytes["parameters"]
+    assert step.most_bytes["optimizer"] >= 2 * step.most_bytes["parameters"]
+
+
+def _measured_bytes(folder: Path, *, batch: int, length: int) -> int:
+    """Return the peak of a step behind the first, with what is resident, in bytes."""
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_config(config).train()
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.zeros(batch, length, dtype=torch.int64)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+
+    def step() -> None:
+        model(**inputs, use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    state: list[Any] = [value for values in optimizer.state.values() for value in values.values()]
+    resident = [*model.parameters(), *model.buffers(), *inputs.values(), *state]
+    bytes_held = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in resident}
+    peak_bytes = allocations_of(step, torch.device("cpu"), aligned=True).peak_bytes
+    return peak_bytes + sum(bytes_held.values())
+
+
+def test_a_budget_has_a_cost_and_the_batch_that_it_has_room_for(folder: Path) -> None:
+    name = str(folder)
+    plain = memory.estimate(name, batch=4, length=64)
+    share = (plain.peak_bytes * 9) // 10
+    budget = memory.estimate(name, batch=4, length=64, budget=share).budget
+    assert budget is not None
+    assert budget.overhead is not None
+    assert 0 <= budget.overhead < 1  # implementations that need less can take no longer
+    assert 0 < budget.eager_batch < 4
+    assert budget.largest_batch is not None
+    assert budget.largest_batch >= 4
+    fits = memory.estimate(name, batch=budget.eager_batch, length=64)
+    assert fits.peak_bytes <= share
+    tight = memory.estimate(name, batch=4, length=64, budget=plain.most_bytes["parameters"]).budget
+    assert tight is not None
+    assert (tight.overhead, tight.eager_batch, tight.largest_batch) == (None, 0, 0)
+    assert tight.least_bytes is not None
+
+
+def test_images_and_a_stateless_optimizer() -> None:
+    pytest.importorskip("timm")
+    step = memory.estimate("resnet18", batch=2, size=64, optimizer="SGD")
+    assert step.inputs == {"0": (2, 3, 64, 64), "1": (2,)}
+    assert step.parameter_count == 11_689_512
+    assert step.most_bytes["optimizer"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "bart-"}, "near: bart"),
+        ({"name": "nobody/nothing"}, "hf download nobody/nothing config.json"),
+        ({"name": "bert", "dtype": "int3"}, "dtype is 'int3', needs one of float32"),
+        ({"name": "bert", "optimizer": "Adamant"}, "optimizer is 'Adamant'"),
+        ({"name": "bert", "batch": 0}, "batch is 0"),
+        ({"name": "wav2vec2"}, "wav2vec2 takes input_values"),
+    ],
+)
+def test_what_is_no_name_or_option_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        memory.estimate(**arguments)
+
+
+def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        memory.estimate(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "nothing"}')
+    with pytest.raises(InputError, match="transformers cannot read it"):
+        memory.estimate(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="is no JSON"):
+        memory.estimate(str(tmp_path))
+
+
+def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named, "is_installed", lambda package: package != "timm")
+    with pytest.raises(
+        InputError, match=r"timm is not installed \(pip install 'headrace\[models\]'"
+    ):
+        memory.estimate("resnet50")
+
+
+def test_the_command_prints_a_step_by_kind_and_its_budget(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["headrace", "memory", "estimate", str(folder), "--length", "16"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--budget", "64MiB"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for part in (
+        "GPT2LMHeadModel of transformers",
+        "activations",
+        "The peak is in",
+        "Within 64 MiB",
+    ):
+        assert part in text
+
+
+@pytest.mark.slow
+def test_the_documented_call_prints_the_step_of_bert(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "memory.md").read_text()
+    code = page.split("from headrace.memory import estimate\n")[1].split("```")[0]
+    exec(code, {"estimate": memory.estimate})
+    peak_bytes, activation_bytes = map(int, capsys.readouterr().out.split())
+    assert 1 << 30 < peak_bytes < 1 << 31
+    assert activation_bytes < peak_bytes
