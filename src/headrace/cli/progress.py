@@ -1,11 +1,15 @@
 """Progress bar for long work."""
 
 import contextlib
+import time
 from collections.abc import Callable, Generator
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
+
+LINE_S = 5.0
+"""Between two lines of progress where there is no terminal; so long, too, before the first."""
 
 Report = Callable[[str, float], None]
 """Called with the current activity and the fraction done."""
@@ -25,3 +29,34 @@ def progress(console: Console, *, visible: bool) -> Generator[Report]:
     with Progress(*columns, console=console, transient=True, expand=True, disable=not shown) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+@contextlib.contextmanager
+def activity(
+    console: Console, *, clock: Callable[[], float] = time.monotonic
+) -> Generator[Callable[[str], None]]:
+    """Show what is done while the block runs: by a spinner, or off a terminal now and then a line.
+
+    Parameters
+    ----------
+    clock : seconds.
+
+    Yields
+    ------
+    Callable
+        Called with the present activity.
+    """
+    if console.is_terminal:
+        with console.status("starting") as status:
+            yield status.update
+        return
+    begin = last = clock()
+
+    def line(text: str) -> None:
+        nonlocal last
+        now = clock()
+        if now - last >= LINE_S:
+            last = now
+            console.print(f"{text} ({now - begin:.0f} s)", markup=False, soft_wrap=True)
+
+    yield line

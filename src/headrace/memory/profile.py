@@ -21,6 +21,8 @@ from headrace.memory.graph import Graph
 from headrace.memory.graph_json import GRAPH_FIELDS, graph_document, read_graph
 
 MEASURED, ROOFLINE = "measured", "roofline"
+SPREAD = "spread"
+"""Field of a provenance: the time between the quartiles of operators' runs, as a share of it."""
 
 _MOST_ELEMENTS = 1 << 42
 _MOST_BYTES = 1 << 50

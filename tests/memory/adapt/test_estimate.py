@@ -63,6 +63,7 @@ def _measured_bytes(folder: Path, *, batch: int, length: int) -> int:
     return peak_bytes + sum(bytes_held.values())
 
 
+@pytest.mark.slow
 def test_a_budget_has_a_cost_and_the_batch_that_it_has_room_for(folder: Path) -> None:
     name = str(folder)
     plain = memory.estimate(name, batch=4, length=64)

@@ -1,16 +1,25 @@
 """Times and workspaces of operators."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph, Implementation
+from headrace.memory.measure import timing
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.arguments import WithLoss
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.implementations import with_implementations
-from headrace.memory.measure.timing import Cost, Roofline, measured_graph, modelled
+from headrace.memory.measure.timing import (
+    Cost,
+    Roofline,
+    measured_graph,
+    modelled,
+    relative_spread,
+)
 from tests.memory.models import CASES
 
 CPU = torch.device("cpu")
@@ -43,6 +52,34 @@ def test_repeated_layers_are_measured_once() -> None:
     again = measured_graph(captured, CPU, cache)
     assert [each.implementations[0].time_us for each in again.operators[:5]] == [123.0] * 5
     assert len(cache) == 4
+
+
+def test_between_runs_no_more_is_filled_than_a_step_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Filling a cache of 105 MB took most of the 151 s of a tiny model's measurement."""
+    captured = capture(nn.Linear(16, 16), (torch.randn(8, 16),))
+    filled: list[int] = []
+    times_us = timing._times_us  # pyright: ignore[reportPrivateUsage]
+
+    def noted(*arguments: Any) -> list[float]:
+        filled.append(arguments[-1].nbytes)
+        return times_us(*arguments)
+
+    monkeypatch.setattr(timing, "_times_us", noted)
+    costs: dict[str, Cost] = {}
+    counts: list[int] = []
+    measured_graph(captured, CPU, costs, report=counts.append)
+    assert set(filled) <= {4096, 8192}
+    assert counts == list(range(len(captured.graph.operators) - 1))
+    monkeypatch.setattr(timing, "_cache_bytes", lambda _device: 1024)  # of a smaller device
+    measured_graph(captured, CPU, costs)
+    assert filled[-1] == 1024
+    assert len(costs) == 2 * len(counts)
+
+
+def test_the_spread_is_of_what_was_measured() -> None:
+    costs = [Cost(10.0, 0, 1.0), Cost(30.0, 0, 3.0), Cost(1000.0, 0)]
+    assert relative_spread(costs) == pytest.approx(0.1)
+    assert relative_spread([Cost(1.0, 0)]) is None
 
 
 def test_a_measurement_leaves_the_random_generator() -> None:

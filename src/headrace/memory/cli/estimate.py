@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from headrace.cli.console import terminal, text_of
+from headrace.cli.progress import activity
 from headrace.roofline import UNNAMED_DEVICE, Roofline, load_roofline
 from headrace.units import size as size_text
 
@@ -56,7 +57,7 @@ def estimate_step_command(
     """
     from headrace.memory import estimate
 
-    with terminal(stderr=True).status("estimating") as status:
+    with activity(terminal(stderr=True)) as report:
         step = estimate(
             name,
             batch=batch,
@@ -66,7 +67,7 @@ def estimate_step_command(
             optimizer=optimizer,
             budget=budget,
             device=device,
-            progress=status.update,
+            progress=report,
         )
     roofline = UNNAMED_DEVICE if device is None else load_roofline(device)
     _print(step, f"{dtype}, {optimizer}", roofline)

@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.console import print_written, terminal
 from headrace.cli.options import check_output, flag, output_option
+from headrace.cli.progress import activity
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
 from headrace.job.load import LoadWatch
@@ -88,6 +89,8 @@ def measure_step_command(
     a step of the model as it is, if that fits into memory.
     Costs in the cache folder are not used.
     """
+    from headrace.memory.profile import SPREAD
+
     check_output(output, [device])
     options = ProfileOptions(
         exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
@@ -102,6 +105,12 @@ def measure_step_command(
         profile = replace(profile, provenance={**profile.provenance, **load.to_provenance()})
     profile.save(output)
     print_written(output)
+    spread = profile.provenance.get(SPREAD)
+    if isinstance(spread, float):
+        terminal().print(
+            f"Times of operators are medians, and {spread:z.1%} of them lies between the quartiles.",
+            soft_wrap=True,
+        )
     if load is not None and load.warning is not None:
         terminal(stderr=True).print(load.warning, soft_wrap=True)
 
@@ -151,12 +160,11 @@ def profile_of(model_and_sample: object, name: str, options: ProfileOptions) -> 
     job = StepConditions(loss=loss, optimizer=optimizer, **options.conditions)
     job.check(device_of(module))
     with (
-        terminal(stderr=True).status("capturing") as status,
+        activity(terminal(stderr=True)) as report,
         preserved(job.called(module), optimizer),
     ):
+        report("capturing")
         captured = capture_step(module, sample, job, options.exactness)
-        operators = len(captured.graph.operators)
-        status.update(f"measuring {operators} operators")
         costs: dict[str, Cost] = {}
         store = StepCache.of_user() if options.cache else StepCache(None)
         with cached_costs(store, conditions(device_of(module)), costs):
@@ -168,4 +176,5 @@ def profile_of(model_and_sample: object, name: str, options: ProfileOptions) -> 
                 device=options.device,
                 costs=costs,
                 sample=sample_of(sample),
+                report=report,
             )

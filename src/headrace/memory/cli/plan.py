@@ -9,6 +9,7 @@ import typer
 from headrace.cli.console import print_written, terminal, text_of
 from headrace.cli.interrupts import interrupts
 from headrace.cli.options import check_output, flag, output_option
+from headrace.cli.progress import activity
 from headrace.errors import InputError
 from headrace.memory.cli import measure
 from headrace.memory.errors import BudgetError
@@ -98,14 +99,15 @@ def plan_step_command(
             f"{energy}: the step has no operator of kind {', '.join(unknown)}", soft_wrap=True
         )
     starts = _starts(start, profile)
-    with terminal(stderr=True).status("planning") as status, interrupts() as interrupt:
+    with activity(terminal(stderr=True)) as report, interrupts() as interrupt:
+        report("planning")
         plans = sweep(
             profile,
             budgets,
             ScheduleSearch,
             effort=effort,
             seed=seed,
-            progress=lambda at, state: status.update(
+            progress=lambda at, state: report(
                 f"planning {budgets[at]}: {state if watts is None else f'gap {state.gap:z.1%}'}"
             ),
             interrupt=interrupt,
@@ -149,8 +151,8 @@ def _profile(
 
     if is_file or len(budgets) > 1:
         raise InputError("--largest-batch needs module:function in place of a file, and one budget")
-    with terminal(stderr=True).status("capturing") as status:
-        batch, profile = find_largest(source, budgets[0], options, status.update)
+    with activity(terminal(stderr=True)) as report:
+        batch, profile = find_largest(source, budgets[0], options, report)
     terminal().print(f"Largest batch: {batch}.")
     return profile
 

@@ -3,7 +3,7 @@
 import copy
 import hashlib
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,9 +24,16 @@ from headrace.memory.measure.eager import StepArguments, eager_cost
 from headrace.memory.measure.implementations import with_implementations
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.sizes import ROUNDING
-from headrace.memory.measure.timing import Cost, Roofline, device_name, measured_graph, modelled
+from headrace.memory.measure.timing import (
+    Cost,
+    Roofline,
+    device_name,
+    measured_graph,
+    modelled,
+    relative_spread,
+)
 from headrace.memory.plan.verify import verify
-from headrace.memory.profile import EagerStep, MemoryProfile, ModelInput
+from headrace.memory.profile import SPREAD, EagerStep, MemoryProfile, ModelInput
 from headrace.memory.schedule import plain_schedule
 
 
@@ -124,6 +131,7 @@ def profile_step(
     costs: MutableMapping[str, Cost] | None = None,
     single_runs: bool = False,
     sample: StepArguments | None = None,
+    report: Callable[[str], None] = lambda _activity: None,
 ) -> MemoryProfile:
     """Return the profile of a captured step.
 
@@ -134,6 +142,7 @@ def profile_step(
     costs : of operators that were measured before; what is measured is added.
     single_runs : whether operators are timed in one run each; see `measured_graph`.
     sample : arguments for a step of the model as it is, which is measured if it fits into memory.
+    report : called with what is measured.
 
     Raises
     ------
@@ -142,8 +151,22 @@ def profile_step(
     step = unmeasured_profile(model, captured, job, name=name)
     if device is None:
         costs = {} if costs is None else costs
-        graph = measured_graph(captured, device_of(model), costs, single_runs=single_runs)
-        measured = replace(step, graph=replace(graph, resident=step.graph.resident))
+        operators = captured.graph.operators
+        total = sum(len(operator.implementations) for operator in operators)
+        graph = measured_graph(
+            captured,
+            device_of(model),
+            costs,
+            single_runs=single_runs,
+            report=lambda count: report(f"measuring operators: {count} of {total} implementations"),
+        )
+        spread = relative_spread(costs.values())
+        measured = replace(
+            step,
+            graph=replace(graph, resident=step.graph.resident),
+            provenance={**step.provenance, **({} if spread is None else {SPREAD: spread})},
+        )
+        report("measuring a step of the model as it is")
         return (
             measured
             if sample is None

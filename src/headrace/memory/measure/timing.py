@@ -1,7 +1,7 @@
 """Time and workspace of the operators of a captured step: measured, or modelled by a roofline."""
 
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import getitem
@@ -40,10 +40,19 @@ class Cost:
     ----------
     time_us : median over runs.
     workspace_bytes : at the peak, beside what the operator creates.
+    spread_us : time between the quartiles of the runs; None: of one run, or read from the cache.
     """
 
     time_us: float
     workspace_bytes: int
+    spread_us: float | None = None
+
+
+def relative_spread(costs: Iterable[Cost]) -> float | None:
+    """Return the times between quartiles as a share of all times; None where none was measured."""
+    measured = [cost for cost in costs if cost.spread_us is not None]
+    time_us = sum(cost.time_us for cost in measured)
+    return sum(cost.spread_us or 0.0 for cost in measured) / time_us if time_us else None
 
 
 def measured_graph(
@@ -52,6 +61,7 @@ def measured_graph(
     cache: MutableMapping[str, Cost] | None = None,
     *,
     single_runs: bool = False,
+    report: Callable[[int], None] = lambda _measured: None,
 ) -> Graph:
     """Return the captured graph with times and workspaces as measured on a device.
 
@@ -62,15 +72,23 @@ def measured_graph(
     cache : earlier costs, by operator, arguments and device; what is measured is added.
     single_runs : whether the time of an operator is that of one run, whatever is in the device's
         cache: for schedules whose memory counts, and not their speed.
+    report : called with the number of implementations whose costs are known so far.
     """
     cache = {} if cache is None else cache
-    where = device_name(device)
+    where, evicting_bytes = device_name(device), _evicting_bytes(capture, device)
+    if evicting_bytes < _cache_bytes(device):
+        where += f", {evicting_bytes} bytes of a step"
+    others = torch.empty(0 if single_runs else evicting_bytes, dtype=torch.uint8, device=device)
+    count = 0
 
     def cost(call: TracedCall) -> Cost:
+        nonlocal count
+        report(count)
+        count += 1
         key = f"{_signature(capture, call)} on {where}"
         if key not in cache:
             try:
-                cache[key] = _measure(capture, call, device, single_runs=single_runs)
+                cache[key] = _measure(capture, call, device, None if single_runs else others)
             except torch.OutOfMemoryError:
                 if (device_bytes := memory_bytes(device)) is None:
                     raise
@@ -173,7 +191,7 @@ def _signature(capture: Capture, call: TracedCall) -> str:
 
 
 def _measure(
-    capture: Capture, call: TracedCall, device: torch.device, *, single_runs: bool
+    capture: Capture, call: TracedCall, device: torch.device, others: torch.Tensor | None
 ) -> Cost:
     with torch.no_grad(), torch.random.fork_rng(_accelerators(device)):
         args, kwargs = map_aggregate(
@@ -210,8 +228,12 @@ def _measure(
             kept_bytes = graph_bytes + sum(map(rounded_bytes, traced))
         step = ROUNDING.get(device.type, 1)
         workspace = max(allocations.peak_bytes - kept_bytes, 0)
-        time_us = 1e6 * stopwatch(device)(prepare()) if single_runs else _time_us(prepare, device)
-        return Cost(time_us, -(-workspace // step) * step)
+        workspace = -(-workspace // step) * step
+        if others is None:
+            return Cost(1e6 * stopwatch(device)(prepare()), workspace)
+        times = _times_us(prepare, device, others)
+        quartile = len(times) // 4
+        return Cost(times[len(times) // 2], workspace, times[-1 - quartile] - times[quartile])
 
 
 def _accelerators(device: torch.device) -> list[torch.device]:
@@ -262,8 +284,10 @@ def _example(value: Any, device: torch.device) -> Any:
     return flat.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
-def _time_us(prepare: Callable[[], Callable[[], object]], device: torch.device) -> float:
-    """Return the median time of a run; on an accelerator that of its kernels.
+def _times_us(
+    prepare: Callable[[], Callable[[], object]], device: torch.device, others: torch.Tensor
+) -> list[float]:
+    """Return the times of some runs, in order of size; on an accelerator those of its kernels.
 
     Before each run the device's cache is filled with other data, as within a step, where most
     operators find little of their operands there. Warm, those of ResNet-50 took a fifth less.
@@ -271,9 +295,9 @@ def _time_us(prepare: Callable[[], Callable[[], object]], device: torch.device) 
     Parameters
     ----------
     prepare : returns the run, ready to be timed.
+    others : what the cache is filled with.
     """
     seconds = stopwatch(device)
-    others = torch.empty(_cache_bytes(device), dtype=torch.uint8, device=device)
     times: list[float] = []
     begin = time.perf_counter()
     while len(times) < MIN_RUNS or (
@@ -281,8 +305,8 @@ def _time_us(prepare: Callable[[], Callable[[], object]], device: torch.device) 
     ):
         run = prepare()
         others.zero_()
-        times.append(seconds(run))
-    return sorted(times)[len(times) // 2] * 1e6
+        times.append(seconds(run) * 1e6)
+    return sorted(times)
 
 
 def stopwatch(device: torch.device) -> Callable[[Callable[[], object]], float]:
@@ -313,6 +337,17 @@ def stopwatch(device: torch.device) -> Callable[[Callable[[], object]], float]:
         return clock() - before
 
     return on_cpu
+
+
+def _evicting_bytes(capture: Capture, device: torch.device) -> int:
+    """Return the bytes that may lie between two operators of a step in the device's cache.
+
+    All of it, or all that the step itself has, up to a power of two: a small step stays in a large
+    cache, and to fill that between its operators would take longer than they do.
+    """
+    storages = sum(storage.nbytes for storage in capture.graph.storages)
+    step_bytes = storages + sum(capture.graph.resident.values())
+    return min(1 << step_bytes.bit_length(), _cache_bytes(device))
 
 
 def _cache_bytes(device: torch.device) -> int:
