@@ -108,7 +108,7 @@ def measure_step_command(
     spread = profile.provenance.get(SPREAD)
     if isinstance(spread, float):
         terminal().print(
-            f"Times of operators are medians, and {spread:z.1%} of them lies between the quartiles.",
+            f"Times of operators are medians; {spread:z.1%} of them lies between quartiles.",
             soft_wrap=True,
         )
     if load is not None and load.warning is not None:
