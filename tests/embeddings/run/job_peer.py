@@ -41,6 +41,8 @@ def serve(settings: RoleSettings, send: Send) -> Peer:
     def attend(call: RpcCall) -> RpcMessage:
         if call.peer == "reader 0":
             readers.append(call.message.head["address"])
+        if call.peer.startswith("trainer "):
+            send(attends=call.peer)
         return RpcMessage(head={"pulses": listener.address, "interval_s": 1.0})
 
     def serves(_: RpcCall) -> RpcMessage:
@@ -131,6 +133,12 @@ match sys.argv[1]:
             if number < 2:
                 os.kill(pid, signal.SIGKILL)
         print("a third process", pid)
+    case "attend":
+        with RpcClient(settings.cacher, peer_role="cacher", role=f"trainer {settings.rank}",
+                       secret=settings.secret) as client:
+            client.call("attend")
+        print("trainers", settings.world_size, os.getpid(), flush=True)
+        time.sleep(600 if settings.world_size > 2 else 0)
     case "wait":
         print("pids", os.getpid(), *[described["pid"], first.call("describe").head["pid"]])
         time.sleep(600)

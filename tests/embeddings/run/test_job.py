@@ -21,7 +21,7 @@ from headrace.embeddings.errors import JobError
 from headrace.embeddings.run.commits import CommitFolder
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions, RoleHost
 from headrace.embeddings.run.supervisor import OnJobLine, run_embedding_job
-from headrace.launch.roles import start_local
+from headrace.launch.roles import Start, start_local
 from headrace.settings import child_environment
 from tests.embeddings.run import clicks_job
 from tests.embeddings.run.clicks_job import (
@@ -35,6 +35,7 @@ from tests.embeddings.run.clicks_job import (
     schedule_of,
     torch_batches,
 )
+from tests.embeddings.run.test_supervisor import start_nothing
 from tests.waiting import HANG_S, JOB_S
 
 SCRIPT = Path(clicks_job.__file__)
@@ -198,6 +199,34 @@ def test_a_lost_reader_starts_again_and_nothing_else_does(
     assert [line[:7] for name, line in lines if name == "trainer 0"] == ["epoch 0", "epoch 1"]
     for name, values in undisturbed.items():
         assert torch.equal(disturbed[name], values), name
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_with_the_trainers_that_are_left(clicks: Path, tmp_path: Path) -> None:
+    output, lines = tmp_path / "learned", list[tuple[str, str]]()
+    starts: list[Start] = [start_nothing, start_local]
+    lost = RoleHost(start=lambda argv, **options: starts.pop()(argv, **options))
+    run_embedding_job(
+        [sys.executable, str(SCRIPT), str(clicks), str(output), "kill-4"],
+        JobOptions(
+            lookahead=4,
+            prefetch=2,
+            cache_bytes=TABLES * ROWS * 64,
+            folder=tmp_path / "state",
+            commit_every=2,
+            deadline_s=HANG_S,
+        ),
+        JobHosts(trainers=(RoleHost(), lost), servers=(RoleHost(), RoleHost())),
+        on_line=lambda name, line: lines.append((name, line)),
+        environment=environment(),
+        restart=True,
+        min_trainers=1,
+    )
+    told = [line for name, line in lines if name == "supervisor"]
+    assert len(told) == 2
+    assert told[0].startswith("trainer 1 was ended by signal 9. ")
+    assert told[1].endswith("with as many trainers as are left: 1.")
+    assert_close(output, expected(clicks, "files"))
 
 
 @pytest.mark.slow

@@ -4,6 +4,9 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,13 @@ import pytest
 from headrace.embeddings import EmbeddingError, JobError
 from headrace.embeddings.profile import Synchronisation
 from headrace.embeddings.run import job_processes
-from headrace.embeddings.run.job_processes import JobHosts, JobOptions
+from headrace.embeddings.run.commits import CommitFolder
+from headrace.embeddings.run.job_processes import JobHosts, JobOptions, RoleHost
 from headrace.embeddings.run.supervisor import OnJobLine, run_embedding_job
 from headrace.errors import CommunicationError
-from headrace.launch.roles import Roles
+from headrace.launch.roles import Roles, Start, start_local
 from tests.embeddings.run.job_peer import SCRIPT
+from tests.embeddings.run.test_commits import description, mark_of
 from tests.launch.test_roles import is_running
 from tests.waiting import HANG_S, STALL_S, no_hang
 
@@ -50,21 +55,24 @@ class Job:
         script_reads: bool = False,
         restart: bool = False,
         on_line: OnJobLine = lambda _name, _line: None,
+        hosts: JobHosts | None = None,
+        options: JobOptions = OPTIONS,
+        min_trainers: int | None = None,
         **environment: str | None,
     ) -> None:
         def take(name: str, line: str) -> None:
             self.lines.append((name, line))
             on_line(name, line)
 
-        hosts = JobHosts.on_this_machine(trainers=2, servers=2, readers=1)
         self.lines = []
         run_embedding_job(
             [sys.executable, str(self.script), *purpose],
-            OPTIONS,
-            hosts,
+            options,
+            hosts or JobHosts.on_this_machine(trainers=2, servers=2, readers=1),
             on_line=take,
             script_reads=script_reads,
             restart=restart,
+            min_trainers=min_trainers,
             environment={"PYTHONPATH": str(Path.cwd()), **environment},
         )
 
@@ -218,6 +226,88 @@ def test_a_process_that_cannot_start_is_named(
 def test_a_script_that_reads_has_to_serve(job: Job) -> None:
     with pytest.raises(CommunicationError, match=r"reader 0 ended before it served: .*\.fit$"):
         job.run("ends", script_reads=True)
+
+
+class LostHost:
+    """A host whose process is killed when it attends; the next one's start is another one.
+
+    By then there is a commit, which the job begins from again.
+    """
+
+    def __init__(self, job: Job, folder: Path, next_start: Start) -> None:
+        self.job = job
+        self.options = replace(OPTIONS, folder=folder, return_s=0.2)
+        self.commits = CommitFolder(folder)
+        self.starts: list[Start] = [next_start, start_local]
+
+    def run(self, min_trainers: int | None) -> None:
+        lost = RoleHost(start=self._start)
+        self.job.run(
+            "attend",
+            restart=True,
+            on_line=self._lose,
+            hosts=JobHosts(trainers=(RoleHost(), lost, RoleHost())),
+            options=self.options,
+            min_trainers=min_trainers,
+        )
+
+    def _start(self, argv: Sequence[str], **options: Any) -> Any:
+        return self.starts.pop()(argv, **options)
+
+    def _lose(self, name: str, line: str) -> None:
+        if name == "trainer 1" and line.startswith("trainers 3"):
+            mark = mark_of(description(self.job.script), self.commits.begin(), 0)
+            self.commits.write(mark)
+            os.kill(int(line.split()[2]), signal.SIGKILL)
+
+
+def start_nothing(_argv: Sequence[str], **_options: Any) -> Any:
+    raise OSError("no route to it")
+
+
+def start_another(command: str, _argv: Sequence[str], **options: Any) -> Any:
+    return start_local(["sh", "-c", command], **options)
+
+
+GONE = [
+    (start_nothing, r"its host 127.0.0.1 starts no process: no route to it"),
+    (partial(start_another, "sleep 600"), "all others have been there for 0.2 s"),
+    (partial(start_another, "exit 3"), "trainer 1 ended with exit code 3"),
+]
+
+
+@pytest.mark.parametrize(("next_start", "reason"), GONE, ids=["refuses", "hangs", "fails"])
+def test_a_job_goes_on_without_a_trainer_that_does_not_come_back(
+    job: Job, tmp_path: Path, next_start: Start, reason: str
+) -> None:
+    with no_hang():
+        LostHost(job, tmp_path / "state", next_start).run(min_trainers=2)
+    told = [line for name, line in job.lines if name == "supervisor"]
+    assert told == [
+        "trainer 1 was ended by signal 9. The job begins from commit 0: epoch 1, batch 2.",
+        f"trainer 1 did not come back: {reason}. The job begins from commit 0: epoch 1, batch 2, "
+        "with as many trainers as are left: 2.",
+    ]
+    last = [line.split()[:2] for name, line in job.lines if name == "trainer 1"][-1]
+    assert last == ["trainers", "2"]
+
+
+def test_an_error_says_how_to_go_on_without_a_trainer(job: Job, tmp_path: Path) -> None:
+    with no_hang(), pytest.raises(JobError) as caught:
+        LostHost(job, tmp_path / "state", start_nothing).run(min_trainers=None)
+    assert str(caught.value).splitlines() == [
+        "trainer 1 did not come back: its host 127.0.0.1 starts no process: no route to it",
+        "To go on with the others, run the job with --trainers 2 and the same --state; "
+        "--min-trainers 2 does so by itself",
+    ]
+
+
+def test_fewer_trainers_need_commits_and_enough_trainers(job: Job, tmp_path: Path) -> None:
+    with pytest.raises(EmbeddingError, match="--min-trainers needs --state"):
+        job.run("wait", min_trainers=1)
+    options = replace(OPTIONS, folder=tmp_path / "state")
+    with pytest.raises(EmbeddingError, match=r"is 3, needs at most the job's 2 trainers"):
+        job.run("wait", min_trainers=3, options=options)
 
 
 def test_a_job_needs_every_kind_of_process() -> None:

@@ -58,7 +58,8 @@ def run_job_command(
     Each line of a trainer's output begins with its number. The first process that fails ends all;
     the exit code is that of the trainer that failed. With --state, rows, model and optimizers are
     committed to a folder: where a process was lost all begin again from the last commit, and so
-    does the same command after an end of any kind, also with other numbers of processes.
+    does the same command after an end of any kind, also with other numbers of processes. With
+    --min-trainers it goes on without a trainer that does not come back.
 
     Lookahead, prefetch and the trainers' shares of batches follow the job, unless
     HEADRACE_EMBEDDINGS_ADAPT is off; HEADRACE_EMBEDDINGS_ADAPT_LOG names a file for the changes.
@@ -79,7 +80,7 @@ def run_job_command(
     errors = terminal(stderr=True, soft_wrap=True, highlight=False)
     unwind_on_sigterm()
     _warn_of_ideal(errors, ideal=recording.ideal)
-    with _hosts(job, ray) as hosts:
+    with _hosts(job, ray, start.min_trainers) as hosts:
         times = _run(argv, options, hosts, start, errors)
     provenance = {"plan": job.digest, "script": argv[1:]}
     recorded = recording.keep(times, job, ideal_step_s, provenance)
@@ -96,7 +97,7 @@ def run_job_command(
 def _run(
     argv: Sequence[str],
     options: "JobOptions",
-    hosts: "Callable[[], JobHosts]",
+    hosts: "JobHosts | Callable[[], JobHosts]",
     start: StartOptions,
     errors: Console,
 ) -> "JobTimes | None":
@@ -120,6 +121,7 @@ def _run(
                 on_line=partial(_print_line, console),
                 script_reads=start.script_reads,
                 restart=start.restart,
+                min_trainers=start.min_trainers,
                 on_sample=on_sample,
             )
     except JobError as error:
@@ -144,19 +146,21 @@ def _warn_of_ideal(errors: Console, *, ideal: bool) -> None:
 
 
 @contextmanager
-def _hosts(job: "EmbeddingPlan", ray: str | None) -> Generator[Callable[[], "JobHosts"]]:
-    """Yield what finds hosts for the processes of a plan's job, on this machine or a cluster."""
+def _hosts(
+    job: "EmbeddingPlan", ray: str | None, min_trainers: int | None
+) -> Generator["JobHosts | Callable[[], JobHosts]"]:
+    """Yield the hosts of a plan's job on this machine, or what finds them in a cluster."""
     from headrace.embeddings.run.job_processes import JobHosts
 
     numbers = {"trainers": job.trainers, "servers": job.servers, "readers": job.readers}
     if ray is None:
-        yield partial(JobHosts.on_this_machine, **numbers)
+        yield JobHosts.on_this_machine(**numbers)
         return
     from headrace.embeddings.run.ray_hosts import ray_hosts
     from headrace.launch.ray_cluster import RayCluster
 
     with RayCluster(ray) as cluster:
-        yield partial(ray_hosts, cluster, **numbers)
+        yield partial(ray_hosts, cluster, **numbers, fewest=min_trainers)
 
 
 def _command(script: Sequence[str]) -> list[str]:

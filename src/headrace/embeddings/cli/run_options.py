@@ -43,6 +43,7 @@ class StartOptions:
     state : folder of the job's commits; None: there are none.
     commit_every : batches between commits; None: the plan's.
     restart : whether it goes on by itself where a process was lost.
+    min_trainers : fewest that it goes on with where some do not come back; None: all.
     equal_shares : whether trainers have equal shares of batches whatever their rates.
     script_reads : whether readers run the script, too.
     """
@@ -50,6 +51,7 @@ class StartOptions:
     state: Path | None
     commit_every: int | None
     restart: bool
+    min_trainers: int | None
     equal_shares: bool
     script_reads: bool
 
@@ -91,6 +93,14 @@ def start_options(
         bool,
         typer.Option(help="Go on from the last commit by itself where a process was lost."),
     ] = True,
+    min_trainers: Annotated[
+        int | None,
+        typer.Option(
+            help="Fewest to go on with, of --state, where others do not come back.",
+            min=1,
+            show_default="all",
+        ),
+    ] = None,
     equal_shares: Annotated[
         bool,
         flag("--equal-shares", "Trainers have equal shares of batches whatever their rates."),
@@ -105,6 +115,7 @@ def start_options(
         state=state,
         commit_every=commit_every,
         restart=restart,
+        min_trainers=min_trainers,
         equal_shares=equal_shares,
         script_reads=script_reads,
     )

@@ -65,7 +65,8 @@ class CacherServer:
 
     Parameters
     ----------
-    send : gets messages of processes that fell "silent", and of those that are "alive".
+    send : gets messages of processes that fell "silent", and of those that are "alive"; of each
+        trainer that "attends".
     follower : lets decisions follow the job; None: they do not.
 
     Raises
@@ -272,6 +273,8 @@ class CacherServer:
         kind, _, number = call.peer.partition(" ")
         if kind == "reader" and number.isdigit() and int(number) < len(self._readers):
             self._readers.replace(int(number), str(call.message.head["address"]))
+        if kind == "trainer":
+            self._send(attends=call.peer)
         interval_s = self._options.silence_s / PULSES
         return RpcMessage(head={"pulses": self._pulses.address, "interval_s": interval_s})
 

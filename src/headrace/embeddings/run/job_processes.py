@@ -3,8 +3,8 @@
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,9 @@ ProcessKey = tuple[str, int]
 
 _PROCESS = (sys.executable, "-m", "headrace.embeddings.run.process")
 _STARTING = "starting the job"
+RETURN_S = 60.0
+"""Scripts of one job get to `fit` at about the same time, on hosts of about the same speed."""
+
 _START_S = 300.0
 """For all processes; a script that reads loads torch first."""
 
@@ -61,6 +64,16 @@ class JobHosts:
             if not getattr(self, kind):
                 raise EmbeddingError(f"a job has no {kind}, needs 1 or more")
 
+    def without(self, lost: Collection[ProcessKey]) -> Self:
+        """Return the hosts but for those of some trainers.
+
+        Raises
+        ------
+        EmbeddingError : there is no other trainer.
+        """
+        left = [host for rank, host in enumerate(self.trainers) if ("trainer", rank) not in lost]
+        return replace(self, trainers=tuple(left))
+
     def of(self, key: ProcessKey) -> RoleHost:
         """Return the host of a process."""
         kind, number = key
@@ -91,6 +104,8 @@ class JobOptions:
     adapt_log : file on the cacher's host that changes are appended to; None: none.
     deadline_s : of the processes' calls.
     silence_s : without a sign of life of a process, after which it counts as lost.
+    return_s : after a loss, from when all other trainers are there until one that was lost counts
+        as gone with its host.
     ideal : whether no rows move; see `headrace.embeddings.run.ideal`.
 
     Raises
@@ -109,6 +124,7 @@ class JobOptions:
     adapt_log: Path | None = None
     deadline_s: float = 1800.0
     silence_s: float = SILENCE_S
+    return_s: float = RETURN_S
     ideal: bool = False
 
     def __post_init__(self) -> None:

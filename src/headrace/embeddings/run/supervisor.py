@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 from headrace.embeddings.errors import JobError
@@ -20,9 +21,12 @@ from headrace.embeddings.run.job_processes import (
     key_of,
     name_of,
 )
+from headrace.embeddings.run.job_starts import LAST_LINES, JobStarts, gone_error
 from headrace.embeddings.run.job_times import SERVING, JobTimes, OnSample, StatusRounds
 from headrace.embeddings.run.pulses import Silences, silence_of
 from headrace.embeddings.run.reader_restarts import ReaderRestarts, restarted_line
+from headrace.embeddings.run.trainer_returns import TrainerReturns
+from headrace.errors import CommunicationError
 from headrace.launch.ports import free_port
 from headrace.launch.roles import LINES, Message, Role
 from headrace.settings import child_environment
@@ -51,6 +55,7 @@ def run_embedding_job(
     script_reads: bool = False,
     environment: Mapping[str, str | None] | None = None,
     restart: bool = False,
+    min_trainers: int | None = None,
     on_sample: OnSample | None = None,
 ) -> None:
     """Run a job until all trainers have ended; the first process that fails ends all.
@@ -69,70 +74,49 @@ def run_embedding_job(
     on_sample : called about every second with the times of the job's processes so far.
     restart : whether to start again where a process was lost; without a folder in the options, a
         reader alone.
+    min_trainers : fewest that the job goes on with, from its last commit, where one that was lost
+        does not come back, or is lost again before another commit; None: that is an error.
 
     Raises
     ------
-    EmbeddingError : the folder cannot be made, or another job on this host has it.
+    EmbeddingError : the folder cannot be made, or another job on this host has it; `min_trainers`
+        are more than there are, or there is no folder.
     JobError : a process failed; names it, with its last lines.
     CommunicationError : a process did not start.
     """
     folder = None if options.folder is None else CommitFolder(options.folder)
+    starts = JobStarts(folder, hosts, restart=restart, min_trainers=min_trainers)
+    times = JobTimes()
     with nullcontext() if folder is None else locked_folder(folder.path):
-        starts = _Starts(folder, on_line)
-        times = JobTimes()
         while True:
-            starts.begin()
+            places = starts.begin(partial(on_line, "supervisor"))
+            processes = JobProcesses(
+                options,
+                places,
+                read_with=script if script_reads else None,
+                environment=environment,
+                readers_restart=restart,
+            )
             try:
-                places = hosts() if callable(hosts) else hosts
-                with JobProcesses(
-                    options,
-                    places,
-                    read_with=script if script_reads else None,
-                    environment=environment,
-                    readers_restart=restart,
-                ) as processes:
+                with processes:
                     _start_trainers(processes, script, options, places, environment)
                     rounds = None
                     if on_sample is not None:
                         keys = [key for kind in SERVING for key in processes.keys_of(kind)]
                         rounds = StatusRounds(keys=keys, times=times, on_sample=on_sample)
-                    restarts = ReaderRestarts(processes, allowed=restart)
-                    watch = _Watch(processes, places, options.silence_s, on_line, restarts, rounds)
-                    watch.until_end()
+                    _Watch(
+                        processes,
+                        places,
+                        options.silence_s,
+                        on_line,
+                        ReaderRestarts(processes, allowed=restart),
+                        TrainerReturns(starts.lost, len(places.trainers), options.return_s),
+                        rounds,
+                    ).until_end()
             except JobError as error:
-                if not restart or not starts.has_later(error):
-                    raise
+                starts.lose(error)
             else:
                 return
-
-
-class _Starts:
-    """Starts of a job, from the newest commit of its folder if it has some."""
-
-    def __init__(self, folder: CommitFolder | None, on_line: OnJobLine) -> None:
-        self._folder = folder
-        self._on_line = on_line
-        self._begun_from = set[int | None]()
-        self._loss = ""
-
-    def begin(self) -> None:
-        """Print where the job begins, and what it lost before, unless it is new."""
-        mark = None if self._folder is None else self._folder.newest()
-        self._begun_from.add(None if mark is None else mark.commit)
-        if self._loss or mark is not None:
-            start = "anew" if mark is None else f"from {mark.place}"
-            self._on_line("supervisor", f"{self._loss}The job begins {start}.")
-
-    def has_later(self, error: JobError) -> bool:
-        """Return whether a job with this error can begin at a commit that it has not begun at.
-
-        At one that it has begun at it would be lost again.
-        """
-        if self._folder is None or not error.lost:
-            return False
-        self._loss = f"{str(error).splitlines()[0]} "
-        mark = self._folder.newest()
-        return (None if mark is None else mark.commit) not in self._begun_from
 
 
 def _start_trainers(
@@ -154,7 +138,12 @@ def _start_trainers(
             },
             streams=LINES,
         )
-        processes.roles.add(("trainer", rank), role)
+        try:
+            processes.roles.add(("trainer", rank), role)
+        except (OSError, CommunicationError) as error:
+            raise gone_error(
+                [("trainer", rank)], hosts, f"its host {host.address} starts no process: {error}"
+            ) from error
 
 
 def trainer_environment(
@@ -200,6 +189,7 @@ class _Watch:
         silence_s: float,
         on_line: OnJobLine,
         restarts: ReaderRestarts,
+        returns: TrainerReturns,
         rounds: StatusRounds | None = None,
     ) -> None:
         self._roles = processes.roles
@@ -209,6 +199,7 @@ class _Watch:
         self._silences: Silences[ProcessKey] = Silences(silence_s)
         self._on_line = on_line
         self._restarts = restarts
+        self._returns = returns
         self._rounds = rounds
         self._errors: dict[ProcessKey, str] = {}
         self._ends: dict[ProcessKey, int] = {}
@@ -220,7 +211,7 @@ class _Watch:
         self._silences.refresh(_CACHER)
         while self._running:
             due = asked + self._silences.interval_s
-            wait_s = max(0.0, due - time.monotonic())
+            wait_s = min(max(0.0, due - time.monotonic()), self._returns.left_s)
             if self._rounds is not None:
                 wait_s = min(wait_s, self._rounds.ask_when_due(self._roles))
             try:
@@ -233,6 +224,8 @@ class _Watch:
                 if not any(code < 0 and code != -signal.SIGABRT for code in self._ends.values()):
                     self._take_aftermath()
                 raise self._failure()
+            if not self._returns.left_s:
+                raise gone_error(sorted(self._returns.absent), self._hosts, self._returns.reason)
         if self._rounds is not None:
             self._rounds.last_round(self._roles, self._take_within)
 
@@ -259,8 +252,9 @@ class _Watch:
         elsewhere = {self._hosts.of(key).address for key in silent} - {cacher}
         names = ", ".join(map(name_of, silent))
         if len(elsewhere) > 1 and all(self._hosts.of(key).address == cacher for key in alive):
-            return JobError(f"cacher: its host {cacher} is cut off from {names}", 1, lost=True)
-        return JobError(f"{names}: {reason}", 1, lost=True)
+            text = f"cacher: its host {cacher} is cut off from {names}"
+            return JobError(text, 1, lost=True, processes=[name_of(_CACHER)])
+        return JobError(f"{names}: {reason}", 1, lost=True, processes=[*map(name_of, silent)])
 
     def _take_aftermath(self) -> None:
         began = time.monotonic()
@@ -311,6 +305,7 @@ class _Watch:
             self._rounds.take(key, message["status"])
         else:
             self._restarts.take(key, message)
+            self._returns.take(message)
 
     def _restarted(self, lost: Sequence[ProcessKey], reason: str) -> bool:
         """Start lost processes again while the others go on, if they are such; return whether."""
@@ -345,11 +340,17 @@ class _Watch:
         if exception is not None and exception not in last_lines:
             last_lines = [exception, "...", *last_lines]
         lines = "\n".join(last_lines).strip("\n")
-        last = f"; its last lines:\n{lines}" if lines else ""
+        last = f"{LAST_LINES}\n{lines}" if lines else ""
         exit_code = 1 if key[0] != "trainer" else 128 - code if code < 0 else code
         lost = key not in self._errors and (code < 0 or key[0] != "trainer")
         lost = lost or key in self._restarts.starting
-        return JobError(f"{name_of(key)}{end}{last}", exit_code, lost=lost)
+        text = f"{name_of(key)}{end}{last}"
+        if key in self._returns.absent:
+            of_host = self._hosts.of(key).address
+            absent = sorted(self._returns.absent)
+            gone = [other for other in absent if self._hosts.of(other).address == of_host]
+            return gone_error(gone, self._hosts, text)
+        return JobError(text, exit_code, lost=lost, processes=[name_of(key)])
 
     def _ended_before(self, key: ProcessKey) -> str:
         """Return what an error says of trainers that had ended before a trainer failed."""
