@@ -144,6 +144,7 @@ template <class Lock = std::mutex>
 class ForkSafeLock final : public ForkListener {
  public:
   void lock() { lock_.lock(); }
+  bool try_lock() { return lock_.try_lock(); }
   void unlock() { lock_.unlock(); }
 
   void before_fork() noexcept override { lock_.lock(); }

@@ -10,59 +10,26 @@
 #include <bit>
 #include <limits>
 #include <memory>
-#include <stdexcept>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "index/maps/dynamic_map.hpp"
-#include "index/maps/replay.hpp"
-#include "index/maps/row_map.hpp"
 #include "index/maps/slices.hpp"
+#include "index_numbers.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
+// Instantiated by index_maps.cpp.
+extern template class headrace::index::detail::DynamicMapOf<headrace::index::Nothing>;
+extern template class headrace::index::detail::DynamicMapOf<std::uint32_t>;
+extern template class headrace::index::detail::DynamicMapOf<std::uint64_t>;
+
 namespace {
 
 namespace index = headrace::index;
-using Code = std::uint64_t;
-
-using Input = nb::ndarray<nb::ro, nb::device::cpu>;
-using Output = nb::ndarray<nb::device::cpu>;
-template <class T>
-using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// -- types ----------------------------------------------------------------------------------------
-
-// Whether an array's elements are of a type.
-bool is_of(nb::dlpack::dtype type, const index::NumberType& row) {
-  constexpr std::array kCodes{nb::dlpack::dtype_code::UInt, nb::dlpack::dtype_code::UInt,
-                              nb::dlpack::dtype_code::Int, nb::dlpack::dtype_code::Float};
-  return row.bytes > 0 && type.lanes == 1 && type.bits == 8 * row.bytes &&
-         type.code == static_cast<std::uint8_t>(kCodes[static_cast<std::size_t>(row.kind)]);
-}
-
-std::string name_of(nb::dlpack::dtype type) {
-  for (const auto& row : index::kValueTypes) {
-    if (is_of(type, row)) return row.name;
-  }
-  constexpr const char* kKinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  const auto kind = type.code < std::size(kKinds) ? kKinds[type.code] : "unknown";
-  return kind + std::to_string(type.bits);
-}
-
-template <class Array>
-index::ArrayView view_of(const Array& array) {
-  const auto dimensions = array.ndim();
-  return {const_cast<void*>(static_cast<const void*>(array.data())), name_of(array.dtype()),
-          dimensions == 0 ? 1 : array.shape(0), dimensions,
-          dimensions != 1 || array.shape(0) < 2 || array.stride(0) == 1};
-}
-
-template <class Array>
-std::optional<index::ArrayView> view_of(const std::optional<Array>& array) {
-  return array ? std::optional(view_of(*array)) : std::nullopt;
-}
+using namespace headrace::bindings;
 
 nb::dict ranges_of(const auto& types) {
   nb::dict ranges;
@@ -90,148 +57,24 @@ nb::dict tables() {
   return tables;
 }
 
-// -- single keys and values -----------------------------------------------------------------------
-
-[[noreturn]] void refuse_number(const char* what, nb::handle object, const char* accepted) {
-  throw nb::type_error(
-      (std::string(what) + " is " + nb::repr(object).c_str() + ", needs " + accepted).c_str());
-}
-
-// The bits of a Python integer, or NumPy's.
-std::uint64_t integer_bits(const char* what, nb::handle object, const index::NumberType& type) {
-  nb::object number = nb::steal(PyNumber_Index(object.ptr()));
-  if (!number.is_valid()) {
-    PyErr_Clear();
-    refuse_number(what, object, type.accepted);
-  }
-  if (type.kind == index::NumberKind::integer) {
-    const long long value = PyLong_AsLongLong(number.ptr());
-    if (!(value == -1 && PyErr_Occurred()) && value >= type.least &&
-        value <= static_cast<long long>(type.most)) {
-      return static_cast<std::uint64_t>(value);
-    }
-  } else {
-    const unsigned long long value = PyLong_AsUnsignedLongLong(number.ptr());
-    if (!PyErr_Occurred() && value <= type.most) return value;
-  }
-  PyErr_Clear();
-  throw std::out_of_range(std::string(what) + " is " + nb::repr(object).c_str() + ", needs " +
-                          type.accepted);
-}
-
-double double_of(const char* what, nb::handle object) {
-  const double value = PyFloat_AsDouble(object.ptr());
-  if (value == -1.0 && PyErr_Occurred()) {
-    PyErr_Clear();
-    refuse_number(what, object, "a number");
-  }
-  if (PyLong_Check(object.ptr())) {
-    nb::object rounded = nb::steal(PyLong_FromDouble(value));
-    if (!rounded.is_valid() || !rounded.equal(object)) {
-      PyErr_Clear();
-      refuse_number(what, object, "an integer that a float64 holds exactly");
-    }
-  }
-  return value;
-}
-
-std::uint64_t bits_of(const char* what, nb::handle object, const index::NumberType& type) {
-  switch (type.kind) {
-    case index::NumberKind::none:
-      return 0;
-    case index::NumberKind::real:
-      return type.bytes == 4
-                 ? std::bit_cast<std::uint32_t>(static_cast<float>(double_of(what, object)))
-                 : std::bit_cast<std::uint64_t>(double_of(what, object));
-    default:
-      return integer_bits(what, object, type);
-  }
-}
-
-nb::object number_of(std::uint64_t bits, const index::NumberType& type) {
-  const auto low = static_cast<std::uint32_t>(bits);
-  switch (type.kind) {
-    case index::NumberKind::natural:
-      return nb::int_(type.bytes == 4 ? low : bits);
-    case index::NumberKind::integer:
-      return nb::int_(type.bytes == 4 ? std::bit_cast<std::int32_t>(low)
-                                      : std::bit_cast<std::int64_t>(bits));
-    case index::NumberKind::real:
-      return nb::float_(type.bytes == 4 ? static_cast<double>(std::bit_cast<float>(low))
-                                        : std::bit_cast<double>(bits));
-    case index::NumberKind::none:
-      break;
-  }
-  return nb::none();
-}
-
-Code code_of(nb::handle key, index::KeyType type) {
-  const auto bits = bits_of("key", key, row_of(type));
-  switch (type) {
-    case index::KeyType::uint64:
-      return bits;
-    case index::KeyType::int64:
-      return index::encode(std::bit_cast<std::int64_t>(bits));
-    case index::KeyType::float64:
-      return index::encode(std::bit_cast<double>(bits));
-  }
-  return 0;
-}
-
-nb::object key_of(Code code, index::KeyType type) {
-  index::decode_keys(&code, 1, type);
-  return number_of(code, row_of(type));
-}
-
-// -- arrays that are returned ---------------------------------------------------------------------
-
-template <class T>
-using Returned = nb::ndarray<nb::numpy, T, nb::ndim<1>, nb::c_contig>;
-
-template <class T, class Make>
-Returned<T> array_of(std::size_t count, Make make) {
-  auto values = std::make_unique<T[]>(count);
-  for (std::size_t i = 0; i < count; ++i) values[i] = make(i);
-  nb::capsule owner(values.get(), [](void* held) noexcept { delete[] static_cast<T*>(held); });
-  return Returned<T>(values.release(), {count}, owner);
-}
-
-nb::dict dict_of(const index::Statistics& found) {
-  nb::dict leaves;
-  nb::dict keys;
-  for (std::size_t i = 0; i < index::kLeafTypes; ++i) {
-    leaves[index::kLeafNames[i]] = found.leaves[i];
-    keys[index::kLeafNames[i]] = found.keys[i];
-  }
-  nb::dict values;
-  values["size"] = found.size;
-  values["bytes"] = found.bytes;
-  values["inner_nodes"] = found.inner_nodes;
-  values["comparison_nodes"] = found.comparison_nodes;
-  values["slots"] = found.slots;
-  values["leaves"] = leaves;
-  values["keys"] = keys;
-  values["depth"] = found.depth;
-  values["mean_depth"] = found.mean_depth;
-  values["changes"] = found.changes;
-  values["moved_keys"] = found.moved_keys;
-  values["largest_change_keys"] = found.largest_change_keys;
-  return values;
-}
-
 // -- the map --------------------------------------------------------------------------------------
 
 class IndexMap {
  public:
   IndexMap(const std::string& keys, const std::string& values,
-           const index::Configuration& configuration)
-      : key_type_(index::key_type_named(keys)),
-        value_type_(index::value_type_named(values)),
-        map_(index::make_dynamic_map(row_of(value_type_).bytes, configuration)) {}
+           const index::Configuration& configuration, nb::object to_number, nb::object from_number)
+      : value_type_(index::value_type_named(values)),
+        map_(index::make_dynamic_map(row_of(value_type_).bytes, configuration)),
+        numbers_(to_number.is_none() ? KeyNumbers(index::key_type_named(keys))
+                                     : KeyNumbers(index::key_type_named(keys), std::move(to_number),
+                                                  std::move(from_number))) {}
 
   IndexMap copy() const {
-    nb::gil_scoped_release release;
-    return {key_type_, value_type_, map_->copy()};
+    auto copied = [&] {
+      nb::gil_scoped_release release;
+      return map_->copy();
+    }();
+    return {numbers_, value_type_, std::move(copied)};
   }
 
   void build(Input keys, std::optional<Input> values, int threads) {
@@ -287,42 +130,77 @@ class IndexMap {
     return map_->erase(column);
   }
 
+  // One key. What is no single key, but an array, perhaps, is answered by NotImplemented.
+
   nb::object find_one(nb::handle key, nb::object missing) {
-    const auto code = code_of(key, key_type_);
+    const auto code = numbers_.single(key);
+    if (!code) return no_single_key();
     std::uint64_t bits = 0;
-    bool found = false;
-    const std::uint64_t fill = 0;
-    {
-      nb::gil_scoped_release release;
-      map_->find({&code, 1, index::KeyType::uint64}, &bits, &found, &fill);
-    }
-    return found ? number_of(bits, row_of(value_type_)) : missing;
+    return alone([&] { return map_->find_one(*code, &bits); }) ? value_of(bits) : missing;
   }
 
-  bool contains_one(nb::handle key) {
-    const auto code = code_of(key, key_type_);
-    bool found = false;
-    nb::gil_scoped_release release;
-    map_->contains({&code, 1, index::KeyType::uint64}, &found);
-    return found;
+  nb::object contains_one(nb::handle key) {
+    const auto code = numbers_.single(key);
+    if (!code) return no_single_key();
+    std::uint64_t unused = 0;
+    return nb::bool_(alone([&] { return map_->find_one(*code, &unused); }));
   }
 
-  bool insert_one(nb::handle key, nb::handle value) {
-    const auto code = code_of(key, key_type_);
+  nb::object insert_one(nb::handle key, nb::handle value) {
+    const auto code = numbers_.single(key);
+    if (!code) return no_single_key();
     const auto bits = bits_of("value", value, row_of(value_type_));
-    nb::gil_scoped_release release;
-    return map_->insert_or_assign({&code, 1, index::KeyType::uint64}, &bits) == 1;
+    return nb::bool_(alone([&] { return map_->insert_one(*code, &bits); }));
   }
 
-  bool erase_one(nb::handle key) {
-    const auto code = code_of(key, key_type_);
-    nb::gil_scoped_release release;
-    return map_->erase({&code, 1, index::KeyType::uint64}) == 1;
+  nb::object erase_one(nb::handle key) {
+    const auto code = numbers_.single(key);
+    if (!code) return no_single_key();
+    std::uint64_t unused = 0;
+    return nb::bool_(alone([&] { return map_->take_one(*code, &unused); }));
+  }
+
+  nb::object take_one(nb::handle key, nb::object missing) {
+    const auto code = numbers_.single(key);
+    if (!code) return no_single_key();
+    std::uint64_t bits = 0;
+    return alone([&] { return map_->take_one(*code, &bits); }) ? value_of(bits) : missing;
+  }
+
+  nb::object find_or_insert_one(nb::handle key, nb::handle fresh) {
+    const auto code = numbers_.single(key);
+    if (!code) return no_single_key();
+    const auto bits = bits_of("value", fresh, row_of(value_type_));
+    std::uint64_t stored = 0;
+    alone([&] { return map_->find_or_insert_one(*code, &bits, &stored); });
+    return value_of(stored);
+  }
+
+  // The key, or None.
+  nb::object neighbour_of_one(nb::handle key, bool up, bool own) {
+    const auto entry = neighbour(key, {up, own});
+    if (!entry) return no_single_key();
+    return entry->found ? numbers_.key(entry->code) : nb::none();
+  }
+
+  // (key, value, found); None and None where there is none.
+  nb::object bound_of_one(nb::handle key, bool up, bool own) {
+    const auto entry = neighbour(key, {up, own});
+    if (!entry) return no_single_key();
+    if (!entry->found) return nb::make_tuple(nb::none(), nb::none(), false);
+    return nb::make_tuple(numbers_.key(entry->code), value_of(entry->bits), true);
+  }
+
+  nb::object take_at(std::size_t position) {
+    Entry entry;
+    entry.found = alone([&] { return map_->take_at(position, entry.code, &entry.bits); });
+    if (!entry.found) return nb::none();
+    return nb::make_tuple(numbers_.key(entry.code), value_of(entry.bits));
   }
 
   // Keys from `first` (or after it), and below `end`.
   std::size_t scan(nb::object first, nb::object end, bool after, Output keys,
-                   std::optional<Output> values) {
+                   std::optional<Output> values, bool down) {
     const auto column = column_of(keys);
     const auto most = column.count;
     auto* data = values_of(values, most);
@@ -330,23 +208,69 @@ class IndexMap {
     const auto range = range_of(first, end, after);
     if (!range) return 0;
     nb::gil_scoped_release release;
-    const auto count = map_->scan(*range, most, codes, data);
-    index::decode_keys(codes, count, key_type_);
+    const auto count =
+        down ? map_->scan_down(*range, most, codes, data) : map_->scan(*range, most, codes, data);
+    index::decode_keys(codes, count, numbers_.type());
     return count;
   }
 
-  std::size_t lower_bound(Input keys, Output bounds, std::optional<Output> values,
-                          Vector<bool> found) {
+  std::size_t erase_range(nb::object first, nb::object end) {
+    const auto range = range_of(first, end, false);
+    if (!range) return 0;
+    nb::gil_scoped_release release;
+    return map_->erase_range(*range);
+  }
+
+  std::size_t neighbours(Input keys, bool up, bool own, Output bounds, std::optional<Output> values,
+                         Vector<bool> found) {
     const auto column = column_of(keys);
-    index::check_array("bounds", view_of(bounds), row_of(key_type_));
+    index::check_array("bounds", view_of(bounds), row_of(numbers_.type()));
     index::check_count("bounds", bounds.shape(0), column.count);
     index::check_count("found", found.shape(0), column.count);
     auto* data = values_of(values, column.count);
     auto* codes = static_cast<Code*>(bounds.data());
     nb::gil_scoped_release release;
-    const auto there = map_->lower_bound(column, codes, data, found.data());
-    index::decode_keys(codes, column.count, key_type_);
+    const auto there = map_->neighbours(column, {up, own}, codes, data, found.data());
+    index::decode_keys(codes, column.count, numbers_.type());
     return there;
+  }
+
+  void rank(Input keys, Vector<std::int64_t> ranks) {
+    const auto column = column_of(keys);
+    index::check_count("ranks", ranks.shape(0), column.count);
+    nb::gil_scoped_release release;
+    map_->rank(column, ranks.data());
+  }
+
+  nb::object rank_of_one(nb::handle key) {
+    const auto code = numbers_.single(key);
+    if (!code) return no_single_key();
+    std::int64_t rank = 0;
+    {
+      nb::gil_scoped_release release;
+      map_->rank({&*code, 1, index::KeyType::uint64}, &rank);
+    }
+    return nb::int_(rank);
+  }
+
+  void select(Vector<const std::int64_t> positions, Output keys, std::optional<Output> values) {
+    const auto column = column_of(keys);
+    index::check_count("keys", column.count, positions.shape(0));
+    auto* data = values_of(values, column.count);
+    auto* codes = static_cast<Code*>(keys.data());
+    nb::gil_scoped_release release;
+    map_->select(positions.data(), column.count, codes, data);
+    index::decode_keys(codes, column.count, numbers_.type());
+  }
+
+  nb::object select_one(std::int64_t position) {
+    Code code = 0;
+    std::uint64_t bits = 0;
+    {
+      nb::gil_scoped_release release;
+      map_->select(&position, 1, &code, &bits);
+    }
+    return nb::make_tuple(numbers_.key(code), value_of(bits));
   }
 
   nb::object min() { return bound(&index::DynamicMap::min); }
@@ -404,14 +328,44 @@ class IndexMap {
   }
 
   index::DynamicMap& map() { return *map_; }
+  const KeyNumbers& numbers() const { return numbers_; }
+  nb::object value_of(std::uint64_t bits) const { return number_of(bits, row_of(value_type_)); }
 
  private:
-  IndexMap(index::KeyType keys, index::ValueType values, std::unique_ptr<index::DynamicMap> map)
-      : key_type_(keys), value_type_(values), map_(std::move(map)) {}
+  struct Entry {
+    Code code = 0;
+    std::uint64_t bits = 0;
+    bool found = false;
+  };
+
+  IndexMap(const KeyNumbers& numbers, index::ValueType values,
+           std::unique_ptr<index::DynamicMap> map)
+      : value_type_(values), map_(std::move(map)), numbers_(numbers) {}
+
+  // Runs an operation on one key under the map's lock. Giving up the interpreter's lock would take
+  // longer than most, so that is done only where another thread is within a call; the map's lock
+  // is not held while the interpreter's is waited for.
+  template <class Run>
+  bool alone(const Run& run) {
+    if (const std::unique_lock lock(map_->lock(), std::try_to_lock); lock.owns_lock()) return run();
+    nb::gil_scoped_release release;
+    const std::lock_guard lock(map_->lock());
+    return run();
+  }
+
+  // Nothing: it is no single key.
+  std::optional<Entry> neighbour(nb::handle key, index::Neighbour which) {
+    const auto code = numbers_.single(key);
+    if (!code) return std::nullopt;
+    Entry entry;
+    entry.found =
+        alone([&] { return map_->neighbour_of_one(*code, which, entry.code, &entry.bits); });
+    return entry;
+  }
 
   template <class Array>
   index::KeyColumn column_of(const Array& keys) const {
-    return index::checked_keys(view_of(keys), key_type_);
+    return index::checked_keys(view_of(keys), numbers_.type());
   }
 
   template <class Array>
@@ -422,9 +376,9 @@ class IndexMap {
 
   std::optional<index::CodeRange> range_of(nb::handle first, nb::handle end, bool after) const {
     index::CodeRange range;
-    if (!first.is_none()) range.first = code_of(first, key_type_);
+    if (!first.is_none()) range.first = numbers_.code(first);
     if (!end.is_none()) {
-      const auto code = code_of(end, key_type_);
+      const auto code = numbers_.code(end);
       if (code == 0) return std::nullopt;
       range.last = code - 1;
     }
@@ -438,136 +392,47 @@ class IndexMap {
       nb::gil_scoped_release release;
       code = (*map_.*which)();
     }
-    return code ? key_of(*code, key_type_) : nb::none();
+    return code ? numbers_.key(*code) : nb::none();
   }
 
-  index::KeyType key_type_;
   index::ValueType value_type_;
   std::unique_ptr<index::DynamicMap> map_;
+  KeyNumbers numbers_;
 };
 
-// -- the map of rows ------------------------------------------------------------------------------
+// Moves give (key, value), or None where the cursor is at no entry.
+class IndexCursor {
+ public:
+  explicit IndexCursor(IndexMap& map) : map_(map), cursor_(map.map().cursor()) {}
 
-using Rows = Vector<std::int64_t>;
-
-index::KeyColumn column_of(const index::RowMap& map, const auto& keys) {
-  return index::checked_keys(view_of(keys), map.key_type());
-}
-
-void build_rows(index::RowMap& map, Input keys, Vector<const std::int64_t> rows, int threads) {
-  const auto column = column_of(map, keys);
-  index::check_count("rows", rows.shape(0), column.count);
-  nb::gil_scoped_release release;
-  map.build(column, rows.data(), threads);
-}
-
-std::size_t find_rows(const index::RowMap& map, Input keys, Rows rows) {
-  const auto column = column_of(map, keys);
-  index::check_count("rows", rows.shape(0), column.count);
-  nb::gil_scoped_release release;
-  return map.find(column, rows.data());
-}
-
-std::size_t find_or_insert_rows(index::RowMap& map, Input keys, Rows rows, Vector<bool> is_new) {
-  const auto column = column_of(map, keys);
-  index::check_count("rows", rows.shape(0), column.count);
-  index::check_count("is_new", is_new.shape(0), column.count);
-  nb::gil_scoped_release release;
-  return map.find_or_insert(column, rows.data(), is_new.data());
-}
-
-std::size_t erase_rows(index::RowMap& map, Input keys, Rows rows) {
-  const auto column = column_of(map, keys);
-  index::check_count("rows", rows.shape(0), column.count);
-  nb::gil_scoped_release release;
-  return map.erase(column, rows.data());
-}
-
-void release_rows(index::RowMap& map, Vector<const std::int64_t> rows) {
-  nb::gil_scoped_release release;
-  map.release(rows.data(), rows.shape(0));
-}
-
-std::size_t scan_rows(const index::RowMap& map, Output keys, Rows rows) {
-  const auto column = column_of(map, keys);
-  index::check_count("rows", rows.shape(0), column.count);
-  auto* codes = static_cast<Code*>(keys.data());
-  nb::gil_scoped_release release;
-  const auto count = map.scan(0, column.count, codes, rows.data());
-  index::decode_keys(codes, count, map.key_type());
-  return count;
-}
-
-void bind_rows(nb::module_& module) {
-  using index::RowMap;
-  using Released = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<RowMap>(module, "IndexRows",
-                     "Keys and their rows in a table, in shards. Threads may share it.")
-      .def(
-          "__init__",
-          [](RowMap* self, const std::string& keys, std::size_t shards,
-             const index::Configuration& configuration) {
-            new (self) RowMap(index::key_type_named(keys), shards, configuration);
-          },
-          "keys"_a, "shards"_a, "configuration"_a)
-      .def("build", &build_rows, nb::arg("keys").noconvert(), nb::arg("rows").noconvert(),
-           "threads"_a, "Load keys and their rows into an empty map.")
-      .def("find", &find_rows, nb::arg("keys").noconvert(), nb::arg("rows").noconvert(),
-           "Write rows, -1 for keys that have none; return the number of keys found.")
-      .def("find_or_insert", &find_or_insert_rows, nb::arg("keys").noconvert(),
-           nb::arg("rows").noconvert(), nb::arg("is_new").noconvert(),
-           "Write rows and `is_new`; return the number of new keys.")
-      .def("erase", &erase_rows, nb::arg("keys").noconvert(), nb::arg("rows").noconvert(),
-           "Write the rows that keys had, which are retired, or -1; return the number of keys "
-           "erased.")
-      .def("release", &release_rows, nb::arg("rows").noconvert(), "Make retired rows free.")
-      .def("scan", &scan_rows, nb::arg("keys").noconvert(), nb::arg("rows").noconvert(),
-           "Write keys, ascending, and their rows: as many as fit; return their number.")
-      .def("size", &RowMap::size, Released())
-      .def("shards", &RowMap::shards)
-      .def("bytes", &RowMap::bytes, Released())
-      .def("rows", &RowMap::rows, Released(),
-           "Return one more than the largest row that is in use or retired.")
-      .def("free_rows", &RowMap::free_rows, Released())
-      .def("retired_rows", &RowMap::retired_rows, Released())
-      .def("verify", &RowMap::verify, Released());
-}
-
-// -- recordings and replays -----------------------------------------------------------------------
-
-void selects(Vector<const Code> codes, unsigned halvings, Vector<bool> out) {
-  index::check_count("out", out.shape(0), codes.shape(0));
-  nb::gil_scoped_release release;
-  for (std::size_t i = 0; i < codes.shape(0); ++i) {
-    out.data()[i] = index::Recording::selects(codes.data()[i], halvings);
+  nb::object seek(nb::handle key) {
+    const Code from = key.is_none() ? 0 : map_.numbers().code(key);
+    return moved([&](auto& code, auto* bits) { return cursor_->seek(from, code, bits); });
   }
-}
-
-nb::dict replay(std::size_t value_bytes, const index::Configuration& configuration,
-                Vector<const Code> loaded, Vector<const std::uint8_t> operations,
-                Vector<const Code> codes, std::size_t batch, double most_seconds, int threads) {
-  const index::TraceView trace{{loaded.data(), loaded.shape(0)},
-                               {operations.data(), operations.shape(0)},
-                               {codes.data(), codes.shape(0)}};
-  const index::ReplayOptions options{batch, most_seconds, threads};
-  index::Replayed found;
-  {
-    nb::gil_scoped_release release;
-    found = index::replay_dynamic(value_bytes, configuration, trace, options);
+  nb::object next() {
+    return moved([&](auto& code, auto* bits) { return cursor_->next(code, bits); });
   }
-  nb::dict values;
-  values["load_seconds"] = found.load_seconds;
-  values["seconds"] = found.seconds;
-  values["operations"] = found.operations;
-  values["found"] = found.found;
-  values["inserted"] = found.inserted;
-  values["erased"] = found.erased;
-  values["scanned"] = found.scanned;
-  values["checked"] = found.checked;
-  values["wrong"] = found.wrong;
-  values["statistics"] = dict_of(found.statistics);
-  return values;
-}
+  nb::object previous() {
+    return moved([&](auto& code, auto* bits) { return cursor_->previous(code, bits); });
+  }
+
+ private:
+  template <class Move>
+  nb::object moved(const Move& move) {
+    Code code = 0;
+    std::uint64_t bits = 0;
+    bool any = false;
+    {
+      nb::gil_scoped_release release;
+      any = move(code, &bits);
+    }
+    if (!any) return nb::none();
+    return nb::make_tuple(map_.numbers().key(code), map_.value_of(bits));
+  }
+
+  IndexMap& map_;
+  std::unique_ptr<index::DynamicCursor> cursor_;
+};
 
 void bind_configuration(nb::module_& module) {
   using index::Configuration;
@@ -611,14 +476,15 @@ void bind_configuration(nb::module_& module) {
 
 void bind_index(nb::module_& module) {
   bind_configuration(module);
-  bind_rows(module);
   using Released = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<IndexMap>(module, "IndexMap",
                        "An ordered map. Threads may share it: each call holds its lock.")
-      .def(nb::init<const std::string&, const std::string&, const index::Configuration&>(),
-           "keys"_a, "values"_a, "configuration"_a,
+      .def(nb::init<const std::string&, const std::string&, const index::Configuration&, nb::object,
+                    nb::object>(),
+           "keys"_a, "values"_a, "configuration"_a, "to_number"_a = nb::none(),
+           "from_number"_a = nb::none(),
            "An empty map of keys (uint64, int64, float64) and values (none, or numbers of 32 or 64 "
-           "bits).")
+           "bits). Single keys that are no numbers are brought to numbers and back by functions.")
       .def("copy", &IndexMap::copy)
       .def("build", &IndexMap::build, nb::arg("keys").noconvert(),
            nb::arg("values").noconvert().none(), "threads"_a,
@@ -640,20 +506,39 @@ void bind_index(nb::module_& module) {
            nb::arg("values").noconvert().none(), "Return the number of keys that exist.")
       .def("erase", &IndexMap::erase, nb::arg("keys").noconvert(),
            "Return the number of keys erased.")
-      .def("find_one", &IndexMap::find_one, "key"_a, "missing"_a = nb::none(),
-           "Return the value, or `missing`.")
-      .def("contains_one", &IndexMap::contains_one, "key"_a)
-      .def("insert_one", &IndexMap::insert_one, "key"_a, "value"_a = nb::none(),
-           "Insert or assign; return whether the key is new.")
-      .def("erase_one", &IndexMap::erase_one, "key"_a, "Return whether the key was there.")
+      // Names of arguments would make calls slower.
+      .def("find_one", &IndexMap::find_one, "Return the value of a key, or the second argument.")
+      .def("contains_one", &IndexMap::contains_one)
+      .def("insert_one", &IndexMap::insert_one, nb::arg(), nb::arg().none(),
+           "Insert or assign a key and a value; return whether the key is new.")
+      .def("erase_one", &IndexMap::erase_one, "Return whether the key was there.")
+      .def("take_one", &IndexMap::take_one,
+           "Erase a key; return the value that it had, or the second argument.")
+      .def("find_or_insert_one", &IndexMap::find_or_insert_one,
+           "Return the value of a key, which is inserted with the second argument if it is absent.")
+      .def("neighbour_of_one", &IndexMap::neighbour_of_one,
+           "Return the nearest key, or None: above a key (second argument) or below, or the key "
+           "itself (third argument).")
+      .def("bound_of_one", &IndexMap::bound_of_one, "The same, as (key, value, found).")
+      .def("take_at", &IndexMap::take_at, "Erase the entry of a position; return it, or None.")
+      .def("rank_of_one", &IndexMap::rank_of_one)
+      .def("select_one", &IndexMap::select_one, "Return the entry of a position.")
       .def("scan", &IndexMap::scan, "first"_a.none(), "end"_a.none(), "after"_a,
-           nb::arg("keys").noconvert(), nb::arg("values").noconvert().none(),
-           "Write keys from `first` (with `after`: above it) to below `end`, ascending, and return "
-           "their number: as many as fit into the arrays.")
-      .def("lower_bound", &IndexMap::lower_bound, nb::arg("keys").noconvert(),
+           nb::arg("keys").noconvert(), nb::arg("values").noconvert().none(), "down"_a = false,
+           "Write keys from `first` (with `after`: above it) to below `end`, ascending, or `down` "
+           "from the end, and return their number: as many as fit into the arrays.")
+      .def("erase_range", &IndexMap::erase_range, "first"_a.none(), "end"_a.none(),
+           "Return the number of keys erased.")
+      .def("neighbours", &IndexMap::neighbours, nb::arg("keys").noconvert(), "up"_a, "own"_a,
            nb::arg("bounds").noconvert(), nb::arg("values").noconvert().none(),
            nb::arg("found").noconvert(),
-           "Write the least key not below each key, where there is one, and its value.")
+           "Write for each key the nearest one above it (`up`) or below, or (`own`) itself, where "
+           "there is one, and its value.")
+      .def("rank", &IndexMap::rank, nb::arg("keys").noconvert(), nb::arg("ranks").noconvert(),
+           "Write for each key how many of the map's are below it.")
+      .def("select", &IndexMap::select, nb::arg("positions").noconvert(),
+           nb::arg("keys").noconvert(), nb::arg("values").noconvert().none(),
+           "Write the key and the value of each position.")
       .def("min", &IndexMap::min, "Return the least key, or None.")
       .def("max", &IndexMap::max, "Return the largest key, or None.")
       .def(
@@ -690,6 +575,14 @@ void bind_index(nb::module_& module) {
           "number, or 0 if one is under way that does not yield its place.")
       .def("end_recording", &IndexMap::end_recording, "number"_a,
            "Return (halvings, operations, codes, present), or None if that one is not under way.");
+  nb::class_<IndexCursor>(module, "IndexCursor",
+                          "An entry of a map and the way to its neighbours. Each move returns "
+                          "(key, value), or None at no entry.")
+      .def(nb::init<IndexMap&>(), "map"_a, nb::keep_alive<1, 2>())
+      .def("seek", &IndexCursor::seek, "key"_a.none(),
+           "Go to the least key that is not below `key`; None: to the first one.")
+      .def("next", &IndexCursor::next)
+      .def("previous", &IndexCursor::previous, "At no entry: go to the last one.");
   nb::class_<index::SlicedConversion>(module, "IndexConversion",
                                       "Conversion of a map's leaves, in slices.")
       .def(
@@ -729,12 +622,4 @@ void bind_index(nb::module_& module) {
   module.def("index_tables", &tables,
              "Return the types of leaves, keys and values, and the limits of a configuration, by "
              "name: what headrace/index/tables.py has.");
-  module.def("recording_selects", &selects, nb::arg("codes").noconvert(), "halvings"_a,
-             nb::arg("out").noconvert(),
-             "Write for each code whether a recording of so many halvings selects it.");
-  module.def("replay_index", &replay, "value_bytes"_a, "configuration"_a,
-             nb::arg("loaded").noconvert(), nb::arg("operations").noconvert(),
-             nb::arg("codes").noconvert(), "batch"_a = 1,
-             "most_seconds"_a = std::numeric_limits<double>::infinity(), "threads"_a = 1,
-             "Load a map and run a trace on it, one operation after another, or by windows.");
 }

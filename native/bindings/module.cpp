@@ -8,6 +8,9 @@ void bind_embedding(nb::module_& module);
 void bind_embedding_data(nb::module_& module);
 void bind_executor(nb::module_& module);
 void bind_index(nb::module_& module);
+void bind_index_durable(nb::module_& module);
+void bind_index_replay(nb::module_& module);
+void bind_index_rows(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_synthesis(nb::module_& module);
 
@@ -24,5 +27,8 @@ NB_MODULE(_native, module) {
   bind_codec(module);
   bind_synthesis(module);
   bind_index(module);
+  bind_index_durable(module);
+  bind_index_rows(module);
+  bind_index_replay(module);
   bind_memory(module);
 }

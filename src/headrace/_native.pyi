@@ -643,6 +643,250 @@ class IndexConfiguration:
     @property
     def insert_fraction(self) -> float: ...
 
+class IndexMap:
+    """An ordered map. Threads may share it: each call holds its lock."""
+
+    def __init__(self, keys: str, values: str, configuration: IndexConfiguration, to_number: object | None = None, from_number: object | None = None) -> None:
+        """
+        An empty map of keys (uint64, int64, float64) and values (none, or numbers of 32 or 64 bits). Single keys that are no numbers are brought to numbers and back by functions.
+        """
+
+    def copy(self) -> IndexMap: ...
+
+    def build(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None, threads: int) -> None:
+        """Replace all keys and values; of equal keys the last is kept."""
+
+    def find(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu')] | None, found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')], missing: object | None = None) -> int:
+        """Write values and `found`; return the number of keys found."""
+
+    def contains(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int: ...
+
+    def insert_or_assign(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None) -> int:
+        """Return the number of new keys."""
+
+    def find_or_insert(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], fresh: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu')], is_new: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Write values and `is_new`; new keys take the first elements of `fresh`, in order. Return the number of new keys.
+        """
+
+    def update(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None) -> int:
+        """Return the number of keys that exist."""
+
+    def erase(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)]) -> int:
+        """Return the number of keys erased."""
+
+    def find_one(self, arg0: object, arg1: object, /) -> object:
+        """Return the value of a key, or the second argument."""
+
+    def contains_one(self, arg: object, /) -> object: ...
+
+    def insert_one(self, arg0: object, arg1: object | None, /) -> object:
+        """Insert or assign a key and a value; return whether the key is new."""
+
+    def erase_one(self, arg: object, /) -> object:
+        """Return whether the key was there."""
+
+    def take_one(self, arg0: object, arg1: object, /) -> object:
+        """Erase a key; return the value that it had, or the second argument."""
+
+    def find_or_insert_one(self, arg0: object, arg1: object, /) -> object:
+        """
+        Return the value of a key, which is inserted with the second argument if it is absent.
+        """
+
+    def neighbour_of_one(self, arg0: object, arg1: bool, arg2: bool, /) -> object:
+        """
+        Return the nearest key, or None: above a key (second argument) or below, or the key itself (third argument).
+        """
+
+    def bound_of_one(self, arg0: object, arg1: bool, arg2: bool, /) -> object:
+        """The same, as (key, value, found)."""
+
+    def take_at(self, arg: int, /) -> object:
+        """Erase the entry of a position; return it, or None."""
+
+    def rank_of_one(self, arg: object, /) -> object: ...
+
+    def select_one(self, arg: int, /) -> object:
+        """Return the entry of a position."""
+
+    def scan(self, first: object | None, end: object | None, after: bool, keys: Annotated[NDArray, dict(device='cpu')], values: Annotated[NDArray, dict(device='cpu')] | None, down: bool = False) -> int:
+        """
+        Write keys from `first` (with `after`: above it) to below `end`, ascending, or `down` from the end, and return their number: as many as fit into the arrays.
+        """
+
+    def erase_range(self, first: object | None, end: object | None) -> int:
+        """Return the number of keys erased."""
+
+    def neighbours(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], up: bool, own: bool, bounds: Annotated[NDArray, dict(device='cpu')], values: Annotated[NDArray, dict(device='cpu')] | None, found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Write for each key the nearest one above it (`up`) or below, or (`own`) itself, where there is one, and its value.
+        """
+
+    def rank(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], ranks: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Write for each key how many of the map's are below it."""
+
+    def select(self, positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: Annotated[NDArray, dict(device='cpu')], values: Annotated[NDArray, dict(device='cpu')] | None) -> None:
+        """Write the key and the value of each position."""
+
+    def min(self) -> object:
+        """Return the least key, or None."""
+
+    def max(self) -> object:
+        """Return the largest key, or None."""
+
+    def size(self) -> int: ...
+
+    def clear(self) -> None: ...
+
+    def shrink_to_fit(self) -> None: ...
+
+    def configuration(self) -> IndexConfiguration: ...
+
+    def configure(self, configuration: IndexConfiguration) -> None:
+        """Set the configuration of leaves made from now on."""
+
+    def convert(self, cursor: int, most_keys: int) -> int | None:
+        """
+        Convert leaves from the code `cursor` on, of about `most_keys` keys; return the next cursor, or None at the end.
+        """
+
+    def statistics(self) -> dict: ...
+
+    def verify(self) -> None: ...
+
+    def activity(self, since: int = 0) -> tuple:
+        """
+        Return for each operation (operations, effective, timed, timed_ns), `effective` of the timed ones; the number of operations sampled so far; and operations and codes of the sample from number `since` on.
+        """
+
+    def begin_recording(self, halvings: int, most: int, yields: bool) -> int:
+        """
+        Record operations on one key in 2^halvings, at most so many. Return the recording's number, or 0 if one is under way that does not yield its place.
+        """
+
+    def end_recording(self, number: int) -> tuple | None:
+        """
+        Return (halvings, operations, codes, present), or None if that one is not under way.
+        """
+
+class IndexCursor:
+    """
+    An entry of a map and the way to its neighbours. Each move returns (key, value), or None at no entry.
+    """
+
+    def __init__(self, map: IndexMap) -> None: ...
+
+    def seek(self, key: object | None) -> object:
+        """Go to the least key that is not below `key`; None: to the first one."""
+
+    def next(self) -> object: ...
+
+    def previous(self) -> object:
+        """At no entry: go to the last one."""
+
+class IndexConversion:
+    """Conversion of a map's leaves, in slices."""
+
+    def __init__(self, slice_s: float = 0.0003, share: float = 0.5) -> None: ...
+
+    def run(self, map: IndexMap, seconds: float) -> bool:
+        """Convert for about so many seconds; return whether leaves are left."""
+
+    @property
+    def slices(self) -> int: ...
+
+    @property
+    def longest_s(self) -> float:
+        """Longest time that a slice held the map's lock, in seconds."""
+
+class IndexSelection:
+    """Reading of the keys that a recording selects, in slices."""
+
+    def __init__(self, halvings: int, share: float) -> None: ...
+
+    def run(self, map: IndexMap, seconds: float) -> bool:
+        """Read for about so many seconds; return whether keys are left."""
+
+    def codes(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')]: ...
+
+def index_tables() -> dict:
+    """
+    Return the types of leaves, keys and values, and the limits of a configuration, by name: what headrace/index/tables.py has.
+    """
+
+class DurableBatch:
+    """Changes that are committed as one group."""
+
+    def __init__(self, keys: str) -> None: ...
+
+    def put(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def erase(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)]) -> None: ...
+
+    def size(self) -> int: ...
+
+    def clear(self) -> None: ...
+
+class DurableRows:
+    """Rows in a folder. Threads may share it."""
+
+    def __init__(self, folder: str, keys: str, accept_unsynced_loss: bool, checkpoint_log_bytes: int) -> None: ...
+
+    def commit(self, batch: DurableBatch, sync: bool) -> None: ...
+
+    def build(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """Replace all rows."""
+
+    def sync(self) -> None: ...
+
+    def checkpoint(self) -> None:
+        """Write a snapshot, and wait for it."""
+
+    def close(self) -> None: ...
+
+    def log_bytes(self) -> int: ...
+
+    def find(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')], found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """Write values and `found`; return the number found."""
+
+    def scan(self, first: int, last: int, keys: Annotated[NDArray, dict(device='cpu')], values: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Write keys of codes from `first` to `last`, ascending, as many as fit; return their number.
+        """
+
+    def code(self, key: object) -> int:
+        """Return the code of a key."""
+
+    def size(self) -> int: ...
+
+    def groups(self) -> int:
+        """Return the number of groups committed ever."""
+
+class DurableReader:
+    """Rows in a folder that another process may change."""
+
+    def __init__(self, folder: str, keys: str) -> None: ...
+
+    def refresh(self) -> bool:
+        """Read what was committed since; return whether anything was."""
+
+    def find(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')], found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """Write values and `found`; return the number found."""
+
+    def scan(self, first: int, last: int, keys: Annotated[NDArray, dict(device='cpu')], values: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]) -> int:
+        """
+        Write keys of codes from `first` to `last`, ascending, as many as fit; return their number.
+        """
+
+    def code(self, key: object) -> int:
+        """Return the code of a key."""
+
+    def size(self) -> int: ...
+
+    def groups(self) -> int:
+        """Return the number of groups committed ever."""
+
 class IndexRows:
     """Keys and their rows in a table, in shards. Threads may share it."""
 
@@ -686,130 +930,6 @@ class IndexRows:
     def retired_rows(self) -> int: ...
 
     def verify(self) -> None: ...
-
-class IndexMap:
-    """An ordered map. Threads may share it: each call holds its lock."""
-
-    def __init__(self, keys: str, values: str, configuration: IndexConfiguration) -> None:
-        """
-        An empty map of keys (uint64, int64, float64) and values (none, or numbers of 32 or 64 bits).
-        """
-
-    def copy(self) -> IndexMap: ...
-
-    def build(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None, threads: int) -> None:
-        """Replace all keys and values; of equal keys the last is kept."""
-
-    def find(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu')] | None, found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')], missing: object | None = None) -> int:
-        """Write values and `found`; return the number of keys found."""
-
-    def contains(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int: ...
-
-    def insert_or_assign(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None) -> int:
-        """Return the number of new keys."""
-
-    def find_or_insert(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], fresh: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu')], is_new: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
-        """
-        Write values and `is_new`; new keys take the first elements of `fresh`, in order. Return the number of new keys.
-        """
-
-    def update(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray, dict(device='cpu', writable=False)] | None) -> int:
-        """Return the number of keys that exist."""
-
-    def erase(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)]) -> int:
-        """Return the number of keys erased."""
-
-    def find_one(self, key: object, missing: object | None = None) -> object:
-        """Return the value, or `missing`."""
-
-    def contains_one(self, key: object) -> bool: ...
-
-    def insert_one(self, key: object, value: object | None = None) -> bool:
-        """Insert or assign; return whether the key is new."""
-
-    def erase_one(self, key: object) -> bool:
-        """Return whether the key was there."""
-
-    def scan(self, first: object | None, end: object | None, after: bool, keys: Annotated[NDArray, dict(device='cpu')], values: Annotated[NDArray, dict(device='cpu')] | None) -> int:
-        """
-        Write keys from `first` (with `after`: above it) to below `end`, ascending, and return their number: as many as fit into the arrays.
-        """
-
-    def lower_bound(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], bounds: Annotated[NDArray, dict(device='cpu')], values: Annotated[NDArray, dict(device='cpu')] | None, found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
-        """
-        Write the least key not below each key, where there is one, and its value.
-        """
-
-    def min(self) -> object:
-        """Return the least key, or None."""
-
-    def max(self) -> object:
-        """Return the largest key, or None."""
-
-    def size(self) -> int: ...
-
-    def clear(self) -> None: ...
-
-    def shrink_to_fit(self) -> None: ...
-
-    def configuration(self) -> IndexConfiguration: ...
-
-    def configure(self, configuration: IndexConfiguration) -> None:
-        """Set the configuration of leaves made from now on."""
-
-    def convert(self, cursor: int, most_keys: int) -> int | None:
-        """
-        Convert leaves from the code `cursor` on, of about `most_keys` keys; return the next cursor, or None at the end.
-        """
-
-    def statistics(self) -> dict: ...
-
-    def verify(self) -> None: ...
-
-    def activity(self, since: int = 0) -> tuple:
-        """
-        Return for each operation (operations, effective, timed, timed_ns), `effective` of the timed ones; the number of operations sampled so far; and operations and codes of the sample from number `since` on.
-        """
-
-    def begin_recording(self, halvings: int, most: int, yields: bool) -> int:
-        """
-        Record operations on one key in 2^halvings, at most so many. Return the recording's number, or 0 if one is under way that does not yield its place.
-        """
-
-    def end_recording(self, number: int) -> tuple | None:
-        """
-        Return (halvings, operations, codes, present), or None if that one is not under way.
-        """
-
-class IndexConversion:
-    """Conversion of a map's leaves, in slices."""
-
-    def __init__(self, slice_s: float = 0.0003, share: float = 0.5) -> None: ...
-
-    def run(self, map: IndexMap, seconds: float) -> bool:
-        """Convert for about so many seconds; return whether leaves are left."""
-
-    @property
-    def slices(self) -> int: ...
-
-    @property
-    def longest_s(self) -> float:
-        """Longest time that a slice held the map's lock, in seconds."""
-
-class IndexSelection:
-    """Reading of the keys that a recording selects, in slices."""
-
-    def __init__(self, halvings: int, share: float) -> None: ...
-
-    def run(self, map: IndexMap, seconds: float) -> bool:
-        """Read for about so many seconds; return whether keys are left."""
-
-    def codes(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C')]: ...
-
-def index_tables() -> dict:
-    """
-    Return the types of leaves, keys and values, and the limits of a configuration, by name: what headrace/index/tables.py has.
-    """
 
 def recording_selects(codes: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], halvings: int, out: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> None:
     """

@@ -22,7 +22,10 @@ class ChangeLogReader {
   // Throws DamageError if the header is not what was written, std::invalid_argument if the log
   // holds rows of another format, std::system_error if it cannot be read.
   ChangeLogReader(Files& files, std::string path, const RowFormat& needed)
-      : path_(std::move(path)), mapping_(files.map(path_)), header_(checked_header()) {
+      : ChangeLogReader(files.map(path), path, needed) {}
+  // The same of bytes that were read from the file.
+  ChangeLogReader(Mapping bytes, std::string path, const RowFormat& needed)
+      : path_(std::move(path)), mapping_(std::move(bytes)), header_(checked_header()) {
     check_format(path_, {header_.width, header_.keys}, needed);
   }
 

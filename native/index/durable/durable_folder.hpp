@@ -216,16 +216,6 @@ class DurableFolder {
     return {format_, count, log_->generation(), log_->sequence(), options_.block_bytes};
   }
 
-  // Number of a file of this name; none if it is another file.
-  static std::optional<std::uint64_t> generation_of(const std::string& name,
-                                                    const std::string& prefix) {
-    if (!name.starts_with(prefix)) return std::nullopt;
-    auto digits = name.substr(prefix.size());
-    auto all_digits = digits.find_first_not_of("0123456789") == std::string::npos;
-    if (digits.empty() || digits.size() > 18 || !all_digits) return std::nullopt;
-    return std::stoull(digits);
-  }
-
   // Finds the newest snapshot and its logs, creates the first log of an empty folder, and removes
   // what a failure left.
   void survey() {
@@ -234,8 +224,8 @@ class DurableFolder {
     for (const auto& name : files_.list(path_)) {
       if (is_unfinished(name)) files_.remove(join_path(path_, name));
       if (name == "closed") closed_ = closing_record::read(files_, closed_path());
-      if (auto generation = generation_of(name, "snapshot-")) snapshots[*generation] = name;
-      if (auto generation = generation_of(name, "changes-")) logs[*generation] = name;
+      if (auto generation = durable::number_of(name, "snapshot-")) snapshots[*generation] = name;
+      if (auto generation = durable::number_of(name, "changes-")) logs[*generation] = name;
     }
     if (!snapshots.empty()) base_ = open_snapshot(snapshots.rbegin()->first);
     if (logs.empty() && snapshots.empty() && !closed_) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,15 @@ class MergedChanges {
 };
 
 namespace durable {
+
+// Number of a file whose name begins with a prefix; none if it is another file.
+inline std::optional<std::uint64_t> number_of(const std::string& name, const std::string& prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const auto digits = name.substr(prefix.size());
+  const auto all_digits = digits.find_first_not_of("0123456789") == std::string::npos;
+  if (digits.empty() || digits.size() > 18 || !all_digits) return std::nullopt;
+  return std::stoull(digits);
+}
 
 inline std::uint64_t rows_of(const Snapshot* base) { return base ? base->size() : 0; }
 

@@ -24,6 +24,7 @@
 #include "index/tree/inspect.hpp"
 #include "index/tree/neighbours.hpp"
 #include "index/tree/position.hpp"
+#include "index/tree/ranks.hpp"
 #include "index/tree/sort.hpp"
 #include "index/tree/tree.hpp"
 
@@ -116,6 +117,12 @@ class CodeMap {
     return to.count;
   }
 
+  // The same in descending order from `from` down.
+  std::size_t scan_down(std::uint64_t from, std::size_t most, std::uint64_t* codes,
+                        Value* values) const {
+    return index::scan_down(tree_, from, most, codes, values);
+  }
+
   // Calls `action(codes, count)` for one leaf after another, ascending, with its codes from
   // `cursor` on in no order, until they are `most` or more; moves the cursor. False: the end is
   // reached.
@@ -154,6 +161,19 @@ class CodeMap {
   }
   bool floor(std::uint64_t from, std::uint64_t& code, Value& value) const {
     return index::floor(tree_, from, code, value);
+  }
+
+  // Entries with lower codes, and the entry with so many (false: there are no more). `sums` are
+  // this map's alone, and kept between calls.
+  std::size_t rank(std::uint64_t code, LeafSums& sums) const
+    requires(!Sharing::kShared)
+  {
+    return sums.rank(tree_, code);
+  }
+  bool select(std::size_t position, std::uint64_t& code, Value& value, LeafSums& sums) const
+    requires(!Sharing::kShared)
+  {
+    return sums.select(tree_, position, code, value);
   }
 
   // For iterators: the entry of a code that a lookup gave, the first entry from a code on, and past

@@ -35,8 +35,26 @@ struct CodeRange {
   std::uint64_t last = ~std::uint64_t{0};
 };
 
+// The entry next to a code: above it (`up`) or below, or the code's own, too (`own`).
+struct Neighbour {
+  bool up = true;
+  bool own = true;
+};
+
+// An entry of a map and the way to its neighbours. Of any change of the map it needs to know
+// nothing: it goes on to the next key that the map has by then.
+class DynamicCursor {
+ public:
+  virtual ~DynamicCursor() = default;
+  // Each writes the entry that the cursor is at by then. False: it is at none.
+  virtual bool seek(std::uint64_t from, std::uint64_t& code, void* value) = 0;
+  virtual bool next(std::uint64_t& code, void* value) = 0;
+  virtual bool previous(std::uint64_t& code, void* value) = 0;  // at none: the last entry
+};
+
 class DynamicMap {
  public:
+  using Lock = ForkSafeLock<>;
   virtual ~DynamicMap() = default;
   virtual std::size_t value_bytes() const = 0;
   virtual std::unique_ptr<DynamicMap> copy() const = 0;
@@ -58,18 +76,43 @@ class DynamicMap {
   // Returns how many keys are in the map and so have a new value.
   virtual std::size_t update(const KeyColumn& keys, const void* values) = 0;
   virtual std::size_t erase(const KeyColumn& keys) = 0;
+  virtual std::size_t erase_range(CodeRange range) = 0;
   virtual void clear() = 0;
   virtual void shrink_to_fit() = 0;
 
   // Writes at most `most` codes of a range, ascending, and their values. Returns how many.
   virtual std::size_t scan(CodeRange range, std::size_t most, std::uint64_t* codes,
                            void* values) = 0;
-  // For each key the least code that is not below it, and its value, if `found`.
-  virtual std::size_t lower_bound(const KeyColumn& keys, std::uint64_t* codes, void* values,
-                                  bool* found) = 0;
+  // The same, descending from the end of the range.
+  virtual std::size_t scan_down(CodeRange range, std::size_t most, std::uint64_t* codes,
+                                void* values) = 0;
+  // For each key the code of its neighbour, and its value, if `found`.
+  virtual std::size_t neighbours(const KeyColumn& keys, Neighbour which, std::uint64_t* codes,
+                                 void* values, bool* found) = 0;
+  // For each key how many of the map's are below it.
+  virtual void rank(const KeyColumn& keys, std::int64_t* ranks) = 0;
+  // For each position the code that has so many below it, and its value. Throws std::out_of_range
+  // with the first position that is none.
+  virtual void select(const std::int64_t* positions, std::size_t count, std::uint64_t* codes,
+                      void* values) = 0;
+  // Must not outlive the map.
+  virtual std::unique_ptr<DynamicCursor> cursor() = 0;
   virtual std::optional<std::uint64_t> min() const = 0;
   virtual std::optional<std::uint64_t> max() const = 0;
   virtual std::size_t size() const = 0;
+
+  // One key, by a caller that holds this lock: true if the key is there, or for insertions, new.
+  virtual Lock& lock() const = 0;
+  virtual bool find_one(std::uint64_t code, void* value) = 0;
+  virtual bool insert_one(std::uint64_t code, const void* value) = 0;
+  // Writes the value that the key has by then.
+  virtual bool find_or_insert_one(std::uint64_t code, const void* fresh, void* value) = 0;
+  // Writes the value that the key had.
+  virtual bool take_one(std::uint64_t code, void* value) = 0;
+  virtual bool neighbour_of_one(std::uint64_t from, Neighbour which, std::uint64_t& code,
+                                void* value) = 0;
+  // Erases the entry of a position, and writes it. False: there is none.
+  virtual bool take_at(std::size_t position, std::uint64_t& code, void* value) = 0;
 
   virtual Configuration configuration() const = 0;
   virtual void configure(const Configuration& configuration) = 0;
@@ -177,9 +220,22 @@ class DynamicMapOf final : public DynamicMap {
 
   std::size_t erase(const KeyColumn& keys) override {
     check_keys(keys);
-    return each(Operation::erase, keys, [&](auto* codes, auto, auto count) {
-      return count == 1 ? std::size_t{map_.erase(codes[0])} : map_.erase(codes, count);
-    });
+    std::lock_guard lock(mutex_);
+    return erase_locked(keys);
+  }
+
+  std::size_t erase_range(CodeRange range) override {
+    std::vector<std::uint64_t> codes(kLargestScan);
+    std::vector<Value> values(kLargestScan);
+    std::size_t erased = 0;
+    std::lock_guard lock(mutex_);
+    for (bool more = range.first <= range.last; more;) {
+      const auto count = scan_locked(range, codes.size(), codes.data(), values.data());
+      more = count == codes.size() && codes[count - 1] < range.last;
+      if (more) range.first = codes[count - 1] + 1;
+      erased += erase_locked({codes.data(), count, KeyType::uint64});
+    }
+    return erased;
   }
 
   void clear() override {
@@ -199,18 +255,50 @@ class DynamicMapOf final : public DynamicMap {
                 [&](auto*, auto, auto) { return scan_locked(range, most, codes, values); });
   }
 
-  std::size_t lower_bound(const KeyColumn& keys, std::uint64_t* codes, void* values,
-                          bool* found) override {
+  std::size_t scan_down(CodeRange range, std::size_t most, std::uint64_t* codes,
+                        void* values) override {
+    if (range.first > range.last) return 0;
+    const KeyColumn from{&range.last, 1, KeyType::uint64};
+    return each(Operation::scan, from,
+                [&](auto*, auto, auto) { return scan_down_locked(range, most, codes, values); });
+  }
+
+  std::size_t neighbours(const KeyColumn& keys, Neighbour which, std::uint64_t* codes, void* values,
+                         bool* found) override {
     check_keys(keys);
     return each(Operation::find, keys, [&](auto* from, auto first, auto count) {
       std::size_t there = 0;
       for (std::size_t i = first; i < first + count; ++i) {
-        found[i] = map_.ceiling(from[i - first], codes[i], *at(values, i));
+        found[i] = neighbour(from[i - first], which, codes[i], *at(values, i));
         there += found[i];
       }
       return there;
     });
   }
+
+  void rank(const KeyColumn& keys, std::int64_t* ranks) override {
+    check_keys(keys);
+    each(Operation::find, keys, [&](auto* codes, auto first, auto count) {
+      for (std::size_t i = 0; i < count; ++i) {
+        ranks[first + i] = static_cast<std::int64_t>(map_.rank(codes[i], sums_));
+      }
+      return count;
+    });
+  }
+
+  void select(const std::int64_t* positions, std::size_t count, std::uint64_t* codes,
+              void* values) override {
+    std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto position = static_cast<std::size_t>(positions[i]);  // of negative ones, very large
+      if (!map_.select(position, codes[i], *at(values, i), sums_)) {
+        throw std::out_of_range("position " + std::to_string(positions[i]) + " is beyond the " +
+                                std::to_string(map_.size()) + " keys");
+      }
+    }
+  }
+
+  std::unique_ptr<DynamicCursor> cursor() override { return std::make_unique<Cursor>(*this); }
 
   std::optional<std::uint64_t> min() const override {
     std::lock_guard lock(mutex_);
@@ -227,6 +315,55 @@ class DynamicMapOf final : public DynamicMap {
   std::size_t size() const override {
     std::lock_guard lock(mutex_);
     return map_.size();
+  }
+
+  Lock& lock() const override { return mutex_; }
+
+  bool find_one(std::uint64_t code, void* value) override {
+    return one(Operation::find, code, [&] {
+      Value read{};
+      return map_.get(code, read) && written(read, value);
+    });
+  }
+
+  bool insert_one(std::uint64_t code, const void* value) override {
+    return one(Operation::insert, code,
+               [&] { return map_.insert_or_assign(code, this->value(value, 0)); });
+  }
+
+  bool find_or_insert_one(std::uint64_t code, const void* fresh, void* value) override {
+    return one(Operation::insert, code, [&] {
+      Value stored{};
+      const bool is_new = map_.find_or_insert(code, this->value(fresh, 0), stored);
+      written(stored, value);
+      return is_new;
+    });
+  }
+
+  bool take_one(std::uint64_t code, void* value) override {
+    return one(Operation::erase, code, [&] {
+      Value read{};
+      if (!map_.get(code, read)) return false;
+      map_.erase(code);
+      return written(read, value);
+    });
+  }
+
+  bool neighbour_of_one(std::uint64_t from, Neighbour which, std::uint64_t& code,
+                        void* value) override {
+    return one(Operation::find, from, [&] {
+      Value read{};
+      return neighbour(from, which, code, read) && written(read, value);
+    });
+  }
+
+  bool take_at(std::size_t position, std::uint64_t& code, void* value) override {
+    Value read{};
+    const auto size = map_.size();
+    const bool there = position == 0          ? map_.ceiling(0, code, read)
+                       : position + 1 == size ? map_.max(code)
+                                              : map_.select(position, code, read, sums_);
+    return there && take_one(code, value);
   }
 
   Configuration configuration() const override {
@@ -300,6 +437,43 @@ class DynamicMapOf final : public DynamicMap {
   }
 
  private:
+  class Cursor final : public DynamicCursor {
+   public:
+    explicit Cursor(DynamicMapOf& map) : map_(map), place_(map.map_.past_last()) {}
+
+    bool seek(std::uint64_t from, std::uint64_t& code, void* value) override {
+      std::lock_guard lock(map_.mutex_);
+      map_.one(Operation::scan, from, [&] {
+        place_ = map_.map_.first_from(from);
+        return place_.valid();
+      });
+      return entry(code, value);
+    }
+    bool next(std::uint64_t& code, void* value) override {
+      std::lock_guard lock(map_.mutex_);
+      if (place_.valid()) place_.next();
+      return entry(code, value);
+    }
+    bool previous(std::uint64_t& code, void* value) override {
+      std::lock_guard lock(map_.mutex_);
+      place_.previous();
+      return entry(code, value);
+    }
+
+   private:
+    // A place may have read its value before the last assignment.
+    bool entry(std::uint64_t& code, void* value) const {
+      if (!place_.valid()) return false;
+      code = place_.code();
+      Value read = place_.value();
+      map_.map_.get(code, read);
+      return written(read, value);
+    }
+
+    DynamicMapOf& map_;
+    typename CodeMap<Value>::Place place_;
+  };
+
   static constexpr std::size_t kBytes = std::is_empty_v<Value> ? 0 : sizeof(Value);
   // Keys that a scan of a short range reads at first: it learns its end from the keys.
   static constexpr std::size_t kFirstScan = 128;
@@ -319,6 +493,11 @@ class DynamicMapOf final : public DynamicMap {
     return *at(values, i);
   }
 
+  static bool written(const Value& read, void* value) {
+    if constexpr (kBytes > 0) std::memcpy(value, &read, kBytes);
+    return true;
+  }
+
   static void fill_missing(Value* values, const bool* found, std::size_t count,
                            const void* missing) {
     Value fill;
@@ -334,10 +513,26 @@ class DynamicMapOf final : public DynamicMap {
   template <class Run>
   std::size_t each(Operation operation, const KeyColumn& keys, const Run& run) {
     std::lock_guard lock(mutex_);
+    return each_locked(operation, keys, run);
+  }
+
+  template <class Run>
+  std::size_t each_locked(Operation operation, const KeyColumn& keys, const Run& run) {
     if (keys.count != 1 || !activity_.passes(operation)) return each_timed(operation, keys, run);
     const auto code = first_code(keys);
     if (recording_) record(operation, &code, 1);
     return run(&code, std::size_t{0}, std::size_t{1});
+  }
+
+  // Runs one operation on one key, under the lock.
+  template <class Run>
+  bool one(Operation operation, std::uint64_t code, const Run& run) {
+    if (!activity_.passes(operation)) {
+      return each_timed(operation, {&code, 1, KeyType::uint64},
+                        [&](auto*, auto, auto) { return std::size_t{run()}; }) == 1;
+    }
+    if (recording_) record(operation, &code, 1);
+    return run();
   }
 
   template <class Run>
@@ -371,6 +566,20 @@ class DynamicMapOf final : public DynamicMap {
     }
   }
 
+  std::size_t erase_locked(const KeyColumn& keys) {
+    return each_locked(Operation::erase, keys, [&](auto* codes, auto, auto count) {
+      return count == 1 ? std::size_t{map_.erase(codes[0])} : map_.erase(codes, count);
+    });
+  }
+
+  bool neighbour(std::uint64_t from, Neighbour which, std::uint64_t& code, Value& value) const {
+    if (!which.own) {
+      if (from == (which.up ? ~std::uint64_t{0} : 0)) return false;
+      from += which.up ? 1 : -1;
+    }
+    return which.up ? map_.ceiling(from, code, value) : map_.floor(from, code, value);
+  }
+
   std::size_t scan_locked(CodeRange range, std::size_t most, std::uint64_t* codes,
                           void* values) const {
     std::size_t count = 0;
@@ -387,10 +596,26 @@ class DynamicMapOf final : public DynamicMap {
     return count;
   }
 
+  std::size_t scan_down_locked(CodeRange range, std::size_t most, std::uint64_t* codes,
+                               void* values) const {
+    std::size_t count = 0;
+    for (auto step = kFirstScan; count < most; step = std::min(4 * step, kLargestScan)) {
+      const auto wanted = range.first == 0 ? most - count : std::min(step, most - count);
+      const auto read = map_.scan_down(range.last, wanted, codes + count, at(values, count));
+      count += read;
+      const bool ended = read < wanted || codes[count - 1] <= range.first;
+      while (count > 0 && codes[count - 1] < range.first) --count;
+      if (ended) break;
+      range.last = codes[count - 1] - 1;
+    }
+    return count;
+  }
+
   inline static Value nothing_{};
 
   mutable ForkSafeLock<> mutex_;
   CodeMap<Value> map_;
+  LeafSums sums_;
   Observer activity_;
   std::optional<Recording> recording_;
   std::uint64_t recordings_ = 0;  // that were begun: the number of the last

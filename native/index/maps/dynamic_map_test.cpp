@@ -69,6 +69,60 @@ void test_ranges() {
   CHECK(map->scan({100, 1000}, 10, codes.data(), nullptr) == 10 && codes[9] == 118);
 }
 
+// Of leaves of all types: neighbours, positions and reverse scans, between changes.
+void test_order() {
+  std::mt19937_64 random(6);
+  for (const auto leaf : {Leaf::gapped, Leaf::log, Leaf::hashed, Leaf::perfect}) {
+    auto map = make_dynamic_map(8, {.leaf = leaf});
+    std::set<std::uint64_t> expected;
+    for (int round = 0; round < 3; ++round) {
+      Codes keys(20'000);
+      for (auto& key : keys) key = random() >> random() % 40;
+      keys[0] = 0;
+      keys[1] = ~std::uint64_t{0};
+      map->insert_or_assign(column(keys), keys.data());
+      expected.insert(keys.begin(), keys.end());
+      CHECK(map->erase_range({keys[2], keys[2] + 1'000}) > 0);
+      expected.erase(expected.lower_bound(keys[2]), expected.upper_bound(keys[2] + 1'000));
+      const Codes ascending(expected.begin(), expected.end());
+      Codes down(ascending.size() + 1);
+      Codes values(down.size());
+      CHECK(map->scan_down({}, down.size(), down.data(), values.data()) == ascending.size());
+      CHECK(std::equal(ascending.rbegin(), ascending.rend(), down.begin()));
+      CHECK(down == values);
+      for (int i = 0; i < 200; ++i) {
+        const auto position = random() % ascending.size();
+        const auto code = ascending[position];
+        std::uint64_t out = 0;
+        std::uint64_t value = 0;
+        std::int64_t rank = 0;
+        map->rank({&code, 1, KeyType::uint64}, &rank);
+        CHECK(rank == static_cast<std::int64_t>(position));
+        map->select(&rank, 1, &out, &value);
+        CHECK(out == code && value == code);
+        const bool above = map->neighbour_of_one(code, {true, false}, out, &value);
+        CHECK(above == (position + 1 < ascending.size()));
+        CHECK(!above || (out == ascending[position + 1] && value == out));
+        const bool below = map->neighbour_of_one(code, {false, false}, out, &value);
+        CHECK(below == (position > 0) && (!below || out == ascending[position - 1]));
+      }
+      auto cursor = map->cursor();
+      std::uint64_t code = 0;
+      std::uint64_t value = 0;
+      for (auto at = ascending.rbegin(); at != ascending.rend(); ++at) {
+        CHECK(cursor->previous(code, &value) && code == *at && value == *at);
+      }
+      CHECK(!cursor->previous(code, &value));
+      for (const auto position : {ascending.size() - 1, ascending.size() / 2, std::size_t{0}}) {
+        CHECK(map->take_at(position, code, &value) && code == ascending[position]);
+        expected.erase(code);
+      }
+      CHECK(!map->take_at(expected.size(), code, &value));
+      map->verify();
+    }
+  }
+}
+
 // Each thread's own keys are as it left them, whatever the others, conversions and a recording do.
 void use(DynamicMap& map, std::uint64_t thread, std::atomic<bool>& wrong) {
   std::mt19937_64 random(thread);
@@ -254,6 +308,7 @@ void test_activity_of_single_operations() {
 int main() {
   test_keys_of_all_types();
   test_ranges();
+  test_order();
   test_threads_beside_a_conversion();
   test_conversions_keep_the_depth();
   test_selections();

@@ -174,4 +174,19 @@ bool floor(const Tree<Value, Sharing, Allocator>& tree, std::uint64_t from, std:
   });
 }
 
+// Up to `most` entries in descending order from `from` down; returns how many.
+template <class Value, class Sharing, class Allocator>
+std::size_t scan_down(const Tree<Value, Sharing, Allocator>& tree, std::uint64_t from,
+                      std::size_t most, std::uint64_t* codes, Value* values) {
+  EntryBuffer<Value> to{codes, values, 0};
+  if (most == 0) return 0;
+  EntryRun<Value, Allocator> run(tree.memory.allocator());
+  visit_down(tree, from, [&](Word word, const Range& range) {
+    run.read(tree, word, range, ~std::size_t{0});
+    for (auto i = run.count(); i-- > 0 && to.count < most;) to.append(run.code(i), run.value(i));
+    return to.count == most;
+  });
+  return to.count;
+}
+
 }  // namespace headrace::index

@@ -11,6 +11,7 @@ from headrace.index.errors import (
     CapError,
     ChoiceError,
     ConfigurationError,
+    FolderError,
     InvariantError,
     KeysError,
     PlanningError,
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from headrace.index.adapt.workload import SeenWorkload
     from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan
     from headrace.index.profile import IndexProfile, TraceEncoding
+    from headrace.index.run.cursor import IndexCursor
+    from headrace.index.run.durable import DurableBatch, DurableIndex, open  # noqa: A004
     from headrace.index.run.index import Index
+    from headrace.index.run.items import IndexItems
     from headrace.index.run.recorder import SelectedKeys, TraceRecorder
     from headrace.index.run.sharded import ShardedIndex
 
@@ -44,8 +48,13 @@ __all__ = [
     "ConfigurationCandidate",
     "ConfigurationError",
     "ConfigurationProposer",
+    "DurableBatch",
+    "DurableIndex",
+    "FolderError",
     "Index",
     "IndexAdaptation",
+    "IndexCursor",
+    "IndexItems",
     "IndexMetrics",
     "IndexPlan",
     "IndexProfile",
@@ -67,13 +76,18 @@ __all__ = [
     "TuningPhase",
     "TuningState",
     "include",
+    "open",
 ]
 
 _MODULES = {
     "ConfigurationCandidate": "plan.plan",
     "ConfigurationProposer": "adapt.propose",
+    "DurableBatch": "run.durable",
+    "DurableIndex": "run.durable",
     "Index": "run.index",
     "IndexAdaptation": "adapt.agent",
+    "IndexCursor": "run.cursor",
+    "IndexItems": "run.items",
     "IndexMetrics": "adapt.metrics",
     "IndexPlan": "plan.plan",
     "IndexProfile": "profile",
@@ -89,6 +103,7 @@ _MODULES = {
     "TuningOutcome": "adapt.decide",
     "TuningPhase": "adapt.decide",
     "TuningState": "adapt.decide",
+    "open": "run.durable",
 }
 _EXTRAS = {"IndexMetrics": require_metrics}
 __getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES, _EXTRAS)

@@ -3,6 +3,7 @@
 ::
 
     HeadraceError
+    ├── FolderError (RuntimeError)  a durable index's folder is in use, damaged, or cannot be used
     ├── InputError (ValueError)
     │   ├── CapError              no configuration is within the cap of bytes per key
     │   ├── ConfigurationError    a field of a configuration is out of range
@@ -14,7 +15,7 @@
         └── InvariantError        the structure of an index is damaged
 """
 
-from headrace.errors import InputError, VerificationError
+from headrace.errors import HeadraceError, InputError, VerificationError
 from headrace.facades import offered_by
 
 
@@ -51,3 +52,8 @@ class ChoiceError(VerificationError):
 @offered_by("headrace.index")
 class InvariantError(VerificationError):
     """The structure of an index is damaged; names the node and the invariant."""
+
+
+@offered_by("headrace.index")
+class FolderError(HeadraceError, RuntimeError):
+    """A durable index's folder is in use, closed, damaged, or cannot be read or written."""

@@ -75,7 +75,7 @@ class Pair:
                     assert self.index.erase(key) == (self.known.pop(key, None) is not None)
             case "update":
                 there = [(key, value) for key, value in pairs if key in self.known]
-                assert self.index.update(column, data) == len(there)
+                assert self.index.assign(column, data) == len(there)
                 self.known.update(there)
             case _:
                 self.read(action, keys)

@@ -1,17 +1,28 @@
 """Arrays of keys and values, brought to the types of an index without a loss.
 
 Nothing is rounded or wraps around: a number that the index's type cannot hold is an error. What has
-the exact type already is used as it is, without a copy.
+the exact type already is used as it is, without a copy. Columns of pandas, Polars and Arrow are
+arrays, too, if no element of them is missing.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set, ValuesView
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from headrace.index.errors import KeysError
-from headrace.index.tables import VALUE_TYPES
+from headrace.index.run.times import is_time, time_type, times_as, times_of
+from headrace.index.tables import KEY_TYPES, VALUE_TYPES
 
+_STRINGS = (
+    "; strings: number them by names, keys = np.unique(strings, return_inverse=True), "
+    "whose order they keep, and look one up by np.searchsorted(names, string)"
+)
+_COMPOSITE = (
+    "; keys of several parts: pack them into one number, the first in the high bits, as in "
+    "(first << 32) | second"
+)
 _EXACT = VALUE_TYPES["float64"][1]
 """Up to here a float64 holds every integer."""
 
@@ -33,7 +44,31 @@ def key_type_of(keys: np.ndarray) -> str:
                 return "float64"
             case _:
                 pass
-    raise KeysError(f"keys have type {keys.dtype}, needs integers or floats of at most 64 bits")
+    raise KeysError(
+        f"keys have type {keys.dtype}, needs integers or floats of at most 64 bits{_advice(keys)}"
+    )
+
+
+def type_of_keys(keys: np.ndarray | None, dtype: Any) -> np.dtype:
+    """Return the type of an index for these keys, times among them, or the one asked for.
+
+    Raises
+    ------
+    KeysError : the type is none of an index's; the keys are neither numbers nor times.
+    """
+    if dtype is not None:
+        try:
+            asked = np.dtype(dtype)
+        except TypeError:
+            asked = None
+        if asked is not None and is_time(asked):
+            return time_type("dtype", asked)
+        return np.dtype(named_type("dtype", dtype, KEY_TYPES))
+    if keys is None:
+        return np.dtype("uint64")
+    if is_time(keys.dtype):
+        return time_type("the type of keys", keys.dtype)
+    return np.dtype(key_type_of(keys))
 
 
 def value_type_of(values: np.ndarray) -> str:
@@ -73,7 +108,7 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
     Raises
     ------
     KeysError : they are a slice or None; have more dimensions, or differ in length; an array has
-        masked elements; an integer of a list has no place in the type of all of them.
+        masked or missing elements; an integer of a list has no place in the type of all of them.
     """
     if isinstance(numbers, slice):
         raise KeysError(
@@ -82,6 +117,10 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
         )
     if numbers is None:
         raise KeysError(f"{what} are None, needs numbers")
+    if isinstance(numbers, Set | ValuesView | Iterator):
+        numbers = list(numbers)
+    if _is_arrow(numbers):
+        numbers = _of_arrow(what, numbers)
     if isinstance(numbers, np.ma.MaskedArray) and np.ma.is_masked(numbers):
         raise KeysError(f"{what}: elements of the array are masked, needs those that count alone")
     try:
@@ -99,8 +138,52 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
     if array.ndim == 0:
         array = array.reshape(1)
     if array.ndim != 1:
-        raise KeysError(f"{what} have {array.ndim} dimensions, needs one")
+        advice = _COMPOSITE if what == "keys" else ""
+        raise KeysError(f"{what} have {array.ndim} dimensions, needs one{advice}")
+    if array.dtype == object:
+        times = times_of(what, array)
+        return array if times is None else times
     return array
+
+
+def _is_arrow(numbers: Any) -> bool:
+    """Return whether it is a column of Arrow or Polars.
+
+    Those of pandas have missing elements of their own, which NumPy's arrays of them show.
+    """
+    if isinstance(numbers, np.ndarray | list | tuple) or type(numbers).__module__.startswith(
+        "pandas"
+    ):
+        return False
+    return hasattr(numbers, "__arrow_c_array__") or hasattr(numbers, "__arrow_c_stream__")
+
+
+def _of_arrow(what: str, column: Any) -> np.ndarray:
+    try:
+        array = pa.chunked_array(column) if hasattr(column, "__arrow_c_stream__") else column
+        if not isinstance(array, pa.ChunkedArray):
+            array = pa.chunked_array([pa.array(array)])
+    except (pa.ArrowInvalid, TypeError) as error:
+        raise KeysError(f"{what} are no column of Arrow: {error}") from error
+    if array.null_count:
+        raise KeysError(f"{what}: {array.null_count} of {len(array)} are null, needs none")
+    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
+        raise KeysError(
+            f"{what} have type {array.type}, needs times without a zone: cast them to "
+            f"timestamp('{array.type.unit}')"
+        )
+    if pa.types.is_dictionary(array.type) or pa.types.is_nested(array.type):
+        raise KeysError(f"{what} have type {array.type}, needs numbers{_COMPOSITE}")
+    return array.to_numpy()
+
+
+def _advice(keys: np.ndarray) -> str:
+    """Return a remedy for keys that are no numbers."""
+    if keys.dtype.kind in "UST" or (keys.dtype == object and isinstance(keys.flat[0], str | bytes)):
+        return _STRINGS
+    if keys.dtype.names is not None or keys.dtype == object:
+        return _COMPOSITE
+    return ""
 
 
 def keys_as(keys: Any, dtype: np.dtype, what: str = "keys") -> np.ndarray:
@@ -111,7 +194,11 @@ def keys_as(keys: Any, dtype: np.dtype, what: str = "keys") -> np.ndarray:
     KeysError : a key cannot be held by the type; the message has its position.
     """
     array = row_of(what, keys)
-    if array.dtype != dtype:
+    if is_time(dtype):
+        if len(array) == 0:
+            return np.empty(0, dtype)
+        array = times_as(what, array, dtype)
+    elif array.dtype != dtype:
         array = _converted(what, array, dtype)
     return np.ascontiguousarray(array)
 
@@ -145,7 +232,8 @@ def _converted(what: str, numbers: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if len(numbers) == 0:
         return np.empty(0, dtype)
     if numbers.dtype.kind not in "uif" or numbers.dtype.itemsize > 8:
-        raise KeysError(f"{what} have type {numbers.dtype}, needs {dtype}")
+        advice = _advice(numbers) if what == "keys" else ""
+        raise KeysError(f"{what} have type {numbers.dtype}, needs {dtype}{advice}")
     if dtype.kind != "f" and numbers.dtype.kind == "f":
         raise KeysError(f"{what} have type {numbers.dtype}, needs {dtype}")
     if numbers.dtype.kind != "f":

@@ -1,10 +1,9 @@
 """`Index`: an ordered map from numbers to numbers, for one key or for arrays of keys."""
 
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -13,27 +12,31 @@ from headrace.facades import offered_by
 from headrace.index.configuration import Configuration
 from headrace.index.errors import InvariantError, KeysError
 from headrace.index.plan.plan import IndexPlan
+from headrace.index.run.arrow import table_of
 from headrace.index.run.columns import (
     checked,
-    key_type_of,
     keys_as,
     named_type,
     row_of,
+    type_of_keys,
     value_type_of,
     values_as,
 )
-from headrace.index.tables import KEY_TYPES, VALUE_TYPES
+from headrace.index.run.mapping import MappingMethods
+from headrace.index.run.order import BLOCK
+from headrace.index.run.times import TimeKeys, is_time
+from headrace.index.tables import VALUE_TYPES
 
-BLOCK = 1 << 16
-"""Keys that iteration reads at once."""
-
-_SINGLE = (int, float, np.integer, np.floating)
-_ABSENT = object()
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @offered_by("headrace.index")
-class Index:
+class Index(MappingMethods):
     """An ordered map of 64-bit keys to values of 32 or 64 bits, or a set of keys.
+
+    It has the methods of dictionaries and, in order, of ``SortedDict``; `keys` and `values` return
+    arrays. ``index[low:high]`` is an index of the keys from `low` to below `high`.
 
     Most methods take one key or an array of keys, of any number type that the index's own type
     holds exactly. Arrays are the fast path: a call on many keys runs without the interpreter and
@@ -52,7 +55,8 @@ class Index:
     Parameters
     ----------
     keys : in any order; of equal keys the last is kept. Their kind is the index's key type: uint64,
-        int64 or float64. -0.0 is the same key as 0.0. None: an empty index.
+        int64 or float64, or times (`datetime64`, `timedelta64`) in their unit. -0.0 is the same key
+        as 0.0. A mapping or an index: its keys and values. None: an empty index.
     values : one for each key, or one number for all. Integers and floats have 32 bits if their type
         has at most so many, else 64. None: a set of keys.
     dtype : key type, if it is not that of `keys`; uint64 if there are no keys.
@@ -68,7 +72,7 @@ class Index:
     ArtifactError : the file of the plan is none.
     """
 
-    __slots__ = ("_configuration", "_dtype", "_map", "_plan", "_value_dtype")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -83,18 +87,25 @@ class Index:
     ) -> None:
         if threads is not None and threads < 1:
             raise KeysError(f"threads is {threads}, needs at least 1")
+        if isinstance(keys, Mapping | MappingMethods) and values is None:
+            keys, values = _columns_of(keys)
         numbers = None if keys is None else row_of("keys", keys)
-        key_type = _key_type(numbers, dtype)
         value_type = _value_type(values, value_dtype)
         if plan is not None and configuration is not None:
             raise KeysError("both a plan and a configuration are given, needs one of them")
         self._plan, self._configuration = structure_of(
             (configuration or Configuration()) if plan is None else plan
         )
-        self._dtype = np.dtype(key_type)
+        self._dtype = type_of_keys(numbers, dtype)
+        self._raw = np.dtype(np.int64) if is_time(self._dtype) else self._dtype
         self._value_dtype = None if value_type is None else np.dtype(value_type)
+        times = TimeKeys(self._dtype) if is_time(self._dtype) else None
         self._map = _native.IndexMap(
-            key_type, value_type or "none", native_configuration(self._configuration)
+            self._raw.name,
+            value_type or "none",
+            native_configuration(self._configuration),
+            times and times.number_of,
+            times and times.key_of,
         )
         if numbers is not None:
             self._build(numbers, values, threads)
@@ -102,7 +113,7 @@ class Index:
             raise KeysError("values are given without keys")
 
     def _build(self, keys: np.ndarray, values: Any, threads: int | None) -> None:
-        column = keys_as(keys, self._dtype)
+        column = keys_as(keys, self._dtype).view(self._raw)
         data = values_as(values, self._value_dtype, len(column))
         try:
             self._map.build(column, data, threads or len(os.sched_getaffinity(0)))
@@ -113,7 +124,7 @@ class Index:
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of the keys: uint64, int64 or float64."""
+        """Type of the keys: uint64, int64 or float64, or of times with their unit."""
         return self._dtype
 
     @property
@@ -141,9 +152,6 @@ class Index:
         """The native map, for the stages of this capability."""
         return self._map
 
-    def __len__(self) -> int:
-        return self._map.size()
-
     def __repr__(self) -> str:
         values = "" if self._value_dtype is None else f" to {self._value_dtype}"
         return f"<Index of {len(self)} keys, {self._dtype}{values}, {self._configuration.name}>"
@@ -169,248 +177,26 @@ class Index:
         except RuntimeError as error:
             raise InvariantError(str(error)) from error
 
-    # -- lookups -----------------------------------------------------------------------------------
+    # -- columns -----------------------------------------------------------------------------------
 
-    def find(
-        self, keys: Any, default: Any = None, *, out: np.ndarray | None = None
-    ) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return the values of an array of keys, and whether each key is present.
+    @classmethod
+    def fromkeys(cls, keys: Any, value: Any = None) -> Self:
+        """Return an index of keys, all with one value; None: a set of keys."""
+        return cls(keys, value)
 
-        Parameters
-        ----------
-        default : value of absent keys; None: 0.
-        out : array of the index's value type that values are written to.
+    def to_arrow(self, key: str = "key", value: str = "value") -> "pa.Table":
+        """Return keys and values, in order, as a table of Arrow with columns of these names.
 
-        Returns
-        -------
-        values : one for each key; None if this is a set of keys.
-        found : bool, one for each key.
-        """
-        column = keys_as(keys, self._dtype)
-        found = np.empty(len(column), np.bool_)
-        if self._value_dtype is None:
-            checked(self._map.contains, column, found)
-            return None, found
-        array: Any = out
-        if array is not None and not (isinstance(array, np.ndarray) and array.flags.writeable):
-            raise KeysError(f"out is {out!r}, needs an array that may be written to")
-        values = np.empty(len(column), self._value_dtype) if out is None else out
-        checked(self._map.find, column, values, found, default)
-        return values, found
-
-    def contains(self, keys: Any) -> Any:
-        """Return whether one key is present, or an array of bool for an array of keys."""
-        if isinstance(keys, _SINGLE):
-            return checked(self._map.contains_one, keys)
-        column = keys_as(keys, self._dtype)
-        found = np.empty(len(column), np.bool_)
-        checked(self._map.contains, column, found)
-        return found
-
-    def __contains__(self, key: Any) -> bool:
-        return checked(self._map.contains_one, key)
-
-    def get(self, keys: Any, default: Any = None) -> Any:
-        """Return the value of one key, or of each of an array; `default` for absent ones.
-
-        For an array `default` is a number, 0 if None. A set of keys returns as `contains` does.
-        """
-        if self._value_dtype is None:
-            return self.contains(keys)
-        if isinstance(keys, _SINGLE):
-            return checked(self._map.find_one, keys, default)
-        return self.find(keys, default)[0]
-
-    def __getitem__(self, keys: Any) -> Any:
-        """Return the value of one key, or of each of an array.
+        Numbers are not copied again. Polars and DuckDB read an index itself, as such a table.
 
         Raises
         ------
-        KeyError : a key is absent; of an array the first such one is named.
-        KeysError : this is a set of keys.
+        KeysError : Arrow has no type for the keys' unit of time.
         """
-        if self._value_dtype is None:
-            raise KeysError("this index has keys alone: use `contains`")
-        if isinstance(keys, _SINGLE):
-            value = checked(self._map.find_one, keys, _ABSENT)
-            if value is _ABSENT:
-                raise KeyError(keys)
-            return value
-        values, present = self.find(keys)
-        _check_present(keys, present)
-        return values
+        return table_of(*self.range(), key, value)
 
-    # -- changes -----------------------------------------------------------------------------------
-
-    def insert(self, keys: Any, values: Any = None) -> int:
-        """Insert keys, or assign the values of present ones; return how many are new.
-
-        Of equal keys in an array the last counts.
-        """
-        if isinstance(keys, _SINGLE):
-            if (values is None) != (self._value_dtype is None):
-                values_as(values, self._value_dtype, 1)
-            return int(checked(self._map.insert_one, keys, values))
-        column = keys_as(keys, self._dtype)
-        data = values_as(values, self._value_dtype, len(column))
-        return checked(self._map.insert_or_assign, column, data)
-
-    def find_or_insert(self, keys: Any, fresh: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the value of each key; keys that are not in the index are inserted, as one call.
-
-        For ids and their rows in a table: `fresh` are the rows that are free. Several threads that
-        insert often use a `ShardedIndex`, which numbers rows itself.
-
-        Parameters
-        ----------
-        fresh : values that new keys take, in the order in which these first appear: at least as
-            many as keys are new, of which the first ``new.sum()`` are used.
-
-        Returns
-        -------
-        values : in the order of the keys; equal keys have one value.
-        new : bool, one for each key: it was not in the index. Of equal keys only the first is new.
-
-        Raises
-        ------
-        KeysError : as `insert`; `fresh` has too few values; this is a set of keys.
-        """
-        if self._value_dtype is None:
-            raise KeysError("this index has keys alone: use `insert`")
-        column = keys_as(keys, self._dtype)
-        numbers = values_as(fresh, self._value_dtype, len(row_of("fresh", fresh)))
-        values = np.empty(len(column), self._value_dtype)
-        new = np.empty(len(column), np.bool_)
-        checked(self._map.find_or_insert, column, numbers, values, new)
-        return values, new
-
-    def __setitem__(self, keys: Any, values: Any) -> None:
-        self.insert(keys, values)
-
-    def update(self, keys: Any, values: Any) -> int:
-        """Assign the values of present keys, and skip absent ones; return how many are present."""
-        column = keys_as(keys, self._dtype)
-        data = values_as(values, self._value_dtype, len(column))
-        return checked(self._map.update, column, data)
-
-    def erase(self, keys: Any) -> int:
-        """Erase keys, and skip absent ones; return how many were present."""
-        if isinstance(keys, _SINGLE):
-            return int(checked(self._map.erase_one, keys))
-        return checked(self._map.erase, keys_as(keys, self._dtype))
-
-    def __delitem__(self, keys: Any) -> None:
-        """Erase keys.
-
-        Raises
-        ------
-        KeyError : a key is absent; of an array the first such one is named, and none is erased.
-        """
-        if isinstance(keys, _SINGLE):
-            if not self.erase(keys):
-                raise KeyError(keys)
-            return
-        column = keys_as(keys, self._dtype)
-        _check_present(column, self.contains(column))
-        self.erase(column)
-
-    def clear(self) -> None:
-        """Erase all keys, and give the memory back."""
-        self._map.clear()
-
-    def shrink_to_fit(self) -> None:
-        """Give memory back that erased keys left: the leaves are made anew, in what they need.
-
-        An index with at most 65,536 keys left does so by itself when it erases.
-        """
-        self._map.shrink_to_fit()
-
-    # -- in order ----------------------------------------------------------------------------------
-
-    def scan(self, first: Any, count: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the first `count` keys that are not below `first`, ascending, and their values."""
-        return self._scan(first, None, False, count)
-
-    def range(self, low: Any = None, high: Any = None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the keys from `low` to below `high`, ascending, and their values.
-
-        None: without that bound.
-        """
-        keys, values = self._scan(low, high, False, BLOCK)
-        if len(keys) == BLOCK:  # a longer range: again, as one call
-            keys, values = self._scan(low, high, False, sys.maxsize)
-        return keys, values
-
-    def blocks(
-        self, low: Any = None, high: Any = None, size: int = BLOCK
-    ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """Iterate over a range in blocks of at most `size` keys, ascending, and their values."""
-        if size < 1:
-            raise KeysError(f"size is {size}, needs at least 1")
-        after = False
-        while True:
-            keys, values = self._scan(low, high, after, size)
-            if len(keys):
-                yield keys, values
-            if len(keys) < size:
-                return
-            low, after = keys[-1], True
-
-    def __iter__(self) -> Iterator[Any]:
-        for keys, _ in self.blocks():
-            yield from keys
-
-    def keys(self) -> np.ndarray:
-        """Return all keys, ascending."""
-        return self.range()[0]
-
-    def values(self) -> np.ndarray | None:
-        """Return all values in the order of their keys; None if this is a set of keys."""
-        return self.range()[1]
-
-    def lower_bound(self, keys: Any) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """Return for each key the least key of the index that is not below it.
-
-        Returns
-        -------
-        bounds : keys; 0 where there is none.
-        values : their values; None if this is a set of keys.
-        found : bool: whether there is such a key.
-        """
-        column = keys_as(keys, self._dtype)
-        bounds = np.zeros(len(column), self._dtype)
-        found = np.empty(len(column), np.bool_)
-        values = None if self._value_dtype is None else np.zeros(len(column), self._value_dtype)
-        checked(self._map.lower_bound, column, bounds, values, found)
-        bounds[~found] = 0
-        return bounds, values, found
-
-    def min(self) -> int | float | None:
-        """Return the least key; None if there is none."""
-        least: Any = self._map.min()
-        return least
-
-    def max(self) -> int | float | None:
-        """Return the largest key; None if there is none."""
-        most: Any = self._map.max()
-        return most
-
-    def _scan(
-        self, first: Any, end: Any, after: bool, count: int
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        if count < 0:
-            raise KeysError(f"count is {count}, needs at least 0")
-        while True:
-            room = min(count, len(self) + 1)
-            keys = np.empty(room, self._dtype)
-            values = None if self._value_dtype is None else np.empty(room, self._value_dtype)
-            read = checked(self._map.scan, first, end, after, keys, values)
-            if read < room or room == count:
-                break
-            # full although there was room for all: other threads have inserted meanwhile
-        if 2 * read >= room:
-            return keys[:read], None if values is None else values[:read]
-        return keys[:read].copy(), None if values is None else values[:read].copy()
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     # -- structure and copies ----------------------------------------------------------------------
 
@@ -428,6 +214,13 @@ class Index:
             raise KeysError(f"most_keys is {most_keys}, needs at least 1")
         return checked(self._map.convert, cursor, most_keys)
 
+    def shrink_to_fit(self) -> None:
+        """Give memory back that erased keys left: the leaves are made anew, in what they need.
+
+        An index with at most 65,536 keys left does so by itself when it erases.
+        """
+        self._map.shrink_to_fit()
+
     def copy(self) -> Self:
         """Return a copy, whose leaves are all of the configuration."""
         copied = type(self).__new__(type(self))
@@ -441,7 +234,7 @@ class Index:
         return self.copy()
 
     def _take(self, source: Self) -> None:
-        for name in ("_configuration", "_dtype", "_plan", "_value_dtype"):
+        for name in ("_configuration", "_dtype", "_plan", "_raw", "_value_dtype"):
             object.__setattr__(self, name, getattr(source, name))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -473,10 +266,10 @@ def _restored(  # pyright: ignore[reportUnusedFunction]
     return kind._restored(*content)  # pyright: ignore[reportPrivateUsage]
 
 
-def _key_type(keys: np.ndarray | None, dtype: Any) -> str:
-    if dtype is not None:
-        return named_type("dtype", dtype, KEY_TYPES)
-    return "uint64" if keys is None else key_type_of(keys)
+def _columns_of(source: Any) -> tuple[Any, Any]:
+    if isinstance(source, MappingMethods):
+        return source.range()
+    return list(source), list(source.values())
 
 
 def _value_type(values: Any, dtype: Any) -> str | None:
@@ -508,11 +301,3 @@ def structure_of(
         ) from None
     plan = IndexPlan.load(path)
     return plan, plan.configuration
-
-
-def _check_present(keys: Any, present: np.ndarray) -> None:
-    """Raise KeyError, naming the first key that is not in the index, and how many are not."""
-    missing = np.flatnonzero(~present)
-    if len(missing):
-        first = row_of("keys", keys)[missing[0]]
-        raise KeyError(f"{first} ({len(missing)} of {len(present)} keys are not there)")

@@ -1,0 +1,156 @@
+"""Keys that are times, and columns of pandas, Polars and Arrow in and out."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sortedcontainers import SortedDict
+
+from headrace.index import Index, KeysError
+
+DAYS = np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")
+
+
+def test_times_are_keys_in_their_unit() -> None:
+    days = DAYS.astype("datetime64[ns]")
+    index = Index(days[::-1], np.arange(len(days))[::-1])
+    expected = SortedDict(zip(days, range(len(days)), strict=True))
+    assert index.dtype == "datetime64[ns]"
+    assert index.keys().dtype == "datetime64[ns]"
+    assert list(index) == list(expected)
+    assert index[np.datetime64("2024-02-01")] == 31
+    assert index[datetime(2024, 2, 1)] == index[date(2024, 2, 1)] == 31
+    assert index.get(datetime(2024, 2, 1, 1)) is None
+    assert index[DAYS[:3]].tolist() == [0, 1, 2]
+    assert index[[date(2024, 1, 3), date(2024, 1, 1)]].tolist() == [2, 0]
+    assert index.min() == days[0]
+    assert index.floor(datetime(2024, 1, 9, 12)) == np.datetime64("2024-01-09")
+    assert index.lower_bound(datetime(2024, 1, 9, 12)) == (np.datetime64("2024-01-10"), 9, True)
+    assert index.rank(np.datetime64("2024-01-09T12")) == 9
+    assert index.select([0, -1]).tolist() == days[[0, -1]].tolist()
+    january = index[date(2024, 1, 1) : date(2024, 2, 1)]
+    assert len(january) == 31
+    assert january == dict(zip(days[:31], range(31), strict=True))
+    assert list(index.irange(days[3], days[5])) == list(days[3:6])
+    assert next(reversed(january)) == days[30]
+    cursor = index.cursor(days[7])
+    assert cursor.item == (days[7], 7)
+    index[date(2025, 1, 1)] = 5
+    assert index.max() == np.datetime64("2025-01-01")
+    assert index.popitem() == (np.datetime64("2025-01-01"), 5)
+    for other in (copy.copy(index), pickle.loads(pickle.dumps(index))):
+        assert other == index
+        assert other.dtype == index.dtype
+    index.verify()
+
+
+def test_durations_are_keys() -> None:
+    index = Index(np.array([3, -1, 2], "timedelta64[s]"), [1, 2, 3])
+    assert index[timedelta(seconds=2)] == 3
+    assert index.min() == np.timedelta64(-1, "s")
+    assert timedelta(milliseconds=1) not in index
+    assert Index([timedelta(hours=1)]).dtype == "timedelta64[us]"
+    assert date(2024, 1, 1) in Index([date(2024, 1, 1)])
+    assert len(Index(dtype="datetime64[ms]")) == 0
+
+
+AWARE = datetime(2024, 1, 1, tzinfo=UTC)
+WRONG: list[tuple[Callable[[Index], Any], str]] = [
+    (lambda i: i[5], r"key is 5, needs datetime64\[D\]"),
+    (lambda i: i[[5]], r"keys have type int64, needs datetime64\[D\]"),
+    (lambda i: i[np.timedelta64(5, "D")], "needs datetime64"),
+    (lambda i: i["2024-01-01"], "keys have type <U10, needs datetime64"),
+    (lambda i: i[np.datetime64("NaT")], "key is NaT"),
+    (lambda i: i[np.array(["2024-01-01", "NaT"], "M8[D]")], "number 1 is NaT, needs times"),
+    (lambda i: i[datetime(2024, 1, 1, 5)], "cannot hold"),
+    (lambda i: i[np.array(["2024-01-01T05"], "M8[h]")], "number 0 is 2024-01-01T05, which"),
+    (lambda i: i[AWARE], "has a time zone, needs a time without one"),
+    (lambda i: i[[AWARE]], "has a time zone, needs a time without one"),
+    (lambda i: Index([date(2024, 1, 1), 5]), "number 1 is 5, needs a time"),
+    (lambda i: Index(dtype="datetime64"), "without a unit, needs one"),
+    (lambda i: Index([1], dtype="datetime64[s]"), "keys have type int64, needs datetime64"),
+    (lambda i: Index([1], [np.datetime64("2024-01-01")]), "values have type datetime64"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_times_that_cannot_be_keys_are_refused(call: Callable[[Index], Any], message: str) -> None:
+    index = Index(DAYS, 1)
+    with pytest.raises(KeysError, match=message):
+        call(index)
+    assert len(index) == len(DAYS)
+
+
+def test_times_beyond_a_unit_are_not_in_an_index() -> None:
+    """From days to nanoseconds NumPy wraps around: year 1 is a date of the 18th century."""
+    index = Index(DAYS.astype("datetime64[ns]"))
+    assert date(1, 1, 1) not in index
+    assert np.datetime64("9999-12-31") not in index
+    with pytest.raises(KeysError, match="9999-12-31"):
+        index.insert(np.array(["9999-12-31"], "M8[D]"))
+    for key in (None, 5, "2024-01-01", np.datetime64("NaT"), AWARE, timedelta(1)):
+        assert key not in index
+
+
+def test_columns_of_arrow_go_in_and_out() -> None:
+    keys, values = pa.chunked_array([[3, 1], [2]]), pa.array([30.0, 10.0, 20.0])
+    index = Index(keys, values)
+    assert index == {1: 10.0, 2: 20.0, 3: 30.0}
+    assert index[pa.array([1, 3])].tolist() == [10.0, 30.0]
+    table = index.to_arrow("id", "price")
+    assert table.to_pydict() == {"id": [1, 2, 3], "price": [10.0, 20.0, 30.0]}
+    assert pa.table(index).equals(index.to_arrow())
+    assert Index([1, 2]).to_arrow().column_names == ["key"]
+    times = Index(DAYS, 1).to_arrow()
+    assert times.schema.field("key").type == pa.timestamp("s")
+    assert Index(times["key"], times["value"]) == Index(DAYS.astype("datetime64[s]"), 1)
+    for wrong, message in (
+        (pa.array([1, None]), "1 of 2 are null, needs none"),
+        (pa.array(["a"]), "strings: number them"),
+        (pa.array([0], pa.timestamp("s", "UTC")), "needs times without a zone: cast them"),
+        (pa.array([{"a": 1}]), "keys of several parts: pack them"),
+    ):
+        with pytest.raises(KeysError, match=message):
+            Index(wrong)
+    with pytest.raises(KeysError, match="both columns are named 'a', needs two names"):
+        index.to_arrow("a", "a")
+
+
+def test_columns_of_pandas_go_in_and_out() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(
+        {"time": pd.date_range("2024-01-01", periods=4, freq="h"), "row": range(4)}
+    )
+    index = Index(frame["time"], frame["row"])
+    assert index[frame["time"][2]] == index[pd.Timestamp("2024-01-01T02")] == 2
+    assert index[frame["time"][:2]].tolist() == [0, 1]
+    assert index[[pd.Timestamp("2024-01-01T02")]].tolist() == [2]
+    assert pd.Timestamp("2024-01-01T02:00:00.000000001") not in index
+    back = index.to_arrow("time", "row").to_pandas()
+    assert back["row"].tolist() == [0, 1, 2, 3]
+    assert (back["time"] == frame["time"]).all()
+    assert Index(pd.Series([2, 1], dtype="Int64")) == {1, 2}
+    assert Index(pd.Series([1.0]), pd.Series([float("nan")])).values() is not None
+    with pytest.raises(KeysError):
+        Index(pd.Series([1, None], dtype="Int64"))
+    with pytest.raises(KeysError, match="time zone"):
+        Index(frame["time"].dt.tz_localize("UTC"))
+
+
+def test_columns_of_polars_go_in_and_out() -> None:
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame({"key": [3, 1], "value": [30, 10]})
+    index = Index(frame["key"], frame["value"])
+    assert pl.DataFrame(index).to_dict(as_series=False) == {"key": [1, 3], "value": [10, 30]}
+    assert index[frame["key"]].tolist() == [30, 10]
+    times = pl.Series([datetime(2024, 1, 1)])
+    assert datetime(2024, 1, 1) in Index(times)
+    with pytest.raises(KeysError, match="1 of 2 are null"):
+        Index(pl.Series([1, None]))
+    with pytest.raises(KeysError, match="without a zone"):
+        Index(times.dt.replace_time_zone("UTC"))

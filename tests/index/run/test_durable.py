@@ -1,0 +1,294 @@
+"""Indexes in folders: what is committed survives, beside other processes that read."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace.index
+from headrace.errors import ForkError
+from headrace.index import DurableIndex, FolderError, Index, KeysError
+
+KEYS = st.integers(-50, 50)
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "erase", "batch", "reopen", "checkpoint", "refresh"]),
+        st.lists(st.tuples(KEYS, st.floats(allow_nan=False)), max_size=20),
+    ),
+    max_size=12,
+)
+
+
+def opened(folder: Path, **options: Any) -> DurableIndex:
+    return headrace.index.open(folder, **options)
+
+
+@settings(max_examples=25)
+@given(changes=CHANGES)
+def test_it_is_a_dictionary_that_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, list[tuple[int, float]]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("durable") / "index"
+    index = opened(folder, key="int64", value="float64")
+    reader = opened(folder, read_only=True)
+    expected: dict[int, float] = {}
+    for name, pairs in changes:
+        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+        groups = index.groups
+        match name:
+            case "insert":
+                index.insert(keys, values)
+                expected.update(pairs)
+            case "erase":
+                index.erase(keys, sync=True)
+                for key in keys:
+                    expected.pop(key, None)
+            case "batch":
+                with index.batch() as batch:
+                    batch.erase(keys)
+                    batch.insert(keys[::2], values[::2])
+                for key in keys:
+                    expected.pop(key, None)
+                expected.update(pairs[::2])
+            case "reopen":
+                index.close()
+                index = opened(folder)
+            case "checkpoint":
+                index.checkpoint()
+            case _:
+                reader.refresh()
+                assert dict(reader.items()) == expected
+                assert reader.groups == index.groups
+        assert index.groups >= groups
+        assert dict(index.items()) == expected
+        assert len(index) == len(expected)
+        assert index.range(-5, 9)[0].tolist() == sorted(k for k in expected if -5 <= k < 9)
+        assert index.scan(0, 3)[0].tolist() == sorted(k for k in expected if k >= 0)[:3]
+        assert [index.get(key) for key in range(-5, 5)] == [expected.get(k) for k in range(-5, 5)]
+    assert index.snapshot() == expected
+    index.close()
+
+
+def test_types_are_of_the_folder(tmp_path: Path) -> None:
+    for number, key in enumerate(("uint64", "int64", "float64")):
+        folder = tmp_path / str(number)
+        with opened(folder, key=key, value="float64") as index:
+            index[3] = 0.5
+            index.insert(np.array([1, 2], key), [1.5, 2.5])
+            assert index.keys().dtype == key
+        with opened(folder) as index:
+            assert (index.dtype, index.value_dtype) == (np.dtype(key), np.float64)
+            assert dict(index.items()) == {1: 1.5, 2: 2.5, 3: 0.5}
+            assert index[[1, 3]].tolist() == [1.5, 0.5]
+        with pytest.raises(KeysError, match="value is int64, the folder has float64"):
+            opened(folder, value="int64")
+
+
+def test_a_large_one_is_loaded_and_read_in_blocks(tmp_path: Path) -> None:
+    keys = np.random.default_rng(1).permutation(200_000)
+    with opened(tmp_path / "index", key="int64") as index:
+        index.replace(keys, keys * 2)
+        index.insert(-7, 1, sync=True)
+    with opened(tmp_path / "index") as index:  # answers from the snapshot at first
+        assert index[-7] == 1
+        assert index[keys[:1000]].tolist() == (keys[:1000] * 2).tolist()
+        assert index.keys().tolist() == [-7, *range(200_000)]
+        memory = index.snapshot()
+        del index[5]
+        assert 5 not in index
+        assert memory[5] == 10
+        assert isinstance(memory, Index)
+    reader = opened(tmp_path / "index", read_only=True)
+    assert len(reader) == 200_000
+    assert list(reader)[:3] == [-7, 0, 1]
+
+
+def test_readers_follow_a_writer_through_checkpoints(tmp_path: Path) -> None:
+    """Each refresh gives whole groups: of a group all keys have one value."""
+    folder = tmp_path / "index"
+    keys = np.arange(500)
+    ended = threading.Event()
+    with opened(folder, key="int64", value="int64", checkpoint_log_bytes=20_000) as index:
+        index.insert(keys, 0)
+        reader = opened(folder, read_only=True)
+
+        def write() -> None:
+            for number in range(1, 200):
+                index.insert(keys, number)
+            ended.set()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        last = 0
+        try:
+            while not ended.is_set():
+                reader.refresh()
+                values = reader.values()
+                assert values.min() == values.max() >= last
+                last = int(values[0])
+        finally:
+            thread.join()
+        reader.refresh()
+        assert reader[0] == 199
+        assert not reader.refresh()
+
+
+KILLED = """
+import os, signal, sys
+import headrace.index
+index = headrace.index.open(sys.argv[1], key="int64", value="int64")
+for number in range(50):
+    index.insert([number, -number - 1], number)
+print("committed", flush=True)
+batch = index.batch()
+batch.insert(1000, 1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def kill_after_commits(folder: Path) -> None:
+    """Commit 50 groups in a process that is killed then."""
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED, str(folder)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def with_byte_changed(content: bytes) -> bytes:
+    """Return a file's content with another byte in the middle."""
+    changed = bytearray(content)
+    changed[len(changed) // 2] ^= 255
+    return bytes(changed)
+
+
+def test_what_was_committed_survives_a_kill(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    kill_after_commits(folder)
+    with opened(folder) as index:
+        assert index.groups == 50
+        assert index.keys().tolist() == list(range(-50, 50))
+        assert 1000 not in index
+
+
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    with opened(folder) as index:
+        with pytest.raises(FolderError, match="is open already, here or in another process"):
+            opened(folder)
+        index[1] = 2
+        reader = opened(folder, read_only=True)
+        assert reader[1] == 2
+        for call in (reader.sync, reader.checkpoint, lambda: reader.insert(1, 1), reader.batch):
+            with pytest.raises(FolderError, match="is open to read alone"):
+                call()
+    with pytest.raises(FolderError, match="is closed; open it again"):
+        index.get(1)
+    index.close()
+    assert repr(index).startswith("<closed DurableIndex in ")
+
+
+def test_damage_is_named_and_recovered_from(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    with opened(folder, key="int64") as index:
+        for number in range(20):
+            index.insert(number, number)
+    log = folder / "changes-0"
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-60])
+    with pytest.raises(FolderError, match="changes-0: ends at offset .* groups after it are"):
+        opened(folder)
+    with opened(folder, recover=True) as index:
+        assert index.keys().tolist() == list(range(index.groups))
+        assert 15 < index.groups < 20
+    log.write_bytes(with_byte_changed(whole))
+    with pytest.raises(FolderError, match="changes-0: .* is damaged"):
+        opened(folder)
+    with pytest.raises(FolderError, match="had been synced"):  # a loss of power does not do that
+        opened(folder, recover=True)
+
+
+def test_unsynced_groups_that_a_failure_damaged_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    kill_after_commits(folder)
+    log = folder / "changes-0"
+    log.write_bytes(with_byte_changed(log.read_bytes()))
+    with pytest.raises(FolderError, match="is damaged; .* open with recover=True"):
+        opened(folder)
+    with opened(folder, recover=True) as index:
+        assert 5 < index.groups < 45
+        assert index.keys().tolist() == list(range(-index.groups, index.groups))
+
+
+def test_children_of_forks_leave_it_to_their_parent(tmp_path: Path) -> None:
+    with opened(tmp_path / "index") as index:
+        index[1] = 2
+        child = os.fork()
+        if child == 0:
+            try:
+                index.get(1)
+                os._exit(1)
+            except ForkError:
+                index.close()
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        index[2] = 3
+        assert dict(index.items()) == {1: 2, 2: 3}
+
+
+def insert_and_fail(index: DurableIndex) -> None:
+    with index.batch() as batch:
+        batch.insert(1, 7)
+        raise ZeroDivisionError
+
+
+WRONG: list[tuple[Callable[[DurableIndex], Any], str]] = [
+    (lambda i: i.insert([1, -1], 5), "number 1 is -1, which uint64 does not hold"),
+    (lambda i: i.insert([1, 2], [5]), "values are 1, keys 2"),
+    (lambda i: i.insert("a", 1), "strings: number them"),
+    (lambda i: i.insert(1, None), "values are missing"),
+    (lambda i: i.scan(0, -1), "count is -1"),
+    (lambda i: i.range("a"), "key is 'a', needs an integer"),
+    (lambda i: list(i.blocks(size=0)), "size is 0"),
+    (lambda i: headrace.index.open(i.path, key="int32"), "key is int32, needs one of uint64"),
+    (lambda i: headrace.index.open(i.path, checkpoint_log_bytes=-1), "checkpoint_log_bytes is -1"),
+    (lambda i: headrace.index.open(i.path, read_only=True, recover=True), "without read_only"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_cannot_be_done_is_refused(
+    tmp_path: Path, call: Callable[[DurableIndex], Any], message: str
+) -> None:
+    with opened(tmp_path / "index") as index:
+        index[1] = 2
+        with pytest.raises(KeysError, match=message):
+            call(index)
+        with pytest.raises(KeyError):
+            index[3]
+        with pytest.raises(KeyError):
+            del index[3]
+        with pytest.raises(ZeroDivisionError):
+            insert_and_fail(index)
+        assert dict(index.items()) == {1: 2}
+        assert index.groups == 1
+
+
+def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="absent"):
+        opened(tmp_path / "absent", read_only=True)
+    with pytest.raises(FolderError, match="absent"):
+        opened(tmp_path / "absent" / "index")
+    with opened(tmp_path / "index"):
+        pass
+    (tmp_path / "index" / "types.json").write_text("{}")
+    with pytest.raises(FolderError, match=r"types.json: is not the file of types"):
+        opened(tmp_path / "index")
