@@ -19,6 +19,7 @@ from benchmarks.index import (
     python,
     returned,
     scan,
+    single,
     threads,
     unique,
 )
@@ -40,6 +41,7 @@ SECTIONS: tuple[Section, ...] = (
     chosen,
     phases,
     python,
+    single,
     forks,
     figures,
     answers,
