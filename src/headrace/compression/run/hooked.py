@@ -46,14 +46,14 @@ class HookedModel:
     register: Callable[[object, Callable[[Any, Any], Any]], None]
 
 
-def hooked_model(model: DistributedDataParallel) -> HookedModel:
+def hooked_model(model: object) -> HookedModel:
     """Return a DistributedDataParallel as a hook sees it.
 
     Raises
     ------
     CompressionError : its gradients cannot be compressed, or it has a hook.
     """
-    if not isinstance(model, DistributedDataParallel):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(model, DistributedDataParallel):
         raise CompressionError(
             f"model is a {type(model).__name__}, needs a DistributedDataParallel; for a fully "
             "sharded model see headrace.compression.fsdp_hook"
