@@ -8,11 +8,12 @@ COMMANDS = {
 }
 """Read without an import of the package; see `headrace.cli.app`."""
 
+_RUN = ("native", "torch", "numpy", "network", "open-files")
 NEEDS = {
     "measure": ("native", "torch", "numpy", "pyarrow"),
     "plan": ("numpy", "pyarrow"),
-    "run": ("native", "torch", "numpy", "network", "open-files"),
-    "adapt": ("native", "torch", "numpy", "network", "open-files"),
+    "run": _RUN,
+    "adapt": _RUN,
 }
 HELPS = {
     "measure": ("devices",),

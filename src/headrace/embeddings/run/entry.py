@@ -43,16 +43,6 @@ class TrainingBatches(Protocol):
     job failed.
     """
 
-    @property
-    def epoch(self) -> int:
-        """Epochs that ended, those before the commit that the job began from included."""
-        ...
-
-    @property
-    def times(self) -> TrainerTimes:
-        """Sums over this trainer's steps so far: seconds by part, rows and bytes."""
-        ...
-
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Begin an epoch: its batches are (dense, ids, labels), in the data's own form.
 
@@ -62,6 +52,16 @@ class TrainingBatches(Protocol):
         ------
         EmbeddingError : at the batch after one that had no step.
         """
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Epochs that ended, those before the commit that the job began from included."""
+        ...
+
+    @property
+    def times(self) -> TrainerTimes:
+        """Sums over this trainer's steps so far: seconds by part, rows and bytes."""
         ...
 
     def evaluate(self, data: ExampleData) -> Iterator[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcMethod, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
-from headrace.embeddings.run.served_rows import JobStart, ServedJob, number_of
+from headrace.embeddings.run.served_rows import JobStart, ServedJob, Shard, number_of
 from headrace.host_memory import available_host_bytes
 from headrace.launch.worker import Send
 
@@ -81,8 +81,7 @@ class RowService:
                 job = ServedJob(
                     description,
                     start,
-                    self._number,
-                    self._servers,
+                    Shard(self._number, self._servers),
                     self._memory,
                     self._folder,
                     self._changed,

@@ -5,7 +5,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,13 @@ from headrace.embeddings.run.step_times import ServerTimes
 from headrace.embeddings.tables import TableGroup
 
 _SEED_BITS = (1 << 64) - 1
+
+
+class Shard(NamedTuple):
+    """One server's rows of every table: those of `number` among `servers`."""
+
+    number: int
+    servers: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +80,14 @@ class ServedJob:
         self,
         description: JobDescription,
         start: JobStart,
-        number: int,
-        servers: int,
+        shard: Shard,
         memory: _native.RowMemory,
         folder: Path | None,
         changed: threading.Condition,
     ) -> None:
         self._description = description
         self.groups = tuple(
-            GroupRows(description, group, number, servers, memory) for group in description.groups
+            GroupRows(description, group, shard, memory) for group in description.groups
         )
         self.written = np.full((start.trainers, len(self.groups)), start.first_batch - 1)
         self.calls_left = np.zeros_like(self.written)
@@ -94,8 +100,7 @@ class ServedJob:
             self.logs = RowLogs(
                 folder,
                 start.number,
-                number,
-                servers,
+                *shard,
                 [group.store for group in self.groups],
                 description.groups,
                 committed=start.committed,
@@ -161,8 +166,7 @@ class GroupRows:
         self,
         description: JobDescription,
         group: TableGroup,
-        number: int,
-        servers: int,
+        shard: Shard,
         memory: _native.RowMemory,
     ) -> None:
         self.group = group
@@ -184,8 +188,8 @@ class GroupRows:
             state_initial=group.state_initial,
             float64=group.dtype == "float64",
             seed=description.seed & _SEED_BITS,
-            shard=number,
-            shards=servers,
+            shard=shard.number,
+            shards=shard.servers,
             memory=memory,
         )
 

@@ -100,10 +100,7 @@ def run_embedding_job(
             try:
                 with processes:
                     _start_trainers(processes, script, options, places, environment)
-                    rounds = None
-                    if on_sample is not None:
-                        keys = [key for kind in SERVING for key in processes.keys_of(kind)]
-                        rounds = StatusRounds(keys=keys, times=times, on_sample=on_sample)
+                    rounds = _status_rounds(processes, times, on_sample)
                     _Watch(
                         processes,
                         places,
@@ -117,6 +114,15 @@ def run_embedding_job(
                 starts.lose(error)
             else:
                 return
+
+
+def _status_rounds(
+    processes: JobProcesses, times: JobTimes, on_sample: OnSample | None
+) -> StatusRounds | None:
+    if on_sample is None:
+        return None
+    keys = [key for kind in SERVING for key in processes.keys_of(kind)]
+    return StatusRounds(keys=keys, times=times, on_sample=on_sample)
 
 
 def _start_trainers(

@@ -8,11 +8,12 @@ COMMANDS = {
 }
 """Read without an import of the package; see `headrace.cli.app`."""
 
+_RUN = ("native", "torch", "numpy", "ortools", "pyarrow")
 NEEDS = {
     "measure": ("native", "torch", "numpy", "pyarrow"),
     "plan": ("native", "numpy", "ortools", "pyarrow"),
-    "run": ("native", "torch", "numpy", "ortools", "pyarrow"),
-    "adapt": ("native", "torch", "numpy", "ortools", "pyarrow"),
+    "run": _RUN,
+    "adapt": _RUN,
 }
 HELPS = {
     "measure": ("devices",),

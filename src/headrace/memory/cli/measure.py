@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from headrace.cli.console import print_written, terminal
-from headrace.cli.options import check_output, flag, output_option
+from headrace.cli.options import flag, output_option, with_options
 from headrace.cli.progress import activity
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
@@ -31,19 +31,6 @@ ModelName = Annotated[
 ]
 
 
-def _flag(name: str, text: str) -> Any:
-    """Return a flag of what is an argument of `headrace.memory.fit`, too."""
-    return flag(f"--{name}", f"{text}, as fit({name}=True).")
-
-
-AccumulatesOption = Annotated[bool, _flag("accumulates", "Gradients are kept between steps")]
-DDPOption = Annotated[bool, _flag("ddp", "DistributedDataParallel's buckets are counted")]
-ExactOption = Annotated[bool, _flag("exact", "No implementations that differ by rounding")]
-LossyOption = Annotated[bool, _flag("lossy", "Activations may be stored as bfloat16")]
-ConditionalOption = Annotated[
-    bool, _flag("conditional", "Norms may be differentiated from outputs")
-]
-OffloadOption = Annotated[bool, _flag("offload", "Activations may be stored in the host's memory")]
 DeviceOption = Annotated[
     Path | None,
     typer.Option(
@@ -52,6 +39,11 @@ DeviceOption = Annotated[
         "launch_us and, for --offload, host_bytes_per_s.",
     ),
 ]
+
+
+def _flag(name: str, text: str) -> Any:
+    """Return a flag of what is an argument of `headrace.memory.fit`, too."""
+    return flag(f"--{name}", f"{text}, as fit({name}=True).")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +64,34 @@ class ProfileOptions:
     cache: bool
 
 
+def profile_options(
+    accumulates: Annotated[bool, _flag("accumulates", "Gradients are kept between steps")] = False,
+    ddp: Annotated[bool, _flag("ddp", "DistributedDataParallel's buckets are counted")] = False,
+    exact: Annotated[bool, _flag("exact", "No implementations that differ by rounding")] = False,
+    lossy: Annotated[bool, _flag("lossy", "Activations may be stored as bfloat16")] = False,
+    conditional: Annotated[
+        bool, _flag("conditional", "Norms may be differentiated from outputs")
+    ] = False,
+    offload: Annotated[
+        bool, _flag("offload", "Activations may be stored in the host's memory")
+    ] = False,
+    device: DeviceOption = None,
+) -> ProfileOptions:
+    """Return the options of a step's profile, whose costs are not cached."""
+    return ProfileOptions(
+        exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
+        conditions={"accumulates": accumulates, "ddp": ddp, "offload": offload},
+        device=None if device is None else load_roofline(device),
+        cache=False,
+    )
+
+
+@with_options(options=profile_options)
 def measure_step_command(
     model: ModelName,
     output: Annotated[Path, output_option("File for the memory profile.")],
-    accumulates: AccumulatesOption = False,
-    ddp: DDPOption = False,
-    exact: ExactOption = False,
-    lossy: LossyOption = False,
-    conditional: ConditionalOption = False,
-    offload: OffloadOption = False,
-    device: DeviceOption = None,
+    *,
+    options: ProfileOptions,
 ) -> None:
     """Capture a training step, and measure the time and workspace of its operators.
 
@@ -91,16 +101,9 @@ def measure_step_command(
     """
     from headrace.memory.profile import SPREAD
 
-    check_output(output, [device])
-    options = ProfileOptions(
-        exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
-        conditions={"accumulates": accumulates, "ddp": ddp, "offload": offload},
-        device=None if device is None else load_roofline(device),
-        cache=False,
-    )
     watch = LoadWatch()
     profile = measured_profile(model, options)
-    load = watch.load() if device is None else None
+    load = watch.load() if options.device is None else None
     if load is not None:
         profile = replace(profile, provenance={**profile.provenance, **load.to_provenance()})
     profile.save(output)

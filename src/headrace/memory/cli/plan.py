@@ -1,6 +1,7 @@
 """``headrace memory plan``: the fastest schedule of a training step within a budget."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,22 +9,30 @@ import typer
 
 from headrace.cli.console import print_written, terminal, text_of
 from headrace.cli.interrupts import interrupts
-from headrace.cli.options import check_output, flag, output_option
+from headrace.cli.options import check_output, flag, output_option, with_options
 from headrace.cli.progress import activity
 from headrace.errors import InputError
 from headrace.memory.cli import measure
 from headrace.memory.errors import BudgetError
-from headrace.memory.exactness import Exactness, allowed_exactness
+from headrace.memory.exactness import Exactness
 from headrace.memory.plan.effort import SolveEffort
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import Schedule
-from headrace.roofline import load_roofline
 from headrace.units import duration, size
 
 if TYPE_CHECKING:
     from headrace.memory.plan.plan import MemoryPlan
 
 
+LargestBatchFlag = Annotated[
+    bool,
+    flag(
+        "--largest-batch", "Plan the largest batch that fits; MODEL's function takes a batch size."
+    ),
+]
+
+
+@with_options(options=measure.profile_options)
 def plan_step_command(
     source: Annotated[
         str,
@@ -40,29 +49,18 @@ def plan_step_command(
         ),
     ],
     output: Annotated[Path, output_option("File for the memory plan.")],
+    *,
     effort: Annotated[SolveEffort, typer.Option(help="Search effort.")] = SolveEffort.NORMAL,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal results.")] = 0,
     start: Annotated[
         Path | None,
         typer.Option(help="Plan of the same step, such as for another budget, to start from."),
     ] = None,
-    largest_batch: Annotated[
-        bool,
-        flag(
-            "--largest-batch",
-            "Plan the largest batch that fits; MODEL's function takes a batch size.",
-        ),
-    ] = False,
+    largest_batch: LargestBatchFlag = False,
     cache: Annotated[
         bool, typer.Option(help="Take measured costs from the cache folder, and keep them there.")
     ] = True,
-    accumulates: measure.AccumulatesOption = False,
-    ddp: measure.DDPOption = False,
-    exact: measure.ExactOption = False,
-    lossy: measure.LossyOption = False,
-    conditional: measure.ConditionalOption = False,
-    offload: measure.OffloadOption = False,
-    device: measure.DeviceOption = None,
+    options: measure.ProfileOptions,
     energy: Annotated[
         Path | None,
         typer.Option(
@@ -86,13 +84,8 @@ def plan_step_command(
     watts = None if energy is None else load_watts(energy)
     texts = [text.strip() for text in budget.split(",")]
     budgets = {parse_budget(text): text for text in texts}
-    check_output(output, [Path(source), device, energy])
-    options = measure.ProfileOptions(
-        exactness=allowed_exactness(exact=exact, lossy=lossy, conditional=conditional),
-        conditions={"accumulates": accumulates, "ddp": ddp, "offload": offload},
-        device=None if device is None else load_roofline(device),
-        cache=cache,
-    )
+    check_output(output, [Path(source)])
+    options = replace(options, cache=cache)
     profile = _profile(source, list(budgets), options, largest_batch=largest_batch)
     if watts is not None and (unknown := unknown_kinds(watts, profile.graph)):
         terminal(stderr=True).print(

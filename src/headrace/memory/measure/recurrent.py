@@ -174,13 +174,9 @@ def _recurrent_fake(
     graph_bytes: int,
     output_dtype: torch.dtype,
     state_dtype: torch.dtype,
-    kind: str,  # noqa: ARG001
-    count: int,  # noqa: ARG001
-    biases: bool,  # noqa: ARG001
-    bidirectional: bool,
-    autocast: torch.dtype | None,  # noqa: ARG001
-    differentiated: list[bool],  # noqa: ARG001
+    *options: Any,
 ) -> list[Tensor]:
+    _, _, _, bidirectional, _, _ = options
     features = states[0].shape[-1] * (2 if bidirectional else 1)
     return [
         x.new_empty((*x.shape[:2], features), dtype=output_dtype),

@@ -283,12 +283,7 @@ class Calls:
     @staged(Use.WRITE, Use.READ)
     def gather(self, outputs: TensorLists, inputs: Tensors, opts: Any = DEFAULTS) -> dist.Work:
         (own,) = inputs
-        blocks = outputs[0] if opts.rootRank == self._rank else None
-        if blocks is None:
-            binding.check(own)
-        else:
-            checks.blocks("gather", blocks, own, self._rank, self._ranks)
-        return self._gather(blocks, own, opts)
+        return self._gather(self._root_blocks("gather", outputs, own, opts), own, opts)
 
     @staged(Use.WRITE, Use.READ)
     def gather_single(
@@ -302,11 +297,7 @@ class Calls:
     @staged(Use.WRITE, Use.READ)
     def scatter(self, outputs: Tensors, inputs: TensorLists, opts: Any = DEFAULTS) -> dist.Work:
         (output,) = outputs
-        blocks = inputs[0] if opts.rootRank == self._rank else None
-        if blocks is None:
-            binding.check(output)
-        else:
-            checks.blocks("scatter", blocks, output, self._rank, self._ranks)
+        blocks = self._root_blocks("scatter", inputs, output, opts)
         ready = self._caller.ready(Collective.SCATTER, output.nbytes * self._ranks, opts.rootRank)
         bound = binding.scattered(blocks, output, ready.layout, moved=True)
         return self._caller.call(ready, bound, outputs, opts)
@@ -461,6 +452,16 @@ class Calls:
                 caller.executor.abort(reason)
 
     # ---- shared by several calls ----------------------------------------------------------
+
+    def _root_blocks(
+        self, name: str, lists: TensorLists, own: torch.Tensor, opts: Any
+    ) -> Tensors | None:
+        """Return the blocks of all ranks at the root, None at the others, checked with the own."""
+        if opts.rootRank != self._rank:
+            binding.check(own)
+            return None
+        checks.blocks(name, lists[0], own, self._rank, self._ranks)
+        return lists[0]
 
     def _gather(self, blocks: Tensors | None, own: torch.Tensor, opts: Any) -> dist.Work:
         ready = self._caller.ready(Collective.GATHER, own.nbytes * self._ranks, opts.rootRank)
