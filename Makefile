@@ -12,6 +12,8 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 RELEASE := build/release
+# the oldest C library that wheels built on this system (Debian 12) run on
+WHEEL_TAG ?= manylinux_2_36_$(shell uname -m)
 NATIVE_SOURCES := $(shell find native -name '*.hpp' -o -name '*.cpp' 2>/dev/null)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --no-warn-script-location
 # what a claim's benchmark needs beside headrace, if anything
@@ -31,7 +33,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow check format stubs sanitize bench claim index-bench native \
-	native-tests clean
+	native-tests wheel clean
 .DELETE_ON_ERROR:
 # two of cmake's builds must not share a folder; each target is parallel inside
 .NOTPARALLEL:
@@ -127,6 +129,17 @@ native-tests: $(RELEASE)/build.ninja
 $(RELEASE)/build.ninja: | $(VENV)/.runtime
 	$(call say,configuring the native build)
 	@$(CMAKE_CONFIGURE) -B $(RELEASE) -DCMAKE_BUILD_TYPE=Release
+
+wheel: native $(VENV)/.wheel ## build a wheel and an sdist in dist, and try the wheel without a compiler
+	$(call say,building the wheel)
+	@rm -rf dist build/wheel
+	@$(BIN)/python -m pip wheel --disable-pip-version-check --quiet --no-build-isolation --no-deps \
+		-C build-dir=$(RELEASE) -C cmake.define.HEADRACE_STATIC_TLS=ON -w build/wheel .
+	@$(CMAKE_CONFIGURE) -B $(RELEASE) -DHEADRACE_STATIC_TLS=OFF > /dev/null # what it is otherwise
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --plat $(WHEEL_TAG) -w dist build/wheel/*.whl
+	@$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("dist")' > /dev/null
+	$(call say,trying the wheel in a clean environment)
+	@$(BIN)/python -m benchmarks.instruments.wheel dist tests/golden/written/memory-plan.headrace
 
 clean: ## remove everything that make built (build, .venv, caches)
 	rm -rf build $(VENV) src/headrace/_native*.so src/headrace/include .pytest_cache .ruff_cache .hypothesis

@@ -47,6 +47,20 @@ def test_a_missing_extra_is_named_with_its_command(
     assert f"\n{package}==" in (ROOT / "requirements" / requirements).read_text()
 
 
+def test_all_has_every_extra_but_that_of_tests() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    (everything,) = extras["all"]
+    assert everything == f"headrace[{','.join(sorted(set(extras) - {'all', 'test'}))}]"
+
+
+def test_what_is_linked_into_a_wheel_has_its_licence_in_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (pattern,) = set(project["license-files"]) - {"LICENSE"}
+    assert {path.stem for path in ROOT.glob(pattern)} == {"OpenSSL", "nanobind"}
+
+
 def test_a_page_without_charts_needs_no_plotly(tmp_path: Path) -> None:
     result = {"claim": "words", "bars": [], "tables": {"t": [{"a": 1}]}, "notes": ["a note"]}
     (tmp_path / "r.json").write_text(json.dumps(result))

@@ -2,10 +2,10 @@
 
 import sys
 
-from benchmarks.door import doctor
-from benchmarks.sections import run_sections
+from benchmarks.door import doctor, wheel
+from benchmarks.sections import Section, run_sections
 
-SECTIONS = (doctor,)
+SECTIONS: tuple[Section, ...] = (doctor, wheel)
 
 if __name__ == "__main__":
     sys.exit(run_sections("door", __doc__, SECTIONS))

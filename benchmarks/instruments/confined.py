@@ -40,6 +40,13 @@ def no_namespaces() -> None:
         _check(_libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_ADMIN, 0, 0, 0))
 
 
+def no_root() -> None:
+    """Take away all capabilities: root is then a user like others."""
+    if os.geteuid() == 0:
+        for capability in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
+            _check(_libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0))
+
+
 def read_only_home() -> None:
     """Make the home folder read-only, for this process and its children."""
     home = Path.home()
@@ -77,6 +84,7 @@ CONFINEMENTS: dict[str, Callable[[], None]] = {
     "no-namespaces": no_namespaces,
     "read-only-home": read_only_home,
     "no-loopback": no_loopback,
+    "no-root": no_root,
     "no-ptrace": no_ptrace,
     "none": lambda: None,
 }

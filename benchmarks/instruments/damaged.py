@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace
+from benchmarks.instruments.linked import link_distributions
 from headrace.settings import child_environment
 
 _SOURCE = Path(headrace.__file__).parent
@@ -275,16 +276,8 @@ def mistakes(damage: Damage, code: int, diagnosis: dict[str, Any], healthy: set[
 
 
 def _install(site: Path, names: set[str]) -> None:
-    """Link the packages of distributions and of all that they need, and headrace."""
-    for name in _with_requirements(names):
-        for file in metadata.distribution(name).files or ():
-            top = file.parts[0]
-            if top not in ("..", "__pycache__") and not (site / top).exists():
-                (site / top).symlink_to(
-                    Path(str(file.locate())).parents[len(file.parts) - 2]
-                    if len(file.parts) > 1
-                    else Path(str(file.locate()))
-                )
+    """Link the packages of distributions, and headrace."""
+    link_distributions(site, names)
     package = site / "headrace"
     package.mkdir()
     for entry in _SOURCE.iterdir():
@@ -297,28 +290,3 @@ def _install(site: Path, names: set[str]) -> None:
     files = [entry for entry in sorted(package.rglob("*")) if entry.is_file()]
     record = "".join(f"{entry.relative_to(site)},,\n" for entry in files)
     (information / "RECORD").write_text(record)
-
-
-def _with_requirements(names: set[str]) -> set[str]:
-    """Return distributions and what they need in turn, without extras."""
-    closure: set[str] = set()
-    pending = sorted(names)
-    while pending:
-        name = pending.pop()
-        if name in closure:
-            continue
-        closure.add(name)
-        for line in metadata.requires(name) or ():
-            requirement, _, marker = line.partition(";")
-            required = re.match(r"[\w.-]+", requirement.strip())
-            if required is not None and "extra" not in marker and _is_installed(required[0]):
-                pending.append(required[0])
-    return closure
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -9,6 +9,7 @@ import typer
 from headrace.cli.console import terminal
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed, flag
+from headrace.extras import require
 
 
 def demo_command(
@@ -27,6 +28,7 @@ def demo_command(
     ] = None,
 ) -> None:
     """Build an uneven network, measure it, plan for it, and train on Gloo and on headrace."""
+    require("torch", "torch", "the demo")
     # imported here: 'headrace --help' needs none of it
     from headrace.demo.scenario import SPEC, run_demo
     from headrace.demo.show import Show

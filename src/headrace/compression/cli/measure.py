@@ -11,6 +11,7 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure.local import EXAMPLE, measure_locally
 from headrace.compression.profile import CompressionProfile
+from headrace.extras import require
 from headrace.job.load import MachineLoad
 
 
@@ -43,6 +44,7 @@ def profile_command(
     """
     if model is not None and like is not None:
         raise CompressionError("--model and --like given, needs one: --like has its model")
+    require("torch", "torch", "measuring a training step")
     specs = [str(CodecSpec.parse(text)) for text in (codecs or "").split(",") if text.strip()]
     profile = measure_locally(
         model or EXAMPLE,

@@ -39,6 +39,7 @@ CENTRES = LEAST_LOG2 + (np.arange(CLASSES) + 0.5) / PER_OCTAVE
 CONVOLUTIONS = ("first", "second", "third")
 _STRIDE = 2
 _TEXTS = ("provenance", "known")
+_LEAVES, _LEAF_ROWS = "forest.value", "forest.value.rows"
 
 FOREST_SHARE = 0.75
 """Weight of the forest's ranking beside the networks', whose error is larger."""
@@ -166,7 +167,8 @@ def load_model(path: Path) -> ThroughputModel:
     try:
         with np.load(path, allow_pickle=False) as file:
             texts = {name: json.loads(file[name].tobytes()) for name in _TEXTS}
-            arrays = {name: file[name].astype(np.float32) for name in file if name not in _TEXTS}
+            stored = {name: file[name] for name in file if name not in _TEXTS}
+        arrays = {name: rows.astype(np.float32) for name, rows in _repeated(stored).items()}
         forest_configurations = [read_configuration(head, str(path)) for head in texts["known"]]
         return ThroughputModel(arrays, texts["provenance"], forest_configurations)
     except (OSError, ValueError, KeyError) as error:
@@ -179,16 +181,45 @@ def save_model(
     provenance: Mapping[str, Any],
     forest_configurations: Sequence[Configuration] = (),
 ) -> None:
-    """Write a model; see `load_model`."""
+    """Write a model; see `load_model`.
+
+    Rows of the forest's leaves that are equal are written once: two thirds of a file's bytes.
+    """
     texts = {
         "provenance": dict(provenance),
         "known": [configuration.to_head() for configuration in forest_configurations],
     }
-    every: dict[str, Any] = dict(arrays)
+    every: dict[str, Any] = _distinct(arrays)
     for name in _TEXTS:
         text = json.dumps(texts[name], sort_keys=True).encode()
         every[name] = np.frombuffer(text, dtype=np.uint8)
     np.savez_compressed(path, **every)
+
+
+def _distinct(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays with every row of the leaves once, and the numbers of the leaves' rows."""
+    stored = dict(arrays)
+    if (values := stored.get(_LEAVES)) is not None:
+        bits = np.ascontiguousarray(values).view(np.uint8)  # a NaN equals itself, and 0 not -0
+        _, first, rows = np.unique(bits, axis=0, return_index=True, return_inverse=True)
+        stored[_LEAVES], stored[_LEAF_ROWS] = values[first], rows.ravel().astype(np.uint32)
+    return stored
+
+
+def _repeated(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays that `_distinct` stored; others as they are.
+
+    Raises
+    ------
+    ValueError : a leaf has a row that is not stored.
+    """
+    arrays = dict(stored)
+    rows = arrays.pop(_LEAF_ROWS, None)
+    if rows is not None:
+        if rows.size and rows.max() >= len(arrays[_LEAVES]):
+            raise ValueError(f"'{_LEAF_ROWS}' has {rows.max()}, needs less than the rows stored")
+        arrays[_LEAVES] = arrays[_LEAVES][rows]
+    return arrays
 
 
 def _convolve(image: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
