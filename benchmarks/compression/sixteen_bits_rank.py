@@ -17,8 +17,8 @@ from headrace.launch.worker import Receive, Send, run_worker
 
 RANK = 4
 START = 2  # torch's PowerSGD cannot begin earlier
-WARM_UP = 5
-COMPARED = 5
+WARM_UP = START
+COMPARED = 20
 LAYERS, WIDTH = 12, 512
 BACKWARD_S = 0.1
 BUCKET_CAP_MB = 1
@@ -97,14 +97,20 @@ class Arm:
         return taken
 
     def distance(self, exact: list[Tensor]) -> float:
-        """Return how far the mean of some steps' gradients is from the exact one, relatively."""
-        off = norm = 0.0
+        """Return how far the sum of some steps' means is from the exact one, relatively.
+
+        The sum, as that is what training receives: what error feedback leaves out of one mean it
+        adds to later ones, so that single means differ by more from step to step than codecs do.
+        """
+        sums = [torch.zeros_like(mean) for mean in exact]
         for _ in range(COMPARED):
             self.step()
-            for gradient, mean in zip(self.gradients, exact, strict=True):
-                off += float(torch.dist(gradient.float(), mean)) ** 2
-                norm += float(torch.linalg.vector_norm(mean)) ** 2
-        return math.sqrt(off / norm)
+            for total, gradient in zip(sums, self.gradients, strict=True):
+                total.add_(gradient, alpha=1 / COMPARED)
+        off = sum(
+            float(torch.dist(total, mean)) ** 2 for total, mean in zip(sums, exact, strict=True)
+        )
+        return math.sqrt(off / sum(float(mean.norm()) ** 2 for mean in exact))
 
     @property
     def sent_bytes(self) -> float:
