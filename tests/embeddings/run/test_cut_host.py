@@ -1,0 +1,78 @@
+"""A job goes on without a trainer whose host is cut off and stays so."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headrace.embeddings.run.job_processes import JobHosts, JobOptions, RoleHost
+from headrace.embeddings.run.supervisor import run_embedding_job
+from headrace.testbed import Testbed, TestbedSpec, privileges
+from headrace.testbed.spec import RESERVED_HOST
+from headrace.testbed.teardown import namespace_name
+from tests.embeddings.run.clicks_job import ROWS, TABLES
+from tests.embeddings.run.test_job import SCRIPT, assert_close, clicks, environment, expected
+from tests.waiting import HANG_S
+
+__all__ = ["clicks"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.root]
+
+
+def cut(testbed: Testbed, number: int) -> None:
+    """Take a host's link down at the switch: its packets are lost, not refused."""
+    switch = namespace_name(testbed.run, RESERVED_HOST)
+    subprocess.run(
+        ["ip", "-n", switch, "link", "set", f"host{number}", "down"], check=True, timeout=HANG_S
+    )
+
+
+def test_a_job_goes_on_without_a_host_that_stays_cut_off(clicks: Path, tmp_path: Path) -> None:
+    if reason := privileges.unavailable_reason():
+        pytest.skip(f"needs network namespaces: {reason}")
+    spec = TestbedSpec.from_table(
+        {"name": "cut", "defaults": {"host_rate": "1gbit"}, "racks": [{"hosts": 2}]}
+    )
+    output, told = tmp_path / "learned", list[str]()
+    with Testbed.up(spec, fallback=False) as testbed:
+        first, second = (
+            RoleHost(start=partial(testbed.popen, host.name), address=host.address)
+            for host in testbed.hosts
+        )
+
+        def on_line(name: str, line: str) -> None:
+            if name == "supervisor":
+                told.append(line)
+            elif name == "trainer 1" and line.startswith("epoch 0"):
+                cut(testbed, 1)
+
+        run_embedding_job(
+            [sys.executable, str(SCRIPT), str(clicks), str(output), "files"],
+            JobOptions(
+                lookahead=4,
+                prefetch=2,
+                cache_bytes=TABLES * ROWS * 64,
+                folder=tmp_path / "state",
+                commit_every=3,
+                deadline_s=HANG_S,
+                silence_s=4.0,
+            ),
+            JobHosts(
+                trainers=(first, second),
+                servers=(first,),
+                readers=(first,),
+                cacher=first,
+                rendezvous=29500,
+            ),
+            on_line=on_line,
+            environment=environment(),
+            restart=True,
+            min_trainers=1,
+        )
+    assert len(told) == 2
+    assert told[0].startswith("trainer 1: it has been silent for 4 s")
+    assert told[1].startswith("trainer 1 did not come back: ")
+    assert told[1].endswith("with as many trainers as are left: 1.")
+    assert_close(output, expected(clicks, "files"))
