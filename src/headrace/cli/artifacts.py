@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
 
 import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
 from headrace.cli.console import terminal
 from headrace.cli.options import flag
-from headrace.cli.tables import facts
+from headrace.cli.tables import facts, rows
 from headrace.errors import InputError
 from headrace.job.load import LOAD, load_text
 from headrace.kinds import (
@@ -22,6 +23,7 @@ from headrace.kinds import (
     load_artifact,
     require_fields,
 )
+from headrace.report.changes import COLUMNS, UNCHANGED, changes_between
 from headrace.report.results import result_tables, stored_result
 
 _Artifact = Annotated[
@@ -43,31 +45,49 @@ _Provable = Annotated[
 
 def show_command(
     file: _Artifact,
+    after: Annotated[
+        Path | None,
+        typer.Argument(help="Another of its kind: print what changed.", metavar="AFTER"),
+    ] = None,
     everything: Annotated[bool, flag("--all", "Print every row, however many there are.")] = False,
 ) -> None:
     """Print an artifact: a profile, a plan or a topology, of any capability.
 
-    A benchmark's stored result is printed, too.
+    A benchmark's stored result is printed, too. Of two artifacts of a kind, the changes from the
+    first to the second are printed.
     """
     console = terminal(markup=False)  # a file's names are no mark-up
+    if after is not None:
+        for table in _changes(file, after, everything):
+            console.print(table)
+        return
     if (result := stored_result(file)) is not None:
         for table in result_tables(result, str(file), everything):
             console.print(table)
         return
     artifact = load_artifact(file)
-    rows = {
+    named = {
         "kind": f"{artifact.kind} (schema {artifact.schema})",
         "digest": artifact.digest,
         **{name: _text(value) for name, value in artifact.provenance.items()},
         **({LOAD: load_text(artifact.provenance)} if LOAD in artifact.provenance else {}),
     }
-    console.print(facts(str(file), rows))
+    console.print(facts(str(file), named))
     kind = artifact_kinds().get(artifact.kind)
     if kind is None or kind.show is None:
         console.print(facts("content", _head(artifact)))
         return
     for table in kind.show(kind.load(artifact, str(file)), everything):
         console.print(table)
+
+
+def _changes(before: Path, after: Path, everything: bool) -> Iterator[RenderableType]:
+    changes = changes_between(before, after)
+    cells = [change.cells() for change in changes]
+    if cells:
+        yield from rows(f"{before} -> {after}", COLUMNS, cells, everything=everything)
+    else:
+        yield UNCHANGED
 
 
 def verify_command(file: _Provable) -> None:

@@ -22,14 +22,21 @@ def report_command(
         ),
     ],
     output: Annotated[Path, output_option("File for the page (HTML).")],
+    after: Annotated[
+        Path | None,
+        typer.Argument(help="Another of its kind: draw what changed.", metavar="AFTER"),
+    ] = None,
 ) -> None:
     """Draw an artifact or a benchmark's result as one HTML page that needs no network.
 
     A plan's page has its certificate, its figures and what it was chosen from, and charts of what
     it moves or stores over time; a profile's has what was measured.
+    Of two artifacts of a kind the page has the changes from the first to the second.
     """
+    from headrace.report.changes import changes_page
     from headrace.report.pages import page_of
 
-    text = page_of(file).html().encode()
+    page = page_of(file) if after is None else changes_page(file, after)
+    text = page.html().encode()
     artifact_io.write_file(output, text)
     terminal().print(f"Wrote [bold]{text_of(output)}[/] ({size(len(text))}).", soft_wrap=True)
