@@ -26,6 +26,17 @@ struct EntryCount {
   }
 };
 
+// Keeps the codes of entries alone; needs room for one more than there are.
+struct CodeList {
+  std::uint64_t* codes;
+  std::size_t count = 0;
+  template <class Value>
+  void append_if(bool wanted, std::uint64_t code, const Value&) {
+    codes[count] = code;
+    count += wanted;
+  }
+};
+
 }  // namespace detail
 
 class LeafSums {
@@ -52,11 +63,7 @@ class LeafSums {
     const auto i = static_cast<std::size_t>(std::upper_bound(sums_.begin(), sums_.end(), position) -
                                             sums_.begin() - 1);
     const Range range{i == 0 ? 0 : last_codes_[i - 1] + 1, last_codes_[i]};
-    EntryRun<Value, Allocator> run(tree.memory.allocator());
-    const auto within = position - sums_[i];
-    run.read(tree, tree.leaf(range.high), range, within + 1);
-    code = run.code(within);
-    value = run.value(within);
+    select_in_leaf(tree, tree.leaf(range.high), range, position - sums_[i], code, value);
     return true;
   }
 
@@ -73,6 +80,27 @@ class LeafSums {
       return false;
     });
     version_ = tree.version();
+  }
+
+  // The entry with so many lower ones within its leaf.
+  template <class Value, class Sharing, class Allocator>
+  void select_in_leaf(const Tree<Value, Sharing, Allocator>& tree, Word word, const Range& range,
+                      std::size_t within, std::uint64_t& code, Value& value) {
+    with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      if constexpr (requires(detail::CodeList& to) { leaf.gather(code, to); }) {
+        if (codes_.size() <= leaf.capacity()) codes_.resize(leaf.capacity() + 1);
+        detail::CodeList list{codes_.data()};
+        leaf.gather(range.low, list);
+        std::nth_element(list.codes, list.codes + within, list.codes + list.count);
+        code = list.codes[within];
+        leaf.get(code, value);
+      } else {
+        EntryRun<Value, Allocator> run(tree.memory.allocator());
+        run.read(tree, word, range, within + 1);
+        code = run.code(within);
+        value = run.value(within);
+      }
+    });
   }
 
   template <class Value, class Sharing, class Allocator>
@@ -95,6 +123,7 @@ class LeafSums {
   std::optional<std::uint64_t> version_;   // of the map that the sums are of
   std::vector<std::uint64_t> last_codes_;  // of leaves, ascending
   std::vector<std::size_t> sums_ = {0};    // of entries before each leaf, and of all
+  std::vector<std::uint64_t> codes_;       // of one leaf, in no order
 };
 
 }  // namespace headrace::index

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from sortedcontainers import SortedDict
 
-from headrace.index import Index, KeysError
+from headrace.index import Index, KeysError, TraceRecorder
 
 DAYS = np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")
 
@@ -47,6 +47,15 @@ def test_times_are_keys_in_their_unit() -> None:
         assert other == index
         assert other.dtype == index.dtype
     index.verify()
+
+
+def test_an_index_of_times_is_recorded() -> None:
+    index = Index(DAYS, 1)
+    with TraceRecorder(index) as recorder:
+        index.find(DAYS)
+        index[DAYS[0]] = 2
+    assert recorder.trace is not None
+    assert len(recorder.trace) == len(DAYS) + 1
 
 
 def test_durations_are_keys() -> None:

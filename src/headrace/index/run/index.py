@@ -128,6 +128,11 @@ class Index(MappingMethods):
         return self._dtype
 
     @property
+    def native_dtype(self) -> np.dtype:
+        """Type of the keys in the native map, for the stages of this capability: int64 of times."""
+        return self._raw
+
+    @property
     def value_dtype(self) -> np.dtype | None:
         """Type of the values; None: this is a set of keys."""
         return self._value_dtype

@@ -194,7 +194,8 @@ class OrderedReads(IndexState):
         ------
         IndexError : there is no such position.
         """
-        pair: Any = self._map.select_one(self._position(index))
+        counted = type(index) is int and 0 <= index <= sys.maxsize
+        pair: Any = self._map.select_one(index if counted else self._position(index))
         return pair
 
     def islice(

@@ -134,7 +134,7 @@ class TraceRecorder:
             loaded=_loaded(present, operations, codes, were_there),
             operations=operations,
             keys=codes,
-            kind=self._index.dtype.name,
+            kind=self._index.native_dtype.name,
         )
         return self.trace
 
