@@ -116,7 +116,7 @@ def fit(
     ddp: bool = False,
     effort: str = "quick",
     seed: int = 0,
-    captures: int = 2,
+    captures: int | None = None,
     plan: "str | Path | Sequence[str | Path] | None" = None,
     cache: bool = True,
     exact: bool = False,
@@ -136,7 +136,11 @@ def fit(
     ----------
     model : in training mode, on the CPU or one GPU.
     sample : arguments of a call: one, several in a tuple or list, or by name in a mapping. With
-        `loss` the last one is the target, in evaluation too; `model(x)` gives predictions.
+        `loss` the last one is the target, in evaluation too; `model(x)` gives predictions. A list
+        of tuples or mappings has several samples, such as one for each length of sequences: each
+        gets a plan now. A call of another length is padded to the next larger one, if the model's
+        loss is the same with padding (arguments named as those of transformers, with
+        ``attention_mask`` and ``labels``, of one batch size).
     budget : bytes, a text such as ``6GiB``, or a share of the GPU's memory such as ``80%``. It
         covers parameters, buffers, gradients, inputs, activations and workspaces, and what the next
         three name. Each of several in a list gets a plan: steps run by that of the largest, until
@@ -150,8 +154,9 @@ def fit(
     ddp : whether DistributedDataParallel will be around what is returned: its buckets are counted.
     effort : "quick" (at most some 20 s), "normal" (3 minutes) or "thorough" (half an hour).
     seed : equal seeds give equal plans, where no limit of time is reached.
-    captures : how many kinds of arguments get a plan: the sample's, then others as they come. More
-        kinds run the model as it is, with a warning.
+    captures : how many kinds of arguments get a plan: the samples', then others as they come, each
+        in a pause of `effort`. More kinds run the model as it is, with a warning. Default: the
+        samples', and of one sample another kind, if it comes before a step has run by a plan.
     plan : a file of `headrace memory plan` for this model, sample and device, which is not made
         again; of several budgets a list of as many.
     cache : whether costs and plans are kept in the cache folder, and taken from there.

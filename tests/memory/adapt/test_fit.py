@@ -178,7 +178,7 @@ def test_norms_under_autocast_are_eagers() -> None:
 def test_parameters_of_another_type_are_another_kind_of_step() -> None:
     model = nn.Sequential(nn.Embedding(8, 16), nn.Linear(16, 4))
     keys = torch.arange(8)
-    fitted = fit(model, keys, "10MiB", cache=False)
+    fitted = fit(model, keys, "10MiB", captures=2, cache=False)
     assert fitted(keys).dtype is torch.float32
     assert fitted.bfloat16()(keys).dtype is torch.bfloat16
 

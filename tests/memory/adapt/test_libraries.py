@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from headrace.memory import fit
-from headrace.memory.errors import CaptureError
 
 pytestmark = pytest.mark.slow
 WORDS = 64
@@ -31,20 +30,14 @@ def encoder_and_decoder() -> Any:
 
 
 def test_t5_trains_as_eager_by_the_recipe() -> None:
-    """Its decoder has a configuration of its own, with a cache of keys, and was refused."""
+    """Its decoder has a configuration of its own, with a cache of keys, and was refused: steps that
+    train make none.
+    """
     model = encoder_and_decoder()
     ids, labels = torch.randint(2, WORDS, (2, 2, 8)).unbind()
     mask = torch.ones_like(ids)
     mask[1, 6:] = 0
     sample = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    model.config.use_cache = False
-    with pytest.raises(
-        CaptureError, match="EncoderDecoderCache.*of all modules that have a config"
-    ):
-        fit(model, sample, "100MiB", cache=False)
-    for module in model.modules():
-        if hasattr(module, "config"):
-            module.config.use_cache = False
     eager = deepcopy(model)
     fitted = fit(model, sample, "100MiB", cache=False)
     for step in range(2):

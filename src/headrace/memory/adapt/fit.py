@@ -1,16 +1,16 @@
 """A model fitted into a memory budget: captured, measured, planned, and run by the plan."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from headrace.memory.adapt.options import StepOptions
 from headrace.memory.adapt.planner import StepPlanner
 from headrace.memory.adapt.variants import SchedulesOf, Variants
-from headrace.memory.errors import BudgetError
+from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
@@ -21,6 +21,7 @@ from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.step_match import require_match, shapes_of
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.run.fitted import FittedModule
+from headrace.memory.run.padding import Padding
 from headrace.memory.schedule import Schedule
 from headrace.units import size
 
@@ -102,6 +103,11 @@ def fit_model(
     paths = [] if plan is None else _listed(plan)
     if paths and len(paths) != len(budgets):
         raise BudgetError(f"{len(budgets)} budgets and {len(paths)} plans: needs a plan for each")
+    samples = [sample_of(arguments) for arguments in _samples(sample)]
+    if options.captures is not None and 0 < options.captures < len(samples):
+        raise CaptureError(
+            f"captures is {options.captures}, needs one for each of the {len(samples)} samples"
+        )
     device, conditions = device_of(model), options.conditions
     conditions.check(device)
     step_planner = StepPlanner(model, options)
@@ -116,14 +122,17 @@ def fit_model(
         plans=planner.plans,
         conditions=conditions,
         exactness=options.exactness,
-        captures=options.captures,
+        captures=max(len(samples), 2) if options.captures is None else options.captures,
+        at_start=options.captures is None,
     )
-    args, kwargs = sample_of(sample)
-    with (
-        preserved(conditions.called(model), conditions.optimizer),
-        step_planner.measuring_eager((args, kwargs)),
-    ):
-        fitted.prepare(*args, **kwargs)
+    with preserved(conditions.called(model), conditions.optimizer):
+        for args, kwargs in samples:
+            with step_planner.measuring_eager((args, kwargs)):
+                fitted.prepare(*args, **kwargs)
+        if len(samples) > 1 and conditions.loss is None and not any(args for args, _ in samples):
+            padding = Padding(model, [kwargs for _, kwargs in samples])
+            if padding.is_exact(model):
+                fitted.pad_with(padding.padded)
     return fitted
 
 
@@ -135,6 +144,7 @@ def fitted_module(
     conditions: StepConditions | None = None,
     exactness: Exactness = Exactness.ROUNDED,
     captures: int = 1,
+    at_start: bool = False,
 ) -> FittedModule:
     """Return a module whose training steps are captured and scheduled when they are first called.
 
@@ -149,6 +159,7 @@ def fitted_module(
     exactness : of the implementations that captured steps have.
     captures : how many kinds of arguments (shapes, types, modes) get a schedule. Calls of other
         kinds, such as a smaller last batch, run the model as it is, with a warning at the first.
+    at_start : whether kinds get one only before the first step by a schedule.
 
     Raises
     ------
@@ -158,8 +169,19 @@ def fitted_module(
     conditions = conditions or StepConditions()
     called = conditions.called(model)
     implemented = partial(conditions.implemented, exactness=exactness)
-    variants = Variants(called, implemented, schedules_of, captures=captures, plans=plans)
+    variants = Variants(
+        called, implemented, schedules_of, captures=captures, at_start=at_start, plans=plans
+    )
     return FittedModule(model, called, variants)
+
+
+def _samples(sample: Any) -> list[Any]:
+    """Return the samples: the members of a list of tuples or mappings, or one."""
+    if isinstance(sample, list) and sample:
+        members = cast(list[Any], sample)
+        if all(isinstance(member, tuple | Mapping) for member in members):
+            return members
+    return [sample]
 
 
 def _listed(budgets: Any) -> list[Any]:

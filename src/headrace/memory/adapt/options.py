@@ -18,7 +18,8 @@ class StepOptions:
     conditions : of the step, such as its loss and optimizer.
     exactness : of the implementations that steps may use.
     effort, seed, progress, watts : of the solver.
-    captures : kinds of arguments that get a plan.
+    captures : kinds of arguments that get a plan, whenever they come. None: those of the samples,
+        and of one sample another kind, if it comes before a step has run by a plan.
     cache : whether measured costs and plans are read from the cache folder, and saved in it.
     """
 
@@ -26,7 +27,7 @@ class StepOptions:
     exactness: Exactness
     effort: SolveEffort
     seed: int = 0
-    captures: int = 2
+    captures: int | None = None
     cache: bool = True
     progress: Callable[[SolveProgress], None] | None = None
     watts: Mapping[str, float] | None = None

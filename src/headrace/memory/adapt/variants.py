@@ -113,6 +113,8 @@ class Variants:
     implemented : traced step -> step with all implementations.
     schedules_of : of a step with all implementations.
     captures : how many steps are planned.
+    at_start : whether a step is planned only until one has run by an earlier plan: a solver in the
+        middle of training would be a pause.
     plans : list that `schedules_of` appends its plans to.
 
     Raises
@@ -127,12 +129,13 @@ class Variants:
         schedules_of: SchedulesOf,
         *,
         captures: int,
+        at_start: bool = False,
         plans: Sequence[MemoryPlan] = (),
     ) -> None:
         if captures < 1:
             raise CaptureError(f"captures is {captures}, needs 1 or more kinds of arguments")
         self._model, self._implemented, self._schedules_of = model, implemented, schedules_of
-        self._captures = captures
+        self._captures, self._at_start, self._runs = captures, at_start, False
         self.plans = plans
         self._kinds: dict[Hashable, list[StepVariant]] = {}
         self._reader = AttributeReader(model)
@@ -164,6 +167,7 @@ class Variants:
         contents = self._reader.read(modules)
         variants = self._kinds.get(kind, [])
         variant = next((earlier for earlier in variants if earlier.serves(contents)), None)
+        self._runs |= variant is not None and bool(variant.schedules)
         hooked_later = bool(self._kinds) and any(map(is_hooked, modules))
         if variant is None and not hooked_later:
             variant = self._new(kind, contents, args, kwargs)
@@ -184,7 +188,7 @@ class Variants:
         kwargs: Mapping[str, Any],
     ) -> StepVariant | None:
         variants = self._kinds.get(kind, [])
-        may_plan = self._planned < self._captures
+        may_plan = self._planned < self._captures and not (self._at_start and self._runs)
         if not may_plan and (not variants or self._refused >= _MOST_REFUSED):
             return None
         with preserved(self._model):

@@ -13,6 +13,8 @@ _ANY = Signature(
     [Parameter("args", Parameter.VAR_POSITIONAL), Parameter("kwargs", Parameter.VAR_KEYWORD)]
 )
 
+_CACHE = "use_cache"
+
 
 class WithLoss(nn.Module):
     """A model and its loss: calls take the model's arguments and the target."""
@@ -63,12 +65,15 @@ def bound_arguments(
 
     By position as far as the signature allows, then by name in its order, further names sorted.
     Arguments that do not fit the signature are returned as they are: the call says what is wrong.
+    A cache of keys, which models of transformers make unless told otherwise, is for generation.
     """
     signature = forward_signature(module)
     try:
         bound = signature.bind(*args, **dict(sorted(kwargs.items())))
     except TypeError:
         return tuple(args), dict(kwargs)
+    if _CACHE in signature.parameters and bound.arguments.get(_CACHE) is None:
+        bound.arguments[_CACHE] = False
     return bound.args, bound.kwargs
 
 

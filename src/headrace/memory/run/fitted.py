@@ -3,9 +3,9 @@
 # pyright: reportPrivateUsage=false
 
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from inspect import Parameter, Signature
-from typing import Any, Self, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.run.differentiation import is_transformed
+from headrace.memory.run.padding import PaddedCall, trimmed
 from headrace.memory.run.prepared import PreparedStep, PreparedSteps
 from headrace.memory.run.step import ScheduledStep
 from headrace.units import size
@@ -71,6 +72,7 @@ class FittedModule(nn.Module):
         self.__dict__["_called"] = called  # not as a submodule: names would get a prefix
         self._steps = steps
         self._budget: int | None = None
+        self._padded: PaddedCall | None = None
         self._warned: set[str] = set()
         self._take_signature()
         self.__dict__["_original"] = model  # from here on other attributes are the model's own
@@ -94,7 +96,17 @@ class FittedModule(nn.Module):
             parameters=[itself, *_behind_self(signature)]
         )
         own = type("FittedModule", (FittedModule,), {**names, "forward": forward})
-        self.__class__ = cast("type[Self]", own)
+        object.__dict__["__class__"].__set__(self, own)
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The model's class where that saves itself, with its configuration, and else its own.
+
+        Trainers ask by `isinstance` whether a model has a configuration that checkpoints are to
+        have. `type` is `FittedModule` either way.
+        """
+        model = self.__dict__.get("_original")
+        return type(model) if hasattr(model, "save_pretrained") else type(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FittedModule.__new__, (FittedModule,), self.__dict__
@@ -118,6 +130,11 @@ class FittedModule(nn.Module):
             return self._called(*args, **kwargs)
         prepared = self._steps.find(kind, modules, args, kwargs)
         step = None if prepared is None else self._step(prepared)
+        if (prepared is None or step is None) and self._padded is not None:
+            padded = self._padded(args, kwargs)
+            if padded is not None:
+                arguments, length, larger = padded
+                return trimmed(FittedModule.forward(self, **arguments), length, larger)
         if prepared is None or step is None:
             attributes = self._steps.differing(kind, modules)
             self._warn(_DIFFERENT, attributes=f"({attributes}) " if attributes else "")
@@ -126,6 +143,21 @@ class FittedModule(nn.Module):
         for change in prepared.changes:
             change.apply(self._called)
         return outputs
+
+    def pad_with(
+        self,
+        padded: Callable[
+            [Sequence[Any], Mapping[str, Any]], tuple[Mapping[str, Any], int, int] | None
+        ],
+    ) -> None:
+        """Run calls of other lengths in the next larger one that has a plan.
+
+        Parameters
+        ----------
+        padded : arguments of a call -> those of the larger one by name, the call's own length, and
+            the larger; None where there is none.
+        """
+        self._padded = padded
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Make the schedule of training steps with such arguments, without a step.
