@@ -1,7 +1,7 @@
 """Jobs that lose processes and hosts: time until training goes on, and updates that are lost.
 
 Each role is killed, stopped (SIGSTOP) and cut off: it has a host of its own in a testbed, whose
-link goes down, and up again when the job begins again.
+link goes down, and up again when the job, or the reader alone, starts again.
 """
 
 import json
@@ -196,7 +196,7 @@ def _report(report: Report, job: _Job, rows: int, took_s: float) -> None:
     )
     for (fault, role), times in job.recovered_s.items():
         report.row(
-            "seconds from a fault until all have ended, and to the next batch that begins",
+            "seconds from a fault until what starts again has ended, and to the next batch",
             fault=fault,
             role=role,
             times=len(times),
