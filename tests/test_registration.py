@@ -39,3 +39,18 @@ def test_any_order_of_imports_registers_the_backend(order: str, autoload: str) -
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_registration_loads_neither_settings_nor_the_executor() -> None:
+    """`import torch` took 80 ms longer by the settings, which find every capability's folder."""
+    loaded = subprocess.run(
+        [sys.executable, "-c", "import sys, torch; print(*sys.modules)"],
+        env=environment(TORCH_DEVICE_BACKEND_AUTOLOAD="1"),
+        capture_output=True,
+        text=True,
+        timeout=JOB_S,
+        check=True,
+    ).stdout.split()
+    assert "headrace.registration" in loaded
+    for module in ("headrace.settings", "headrace.kinds", "headrace._native", "headrace.artifact"):
+        assert module not in loaded

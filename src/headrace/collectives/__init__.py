@@ -9,7 +9,6 @@ from headrace.collectives.errors import (
     SketchError,
     UnverifiedPlanError,
 )
-from headrace.collectives.settings import CollectiveSettings
 from headrace.facades import deferred_names
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.collectives.plan.plan import Candidate, Plan
     from headrace.collectives.plan.predict import Predictor
     from headrace.collectives.program import Program, Schedule, Transfer
+    from headrace.collectives.settings import CollectiveSettings
     from headrace.topology import Topology
     from headrace.topology.profile import Profile
 
@@ -53,6 +53,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CollectiveSettings": "settings",
     "Candidate": "plan.plan",
     "Collective": "demand",
     "Demand": "demand",
