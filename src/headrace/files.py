@@ -95,7 +95,7 @@ def load_json(
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole, or as it was, also after a loss of power.
+    """Write a file that is complete, or as it was, also after a loss of power.
 
     Raises
     ------

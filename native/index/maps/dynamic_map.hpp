@@ -101,7 +101,7 @@ class DynamicMap {
   virtual std::optional<std::uint64_t> max() const = 0;
   virtual std::size_t size() const = 0;
 
-  // One key, by a caller that holds this lock: true if the key is there, or for insertions, new.
+  // One key, by a caller that holds this lock: true if the key is held, or for insertions, new.
   virtual Lock& lock() const = 0;
   virtual bool find_one(std::uint64_t code, void* value) = 0;
   virtual bool insert_one(std::uint64_t code, const void* value) = 0;

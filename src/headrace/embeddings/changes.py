@@ -56,7 +56,7 @@ class JobChange:
 
     @classmethod
     def from_fields(cls, document: Mapping[str, Any], source: str = "a change") -> Self:
-        """Return what `to_fields` described.
+        """Return the change that `to_fields` described.
 
         Raises
         ------

@@ -78,7 +78,7 @@ class NodeProcesses:
         self._processes[number] = _Leased(command)
 
     def events(self, number: int, timeout_s: float) -> list[ProcessEvent]:
-        """Return what a process did since the last call; wait for it up to `timeout_s`."""
+        """Return a process's events since the last call; wait for one up to `timeout_s`."""
         return self._processes[number].events(timeout_s)
 
     def write(self, number: int, text: bytes) -> None:

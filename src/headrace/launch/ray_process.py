@@ -142,7 +142,7 @@ class RayProcess:
         return self.returncode or 0
 
     def _pipe(self, name: str, command: Command, opened: ExitStack) -> IO[str] | None:
-        """Return what the lines of a stream are read from, if it is a pipe."""
+        """Return the file that the lines of a stream are read from, if it is a pipe."""
         if command.streams[name] != PIPE:
             return None
         source, sink = os.pipe()

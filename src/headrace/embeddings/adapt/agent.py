@@ -93,7 +93,7 @@ class JobAdaptation:
             self._record(change)
 
     def status(self) -> Mapping[str, Any]:
-        """Return what is in force, and the changes."""
+        """Return the numbers in force, and the changes."""
         state, events = self._state, [*self.records.events]
         if state is None:
             return {"changes": events}

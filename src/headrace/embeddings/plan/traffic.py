@@ -121,7 +121,7 @@ def _user_bytes(trainers: int) -> int:
 def role_bytes(
     total: StepBytes, *, trainers: int, servers: int, readers: int
 ) -> Mapping[str, LinkBytes]:
-    """Return what one process of each role sends and receives, where the shares are equal."""
+    """Return the bytes that one process of each role sends and receives, by equal shares."""
     between = total.critical + total.delayed + total.averaged
     to_servers = total.requested + total.written
     return {

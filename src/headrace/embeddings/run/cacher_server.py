@@ -400,7 +400,7 @@ class CacherServer:
         self._lookahead = lookahead
 
     def _following(self, pace: CacherPace) -> FollowJob:
-        """Return what lets the follower look at decisions; changes hold in later epochs, too."""
+        """Return a follower's view of the decisions; changes hold in later epochs, too."""
         follower = self._follower
         if follower is None:
             return unchanged

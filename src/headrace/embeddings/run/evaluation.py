@@ -119,7 +119,7 @@ def ahead(rows: Generator[EvaluationRows]) -> Generator[EvaluationRows]:
 def _read(
     description: JobDescription, servers: TrainerServers, ids: Sequence[NDArray[np.int64]]
 ) -> list[NDArray[np.generic]]:
-    """Return what the model reads of rows: of every table, [rows, dim]."""
+    """Return the numbers of rows that the model reads: of every table, [rows, dim]."""
     rows: dict[int, NDArray[np.generic]] = {}
     for number, group in enumerate(description.groups):
         own = [ids[table] for table in group.tables]

@@ -120,7 +120,7 @@ def _committer(
     optimizers: Sequence[torch.optim.Optimizer],
     state: Mapping[str, Stateful],
 ) -> Committer | None:
-    """Return what makes commits, if the job has some, with the state that it begins from."""
+    """Return the committer, if the job commits, with the state that it begins from."""
     if connections.commits is None:
         return None
     trainer_state = TrainerState(model, optimizers, state)

@@ -20,7 +20,7 @@ class CacherPace:
     def ahead(self) -> bool:
         """True if readers and the cacher are faster than the trainers.
 
-        The parts that were decided last waited for room, and the next batch is there.
+        The parts that were decided last waited for room, and the next batch has arrived.
         """
         return self._parts.waited and self._batches.arrived
 
@@ -48,5 +48,5 @@ class JobFollower(Protocol):
         ...
 
     def status(self) -> Mapping[str, Any]:
-        """Return what is in force and what has changed, as JSON can express it."""
+        """Return the numbers in force and the changes, as JSON can express them."""
         ...

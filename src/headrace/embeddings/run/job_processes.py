@@ -104,7 +104,7 @@ class JobOptions:
     adapt_log : file on the cacher's host that changes are appended to; None: none.
     deadline_s : of the processes' calls.
     silence_s : without a sign of life of a process, after which it counts as lost.
-    return_s : after a loss, from when all other trainers are there until one that was lost counts
+    return_s : after a loss, from the start of all other trainers until one that was lost counts
         as gone with its host.
     ideal : whether no rows move; see `headrace.embeddings.run.ideal`.
 

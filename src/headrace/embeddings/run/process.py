@@ -96,7 +96,7 @@ class Serve(Protocol):
     """Starts to serve."""
 
     def __call__(self, settings: RoleSettings, send: Send) -> Served:
-        """Return what is served; it goes on in threads, and may send the parent messages."""
+        """Return the service; it goes on in threads, and may send the parent messages."""
         ...
 
 

@@ -144,7 +144,7 @@ class RowLogs:
             raise EmbeddingError(str(error)) from error
 
     def commit(self, commit: int) -> Groups:
-        """Return what the logs have when the rows of a commit are on the device.
+        """Return the groups of the logs when the rows of a commit are on the device.
 
         Raises
         ------

@@ -359,7 +359,7 @@ class _Watch:
         return JobError(text, exit_code, lost=lost, processes=[name_of(key)])
 
     def _ended_before(self, key: ProcessKey) -> str:
-        """Return what an error says of trainers that had ended before a trainer failed."""
+        """Return an error's words on trainers that had ended before a trainer failed."""
         ended = [other for other, code in self._ends.items() if code == 0 and other != key]
         names = ", ".join(name_of(other) for other in ended if other[0] == "trainer")
         if key[0] != "trainer" or not names:

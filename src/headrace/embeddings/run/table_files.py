@@ -37,7 +37,7 @@ def table_blocks(servers: TrainerServers, table: int) -> Iterator[_Rows]:
 
 
 def whole_table(servers: TrainerServers, description: JobDescription, table: int) -> NDArray[Any]:
-    """Return what the model reads of all rows of a table: [rows, dim].
+    """Return the numbers of all rows of a table that the model reads: [rows, dim].
 
     Rows that training has not used have their initial values.
 

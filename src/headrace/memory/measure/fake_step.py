@@ -84,7 +84,7 @@ def eager_bytes(
 ) -> EagerBytes:
     """Return the memory of a training step, from the forward pass to the optimizer's step.
 
-    The optimizer's state is there from the beginning, as in every step but the first; gradients are
+    The optimizer's state exists from the beginning, as in every step but the first; gradients are
     not, as `zero_grad` leaves none.
 
     Parameters
