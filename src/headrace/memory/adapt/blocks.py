@@ -180,7 +180,7 @@ def _fitted(
             plans=planner.plans,
             conditions=conditions,
             exactness=options.exactness,
-            captures=options.captures,
+            captures=options.captures or 2,
         )
         block.prepare(*call.args, **call.kwargs)
         fitted.append(block)
