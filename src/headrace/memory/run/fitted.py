@@ -108,6 +108,10 @@ class FittedModule(nn.Module):
         model = self.__dict__.get("_original")
         return type(model) if hasattr(model, "save_pretrained") else type(self)
 
+    @__class__.setter
+    def __class__(self, own: type) -> None:  # as FSDP2 sets one
+        object.__dict__["__class__"].__set__(self, own)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return FittedModule.__new__, (FittedModule,), self.__dict__
 
