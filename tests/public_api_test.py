@@ -153,6 +153,7 @@ PUBLIC = {
         "HandSet",
         "Hook",
         "HookMetrics",
+        "HookOptions",
         "HookState",
         "HookedModel",
         "LevelMetrics",

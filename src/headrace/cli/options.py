@@ -28,6 +28,11 @@ def flag(name: str, text: str) -> Any:
     return typer.Option(name, help=text)
 
 
+def count(text: str, *, least: int, default: str) -> Any:
+    """Return an option of a number from `least` on, whose default the help says in words."""
+    return typer.Option(help=text, min=least, show_default=default)
+
+
 def _checked(output: Path | None) -> Path | None:
     if output is not None and not Settings.from_environment().rank:
         artifact_io.check_target(output)

@@ -1,6 +1,6 @@
 """Gradient compression: fewer bytes between ranks, where that makes training faster."""
 
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from headrace.compression.adapt.accordion import Accordion
 from headrace.compression.adapt.auto import Auto
@@ -46,12 +46,13 @@ if TYPE_CHECKING:
     from headrace.compression.run.exchanger import ExchangeStatistics
     from headrace.compression.run.figures import ScalarWriter
     from headrace.compression.run.fsdp import FsdpHook
-    from headrace.compression.run.hook import Hook
+    from headrace.compression.run.hook import Hook, HookOptions
     from headrace.compression.run.hooked import HookedModel
     from headrace.compression.run.metrics import HookMetrics
 
 __all__ = [
     "ScalarWriter",
+    "HookOptions",
     "HookedModel",
     "HookState",
     "HookMetrics",
@@ -97,6 +98,7 @@ __all__ = [
 
 _MODULES = {
     "ScalarWriter": "run.figures",
+    "HookOptions": "run.hook",
     "HookedModel": "run.hooked",
     "HookState": "adapt.pair",
     "HookMetrics": "run.metrics",
@@ -133,11 +135,7 @@ __getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
 def ddp_hook(
     model: "DistributedDataParallel",
     policy: Policy | CodecSpec | str | Auto,
-    *,
-    when: str = "after",
-    optimizer: "Optimizer | None" = None,
-    scaler: Any = None,
-    start_after: int = 0,
+    **options: "Unpack[HookOptions]",
 ) -> "Hook": ...
 
 
@@ -145,11 +143,7 @@ def ddp_hook(
 def ddp_hook(
     model: "DistributedDataParallel",
     policy: "LevelSchedule",
-    *,
-    when: str = "after",
-    optimizer: "Optimizer | None" = None,
-    scaler: Any = None,
-    start_after: int = 0,
+    **options: "Unpack[HookOptions]",
 ) -> "ScheduledHook": ...
 
 

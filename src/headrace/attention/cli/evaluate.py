@@ -18,7 +18,7 @@ from headrace.attention.cli.models import (
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
-from headrace.cli.options import flag
+from headrace.cli.options import count, flag
 from headrace.cli.progress import Report, progress
 from headrace.cli.tables import rows
 from headrace.extras import require
@@ -42,10 +42,10 @@ def evaluate_command(
     tokens: Annotated[int, typer.Option(help="To read, at most.", min=1)] = 20_480,
     sample_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Of each sample, or question of text.",
-            min=16,
-            show_default=f"{_LOSS_TOKENS}; {_QUESTION_TOKENS} of a question",
+        count(
+            "Of each sample, or question of text.",
+            least=16,
+            default=f"{_LOSS_TOKENS}; {_QUESTION_TOKENS} of a question",
         ),
     ] = None,
     skip: Annotated[int, typer.Option(help="Samples at the beginning to leave out.", min=0)] = 0,

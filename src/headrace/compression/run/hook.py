@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -55,6 +55,16 @@ if TYPE_CHECKING:
 
 GradientObserver = Callable[[str, Tensor], None]
 """Called with the name and the mean gradient of every parameter, after each finite step."""
+
+
+@offered_by("headrace.compression")
+class HookOptions(TypedDict, total=False):
+    """Options of `headrace.compression.ddp_hook`, which has their defaults."""
+
+    when: str
+    optimizer: torch.optim.Optimizer | None
+    scaler: Any
+    start_after: int
 
 
 def register_hook(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli.options import flag, output_option
+from headrace.cli.options import count, flag, output_option
 from headrace.embeddings.errors import EmbeddingError
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ def start_options(
     ] = None,
     commit_every: Annotated[
         int | None,
-        typer.Option(
-            help="Batches between commits; 0: at the ends of epochs alone.",
-            min=0,
-            show_default="the plan's",
+        count(
+            "Batches between commits; 0: at the ends of epochs alone.",
+            least=0,
+            default="the plan's",
         ),
     ] = None,
     restart: Annotated[
@@ -95,10 +95,10 @@ def start_options(
     ] = True,
     min_trainers: Annotated[
         int | None,
-        typer.Option(
-            help="Fewest to go on with, of --state, where others do not come back.",
-            min=1,
-            show_default="all",
+        count(
+            "Fewest to go on with, of --state, where others do not come back.",
+            least=1,
+            default="all",
         ),
     ] = None,
     equal_shares: Annotated[

@@ -242,6 +242,9 @@ class Index(MappingMethods):
         for name in ("_configuration", "_dtype", "_plan", "_raw", "_value_dtype"):
             object.__setattr__(self, name, getattr(source, name))
 
+    def _like(self, keys: np.ndarray, values: np.ndarray | None) -> Self:
+        return self._restored(keys, values, self._plan, self._configuration)
+
     def __reduce__(self) -> tuple[Any, ...]:
         keys, values = self.range()
         return self._restored, (keys, values, self._plan, self._configuration)

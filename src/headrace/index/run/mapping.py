@@ -5,9 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from headrace.index.configuration import Configuration
 from headrace.index.errors import KeysError
-from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.columns import checked, row_of, values_as
 from headrace.index.run.items import IndexItems
 from headrace.index.run.order import OrderedReads
@@ -109,7 +107,7 @@ class MappingMethods(OrderedReads):
             return value
         if isinstance(keys, slice):
             found, data = self.range(*_bounds(keys))
-            return self._restored(found, data, self._plan, self._configuration)
+            return self._like(found, data)
         self._needs_values("use `contains`")
         values, present = self.find(keys)
         _check_present(keys, present)
@@ -357,20 +355,11 @@ class MappingMethods(OrderedReads):
         return empty
 
     def _like(self, keys: np.ndarray, values: np.ndarray | None) -> Self:
-        return self._restored(keys, values, self._plan, self._configuration)
+        """Return an index of its configuration with other keys."""
+        raise NotImplementedError
 
     def copy(self) -> Self:
         """Return a copy, whose leaves are all of the configuration."""
-        raise NotImplementedError
-
-    @classmethod
-    def _restored(
-        cls,
-        keys: np.ndarray,
-        values: np.ndarray | None,
-        plan: IndexPlan | None,
-        configuration: Configuration,
-    ) -> Self:
         raise NotImplementedError
 
 
