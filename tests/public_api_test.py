@@ -177,10 +177,10 @@ PUBLIC = {
     },
     "headrace.doctor": {
         "Diagnosis",
-        "Finding",
+        "CheckFinding",
         "StageNeeds",
         "Status",
-        "examine",
+        "diagnose",
     },
     "headrace.executor": {
         "Call",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.doctor import Diagnosis, Finding, Status, command, diagnosis, examine
+from headrace.doctor import CheckFinding, Diagnosis, Status, command, diagnose, diagnosis
 from headrace.doctor.needs import StageNeeds, asked_stages, registered_stages
 from headrace.doctor.probing import probe
 from headrace.errors import InputError
@@ -18,7 +18,9 @@ def _diagnosis(statuses: dict[str, Status], *stages: StageNeeds) -> Diagnosis:
     names = {*diagnosis._ALWAYS, *statuses}
     return Diagnosis(
         findings={
-            name: Finding(name=name, status=statuses.get(name, Status.OK), text="t", remedy="r")
+            name: CheckFinding(
+                name=name, status=statuses.get(name, Status.OK), text="t", remedy="r"
+            )
             for name in sorted(names)
         },
         stages=stages,
@@ -63,7 +65,7 @@ def test_the_text_names_the_remedy_of_what_is_not_ok(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     examined = _diagnosis({"torch": Status.MISSING}, _stage("run", ["torch"]))
-    monkeypatch.setattr(command, "examine", lambda *_: examined)
+    monkeypatch.setattr(command, "diagnose", lambda *_: examined)
     assert command.run("echoes", None, as_json=False) == 1
     printed = capsys.readouterr().out
     assert printed.count("mend: r") == 1
@@ -124,6 +126,6 @@ def test_nothing_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_everything_that_tests_install_can_run() -> None:
-    examined = examine("compression")
+    examined = diagnose("compression")
     assert examined.ready
     assert examined.findings["torch"].status is Status.OK

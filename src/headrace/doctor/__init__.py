@@ -5,14 +5,14 @@ package, torch or the native module is missing or broken: those are imported in 
 own, which may fail, crash or hang.
 """
 
-from headrace.doctor.diagnosis import Diagnosis, examine
-from headrace.doctor.finding import Finding, Status
+from headrace.doctor.diagnosis import Diagnosis, diagnose
+from headrace.doctor.finding import CheckFinding, Status
 from headrace.doctor.needs import StageNeeds
 
 __all__ = [
     "Diagnosis",
-    "Finding",
+    "CheckFinding",
     "StageNeeds",
     "Status",
-    "examine",
+    "diagnose",
 ]

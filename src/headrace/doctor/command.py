@@ -5,14 +5,14 @@ import json
 import sys
 from collections.abc import Iterator
 
-from headrace.doctor.diagnosis import Diagnosis, examine
+from headrace.doctor.diagnosis import Diagnosis, diagnose
 from headrace.doctor.finding import Status
 from headrace.errors import InputError
 
 
 def run(capability: str | None, stage: str | None, *, as_json: bool) -> int:
-    """Examine, print to standard output, and return the exit code: 0 if what was asked can run."""
-    diagnosis = examine(capability, stage)
+    """Diagnose, print to standard output, and return the exit code: 0 if what was asked can run."""
+    diagnosis = diagnose(capability, stage)
     if as_json:
         lines = [json.dumps(diagnosis.to_json(), indent=1)]
     else:

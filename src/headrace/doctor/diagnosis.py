@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.doctor import installation, machine, storage, torch
-from headrace.doctor.finding import Finding, Status
+from headrace.doctor.finding import CheckFinding, Status
 from headrace.doctor.needs import StageNeeds, asked_stages
 from headrace.facades import offered_by
 
 SCHEMA = 1
 
-_CHECKS: tuple[Callable[[], Finding], ...] = (
+_CHECKS: tuple[Callable[[], CheckFinding], ...] = (
     machine.check_python,
     installation.check_installation,
     machine.check_kernel,
@@ -47,7 +47,7 @@ class Diagnosis:
     stages : those that were asked about, with the names of their checks.
     """
 
-    findings: dict[str, Finding]
+    findings: dict[str, CheckFinding]
     stages: tuple[StageNeeds, ...]
 
     @property
@@ -87,8 +87,8 @@ class Diagnosis:
         }
 
 
-def examine(capability: str | None = None, stage: str | None = None) -> Diagnosis:
-    """Examine this machine and installation; takes as long as importing the packages.
+def diagnose(capability: str | None = None, stage: str | None = None) -> Diagnosis:
+    """Check this machine and installation; takes as long as importing the packages.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def examine(capability: str | None = None, stage: str | None = None) -> Diagnosi
     """
     stages = asked_stages(capability, stage)
     names = {name for needs in stages for name in (*_ALWAYS, *needs.needs, *needs.helps)}
-    findings: dict[str, Finding] = {}
+    findings: dict[str, CheckFinding] = {}
     with ThreadPoolExecutor() as threads:
         slow: list[Any] = []
         if names.intersection(_TORCH):
@@ -117,11 +117,11 @@ def examine(capability: str | None = None, stage: str | None = None) -> Diagnosi
     return Diagnosis(findings=findings, stages=tuple(stages))
 
 
-def _torch_findings() -> tuple[Finding, ...]:
+def _torch_findings() -> tuple[CheckFinding, ...]:
     checked = torch.check_torch()
     return checked.torch, checked.entry_points, checked.devices
 
 
-def _package_findings(names: list[str]) -> list[Finding]:
+def _package_findings(names: list[str]) -> list[CheckFinding]:
     problems = installation.import_problems(names)
     return [installation.check_package(name, problems) for name in names]

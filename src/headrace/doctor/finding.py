@@ -17,7 +17,7 @@ class Status(enum.Enum):
 
 @offered_by("headrace.doctor")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckFinding:
     """The result of one check.
 
     Attributes
@@ -32,6 +32,21 @@ class Finding:
     status: Status
     text: str
     remedy: str = ""
+
+    @classmethod
+    def ok(cls, name: str, text: str) -> "CheckFinding":
+        """Return the finding of a check of what works."""
+        return cls(name=name, status=Status.OK, text=text)
+
+    @classmethod
+    def limited(cls, name: str, text: str, *, remedy: str) -> "CheckFinding":
+        """Return the finding of a check of what works within a limit, which `text` names."""
+        return cls(name=name, status=Status.LIMITED, text=text, remedy=remedy)
+
+    @classmethod
+    def missing(cls, name: str, text: str, *, remedy: str = "") -> "CheckFinding":
+        """Return the finding of a check of what does not work."""
+        return cls(name=name, status=Status.MISSING, text=text, remedy=remedy)
 
     def to_json(self) -> dict[str, str]:
         """Return it as a value of JSON."""

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import headrace
-from headrace.doctor.finding import Finding, Status
+from headrace.doctor.finding import CheckFinding
 from headrace.doctor.probing import probe
 from headrace.extras import Dependency, dependency
 
@@ -29,7 +29,7 @@ print(json.dumps({"tls": headrace._native.has_tls()}))
 """
 
 
-def check_installation() -> Finding:
+def check_installation() -> CheckFinding:
     """Check that headrace is installed once, and that all files of it are on disk."""
     folder = Path(headrace.__file__).parent
     installed = [
@@ -40,44 +40,39 @@ def check_installation() -> Finding:
     name, text = "installation", f"headrace {headrace.__version__} in {folder}"
     if not installed:
         remedy = "pip install ., in a checkout: the command and the torch backend come with it"
-        return Finding(
-            name=name, status=Status.LIMITED, text=f"{text}, not installed", remedy=remedy
-        )
+        return CheckFinding.limited(name, f"{text}, not installed", remedy=remedy)
     if len(installed) > 1 or installed[0].version != headrace.__version__:
         versions = " and ".join(distribution.version for distribution in installed)
-        return Finding(
-            name=name,
-            status=Status.LIMITED,
-            text=f"{text}, beside metadata of {versions}",
+        return CheckFinding.limited(
+            name,
+            f"{text}, beside metadata of {versions}",
             remedy="pip uninstall headrace until none is left, then install it again",
         )
     files = [Path(str(file.locate())) for file in installed[0].files or () if file.suffix != ".pyc"]
     absent = [file for file in files if not file.exists()]
     if absent:
-        return Finding(
-            name=name,
-            status=Status.MISSING,
-            text=f"{text}: {len(absent)} of {len(files)} files are absent, such as {absent[0]}",
+        return CheckFinding.missing(
+            name,
+            f"{text}: {len(absent)} of {len(files)} files are absent, such as {absent[0]}",
             remedy=_REINSTALL,
         )
-    return Finding(name=name, status=Status.OK, text=text)
+    return CheckFinding.ok(name, text)
 
 
-def check_native() -> tuple[Finding, Finding]:
+def check_native() -> tuple[CheckFinding, CheckFinding]:
     """Check that the native module can be imported, and whether it has TLS."""
     result = probe(_NATIVE)
     if result.problem or not result.answers:
         problem = result.problem.removeprefix("ImportError: ")
-        missing = Finding(name="native", status=Status.MISSING, text=problem, remedy=_REINSTALL)
-        without = Finding(name="tls", status=Status.MISSING, text="no native module")
+        missing = CheckFinding.missing("native", problem, remedy=_REINSTALL)
+        without = CheckFinding.missing("tls", "no native module")
         return missing, without
-    native = Finding(name="native", status=Status.OK, text="the native module can be imported")
+    native = CheckFinding.ok("native", "the native module can be imported")
     if result.answers[-1]["tls"]:
-        return native, Finding(name="tls", status=Status.OK, text="built with OpenSSL")
-    tls = Finding(
-        name="tls",
-        status=Status.MISSING,
-        text="this build of the native module has none",
+        return native, CheckFinding.ok("tls", "built with OpenSSL")
+    tls = CheckFinding.missing(
+        "tls",
+        "this build of the native module has none",
         remedy="apt-get install libssl-dev, then build headrace again",
     )
     return native, tls
@@ -102,7 +97,7 @@ def import_problems(names: Iterable[str]) -> dict[str, str]:
     return problems
 
 
-def check_package(name: str, problems: Mapping[str, str]) -> Finding:
+def check_package(name: str, problems: Mapping[str, str]) -> CheckFinding:
     """Check a distribution: it is installed, in a version that serves, and can be imported.
 
     Parameters
@@ -114,16 +109,15 @@ def check_package(name: str, problems: Mapping[str, str]) -> Finding:
         return finding
     version = metadata.version(name)
     if problem := problems.get(name):
-        return Finding(
-            name=name,
-            status=Status.MISSING,
-            text=f"{version} is installed, and cannot be imported: {problem}",
+        return CheckFinding.missing(
+            name,
+            f"{version} is installed, and cannot be imported: {problem}",
             remedy=f"pip install --force-reinstall '{needed.requirement}'",
         )
-    return Finding(name=name, status=Status.OK, text=version)
+    return CheckFinding.ok(name, version)
 
 
-def check_version(needed: Dependency) -> Finding | None:
+def check_version(needed: Dependency) -> CheckFinding | None:
     """Return the finding on a distribution that is not installed, or not in a version that serves.
 
     None if it is.
@@ -135,12 +129,11 @@ def check_version(needed: Dependency) -> Finding | None:
         if find_spec(needed.module) is not None:
             text = "its modules are on disk, its metadata are not"
             remedy = f"pip install --force-reinstall '{needed.requirement}'"
-        return Finding(name=needed.name, status=Status.MISSING, text=text, remedy=remedy)
+        return CheckFinding.missing(needed.name, text, remedy=remedy)
     if needed.allows(version):
         return None
-    return Finding(
-        name=needed.name,
-        status=Status.MISSING,
-        text=f"{version} is installed, needs {needed.versions}",
+    return CheckFinding.missing(
+        needed.name,
+        f"{version} is installed, needs {needed.versions}",
         remedy=f"pip install '{needed.requirement}'",
     )

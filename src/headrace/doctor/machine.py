@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from headrace.doctor.finding import Finding, Status
+from headrace.doctor.finding import CheckFinding, Status
 from headrace.doctor.probing import probe
 from headrace.testbed.privileges import unavailable_reason
 from headrace.units import size
@@ -50,30 +50,27 @@ os.waitpid(child, 0)
 """
 
 
-def check_python() -> Finding:
+def check_python() -> CheckFinding:
     """Check the interpreter: headrace is tried on CPython 3.11."""
     text = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
     if sys.version_info[:2] == (3, 11) and platform.python_implementation() == "CPython":
-        return Finding(name="python", status=Status.OK, text=text)
-    return Finding(
-        name="python",
-        status=Status.LIMITED,
-        text=f"{text}: untried, CPython 3.11 is tried",
+        return CheckFinding.ok("python", text)
+    return CheckFinding.limited(
+        "python",
+        f"{text}: untried, CPython 3.11 is tried",
         remedy="python3.11 -m venv FOLDER, if anything fails",
     )
 
 
-def check_kernel() -> Finding:
+def check_kernel() -> CheckFinding:
     """Check the system: Linux, and its release."""
     text = f"{platform.system()} {platform.release()}, {platform.machine()}"
     if platform.system() == "Linux":
-        return Finding(name="kernel", status=Status.OK, text=text)
-    return Finding(
-        name="kernel", status=Status.MISSING, text=text, remedy="use Linux, such as a container"
-    )
+        return CheckFinding.ok("kernel", text)
+    return CheckFinding.missing("kernel", text, remedy="use Linux, such as a container")
 
 
-def check_processors() -> Finding:
+def check_processors() -> CheckFinding:
     """Report the processors that this process may use, and the vectors that they have."""
     processors = len(os.sched_getaffinity(0))
     flags: set[str] = set()
@@ -85,10 +82,10 @@ def check_processors() -> Finding:
     wide = {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags
     kernels = "AVX-512" if wide else "AVX2" if "avx2" in flags else "portable"
     text = f"{processors} usable, {kernels} kernels"
-    return Finding(name="processors", status=Status.OK, text=text)
+    return CheckFinding.ok("processors", text)
 
 
-def check_network() -> Finding:
+def check_network() -> CheckFinding:
     """Check that a process reaches itself over loopback, and name the interfaces."""
     interfaces = ", ".join(name for _, name in socket.if_nameindex())
     try:
@@ -97,62 +94,52 @@ def check_network() -> Finding:
             address = listener.getsockname()
             stack.enter_context(socket.create_connection(address, timeout=10.0))
     except OSError as error:
-        return Finding(
-            name="network",
-            status=Status.MISSING,
-            text=f"127.0.0.1 cannot be reached: {error.strerror or error}; interfaces {interfaces}",
+        return CheckFinding.missing(
+            "network",
+            f"127.0.0.1 cannot be reached: {error.strerror or error}; interfaces {interfaces}",
             remedy="ip link set lo up",
         )
-    return Finding(
-        name="network", status=Status.OK, text=f"127.0.0.1 is reached; interfaces {interfaces}"
-    )
+    return CheckFinding.ok("network", f"127.0.0.1 is reached; interfaces {interfaces}")
 
 
-def check_shared_memory() -> Finding:
+def check_shared_memory() -> CheckFinding:
     """Check sealed anonymous memory, through which ranks of one host move data."""
     name = "shared-memory"
     try:
         os.close(os.memfd_create("headrace-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     except OSError as error:
-        return Finding(
-            name=name,
-            status=Status.LIMITED,
-            text=f"memfd_create fails ({error.strerror}): ranks of one host need TCP",
+        return CheckFinding.limited(
+            name,
+            f"memfd_create fails ({error.strerror}): ranks of one host need TCP",
             remedy="export HEADRACE_SHARED_MEMORY=off",
         )
     folder = Path("/dev/shm")
     total = shutil.disk_usage(folder).total if folder.exists() else 0
     if total <= _SMALL_SHM_BYTES:
-        return Finding(
-            name=name,
-            status=Status.LIMITED,
-            text=f"ranks share memory; /dev/shm has {size(total)}, which is small for the workers "
+        return CheckFinding.limited(
+            name,
+            f"ranks share memory; /dev/shm has {size(total)}, which is small for the workers "
             "of a DataLoader",
             remedy="mount -o remount,size=2G /dev/shm (docker run --shm-size=2g)",
         )
-    return Finding(
-        name=name, status=Status.OK, text=f"ranks share memory; /dev/shm has {size(total)}"
-    )
+    return CheckFinding.ok(name, f"ranks share memory; /dev/shm has {size(total)}")
 
 
-def check_copies() -> Finding:
+def check_copies() -> CheckFinding:
     """Check whether a process may read a sibling's memory, as other tools do (process_vm_readv)."""
     name, tools = "ptrace", "profilers that attach to a rank, and one-copy transports of MPI"
     result = probe(_COPY, deadline_s=30.0)
     problem = result.answers[-1]["problem"] if result.answers else result.problem or "no answer"
     if not problem:
-        return Finding(
-            name=name, status=Status.OK, text="processes of one user may read each other's memory"
-        )
-    return Finding(
-        name=name,
-        status=Status.LIMITED,
-        text=f"process_vm_readv fails ({problem}): for {tools}; headrace does without",
+        return CheckFinding.ok(name, "processes of one user may read each other's memory")
+    return CheckFinding.limited(
+        name,
+        f"process_vm_readv fails ({problem}): for {tools}; headrace does without",
         remedy="sysctl kernel.yama.ptrace_scope=0 (docker run --cap-add SYS_PTRACE)",
     )
 
 
-def check_namespaces() -> Finding:
+def check_namespaces() -> CheckFinding:
     """Check whether a testbed's hosts can be network namespaces."""
     reason = unavailable_reason()
     if reason is None:
@@ -160,23 +147,23 @@ def check_namespaces() -> Finding:
         problem = result.answers[-1]["problem"] if result.answers else result.problem
         reason = f"unshare fails: {problem}" if problem or not result.answers else None
     if reason is None:
-        return Finding(name="namespaces", status=Status.OK, text="network namespaces can be made")
+        return CheckFinding.ok("namespaces", "network namespaces can be made")
     remedy = "run as root (docker run --privileged)"
     if "iproute2" in reason:
         remedy = "apt-get install iproute2"
-    return Finding(name="namespaces", status=Status.MISSING, text=reason, remedy=remedy)
+    return CheckFinding.missing("namespaces", reason, remedy=remedy)
 
 
-def check_open_files() -> Finding:
+def check_open_files() -> CheckFinding:
     """Check the limit of open files, of which a group needs one for every peer."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= _OPEN_FILES:
         text = "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}"
-        return Finding(name="open-files", status=Status.OK, text=text)
+        return CheckFinding.ok("open-files", text)
     ranks = max(0, soft - _OPEN_FILES_BESIDE_RANKS)
     raised = hard if 0 < hard < _OPEN_FILES else _OPEN_FILES
     remedy = f"ulimit -n {raised}" if raised > soft else f"as root: ulimit -n {_OPEN_FILES}"
-    return Finding(
+    return CheckFinding(
         name="open-files",
         status=Status.LIMITED if ranks > 1 else Status.MISSING,
         text=f"at most {soft}: enough for groups of {ranks} ranks",
@@ -184,14 +171,13 @@ def check_open_files() -> Finding:
     )
 
 
-def check_compiler() -> Finding:
+def check_compiler() -> CheckFinding:
     """Check for a C++ compiler, which only builds and torch.compile need."""
     compiler = next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is not None:
-        return Finding(name="compiler", status=Status.OK, text=compiler)
-    return Finding(
-        name="compiler",
-        status=Status.MISSING,
-        text=f"none of {', '.join(_COMPILERS)} is in PATH",
+        return CheckFinding.ok("compiler", compiler)
+    return CheckFinding.missing(
+        "compiler",
+        f"none of {', '.join(_COMPILERS)} is in PATH",
         remedy="apt-get install g++",
     )

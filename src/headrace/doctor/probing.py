@@ -12,7 +12,7 @@ DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probe:
+class ProbeResult:
     """The end of a probe.
 
     Attributes
@@ -25,7 +25,7 @@ class Probe:
     problem: str = ""
 
 
-def probe(program: str, *arguments: str, deadline_s: float = DEADLINE_S) -> Probe:
+def probe(program: str, *arguments: str, deadline_s: float = DEADLINE_S) -> ProbeResult:
     """Run a program in a new Python like this one, without writing files.
 
     Parameters
@@ -49,10 +49,14 @@ def probe(program: str, *arguments: str, deadline_s: float = DEADLINE_S) -> Prob
     except subprocess.TimeoutExpired as error:
         printed = error.stdout or b""
         text = printed if isinstance(printed, str) else printed.decode(errors="backslashreplace")
-        return Probe(answers=_answers(text), problem=f"did not end within {deadline_s:g} s")
+        return ProbeResult(answers=_answers(text), problem=f"did not end within {deadline_s:g} s")
     except OSError as error:
-        return Probe(answers=(), problem=f"{sys.executable} cannot be started: {error.strerror}")
-    return Probe(answers=_answers(done.stdout), problem=_problem(done.returncode, done.stderr))
+        return ProbeResult(
+            answers=(), problem=f"{sys.executable} cannot be started: {error.strerror}"
+        )
+    return ProbeResult(
+        answers=_answers(done.stdout), problem=_problem(done.returncode, done.stderr)
+    )
 
 
 def _answers(printed: str) -> tuple[Any, ...]:

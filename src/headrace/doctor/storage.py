@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.doctor.finding import Finding, Status
+from headrace.doctor.finding import CheckFinding, Status
 from headrace.doctor.probing import probe
 from headrace.errors import InputError
 from headrace.settings import Settings, child_environment
@@ -24,7 +24,7 @@ _SMALL_BYTES = 100 << 20
 """Free space below which a profile or a book of a large cluster may not fit."""
 
 
-def check_settings() -> Finding:
+def check_settings() -> CheckFinding:
     """Check the environment variables of all capabilities."""
     result = probe(_EVERY_SECTION)
     if result.problem:  # a package of a capability is missing, and has its own finding
@@ -32,20 +32,18 @@ def check_settings() -> Finding:
     else:
         problems, warned = result.answers[-1]["problems"], result.answers[-1]["warnings"]
     if problems:
-        return Finding(
-            name="settings",
-            status=Status.MISSING,
-            text="; ".join(problems),
+        return CheckFinding.missing(
+            "settings",
+            "; ".join(problems),
             remedy="set the variable as the text says, or unset it",
         )
     if warned:
-        return Finding(
-            name="settings",
-            status=Status.LIMITED,
-            text="; ".join(warned),
+        return CheckFinding.limited(
+            "settings",
+            "; ".join(warned),
             remedy="correct or unset the variable",
         )
-    return Finding(name="settings", status=Status.OK, text="every HEADRACE_ variable is valid")
+    return CheckFinding.ok("settings", "every HEADRACE_ variable is valid")
 
 
 def section_problems(classes: Iterable[type[Settings]]) -> tuple[list[str], list[str]]:
@@ -63,7 +61,7 @@ def section_problems(classes: Iterable[type[Settings]]) -> tuple[list[str], list
     )
 
 
-def check_cache() -> Finding:
+def check_cache() -> CheckFinding:
     """Check the folder that keeps profiles, plans and costs for later jobs."""
     name, remedy = "cache", "export HEADRACE_CACHE=FOLDER, with a folder that can be written"
     loss = "later jobs measure and plan again"
@@ -73,24 +71,23 @@ def check_cache() -> Finding:
             {variable: child_environment().get(variable, "")}
         ).cache_folder
     except InputError as error:
-        return Finding(name=name, status=Status.MISSING, text=str(error))
+        return CheckFinding.missing(name, str(error))
     if folder is None:
-        return Finding(
-            name=name,
-            status=Status.LIMITED,
-            text=f"this user has no home folder: {loss}",
+        return CheckFinding.limited(
+            name,
+            f"this user has no home folder: {loss}",
             remedy=remedy,
         )
     if problem := _unwritable(folder):
-        return Finding(name=name, status=Status.LIMITED, text=f"{problem}: {loss}", remedy=remedy)
+        return CheckFinding.limited(name, f"{problem}: {loss}", remedy=remedy)
     free = shutil.disk_usage(_existing(folder)).free
     text = f"{folder} has {size(_bytes_in(folder))}, {size(free)} are free"
     if free < _SMALL_BYTES:
-        return Finding(name=name, status=Status.LIMITED, text=text, remedy=remedy)
-    return Finding(name=name, status=Status.OK, text=text)
+        return CheckFinding.limited(name, text, remedy=remedy)
+    return CheckFinding.ok(name, text)
 
 
-def check_temporary() -> Finding:
+def check_temporary() -> CheckFinding:
     """Check the folder for temporary files, where testbeds and jobs have their sockets."""
     name = "temporary-files"
     remedy = "export TMPDIR=FOLDER, with a folder that can be written"
@@ -98,10 +95,10 @@ def check_temporary() -> Finding:
     folder = next((folder for folder in candidates if not _unwritable(folder)), None)
     if folder is None:
         text = f"none of {', '.join(map(str, candidates))} can be written"
-        return Finding(name=name, status=Status.MISSING, text=text, remedy=remedy)
+        return CheckFinding.missing(name, text, remedy=remedy)
     free = shutil.disk_usage(folder).free
     status = Status.OK if free >= _SMALL_BYTES else Status.LIMITED
-    return Finding(
+    return CheckFinding(
         name=name,
         status=status,
         text=f"{folder} has {size(free)} free",

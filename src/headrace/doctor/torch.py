@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from headrace.doctor.finding import Finding, Status
+from headrace.doctor.finding import CheckFinding
 from headrace.doctor.installation import check_version
-from headrace.doctor.probing import Probe, probe
+from headrace.doctor.probing import ProbeResult, probe
 from headrace.extras import dependency
 
 _GROUP = "torch.backends"
@@ -34,9 +34,9 @@ print(json.dumps({
 class TorchFindings:
     """The findings on PyTorch: the package, its entry points, the devices that it can use."""
 
-    torch: Finding
-    entry_points: Finding
-    devices: Finding
+    torch: CheckFinding
+    entry_points: CheckFinding
+    devices: CheckFinding
 
 
 def check_torch() -> TorchFindings:
@@ -53,19 +53,18 @@ def check_torch() -> TorchFindings:
     return TorchFindings(torch=_built(build), entry_points=entry_points, devices=_devices(build))
 
 
-def _not_imported(result: Probe, entry_points: Finding) -> Finding:
+def _not_imported(result: ProbeResult, entry_points: CheckFinding) -> CheckFinding:
     needed = dependency("torch")
     remedy = entry_points.remedy or f"pip install --force-reinstall '{needed.requirement}'"
-    return Finding(
-        name="torch",
-        status=Status.MISSING,
-        text=f"{metadata.version('torch')} is installed, and cannot be imported: "
+    return CheckFinding.missing(
+        "torch",
+        f"{metadata.version('torch')} is installed, and cannot be imported: "
         f"{result.problem or 'it printed nothing'}",
         remedy=remedy,
     )
 
 
-def _built(build: dict[str, Any]) -> Finding:
+def _built(build: dict[str, Any]) -> CheckFinding:
     variant = next(
         (
             f"for {name} {build[key]}"
@@ -76,52 +75,48 @@ def _built(build: dict[str, Any]) -> Finding:
     )
     text = f"{build['version']}, built {variant}"
     if not build["distributed"]:
-        return Finding(
-            name="torch",
-            status=Status.MISSING,
-            text=f"{text}, without torch.distributed",
+        return CheckFinding.missing(
+            "torch",
+            f"{text}, without torch.distributed",
             remedy="install a build of PyTorch that has torch.distributed",
         )
     if not build["registered"]:
-        return Finding(
-            name="torch",
-            status=Status.LIMITED,
-            text=f"{text}; it does not know the backend headrace without import headrace.torch",
+        return CheckFinding.limited(
+            "torch",
+            f"{text}; it does not know the backend headrace without import headrace.torch",
             remedy="install headrace, and leave TORCH_DEVICE_BACKEND_AUTOLOAD unset",
         )
-    return Finding(name="torch", status=Status.OK, text=text)
+    return CheckFinding.ok("torch", text)
 
 
-def _devices(build: dict[str, Any] | None) -> Finding:
+def _devices(build: dict[str, Any] | None) -> CheckFinding:
     """Return the finding on GPUs; with no answer of torch, from the drivers' files alone."""
     files = [file.name for pattern in _DEVICE_FILES for file in sorted(Path("/dev").glob(pattern))]
     if build is not None and build["devices"]:
-        return Finding(name="devices", status=Status.OK, text=", ".join(build["devices"]))
+        return CheckFinding.ok("devices", ", ".join(build["devices"]))
     if not files:
-        return Finding(name="devices", status=Status.OK, text="no GPU: work is done on the CPU")
+        return CheckFinding.ok("devices", "no GPU: work is done on the CPU")
     usable = "PyTorch cannot be asked" if build is None else "PyTorch can use none"
-    return Finding(
-        name="devices",
-        status=Status.LIMITED,
-        text=f"a GPU's driver is installed (/dev/{files[0]}), and {usable}",
+    return CheckFinding.limited(
+        "devices",
+        f"a GPU's driver is installed (/dev/{files[0]}), and {usable}",
         remedy="install a build of PyTorch for the driver; see CUDA_VISIBLE_DEVICES, too",
     )
 
 
-def _check_entry_points() -> Finding:
+def _check_entry_points() -> CheckFinding:
     """Check the modules that torch loads at the end of its own import."""
     name = "torch-backends"
     leftovers = list(_leftovers())
     if leftovers:
         named = ", ".join(f"{value} of {owner}" for value, owner in leftovers)
-        return Finding(
-            name=name,
-            status=Status.MISSING,
-            text=f"import torch fails: it loads {named}, which is not installed",
+        return CheckFinding.missing(
+            name,
+            f"import torch fails: it loads {named}, which is not installed",
             remedy=f"pip uninstall {' '.join(sorted({owner for _, owner in leftovers}))}",
         )
     loaded = [entry.name for entry in metadata.entry_points(group=_GROUP)]
-    return Finding(name=name, status=Status.OK, text=", ".join(loaded) or "none")
+    return CheckFinding.ok(name, ", ".join(loaded) or "none")
 
 
 def _leftovers() -> Iterator[tuple[str, str]]:

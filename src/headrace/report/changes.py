@@ -35,7 +35,7 @@ _UNITS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class ArtifactChange:
     """A figure or a table that differs between two artifacts.
 
     Attributes
@@ -55,7 +55,7 @@ class Change:
         return self.name, self.before, self.after, self.change
 
 
-def changes_between(before: Path, after: Path) -> list[Change]:
+def changes_between(before: Path, after: Path) -> list[ArtifactChange]:
     """Return the changes between two artifacts of one kind; none if their content is equal.
 
     Raises
@@ -129,21 +129,23 @@ def _shown_tables(shown: "Iterable[RenderableType]") -> "Iterator[Table]":
             yield table
 
 
-def _fact_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
+def _fact_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[ArtifactChange]:
     for name in dict.fromkeys((*before, *after)):
         texts = before.get(name, ""), after.get(name, "")
         if texts[0] != texts[1]:
-            yield Change(name=name, before=texts[0], after=texts[1], change=relative_change(*texts))
+            yield ArtifactChange(
+                name=name, before=texts[0], after=texts[1], change=relative_change(*texts)
+            )
 
 
 def _table_changes(
     before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]
-) -> Iterator[Change]:
+) -> Iterator[ArtifactChange]:
     for title in dict.fromkeys((*before, *after)):
         rows = Counter(before.get(title, ())), Counter(after.get(title, ()))
         went, came = (rows[0] - rows[1]).total(), (rows[1] - rows[0]).total()
         if went or came:
-            yield Change(
+            yield ArtifactChange(
                 name=title,
                 before=f"{rows[0].total()} rows",
                 after=f"{rows[1].total()} rows",
