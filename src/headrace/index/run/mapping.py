@@ -9,7 +9,7 @@ from headrace.index.errors import KeysError
 from headrace.index.run.columns import checked, row_of, values_as
 from headrace.index.run.items import IndexItems
 from headrace.index.run.order import OrderedReads
-from headrace.index.run.state import ABSENT, REFUSALS, for_one, refused
+from headrace.index.run.state import ABSENT, REFUSALS, for_one, keys_error
 
 _NOT_ONE = "needs one key; of an array find the values, then erase"
 
@@ -54,10 +54,7 @@ class MappingMethods(OrderedReads):
         present = for_one(self._map.contains_one, keys)
         if present is not NotImplemented:
             return present
-        column = self._column(keys)
-        found = np.empty(len(column), np.bool_)
-        checked(self._map.contains, column, found)
-        return found
+        return self._answers(self._map.contains, keys, np.bool_)
 
     def __contains__(self, key: Any) -> bool:
         try:
@@ -81,7 +78,7 @@ class MappingMethods(OrderedReads):
         try:
             value = self._map.find_one(keys, ABSENT)
         except REFUSALS as error:
-            raise refused(keys, error) from error
+            raise keys_error(keys, error) from error
         if value is ABSENT:
             return default
         return self.find(keys, default)[0] if value is NotImplemented else value
@@ -99,7 +96,7 @@ class MappingMethods(OrderedReads):
         try:
             value = self._map.find_one(keys, ABSENT)
         except REFUSALS as error:
-            raise refused(keys, error) from error
+            raise keys_error(keys, error) from error
         if value is ABSENT:
             self._needs_values("use `contains`")
             raise KeyError(keys)
@@ -143,7 +140,7 @@ class MappingMethods(OrderedReads):
         try:
             is_new = self._map.insert_one(keys, values)
         except REFUSALS as error:
-            raise refused(keys, error) from error
+            raise keys_error(keys, error) from error
         if is_new is not NotImplemented:
             return
         if isinstance(keys, slice):

@@ -9,7 +9,7 @@ import numpy as np
 from headrace.index.errors import KeysError
 from headrace.index.run.columns import checked, row_of
 from headrace.index.run.cursor import IndexCursor
-from headrace.index.run.state import REFUSALS, IndexState, for_one, numbers_list, refused
+from headrace.index.run.state import REFUSALS, IndexState, for_one, keys_error, numbers_list
 
 BLOCK = 1 << 16
 """Keys that iteration reads at once."""
@@ -153,10 +153,7 @@ class OrderedReads(IndexState):
         rank = for_one(self._map.rank_of_one, keys)
         if rank is not NotImplemented:
             return rank
-        column = self._column(keys)
-        ranks = np.empty(len(column), np.int64)
-        checked(self._map.rank, column, ranks)
-        return ranks
+        return self._answers(self._map.rank, keys, np.int64)
 
     bisect_left = rank
 
@@ -237,14 +234,14 @@ class OrderedReads(IndexState):
         try:
             key: Any = self._map.neighbour_of_one(keys, up, True)
         except REFUSALS as error:
-            raise refused(keys, error) from error
+            raise keys_error(keys, error) from error
         return self._neighbours(keys, up, True) if key is NotImplemented else key
 
     def _bound(self, keys: Any, own: bool) -> tuple[Any, Any, Any]:
         try:
             bound: Any = self._map.bound_of_one(keys, True, own)
         except REFUSALS as error:
-            raise refused(keys, error) from error
+            raise keys_error(keys, error) from error
         return self._neighbours(keys, True, own) if bound is NotImplemented else bound
 
     def _neighbours(

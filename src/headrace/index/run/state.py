@@ -9,7 +9,7 @@ from headrace import _native
 from headrace.index.configuration import Configuration
 from headrace.index.errors import KeysError
 from headrace.index.plan.plan import IndexPlan
-from headrace.index.run.columns import keys_as
+from headrace.index.run.columns import checked, keys_as
 from headrace.index.run.times import is_time
 
 REFUSALS = (ValueError, TypeError, IndexError)
@@ -40,6 +40,15 @@ class IndexState:
             )
         return keys_as(keys, self._dtype).view(self._raw)
 
+    def _answers(
+        self, method: Callable[..., Any], keys: Any, dtype: type[np.generic]
+    ) -> np.ndarray:
+        """Return the answers of a native method, one for each of an array of keys."""
+        column = self._column(keys)
+        answers = np.empty(len(column), dtype)
+        checked(method, column, answers)
+        return answers
+
     def _empty_values(self, count: int) -> np.ndarray | None:
         return None if self._value_dtype is None else np.empty(count, self._value_dtype)
 
@@ -48,8 +57,8 @@ class IndexState:
             raise KeysError(f"this index has keys alone: {remedy}")
 
 
-def refused(key: Any, error: Exception) -> KeysError:
-    """Return the error for one key, or one value, that the native map has refused."""
+def keys_error(key: Any, error: Exception) -> KeysError:
+    """Return the error for a key, or its value, that the native map has refused."""
     if isinstance(error, KeysError):
         return error
     if key is None:
@@ -67,7 +76,7 @@ def for_one(method: Callable[..., Any], key: Any, *arguments: Any) -> Any:
     try:
         return method(key, *arguments)
     except REFUSALS as error:
-        raise refused(key, error) from error
+        raise keys_error(key, error) from error
 
 
 def numbers_list(keys: np.ndarray) -> list[Any]:
