@@ -34,7 +34,26 @@ class _Group:
 
 
 @dataclass(slots=True)
-class PowerSGD:
+class _FactorCodec:
+    """A codec that takes every matrix with its shorter side as rows."""
+
+    spec: CodecSpec
+
+    def average(
+        self, tensors: Pieces, mean: Pieces, states: States, context: Context, /
+    ) -> Exchanges:
+        """Average matrices; see `Codec.average`."""
+        if any(matrix.numel() for matrix in tensors):
+            wide = [_wide(matrix) for matrix in tensors], [_wide(matrix) for matrix in mean]
+            yield from self._average(*wide, states, context)
+
+    def _average(
+        self, matrices: Pieces, mean: Pieces, states: States, context: Context, /
+    ) -> Exchanges:
+        raise NotImplementedError
+
+
+class PowerSGD(_FactorCodec):
     """One step of subspace iteration a call (Vogels et al., 2019, Algorithm 1).
 
     P is the sum of the ranks' M Q, made orthonormal; Q is then the mean of the ranks' M' P, and
@@ -55,16 +74,12 @@ class PowerSGD:
     P's.
     """
 
-    spec: CodecSpec
+    __slots__ = ()
 
-    def average(
-        self, tensors: Pieces, mean: Pieces, states: States, context: Context, /
+    def _average(
+        self, matrices: Pieces, mean: Pieces, states: States, context: Context, /
     ) -> Exchanges:
-        """Average matrices; see `Codec.average`."""
-        if not any(matrix.numel() for matrix in tensors):
-            return
         wire = WIRE_TYPES[self.spec.wire]
-        matrices, mean = [_wide(matrix) for matrix in tensors], [_wide(matrix) for matrix in mean]
         groups, lefts, rights, dense = self._layout(matrices)
         self._start(groups, states, context)
         for index, left, right in _members(groups):
@@ -199,8 +214,7 @@ def orthonormal(matrices: Tensor) -> Tensor:
     return torch.linalg.qr(matrices)[0]
 
 
-@dataclass(slots=True)
-class Atomo:
+class Atomo(_FactorCodec):
     """Sampled singular values (Wang et al., 2018: ATOMO with spectral atoms, Algorithm 1).
 
     Each of the rank's chosen number r of singular values and vectors is sent with probability p,
@@ -215,16 +229,12 @@ class Atomo:
     their number. A matrix for which factors are not fewer values than itself is summed uncoded.
     """
 
-    spec: CodecSpec
+    __slots__ = ()
 
-    def average(
-        self, tensors: Pieces, mean: Pieces, _states: States, context: Context, /
+    def _average(
+        self, matrices: Pieces, mean: Pieces, _states: States, context: Context, /
     ) -> Exchanges:
-        """Average matrices; see `Codec.average`."""
-        if not any(matrix.numel() for matrix in tensors):
-            return
         wire = WIRE_TYPES[self.spec.wire]
-        matrices, mean = [_wide(matrix) for matrix in tensors], [_wide(matrix) for matrix in mean]
         random = None if context.feedback else context.generator(own=True)
         factors: list[Tensor] = []
         ranks: list[int] = []
