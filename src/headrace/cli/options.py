@@ -33,6 +33,15 @@ def count(text: str, *, least: int, default: str) -> Any:
     return typer.Option(help=text, min=least, show_default=default)
 
 
+def data_sheet(text: str) -> Any:
+    """Return the option for a file with a device's data sheet; see `headrace.roofline`."""
+    return typer.Option(
+        metavar="FILE",
+        help=f"{text}: a JSON object of name, flops_per_s, bytes_per_s, launch_us and, for "
+        "offloading, host_bytes_per_s.",
+    )
+
+
 def _checked(output: Path | None) -> Path | None:
     if output is not None and not Settings.from_environment().rank:
         artifact_io.check_target(output)

@@ -14,6 +14,7 @@ from headrace.attention.cli.show import (
 )
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
+from headrace.cli.options import data_sheet
 from headrace.roofline import load_roofline
 
 
@@ -30,10 +31,7 @@ def bound_command(
     ] = SERVED_GIB,
     device: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Data sheet for times: JSON of name, flops_per_s, bytes_per_s, launch_us.",
-        ),
+        data_sheet("Times by a model of a device"),
     ] = None,
 ) -> None:
     """Print what a step of decoding reads by a plan, its bound, and the requests that fit."""

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from headrace.cli.console import terminal, text_of
+from headrace.cli.options import data_sheet
 from headrace.cli.progress import activity
 from headrace.roofline import UNNAMED_DEVICE, Roofline, load_roofline
 from headrace.units import size as size_text
@@ -43,11 +44,7 @@ def estimate_step_command(
     ] = None,
     device: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Times for --budget by a model of a device: a JSON object of name, flops_per_s, "
-            "bytes_per_s and launch_us.",
-        ),
+        data_sheet("Times for --budget by a model of a device"),
     ] = None,
 ) -> None:
     """Estimate the memory of a training step by a model's name, without weights or a download.

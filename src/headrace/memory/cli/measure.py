@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from headrace.cli.console import print_written, terminal
-from headrace.cli.options import flag, output_option, with_options
+from headrace.cli.options import data_sheet, flag, output_option, with_options
 from headrace.cli.progress import activity
 from headrace.errors import InputError
 from headrace.functions import folder_on_path, named_function
@@ -33,11 +33,7 @@ ModelName = Annotated[
 
 DeviceOption = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Times by a model of a device: a JSON object of name, flops_per_s, bytes_per_s, "
-        "launch_us and, for --offload, host_bytes_per_s.",
-    ),
+    data_sheet("Times by a model of a device"),
 ]
 
 
