@@ -8,13 +8,10 @@ COMMANDS = {
 }
 """Read without an import of the package; see `headrace.cli.app`."""
 
-NEEDS = {
-    "measure": ("native", "torch", "numpy", "pyarrow", "transformers"),
-    "plan": ("native", "torch", "numpy", "pyarrow", "transformers"),
-    "run": ("native", "torch", "numpy", "pyarrow", "transformers"),
-    "adapt": ("native", "torch", "numpy", "pyarrow", "transformers"),
-    "evaluate": ("native", "torch", "numpy", "pyarrow", "transformers"),
-}
+NEEDS = dict.fromkeys(
+    ("measure", "plan", "run", "adapt", "evaluate"),
+    ("native", "torch", "numpy", "pyarrow", "transformers"),
+)
 HELPS = {
     "plan": ("scikit-learn", "kneed", "devices"),
     "run": ("devices", "prometheus-client"),

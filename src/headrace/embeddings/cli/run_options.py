@@ -83,11 +83,7 @@ def start_options(
     ] = None,
     commit_every: Annotated[
         int | None,
-        count(
-            "Batches between commits; 0: at the ends of epochs alone.",
-            least=0,
-            default="the plan's",
-        ),
+        count("Batches between commits; 0: at ends of epochs.", least=0, default="the plan's"),
     ] = None,
     restart: Annotated[
         bool,
@@ -95,11 +91,7 @@ def start_options(
     ] = True,
     min_trainers: Annotated[
         int | None,
-        count(
-            "Fewest to go on with, of --state, where others do not come back.",
-            least=1,
-            default="all",
-        ),
+        count("Fewest to go on with, of --state, if others are lost.", least=1, default="all"),
     ] = None,
     equal_shares: Annotated[
         bool,
