@@ -247,7 +247,7 @@ class Executor:
     def trace(self, call: _native.Call) -> Recorded:
         """Run a collective as `run` does, and return when each of this rank's steps moved.
 
-        `headrace.collectives.trace.gather` brings the ranks' records together.
+        `headrace.collectives.trace.gathering.gather` brings the ranks' records together.
 
         Raises
         ------

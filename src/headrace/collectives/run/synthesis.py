@@ -1,4 +1,4 @@
-"""The native search engine as a `plan.search.SearchEngine`."""
+"""The native search engine as a `plan.engine.SearchEngine`."""
 
 from functools import lru_cache
 

@@ -1,7 +1,7 @@
 """The model of a communication hook: its parameters, their names, and the ranks that average them.
 
 A `DistributedDataParallel` has all of these. A hook that a trainer registers by itself is made
-before there is one, of the module alone (`headrace.compression.run.pair`).
+before there is one, of the module alone (`headrace.compression.adapt.pair`).
 """
 
 # torch offers no list of a model's hooks

@@ -208,18 +208,20 @@ class CompressedReduceScatter(ReduceScatter):
         sums.exchange_s += exchange_s
         sums.exposed_s += exchange_s
 
-    def _average(self, mean: Tensor, given: Tensor, group: dist.ProcessGroup, factor: int) -> None:
-        """Write the mean of the rows given for this rank, times a factor."""
+    def _average(
+        self, mean: Tensor, gradients: Tensor, group: dist.ProcessGroup, factor: int
+    ) -> None:
+        """Write the mean of the ranks' rows for this rank, times a factor."""
         ranks, rank = group.size(), group.rank()
-        layout = self._layout(given.dtype)
+        layout = self._layout(gradients.dtype)
         began_s = time.perf_counter()
         context = Context(
             rank=rank, ranks=ranks, step=self.step, seed=zlib.crc32(self._name.encode())
         )
         random = context.keys()
-        if staging := staging_of(given.device):  # FSDP made them for another stream than this one
-            staging.keep(given)
-        rows = given.to(torch.float32)
+        if staging := staging_of(gradients.device):  # FSDP made them for another stream
+            staging.keep(gradients)
+        rows = gradients.to(torch.float32)
         finite = all_finite(rows.view(-1))
         if not rows.is_cpu or not finite:  # a device's flag is not waited for
             rows.masked_fill_(~finite, 0.0)
@@ -259,7 +261,7 @@ class CompressedReduceScatter(ReduceScatter):
         self.statistics.encode_s += encoded_s - began_s
         self.statistics.decode_s += time.perf_counter() - decoding_s
         self._count(
-            (ranks - 1) / ranks * given.nbytes,
+            (ranks - 1) / ranks * gradients.nbytes,
             self._exchanger.sent_bytes - before[0],
             self._exchanger.exchange_s - before[1],
         )

@@ -354,14 +354,14 @@ class _Watch:
         if key in self._returns.absent:
             of_host = self._hosts.of(key).address
             absent = sorted(self._returns.absent)
-            gone = [other for other in absent if self._hosts.of(other).address == of_host]
+            gone = [trainer for trainer in absent if self._hosts.of(trainer).address == of_host]
             return gone_error(gone, self._hosts, text)
         return JobError(text, exit_code, lost=lost, processes=[name_of(key)])
 
     def _ended_before(self, key: ProcessKey) -> str:
         """Return an error's words on trainers that had ended before a trainer failed."""
-        ended = [other for other, code in self._ends.items() if code == 0 and other != key]
-        names = ", ".join(name_of(other) for other in ended if other[0] == "trainer")
+        ended = [process for process, code in self._ends.items() if code == 0 and process != key]
+        names = ", ".join(name_of(process) for process in ended if process[0] == "trainer")
         if key[0] != "trainer" or not names:
             return ""
         return f", when {names} had ended: all trainers need the same epochs"

@@ -26,9 +26,9 @@ class TrainerReturns:
     """
 
     def __init__(self, lost: Collection[ProcessKey], trainers: int, return_s: float) -> None:
-        everyone = {("trainer", rank) for rank in range(trainers)}
-        self.absent = everyone.intersection(lost)
-        self._awaited = everyone - self.absent
+        trainers_of_job = {("trainer", rank) for rank in range(trainers)}
+        self.absent = trainers_of_job.intersection(lost)
+        self._awaited = trainers_of_job - self.absent
         self._return_s = return_s
         self._until = math.inf
         self._await_others()

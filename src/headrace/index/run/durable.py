@@ -423,7 +423,7 @@ def _agreed(what: str, asked: Any, stored: dict[str, Any] | None, default: str) 
     name = None if asked is None else named_type(what, asked, _KEYS)
     if stored is None:
         return name or default
-    found = named_type(f"{_TYPES_FILE}: {what}", stored.get(what), _KEYS)
-    if name is not None and name != found:
-        raise KeysError(f"{what} is {name}, the folder has {found}")
-    return found
+    stored_type = named_type(f"{_TYPES_FILE}: {what}", stored.get(what), _KEYS)
+    if name is not None and name != stored_type:
+        raise KeysError(f"{what} is {name}, the folder has {stored_type}")
+    return stored_type

@@ -103,8 +103,7 @@ class MappingMethods(OrderedReads):
         if value is not None and value is not NotImplemented:
             return value
         if isinstance(keys, slice):
-            found, data = self.range(*_bounds(keys))
-            return self._like(found, data)
+            return self._like(*self.range(*_bounds(keys)))
         self._needs_values("use `contains`")
         values, present = self.find(keys)
         _check_present(keys, present)

@@ -99,10 +99,8 @@ def _budget_text(budget: "BudgetEstimate", batch: int, device: Roofline) -> str:
     within = f"Within {size_text(budget.budget_bytes)}"
     if budget.overhead is not None:
         text = (
-            f"{within} a step of {batch} takes {budget.overhead:z.1%} more time, by {device.name}"
-        )
-        text += (
-            f" of {device.flops_per_s / 1e12:.4g} Tflop/s and {device.bytes_per_s / 1e9:.4g} GB/s."
+            f"{within} a step of {batch} takes {budget.overhead:z.1%} more time, by {device.name} "
+            f"of {device.flops_per_s / 1e12:.4g} Tflop/s and {device.bytes_per_s / 1e9:.4g} GB/s."
         )
     else:
         least = "" if budget.least_bytes is None else f": needs {size_text(budget.least_bytes)}"
