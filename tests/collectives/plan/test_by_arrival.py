@@ -10,7 +10,7 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
-from headrace.collectives.plan.engine import SearchSettings
+from headrace.collectives.plan.engine import SearchProblem, SearchSettings
 from headrace.collectives.plan.ir.chunks import Sends, deliveries_of, realize, sends_of
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.sends import (
@@ -47,7 +47,8 @@ def combining(
     demand = Demand(collective=collective, ranks=ranks, chunks=chunks)
     deliveries, dual = deliveries_of(demand), transposed(topology)
     how = SearchSettings(seed=rng.randrange(99), restarts=1, batch_share=rng.choice((0.0, 0.5)))
-    up = reversed_sends(ENGINE.search(dual, deliveries, MB, settings=how).sends)
+    problem = SearchProblem(topology=dual, deliveries=deliveries, chunk_mb=MB)
+    up = reversed_sends(ENGINE.search(problem, how).sends)
     if collective is not Collective.ALLREDUCE:
         return topology, demand, up
     down = with_arrivals(topology, random_sends(rng, topology, deliveries), MB)

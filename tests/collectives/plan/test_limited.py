@@ -12,7 +12,7 @@ import pytest
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.plan import limited as module
-from headrace.collectives.plan.engine import SearchInterrupted, SearchSettings
+from headrace.collectives.plan.engine import SearchInterrupted, SearchProblem, SearchSettings
 from headrace.collectives.plan.ir.chunks import deliveries_of
 from headrace.collectives.plan.limited import TimeLimit, first_interrupt, run_limited
 from headrace.collectives.run.synthesis import NativeSearch
@@ -125,23 +125,21 @@ def test_a_native_search_is_stopped() -> None:
     """It looks for signals, which only the main thread has; it has to see the limit, too."""
     topology = presets.dgx2(1)
     deliveries = deliveries_of(Demand(collective=Collective.ALLGATHER, ranks=topology.ranks))
+    problem = SearchProblem(topology=topology, deliveries=deliveries, chunk_mb=1.0)
     settings = SearchSettings(restarts=1 << 30, limit_s=1e9)
     with pytest.raises(TimeLimit):
-        run_limited(
-            lambda: NativeSearch().search(topology, deliveries, 1.0, settings=settings), 0.1
-        )
+        run_limited(lambda: NativeSearch().search(problem, settings), 0.1)
 
 
 def test_an_interrupted_native_search_keeps_its_best() -> None:
     topology = presets.dgx2(1)
     deliveries = deliveries_of(Demand(collective=Collective.ALLGATHER, ranks=topology.ranks))
+    problem = SearchProblem(topology=topology, deliveries=deliveries, chunk_mb=1.0)
     settings = SearchSettings(restarts=1 << 30, limit_s=1e9)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(SearchInterrupted) as caught:
-        run_limited(
-            lambda: NativeSearch().search(topology, deliveries, 1.0, settings=settings), 60.0
-        )
+        run_limited(lambda: NativeSearch().search(problem, settings), 60.0)
     assert caught.value.found.total_us < float("inf")
 
 

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,15 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import FULL
-from headrace.collectives.plan.engine import Routes, SearchInterrupted, SearchResult, SearchSettings
+from headrace.collectives.plan.engine import (
+    Routes,
+    SearchInterrupted,
+    SearchProblem,
+    SearchResult,
+    SearchSettings,
+)
 from headrace.collectives.plan.generators.matching import match
-from headrace.collectives.plan.ir.chunks import deliveries_of, realize
+from headrace.collectives.plan.ir.chunks import Deliveries, deliveries_of, realize
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.verify import verify
@@ -35,6 +42,18 @@ CARRYING = (
     Collective.SCATTER,
     Collective.ALL_TO_ALL,
 )
+
+
+def searched(
+    topology: Topology,
+    deliveries: Deliveries,
+    chunk_mb: float,
+    *,
+    settings: SearchSettings = SearchSettings(),  # noqa: B008 - frozen
+    **options: Any,
+) -> SearchResult:
+    problem = SearchProblem(topology=topology, deliveries=deliveries, chunk_mb=chunk_mb, **options)
+    return ENGINE.search(problem, settings)
 
 
 @st.composite
@@ -93,7 +112,7 @@ def test_the_simulator_confirms_the_time(
     total_bytes = 3 * BYTES_PER_MB
     mb = demand.chunk_bytes(total_bytes) / BYTES_PER_MB
     how = SearchSettings(seed=seed, restarts=12, batch_share=share)
-    found = ENGINE.search(topology, deliveries_of(demand), mb, settings=how)
+    found = searched(topology, deliveries_of(demand), mb, settings=how)
     assert simulated_us(topology, demand, found, total_bytes) == pytest.approx(found.total_us)
     again = ENGINE.retime(topology, found.sends, mb)
     assert again.total_us == found.total_us
@@ -113,7 +132,7 @@ def ring(n: int, alpha_us: float = 1.0) -> Topology:
 def test_equal_settings_give_equal_results() -> None:
     topology, demand = ring(7), Demand(collective=Collective.ALLGATHER, ranks=7, chunks=2)
     how = SearchSettings(seed=5, restarts=40, batch_share=1.0)
-    one, two = (ENGINE.search(topology, deliveries_of(demand), 0.5, settings=how) for _ in range(2))
+    one, two = (searched(topology, deliveries_of(demand), 0.5, settings=how) for _ in range(2))
     assert (one.total_us, one.restarts) == (two.total_us, two.restarts)
     for column in ("chunk", "src", "dst", "message", "start_us"):
         assert np.array_equal(getattr(one.sends, column), getattr(two.sends, column))
@@ -129,17 +148,17 @@ def test_contiguous_sends_pay_alpha_once() -> None:
     )
     demand = Demand(collective=Collective.BROADCAST, ranks=3, chunks=4)
     how = SearchSettings(restarts=60, batch_share=1.0)
-    found = ENGINE.search(topology, deliveries_of(demand), 1.0, settings=how)
+    found = searched(topology, deliveries_of(demand), 1.0, settings=how)
     assert found.total_us == 208.0
     assert found.sends.message.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    single = ENGINE.search(topology, deliveries_of(demand), 1.0)
+    single = searched(topology, deliveries_of(demand), 1.0)
     assert single.total_us == 505.0
 
 
 def test_a_search_ends_at_its_target() -> None:
     topology, demand = ring(4, 0.0), Demand(collective=Collective.ALLGATHER, ranks=4, chunks=2)
     how = SearchSettings(restarts=5000, target_us=15.0)
-    found = ENGINE.search(topology, deliveries_of(demand), 0.5, settings=how)
+    found = searched(topology, deliveries_of(demand), 0.5, settings=how)
     assert found.total_us == 15.0
     assert found.restarts < 5000
 
@@ -149,7 +168,7 @@ def test_symmetric_searches_send_all_images() -> None:
     group = translations(topology)
     assert group is not None
     how = SearchSettings(restarts=30, batch_share=1.0)
-    found = ENGINE.search(topology, deliveries_of(demand), 0.5, symmetry=group, settings=how)
+    found = searched(topology, deliveries_of(demand), 0.5, symmetry=group, settings=how)
     sends = found.sends
     rows = set(zip(sends.chunk.tolist(), sends.src.tolist(), sends.dst.tolist(), strict=True))
     for chunk, src, dst in rows:
@@ -163,7 +182,7 @@ def test_routes_are_kept() -> None:
         first=np.arange(0, 13, 3),
         link=np.array([clockwise[(c + hop) % 4] for c in range(4) for hop in range(3)], np.int32),
     )
-    found = ENGINE.search(topology, deliveries_of(demand), 1.0, routes=routes)
+    found = searched(topology, deliveries_of(demand), 1.0, routes=routes)
     assert set((found.sends.dst - found.sends.src).tolist()) == {1, -3}
     assert found.total_us == 33.0
 
@@ -172,11 +191,11 @@ def test_errors_say_what_to_do() -> None:
     topology, demand = ring(4), Demand(collective=Collective.ALLGATHER, ranks=4)
     deliveries = deliveries_of(demand)
     with pytest.raises(ProgramError, match="chunk_mb is 0"):
-        ENGINE.search(topology, deliveries, 0.0)
+        searched(topology, deliveries, 0.0)
     with pytest.raises(ProgramError, match="deliveries has 4 ranks, the topology 5"):
-        ENGINE.search(ring(5), deliveries, 1.0)
+        searched(ring(5), deliveries, 1.0)
     with pytest.raises(ProgramError, match="element 0 of the symmetry maps link"):
-        ENGINE.search(topology, deliveries, 1.0, symmetry=np.array([[1, 0, 2, 3]]))
+        searched(topology, deliveries, 1.0, symmetry=np.array([[1, 0, 2, 3]]))
     one_way = Topology(
         name="one-way",
         hosts=("a", "b"),
@@ -185,8 +204,8 @@ def test_errors_say_what_to_do() -> None:
     )
     pair = deliveries_of(Demand(collective=Collective.ALLGATHER, ranks=2))
     with pytest.raises(ProgramError, match="no construction carries every chunk"):
-        ENGINE.search(one_way, pair, 1.0)
-    found = ENGINE.search(topology, deliveries, 1.0)
+        searched(one_way, pair, 1.0)
+    found = searched(topology, deliveries, 1.0)
     with pytest.raises(TopologyError, match="'one-way' has no link"):
         ENGINE.retime(one_way, found.sends, 1.0)
 
@@ -207,7 +226,7 @@ def test_an_interrupted_search_hands_over_the_best_so_far() -> None:
     demand = Demand(collective=Collective.ALLGATHER, ranks=8, chunks=2)
     topology, deliveries = dgx1(), deliveries_of(demand)
     with pytest.raises(SearchInterrupted) as caught:
-        ENGINE.search(topology, deliveries, 0.5, settings=SearchSettings(restarts=1 << 40))
+        searched(topology, deliveries, 0.5, settings=SearchSettings(restarts=1 << 40))
     found = caught.value.found
     program = lower(realize(demand, found.sends))
     verify(program)
@@ -236,14 +255,14 @@ def test_combining_is_searched_for_backwards_and_carrying_goes_with_it(
     demand = Demand(collective=Collective.ALLREDUCE, ranks=ranks, chunks=ranks * chunks)
     deliveries, mb = deliveries_of(demand), demand.chunk_bytes(BYTES_PER_MB) / BYTES_PER_MB
     how = SearchSettings(seed=seed, restarts=20, batch_share=1.0)
-    scatter = ENGINE.search(transposed(topology), deliveries, mb, backwards=True, settings=how)
+    scatter = searched(transposed(topology), deliveries, mb, backwards=True, settings=how)
     assert scatter.sends.reduce.all()
     half = replace(demand, collective=Collective.REDUCE_SCATTER, chunks=chunks)
     program = lower(realize(half, scatter.sends))
     verify(program)
     time_us = simulate(program, topology, BYTES_PER_MB, model=FULL).total_us
     assert time_us == pytest.approx(scatter.total_us)
-    gather = ENGINE.search(topology, deliveries, mb, before=scatter.sends, settings=how)
+    gather = searched(topology, deliveries, mb, before=scatter.sends, settings=how)
     program = lower(realize(demand, concatenated(scatter.sends, gather.sends)))
     verify(program)
     time_us = simulate(program, topology, BYTES_PER_MB, model=FULL).total_us
@@ -254,9 +273,9 @@ def test_combining_is_searched_for_backwards_and_carrying_goes_with_it(
 def test_what_goes_before_has_to_fit() -> None:
     topology = dgx1(1)
     deliveries = deliveries_of(Demand(collective=Collective.ALLGATHER, ranks=8))
-    sends = ENGINE.search(topology, deliveries, 1.0).sends
+    sends = searched(topology, deliveries, 1.0).sends
     few = replace(deliveries, origin=deliveries.origin[:4], targets=deliveries.targets[:4])
     with pytest.raises(ProgramError, match="needs sends of these chunks"):
-        ENGINE.search(topology, few, 1.0, before=sends)
+        searched(topology, few, 1.0, before=sends)
     with pytest.raises(ProgramError, match="and a search forwards"):
-        ENGINE.search(topology, deliveries, 1.0, before=sends, backwards=True)
+        searched(topology, deliveries, 1.0, before=sends, backwards=True)

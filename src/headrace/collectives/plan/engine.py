@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends
 from headrace.topology import Topology
 
@@ -21,6 +22,54 @@ class Routes:
 
     first: np.ndarray
     link: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SearchProblem:
+    """Deliveries of chunks over a topology, of which the fastest schedule is searched for.
+
+    Attributes
+    ----------
+    chunk_mb : size of every chunk in MB.
+    routes : links each chunk may use (say, a tree); None: all.
+    symmetry : (elements, ranks) int32, a group of permutations of the ranks that are automorphisms
+        of topology and deliveries; with every send, its images are sent too.
+    backwards : rate and return schedules reversed: as sends that combine, on the transposed
+        topology. A good multicast is often a bad reduction when reversed, as list scheduling never
+        delays a send.
+    before : sends of these chunks that go first, such as a reduce_scatter before an allgather. A
+        chunk leaves its origin when they have all brought it there. `SearchResult.total_us` is that
+        of both, `SearchResult.sends` the second part only; not with `backwards`.
+
+    Raises
+    ------
+    ProgramError : ranks or chunks differ, or `before` does not fit.
+    """
+
+    topology: Topology
+    deliveries: Deliveries
+    chunk_mb: float
+    routes: Routes | None = None
+    symmetry: np.ndarray | None = None
+    backwards: bool = False
+    before: Sends | None = None
+
+    def __post_init__(self) -> None:
+        ranks, chunks = self.deliveries.ranks, self.deliveries.chunks
+        if ranks != self.topology.ranks:
+            raise ProgramError(
+                f"deliveries has {ranks} ranks, the topology {self.topology.ranks}: needs the same "
+                "number"
+            )
+        if not self.chunk_mb > 0:
+            raise ProgramError(f"chunk_mb is {self.chunk_mb}, needs more than 0")
+        if self.before is not None and (
+            self.backwards or int(self.before.chunk.max(initial=-1)) >= chunks
+        ):
+            raise ProgramError(
+                f"before is given, backwards is {self.backwards}, chunks are {chunks}: needs sends "
+                "of these chunks, and a search forwards"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,36 +126,14 @@ class SearchEngine(Protocol):
     """Randomised time-expanded matching over links and chunks."""
 
     def search(
-        self,
-        topology: Topology,
-        deliveries: Deliveries,
-        chunk_mb: float,
-        *,
-        routes: Routes | None = None,
-        symmetry: np.ndarray | None = None,
-        backwards: bool = False,
-        before: Sends | None = None,
-        settings: SearchSettings = SearchSettings(),
+        self, problem: SearchProblem, settings: SearchSettings = SearchSettings()
     ) -> SearchResult:
-        """Return the best schedule found for `deliveries`.
-
-        Parameters
-        ----------
-        chunk_mb : size of every chunk in MB.
-        routes : links each chunk may use (say, a tree); None: all.
-        symmetry : (elements, ranks) int32, a group of permutations of the ranks that are
-            automorphisms of topology and deliveries; with every send, its images are sent too.
-        backwards : rate and return schedules reversed: as sends that combine, on the transposed
-            topology. A good multicast is often a bad reduction when reversed, as list scheduling
-            never delays a send.
-        before : sends of these chunks that go first, such as a reduce_scatter before an allgather.
-            A chunk leaves its origin when they have all brought it there. `SearchResult.total_us`
-            is that of both, `SearchResult.sends` the second part only; not with `backwards`.
+        """Return the best schedule found for a problem.
 
         Raises
         ------
-        ProgramError : if a chunk cannot reach a target, or `before` does not fit.
-        TopologyError : if `before` has a send between ranks without a link.
+        ProgramError : if a chunk cannot reach a target, or the symmetry does not fit.
+        TopologyError : if sends that go before have one between ranks without a link.
         SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if
             there is none yet.
         """

@@ -6,8 +6,14 @@ import numpy as np
 
 from headrace import _native
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.engine import Routes, SearchInterrupted, SearchResult, SearchSettings
-from headrace.collectives.plan.ir.chunks import Deliveries, Sends
+from headrace.collectives.plan.engine import (
+    Routes,
+    SearchInterrupted,
+    SearchProblem,
+    SearchResult,
+    SearchSettings,
+)
+from headrace.collectives.plan.ir.chunks import Sends
 from headrace.collectives.plan.ir.sends import with_arrivals
 from headrace.errors import TopologyError
 from headrace.topology import Topology, transposed
@@ -22,44 +28,38 @@ class NativeSearch:
 
     def search(
         self,
-        topology: Topology,
-        deliveries: Deliveries,
-        chunk_mb: float,
-        *,
-        routes: Routes | None = None,
-        symmetry: np.ndarray | None = None,
-        backwards: bool = False,
-        before: Sends | None = None,
+        problem: SearchProblem,
         settings: SearchSettings = SearchSettings(),  # noqa: B008 - frozen
     ) -> SearchResult:
         """Return the best schedule found; see `SearchEngine.search`.
 
         Raises
         ------
-        ProgramError : if ranks, chunks, symmetry or `before` do not fit, or a chunk cannot
-            reach a target.
-        TopologyError : if `before` has a send between ranks without a link.
+        ProgramError : if a chunk cannot reach a target, or the symmetry does not fit.
+        TopologyError : if sends that go before have one between ranks without a link.
         SearchInterrupted : if interrupted, with the best so far; a plain KeyboardInterrupt if
             nothing was found yet.
         """
-        _check(topology, deliveries, chunk_mb, before, backwards=backwards)
-        routes = routes or _EVERY_ROUTE
+        topology, deliveries, before = problem.topology, problem.deliveries, problem.before
+        routes = problem.routes or _EVERY_ROUTE
         first = (_NONE, _NO_ROWS) if before is None else _messages(topology, before)
         try:
             outcome = _native.search(
                 _network(topology),
                 origin=_int32(deliveries.origin),
                 target=np.ascontiguousarray(deliveries.targets, dtype=np.uint8).reshape(-1),
-                chunk_mb=chunk_mb,
+                chunk_mb=problem.chunk_mb,
                 routes_first=np.ascontiguousarray(routes.first, dtype=np.int64),
                 routes_link=_int32(routes.link),
-                symmetry=_NONE if symmetry is None else _int32(symmetry).reshape(-1),
+                symmetry=_NONE
+                if problem.symmetry is None
+                else _int32(problem.symmetry).reshape(-1),
                 seed=settings.seed,
                 restarts=settings.restarts,
                 batch_share=settings.batch_share,
                 limit_s=settings.limit_s,
                 target_us=settings.target_us,
-                backwards=backwards,
+                backwards=problem.backwards,
                 prelude_link=first[0],
                 prelude_first=first[1],
                 prelude_chunk=_NONE if before is None else _int32(before.chunk),
@@ -72,7 +72,7 @@ class NativeSearch:
             ) from error
         if outcome.interrupted and not outcome.history:
             raise KeyboardInterrupt
-        result = _result(topology, outcome, chunk_mb, backwards=backwards)
+        result = _result(topology, outcome, problem.chunk_mb, backwards=problem.backwards)
         if outcome.interrupted:
             raise SearchInterrupted(result)
         return result
@@ -103,28 +103,6 @@ class NativeSearch:
         )
         timed = with_arrivals(topology, timed, chunk_mb)
         return SearchResult(sends=timed, total_us=total, restarts=0)
-
-
-def _check(
-    topology: Topology,
-    deliveries: Deliveries,
-    chunk_mb: float,
-    before: Sends | None,
-    *,
-    backwards: bool,
-) -> None:
-    if deliveries.ranks != topology.ranks:
-        raise ProgramError(
-            f"deliveries has {deliveries.ranks} ranks, the topology {topology.ranks}: needs "
-            "the same number"
-        )
-    if not chunk_mb > 0:
-        raise ProgramError(f"chunk_mb is {chunk_mb}, needs more than 0")
-    if before is not None and (backwards or int(before.chunk.max(initial=-1)) >= deliveries.chunks):
-        raise ProgramError(
-            f"before is given, backwards is {backwards}, chunks are {deliveries.chunks}: needs "
-            "sends of these chunks, and a search forwards"
-        )
 
 
 def _result(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.engine import Routes, SearchSettings
+from headrace.collectives.plan.engine import Routes, SearchProblem, SearchSettings
 from headrace.collectives.plan.flows import Packing, PackSettings, pack
 from headrace.collectives.plan.flows.arborescence import cheapest_arborescence, shallower
 from headrace.collectives.plan.flows.commodities import Loads, TreeColumn
@@ -53,11 +53,8 @@ def scheduled(
 ) -> tuple[Sends, float]:
     """Send every chunk down its route; return sends and total in us."""
     found = NativeSearch().search(
-        topology,
-        deliveries,
-        chunk_mb,
-        routes=through,
-        settings=SearchSettings(restarts=24, batch_share=batch_share),
+        SearchProblem(topology=topology, deliveries=deliveries, chunk_mb=chunk_mb, routes=through),
+        SearchSettings(restarts=24, batch_share=batch_share),
     )
     return found.sends, found.total_us
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.engine import SearchSettings
+from headrace.collectives.plan.engine import SearchProblem, SearchSettings
 from headrace.collectives.plan.generators.limits import MOST_DELIVERIES, chunk_mb_of, limit_s
 from headrace.collectives.plan.ir.chunks import deliveries_of, realize
 from headrace.collectives.plan.request import Request
@@ -23,11 +23,14 @@ def custom_schedules(request: Request) -> Iterator[Schedule]:
             deliveries = deliveries_of(demand)
             if chunks > 1 and deliveries.targets.sum() > MOST_DELIVERIES:
                 return
+            problem = SearchProblem(
+                topology=request.topology,
+                deliveries=deliveries,
+                chunk_mb=chunk_mb_of(demand, aim),
+            )
             searched = method.engine.search(
-                request.topology,
-                deliveries,
-                chunk_mb_of(demand, aim),
-                settings=SearchSettings(
+                problem,
+                SearchSettings(
                     seed=method.seed,
                     restarts=_RESTARTS[method.effort],
                     batch_share=1.0,

@@ -16,7 +16,13 @@ import numpy as np
 
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.engine import Routes, SearchEngine, SearchInterrupted, SearchSettings
+from headrace.collectives.plan.engine import (
+    Routes,
+    SearchEngine,
+    SearchInterrupted,
+    SearchProblem,
+    SearchSettings,
+)
 from headrace.collectives.plan.generators.limits import check_size, chunk_mb_of, limit_s, per_rank
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of, realize
 from headrace.collectives.plan.ir.sends import concatenated
@@ -252,16 +258,16 @@ def _try(
         target_us=job.bound_us * _ENOUGH,
     )
     try:
-        searched = job.engine.search(
-            job.topology,
-            candidate.deliveries,
-            chunk_mb_of(candidate.demand, job.total_bytes),
+        problem = SearchProblem(
+            topology=job.topology,
+            deliveries=candidate.deliveries,
+            chunk_mb=chunk_mb_of(candidate.demand, job.total_bytes),
             routes=candidate.routes,
             symmetry=candidate.symmetry,
             backwards=job.backwards,
             before=job.before,
-            settings=settings,
         )
+        searched = job.engine.search(problem, settings)
     except ProgramError as error:
         candidate.problem = str(error)
         return

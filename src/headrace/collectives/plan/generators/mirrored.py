@@ -20,7 +20,7 @@ from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost import simulate
 from headrace.collectives.plan.cost.model import CostModel
-from headrace.collectives.plan.engine import SearchEngine, SearchSettings
+from headrace.collectives.plan.engine import SearchEngine, SearchProblem, SearchSettings
 from headrace.collectives.plan.generators.limits import chunk_mb_of
 from headrace.collectives.plan.ir.chunks import Deliveries, Sends, realize
 from headrace.collectives.plan.ir.lower import lower
@@ -191,7 +191,8 @@ def _trees(
     targets = np.ones((chunks, network.ranks), dtype=bool)
     targets[np.arange(chunks), origin] = False
     deliveries = Deliveries(ranks=network.ranks, origin=origin, targets=targets)
-    sends = engine.search(network, deliveries, chunk_mb, settings=settings).sends
+    problem = SearchProblem(topology=network, deliveries=deliveries, chunk_mb=chunk_mb)
+    sends = engine.search(problem, settings).sends
     edges: list[list[Edge]] = [[] for _ in range(chunks)]
     for chunk, src, dst in zip(
         sends.chunk.tolist(), sends.src.tolist(), sends.dst.tolist(), strict=True

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from headrace.collectives.errors import ProgramError
-from headrace.collectives.plan.engine import SearchInterrupted, SearchSettings
+from headrace.collectives.plan.engine import SearchInterrupted, SearchProblem, SearchSettings
 from headrace.collectives.plan.flows import PackSettings, pack
 from headrace.collectives.plan.flows.rounding import rounded, tree_routes
 from headrace.collectives.plan.generators.limits import (
@@ -42,13 +42,14 @@ def packing_schedules(request: Request) -> Iterator[Schedule]:
             packing = pack(request.topology, deliveries, chunk_mb, settings=limits)
             request.report(f"{chunks} chunks, throughput within {packing.gap:z.1%} of its bound")
             through = tree_routes(packing, rounded(request.topology, packing, deliveries))
+            problem = SearchProblem(
+                topology=request.topology, deliveries=deliveries, chunk_mb=chunk_mb, routes=through
+            )
             how = SearchSettings(
                 seed=method.seed, restarts=24, batch_share=1.0, limit_s=limit_s(method.effort)
             )
             try:
-                searched = method.engine.search(
-                    request.topology, deliveries, chunk_mb, routes=through, settings=how
-                )
+                searched = method.engine.search(problem, how)
             except SearchInterrupted as interrupt:
                 yield realize(demand, interrupt.found.sends)
                 raise

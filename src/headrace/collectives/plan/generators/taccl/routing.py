@@ -15,6 +15,7 @@ from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.engine import (
     Routes,
     SearchEngine,
+    SearchProblem,
     SearchResult,
     SearchSettings,
 )
@@ -220,14 +221,14 @@ class RouteProblem:
     def search(self, engine: SearchEngine, settings: SearchSettings) -> SearchResult:
         """Return the best schedule that an engine finds over the links allowed."""
         first = np.concatenate(([0], np.cumsum(self.allowed.sum(axis=1)))).astype(np.int64)
-        return engine.search(
-            self.logical.topology,
-            self.deliveries,
-            self.chunk_mb,
+        problem = SearchProblem(
+            topology=self.logical.topology,
+            deliveries=self.deliveries,
+            chunk_mb=self.chunk_mb,
             routes=Routes(first=first, link=np.nonzero(self.allowed)[1].astype(np.int32)),
             symmetry=self.group.ranks.astype(np.int32) if self.group.size > 1 else None,
-            settings=settings,
         )
+        return engine.search(problem, settings)
 
 
 def _allowed(logical: LogicalTopology, deliveries: Deliveries, costs: ChunkCosts) -> np.ndarray:
