@@ -260,6 +260,7 @@ WRONG: list[tuple[Callable[[DurableIndex], Any], str]] = [
     (lambda i: list(i.blocks(size=0)), "size is 0"),
     (lambda i: headrace.index.open(i.path, key="int32"), "key is int32, needs one of uint64"),
     (lambda i: headrace.index.open(i.path, checkpoint_log_bytes=-1), "checkpoint_log_bytes is -1"),
+    (lambda i: opened(i.path, checkpoint_log_bytes="64MiB"), "needs an integer of at least 0"),
     (lambda i: headrace.index.open(i.path, read_only=True, recover=True), "without read_only"),
 ]
 

@@ -75,6 +75,14 @@ def test_what_no_plan_has_room_for_runs_as_it_is(step: Inputs) -> None:
     assert len(fitted.plans) == 2
 
 
+def test_one_tensor_as_ids_and_labels_is_named_where_samples_have_two() -> None:
+    """The documented sample had its ids as labels, so that no batch of a loader had a plan."""
+    fitted, _ = fitted_and_eager(masked=True, lengths=(8, 16))
+    step = inputs(16)
+    with pytest.warns(UserWarning, match="one tensor as two arguments"):
+        fitted(**{**step, "labels": step["input_ids"]})
+
+
 def test_a_model_that_sees_padding_gets_none() -> None:
     fitted, eager = fitted_and_eager(masked=False, lengths=(8, 16))
     step = inputs(5)

@@ -54,8 +54,7 @@ def open(  # noqa: A001 - as `dbm.open`
         names it and the offset), or the folder cannot be read or written.
     """
     path = Path(folder)
-    if checkpoint_log_bytes < 0:
-        raise KeysError(f"checkpoint_log_bytes is {checkpoint_log_bytes}, needs at least 0")
+    log_bytes = _log_bytes(checkpoint_log_bytes)
     if read_only and recover:
         raise KeysError("a folder is recovered by writing: open it without read_only")
     stored = _stored_types(path)
@@ -66,10 +65,16 @@ def open(  # noqa: A001 - as `dbm.open`
     else:
         if recover:
             _forget_closing(path)
-        native = _done(_native.DurableRows, str(path), key_type, recover, checkpoint_log_bytes)
+        native = _done(_native.DurableRows, str(path), key_type, recover, log_bytes)
         if stored is None:
             _store_types(path, {"format": _FORMAT, "key": key_type, "value": value_type})
     return DurableIndex(path, native, key_type, value_type, read_only=read_only)
+
+
+def _log_bytes(count: Any) -> int:
+    if not isinstance(count, int | np.integer) or count < 0:
+        raise KeysError(f"checkpoint_log_bytes is {count!r}, needs an integer of at least 0")
+    return int(count)
 
 
 @offered_by("headrace.index")

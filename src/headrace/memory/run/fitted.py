@@ -27,8 +27,9 @@ from headrace.units import size
 
 _DIFFERENT = (
     "a training step has other shapes, strides, types, modes, modules, hooks, arguments or "
-    "attributes {attributes}than those with schedules, and runs without one: its memory is not "
-    "bounded (`captures` of headrace.memory.fit is how many kinds of steps have schedules)"
+    "attributes {attributes}than those with schedules, or one tensor as two arguments where they "
+    "have two, or the reverse, and runs without one: its memory is not bounded (`captures` of "
+    "headrace.memory.fit is how many kinds of steps have schedules)"
 )
 _TRANSFORMED = (
     "a fitted module is called within a transform of torch.func (grad, vmap, jvp, ...) or "
