@@ -1,4 +1,4 @@
-"""The door: what somebody meets who has just installed headrace, or tries to."""
+"""The door: installing headrace, its first results, and the diagnosis of an installation."""
 
 import sys
 

@@ -47,7 +47,10 @@ class Dependency:
         return f"pip install '{f'headrace[{self.extra}]' if self.extra else self.requirement}'"
 
     def allows(self, version: str) -> bool:
-        """Return whether a version keeps the bounds; parts after the release do not count."""
+        """Return whether a version keeps the bounds; parts after the release do not count.
+
+        By the standard library alone: the doctor asks in installations that may lack `packaging`.
+        """
         for bound in filter(None, self.versions.split(",")):
             operator, limit = re.fullmatch(r"(\W+)(.*)", bound.strip()).groups()  # pyright: ignore[reportOptionalMemberAccess]
             difference = _compare(_release(version), _release(limit))
@@ -98,7 +101,7 @@ def missing_dependency(error: ImportError) -> Dependency | None:
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     module = error.name.partition(".")[0]
-    by_module = {needed.module: needed for needed in dependencies().values()}
+    by_module = {listed.module: listed for listed in dependencies().values()}
     return by_module.get(module)
 
 

@@ -51,13 +51,6 @@ if TYPE_CHECKING:
     from headrace.compression.run.metrics import HookMetrics
 
 __all__ = [
-    "ScalarWriter",
-    "HookOptions",
-    "HookedModel",
-    "HookState",
-    "HookMetrics",
-    "ExchangeStatistics",
-    "CompressionCallback",
     "Accordion",
     "AdaQS",
     "Advice",
@@ -66,17 +59,23 @@ __all__ = [
     "AutomaticHook",
     "CodecSpec",
     "CodecTiming",
+    "CompressionCallback",
     "CompressionError",
     "CompressionPlan",
     "CompressionProfile",
     "CriticalRegimes",
     "ExchangeError",
+    "ExchangeStatistics",
     "Family",
     "FormulaNetwork",
     "FsdpHook",
     "GradientBucket",
     "HandSet",
     "Hook",
+    "HookMetrics",
+    "HookOptions",
+    "HookState",
+    "HookedModel",
     "LevelMetrics",
     "LevelSchedule",
     "Levels",
@@ -85,6 +84,7 @@ __all__ = [
     "PayloadError",
     "Policy",
     "RecordedNetwork",
+    "ScalarWriter",
     "ScheduleBinding",
     "ScheduleState",
     "ScheduleUnit",
@@ -97,31 +97,31 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ScalarWriter": "run.figures",
-    "HookOptions": "run.hook",
-    "HookedModel": "run.hooked",
-    "HookState": "adapt.pair",
-    "HookMetrics": "run.metrics",
-    "ExchangeStatistics": "run.exchanger",
-    "CompressionCallback": "adapt.trainer",
     "Advice": "plan.advice",
     "AdviceRow": "plan.advice",
     "AutomaticHook": "adapt.automatic",
     "CodecTiming": "profile",
+    "CompressionCallback": "adapt.trainer",
     "CompressionPlan": "plan.plan",
     "CompressionProfile": "profile",
     "CriticalRegimes": "adapt.accordion",
+    "ExchangeStatistics": "run.exchanger",
     "Family": "families",
     "FormulaNetwork": "plan.network",
     "FsdpHook": "run.fsdp",
     "GradientBucket": "profile",
     "Hook": "run.hook",
+    "HookMetrics": "run.metrics",
+    "HookOptions": "run.hook",
+    "HookState": "adapt.pair",
+    "HookedModel": "run.hooked",
     "LevelMetrics": "adapt.metrics",
     "LevelSchedule": "adapt.schedule",
     "Levels": "adapt.schedule",
     "ModelTensor": "profile",
     "NetworkTimes": "plan.network",
     "RecordedNetwork": "plan.plan",
+    "ScalarWriter": "run.figures",
     "ScheduleBinding": "adapt.binding",
     "ScheduleState": "adapt.schedule",
     "ScheduleUnit": "adapt.schedule",
@@ -179,8 +179,14 @@ def ddp_hook(
     from headrace.compression.adapt.hooks import make_hook
     from headrace.compression.run.hooked import hooked_model
 
-    options: dict[str, Any] = {"optimizer": optimizer, "scaler": scaler, "start_after": start_after}
-    return make_hook(hooked_model(model), policy, when=when, **options)
+    return make_hook(
+        hooked_model(model),
+        policy,
+        when=when,
+        optimizer=optimizer,
+        scaler=scaler,
+        start_after=start_after,
+    )
 
 
 def hook_pair(
@@ -207,8 +213,16 @@ def hook_pair(
     """
     from headrace.compression.adapt.pair import HookState, on_bucket
 
-    options: dict[str, Any] = {"optimizer": optimizer, "scaler": scaler, "start_after": start_after}
-    return HookState(module, policy, group=group, when=when, **options), on_bucket
+    state = HookState(
+        module,
+        policy,
+        group=group,
+        when=when,
+        optimizer=optimizer,
+        scaler=scaler,
+        start_after=start_after,
+    )
+    return state, on_bucket
 
 
 def trainer_callback(
@@ -232,8 +246,15 @@ def trainer_callback(
     """
     from headrace.compression.adapt.trainer import CompressionCallback
 
-    options: dict[str, Any] = {"optimizer": None, "scaler": None, "start_after": start_after}
-    return CompressionCallback(trainer, policy, writer=writer, when=when, **options)
+    return CompressionCallback(
+        trainer,
+        policy,
+        writer=writer,
+        when=when,
+        optimizer=None,
+        scaler=None,
+        start_after=start_after,
+    )
 
 
 def fsdp_hook(

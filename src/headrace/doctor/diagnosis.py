@@ -61,8 +61,7 @@ class Diagnosis:
 
     def limits(self, stage: StageNeeds) -> list[str]:
         """Return the checks that limit a stage that can run."""
-        needed = (*_ALWAYS, *stage.needs)
-        limited = self._without((*needed, *stage.helps), Status.LIMITED)
+        limited = self._without((*_ALWAYS, *stage.needs, *stage.helps), Status.LIMITED)
         return [*limited, *self._without(stage.helps, Status.MISSING)]
 
     def _without(self, names: Iterable[str], status: Status) -> list[str]:

@@ -86,12 +86,12 @@ def import_problems(names: Iterable[str]) -> dict[str, str]:
     remaining = [dependency(name) for name in names]
     problems: dict[str, str] = {}
     while remaining:
-        result = probe(_IMPORT, *(needed.module for needed in remaining))
+        result = probe(_IMPORT, *(package.module for package in remaining))
         answers = {answer["module"]: answer["problem"] for answer in result.answers}
-        for needed in remaining:
-            if needed.module in answers:
-                problems[needed.name] = answers[needed.module]
-        remaining = [needed for needed in remaining if needed.module not in answers]
+        for package in remaining:
+            if package.module in answers:
+                problems[package.name] = answers[package.module]
+        remaining = [package for package in remaining if package.module not in answers]
         if remaining:
             problems[remaining.pop(0).name] = f"the import {result.problem or 'printed nothing'}"
     return problems
@@ -104,36 +104,36 @@ def check_package(name: str, problems: Mapping[str, str]) -> CheckFinding:
     ----------
     problems : of imports, by name.
     """
-    needed = dependency(name)
-    if (finding := check_version(needed)) is not None:
+    package = dependency(name)
+    if (finding := check_version(package)) is not None:
         return finding
     version = metadata.version(name)
     if problem := problems.get(name):
         return CheckFinding.missing(
             name,
             f"{version} is installed, and cannot be imported: {problem}",
-            remedy=f"pip install --force-reinstall '{needed.requirement}'",
+            remedy=f"pip install --force-reinstall '{package.requirement}'",
         )
     return CheckFinding.ok(name, version)
 
 
-def check_version(needed: Dependency) -> CheckFinding | None:
+def check_version(package: Dependency) -> CheckFinding | None:
     """Return the finding on a distribution that is not installed, or not in a version that serves.
 
     None if it is.
     """
     try:
-        version = metadata.version(needed.name)
+        version = metadata.version(package.name)
     except metadata.PackageNotFoundError:
-        text, remedy = "not installed", needed.command
-        if find_spec(needed.module) is not None:
+        text, remedy = "not installed", package.command
+        if find_spec(package.module) is not None:
             text = "its modules are on disk, its metadata are not"
-            remedy = f"pip install --force-reinstall '{needed.requirement}'"
-        return CheckFinding.missing(needed.name, text, remedy=remedy)
-    if needed.allows(version):
+            remedy = f"pip install --force-reinstall '{package.requirement}'"
+        return CheckFinding.missing(package.name, text, remedy=remedy)
+    if package.allows(version):
         return None
     return CheckFinding.missing(
-        needed.name,
-        f"{version} is installed, needs {needed.versions}",
-        remedy=f"pip install '{needed.requirement}'",
+        package.name,
+        f"{version} is installed, needs {package.versions}",
+        remedy=f"pip install '{package.requirement}'",
     )

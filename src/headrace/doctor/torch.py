@@ -54,8 +54,8 @@ def check_torch() -> TorchFindings:
 
 
 def _not_imported(result: ProbeResult, entry_points: CheckFinding) -> CheckFinding:
-    needed = dependency("torch")
-    remedy = entry_points.remedy or f"pip install --force-reinstall '{needed.requirement}'"
+    requirement = dependency("torch").requirement
+    remedy = entry_points.remedy or f"pip install --force-reinstall '{requirement}'"
     return CheckFinding.missing(
         "torch",
         f"{metadata.version('torch')} is installed, and cannot be imported: "

@@ -34,7 +34,7 @@ def told(run: Run, trace: Iterator[SeenBatch]) -> list[JobChange]:
 
 def even(batches: int, **changes: object) -> Iterator[SeenBatch]:
     """A job whose window fills the cache: one batch more needs more than its slots."""
-    seen = SeenBatch(batch=0, arriving=40, needed=1.01)
+    seen = SeenBatch(batch=0, arriving=40, slot_share=1.01)
     for batch in range(batches):
         yield replace(seen, batch=batch, arriving=batch + 40, **changes)  # type: ignore[arg-type]
 
@@ -72,7 +72,7 @@ class Caches:
                 SeenBatch(
                     batch=batch,
                     arriving=arriving,
-                    needed=needed_slots(staying, self.cold(newest), prefetch),
+                    slot_share=needed_slots(staying, self.cold(newest), prefetch),
                     short=staying + coming > 1,
                     late=not self.readers(batch),
                 )
@@ -106,17 +106,17 @@ def test_a_lookahead_grows_where_rows_need_less_room() -> None:
 def test_a_batch_of_fewer_rows_is_no_room() -> None:
     """A lookahead that grew by each would be too long: it would fall and grow by turns."""
     run = planned(6)
-    trace = [replace(seen, needed=1.02 if seen.batch % 7 else 0.98) for seen in even(200)]
+    trace = [replace(seen, slot_share=1.02 if seen.batch % 7 else 0.98) for seen in even(200)]
     run.follow(trace)
     assert run.state.lookahead.lookahead == 6
 
 
 def test_a_lookahead_grows_no_farther_than_planned_and_by_no_delay() -> None:
     run = planned(6, most=8)
-    run.follow(even(20, needed=0.2))
+    run.follow(even(20, slot_share=0.2))
     assert run.state.lookahead.lookahead == 8
     run = planned(6)
-    run.follow(even(20, needed=0.2, ahead=False))
+    run.follow(even(20, slot_share=0.2, ahead=False))
     assert run.state.lookahead.lookahead == 6
 
 
@@ -181,7 +181,7 @@ def test_prefetch_follows_a_server_whose_fetches_take_longer() -> None:
 def test_what_does_not_help_is_undone_once() -> None:
     """A server that is too slow on average: a larger prefetch keeps no trainer from waiting."""
     network = Network(planned(most=40), lambda _state, _batch: 0.3)
-    changes = network.decisions(2000, needed=0.5)
+    changes = network.decisions(2000, slot_share=0.5)
     names = [(change.name, change.before, change.after) for change in changes]
     assert names == [
         ("prefetch", 4, 5),
@@ -201,7 +201,7 @@ def test_a_limit_that_helps_is_raised_again() -> None:
         planned(most=40, prefetch=16),
         lambda state, _: max(0.0, 0.4 - (state.lookahead.lookahead - 40) / 100),
     )
-    changes = network.decisions(2000, needed=0.1)
+    changes = network.decisions(2000, slot_share=0.1)
     limits = [change.after for change in changes if change.name == "lookahead limit"]
     assert limits == [50, 63, 79]
 
@@ -224,14 +224,14 @@ def test_pauses_of_a_machine_change_nothing() -> None:
 def test_a_prefetch_stays_where_the_caches_have_no_room_for_as_many_batches() -> None:
     """Decisions delay its fetches, so that a smaller one would fetch no row sooner."""
     run = planned(20)
-    changes = told(run, even(100, needed=4.0, short=True))
+    changes = told(run, even(100, slot_share=4.0, short=True))
     assert [(change.name, change.after) for change in changes] == [("lookahead", 4)]
     assert run.state.waits.prefetch == 4
 
 
 def test_a_prefetch_that_rows_have_no_room_for_is_undone() -> None:
     network = Network(planned(20), lambda _state, _batch: 0.3)
-    changes = network.decisions(1000, needed=1.2)
+    changes = network.decisions(1000, slot_share=1.2)
     assert [(change.name, change.before, change.after) for change in changes] == [
         ("prefetch", 4, 5),
         ("prefetch", 5, 4),

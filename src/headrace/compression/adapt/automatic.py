@@ -22,7 +22,7 @@ from headrace.compression.adapt.following import FollowingHook
 from headrace.compression.codecs.requests import AllReduce, requested
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.run.hooked import HookedModel
-from headrace.extras import require
+from headrace.extras import require_metrics
 from headrace.facades import offered_by
 from headrace.job.records import Records
 
@@ -59,8 +59,15 @@ class AutomaticHook(FollowingHook):
         records: Records | None = None,
     ) -> None:
         policy = replace(auto.rules, codec=auto.levels[0])
-        options: dict[str, Any] = {"scaler": scaler, "start_after": start_after}
-        super().__init__(model, policy, auto.schedule, when="after", optimizer=optimizer, **options)
+        super().__init__(
+            model,
+            policy,
+            auto.schedule,
+            when="after",
+            optimizer=optimizer,
+            scaler=scaler,
+            start_after=start_after,
+        )
         codecs = [codec_spec(level) for level in auto.levels]
         codecs += auto.schedule.codecs if auto.schedule is not None else ()
         for codec in codecs:
@@ -182,7 +189,7 @@ class AutomaticHook(FollowingHook):
 
     def metrics(self) -> "LevelMetrics":
         """Return a collector for `headrace.job.metrics.start_metrics`."""
-        require("prometheus_client", "metrics", "hook.metrics()")
+        require_metrics("hook.metrics()")
         from headrace.compression.adapt.metrics import LevelMetrics
 
         return LevelMetrics(self)

@@ -48,8 +48,9 @@ class FollowingHook(Hook):
                 f"optimizer is None, needs that of the model: {type(schedule).__name__} follows "
                 "its learning rates"
             )
-        options: dict[str, Any] = {"scaler": scaler, "start_after": start_after}
-        super().__init__(model, policy, when=when, optimizer=optimizer, **options)
+        super().__init__(
+            model, policy, when=when, optimizer=optimizer, scaler=scaler, start_after=start_after
+        )
         self._binding: ScheduleBinding | None = None
         self._ended = False  # a step, that the schedule has not counted yet
 

@@ -38,8 +38,15 @@ class ScheduledHook(FollowingHook):
         records: Records | None = None,
     ) -> None:
         policy = replace(schedule.rules, codec=NONE)
-        options: dict[str, Any] = {"scaler": scaler, "start_after": start_after}
-        super().__init__(model, policy, schedule, when=when, optimizer=optimizer, **options)
+        super().__init__(
+            model,
+            policy,
+            schedule,
+            when=when,
+            optimizer=optimizer,
+            scaler=scaler,
+            start_after=start_after,
+        )
         for codec in schedule.codecs:
             self._check_codec(codec)
         self._compare(repr(schedule))

@@ -1,6 +1,7 @@
 """Codecs of matrices by factors of low rank: PowerSGD and ATOMO."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ class _Group:
 
 
 @dataclass(slots=True)
-class _FactorCodec:
+class _FactorCodec(ABC):
     """A codec that takes every matrix with its shorter side as rows."""
 
     spec: CodecSpec
@@ -47,10 +48,11 @@ class _FactorCodec:
             wide = [_wide(matrix) for matrix in tensors], [_wide(matrix) for matrix in mean]
             yield from self._average(*wide, states, context)
 
+    @abstractmethod
     def _average(
         self, matrices: Pieces, mean: Pieces, states: States, context: Context, /
     ) -> Exchanges:
-        raise NotImplementedError
+        """Average matrices of which some have elements."""
 
 
 class PowerSGD(_FactorCodec):

@@ -1,10 +1,14 @@
 """A hook's figures by name, for TensorBoard and others."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.compression.run.exchanger import ExchangeStatistics
+from headrace.extras import require_metrics
 from headrace.facades import offered_by
+
+if TYPE_CHECKING:
+    from headrace.compression.run.metrics import HookMetrics
 
 
 @offered_by("headrace.compression")
@@ -24,7 +28,23 @@ def figures_of(statistics: ExchangeStatistics) -> dict[str, float]:
     return {**figures, "saved_bytes": statistics.plain_bytes - statistics.sent_bytes}
 
 
-def write_figures(figures: Mapping[str, float], writer: ScalarWriter, step: int) -> None:
-    """Write figures under ``compression/``."""
-    for name, number in figures.items():
-        writer.add_scalar(f"compression/{name}", number, step)
+class HookFigures(ABC):
+    """A hook whose figures TensorBoard and Prometheus can have."""
+
+    _rank: int
+
+    @abstractmethod
+    def figures(self) -> dict[str, float]:
+        """Return the sums over all steps by name, with ``saved_bytes``."""
+
+    def write_figures(self, writer: ScalarWriter, step: int) -> None:
+        """Write the figures to TensorBoard: to a `SummaryWriter`, under ``compression/``."""
+        for name, number in self.figures().items():
+            writer.add_scalar(f"compression/{name}", number, step)
+
+    def metrics(self) -> "HookMetrics":
+        """Return a collector for `headrace.job.metrics.start_metrics`."""
+        require_metrics("hook.metrics()")
+        from headrace.compression.run.metrics import HookMetrics
+
+        return HookMetrics(self._rank, self.figures)

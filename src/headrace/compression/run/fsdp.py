@@ -19,26 +19,21 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import ExchangeStatistics
-from headrace.compression.run.figures import (
-    ScalarWriter,
-    figures_of,
-    write_figures,
-)
+from headrace.compression.run.figures import HookFigures, figures_of
 from headrace.compression.run.hooked import one_device
 from headrace.compression.run.reduce_scatter import CompressedReduceScatter
 from headrace.compression.run.replicas import ReplicaAverage
 from headrace.compression.run.same import require_same
 from headrace.compression.run.shards import ShardedGroup
 from headrace.compression.savings import reason_without_savings
-from headrace.extras import require
 from headrace.facades import offered_by
 
 if TYPE_CHECKING:
-    from headrace.compression.run.metrics import HookMetrics
+    pass
 
 
 @offered_by("headrace.compression")
-class FsdpHook:
+class FsdpHook(HookFigures):
     """Hooks of a model's modules; see `headrace.compression.fsdp_hook`."""
 
     def __init__(
@@ -125,17 +120,6 @@ class FsdpHook:
     def figures(self) -> dict[str, float]:
         """Return the sums over all steps by name, with ``saved_bytes``."""
         return figures_of(self.statistics)
-
-    def write_figures(self, writer: ScalarWriter, step: int) -> None:
-        """Write the figures to TensorBoard: to a `SummaryWriter`, under ``compression/``."""
-        write_figures(self.figures(), writer, step)
-
-    def metrics(self) -> "HookMetrics":
-        """Return a collector for `headrace.job.metrics.start_metrics`."""
-        require("prometheus_client", "metrics", "hook.metrics()")
-        from headrace.compression.run.metrics import HookMetrics
-
-        return HookMetrics(self._rank, self.figures)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state by module; to be saved by every rank.

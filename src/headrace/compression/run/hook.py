@@ -23,35 +23,28 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression.averaging import Averager, Gradients, is_dense
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy, parameter_named
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
-from headrace.compression.run.figures import (
-    ScalarWriter,
-    figures_of,
-    write_figures,
-)
+from headrace.compression.run.figures import HookFigures, figures_of
 from headrace.compression.run.groups import same_ranks
 from headrace.compression.run.hooked import (
     GRADIENT_TYPES,
     HookedModel,
-    hooked_model,
     one_device,
 )
 from headrace.compression.run.same import require_same
 from headrace.compression.savings import reason_without_savings
 from headrace.compression.traffic import allreduce_bytes
-from headrace.extras import require
 from headrace.facades import offered_by
 from headrace.job.switch import mark_step
 from headrace.staging import Arrival, staging_of
 
 if TYPE_CHECKING:
-    from headrace.compression.run.metrics import HookMetrics
+    pass
 
 GradientObserver = Callable[[str, Tensor], None]
 """Called with the name and the mean gradient of every parameter, after each finite step."""
@@ -67,39 +60,8 @@ class HookOptions(TypedDict, total=False):
     start_after: int
 
 
-def register_hook(
-    model: DistributedDataParallel,
-    policy: Policy | CodecSpec | str,
-    *,
-    when: str = "after",
-    optimizer: torch.optim.Optimizer | None = None,
-    scaler: Any = None,
-    start_after: int = 0,
-) -> "Hook":
-    """Average a model's gradients by a policy's codecs from the next backward pass on.
-
-    All ranks of the model's process group have to call it.
-
-    Parameters
-    ----------
-    model : with parameters of float32, bfloat16 or float16 on the CPU or one GPU.
-    policy : codec of each parameter; a codec's text such as ``powersgd:4`` stands for a policy.
-    when : "after": exchange when the backward pass has ended, in as few exchanges as possible;
-        "during": exchange each bucket as soon as it is ready.
-    optimizer : kept as `Hook.optimizer`, for what follows its learning rate.
-    scaler : `torch.amp.GradScaler`, whose changes of scale residuals follow.
-    start_after : number of first steps that are averaged uncompressed.
-
-    Raises
-    ------
-    CompressionError : no such codec; the model cannot be compressed, or has a hook; ranks differ.
-    """
-    options: dict[str, Any] = {"optimizer": optimizer, "scaler": scaler, "start_after": start_after}
-    return hook_of(hooked_model(model), policy, when=when, **options)
-
-
 def hook_of(model: HookedModel, policy: Policy | CodecSpec | str, **options: Any) -> "Hook":
-    """Register a hook with the options of `register_hook`, and return it."""
+    """Register the hook of a policy, and return it; see `headrace.compression.ddp_hook`."""
     hook = Hook(model, policy, **options)
     hook.warn_without_savings([codec_spec(hook.averager.policy.codec)])
     hook.register()
@@ -107,8 +69,8 @@ def hook_of(model: HookedModel, policy: Policy | CodecSpec | str, **options: Any
 
 
 @offered_by("headrace.compression")
-class Hook:
-    """Hook of one model; see `register_hook`.
+class Hook(HookFigures):
+    """Hook of one model; see `headrace.compression.ddp_hook`.
 
     Attributes
     ----------
@@ -145,6 +107,7 @@ class Hook:
         for name, spec in self.averager.codecs.items():
             _check_type(name, parameters[name], spec)
         self._model = model
+        self._rank = group.rank()
         self._parameters: dict[str, Tensor] = {**parameters}
         self._types = {name: p.dtype for name, p in parameters.items()}
         self._staging = staging_of(one_device(parameters, group))
@@ -257,17 +220,6 @@ class Hook:
     def figures(self) -> dict[str, float]:
         """Return the sums over all steps by name, with ``saved_bytes``."""
         return figures_of(self.statistics)
-
-    def write_figures(self, writer: ScalarWriter, step: int) -> None:
-        """Write the figures to TensorBoard: to a `SummaryWriter`, under ``compression/``."""
-        write_figures(self.figures(), writer, step)
-
-    def metrics(self) -> "HookMetrics":
-        """Return a collector for `headrace.job.metrics.start_metrics`."""
-        require("prometheus_client", "metrics", "hook.metrics()")
-        from headrace.compression.run.metrics import HookMetrics
-
-        return HookMetrics(self.averager.rank, self.figures)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state by parameter name; to be saved by every rank.

@@ -81,7 +81,7 @@ class JobAdaptation:
         seen = SeenBatch(
             batch=decided - 1,
             arriving=decisions.next_batch,
-            needed=decisions.rows.needed,
+            slot_share=decisions.rows.slot_share,
             short=is_new and decisions.rows.short,
             ahead=is_new and pace.ahead,
             late=late,

@@ -52,7 +52,7 @@ def follow_room(
     state: LookaheadState, seen: SeenBatch, prefetch: int
 ) -> tuple[LookaheadState, JobChanges]:
     """Return the next state, of which the lookahead is at least `prefetch`, and what to tell."""
-    state = replace(state, roomy=state.roomy + 1 if seen.needed <= 1 else 0)
+    state = replace(state, roomy=state.roomy + 1 if seen.slot_share <= 1 else 0)
     change, reason = _change(state, seen, prefetch)
     series = state.series
     told: JobChanges = ()

@@ -32,7 +32,7 @@ class SeenBatch:
     ----------
     batch : its number.
     arriving : number of the batch that arrives next.
-    needed, short : see `WindowRows`.
+    slot_share, short : see `WindowRows`.
     ahead : whether it was handed over later than it was decided, for want of room: the cacher is
         faster than the trainers.
     late : whether a trainer has taken all parts before the next batch has arrived.
@@ -41,7 +41,7 @@ class SeenBatch:
 
     batch: int
     arriving: int
-    needed: float
+    slot_share: float
     short: bool = False
     ahead: bool = True
     late: bool = False

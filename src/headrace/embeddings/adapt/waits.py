@@ -173,7 +173,7 @@ def _more_ready(state: WaitState, lookahead: LookaheadState, seen: SeenBatch) ->
 
 def _more_lookahead(state: WaitState, lookahead: LookaheadState, seen: SeenBatch) -> int:
     del state
-    at_limit = lookahead.lookahead >= lookahead.most and seen.needed <= 1
+    at_limit = lookahead.lookahead >= lookahead.most and seen.slot_share <= 1
     raised = min(ceil(1.25 * lookahead.most), MOST_LOOKAHEAD)
     return max(raised, lookahead.most) if at_limit else lookahead.most
 

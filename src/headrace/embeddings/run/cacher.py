@@ -211,11 +211,11 @@ class WindowRows:
 
     Attributes
     ----------
-    needed : slots that it needs over those that it has, see `needed_slots`.
+    slot_share : slots that it needs over those that it has, see `needed_slots`.
     short : whether rows left that will be used in the window, for want of room.
     """
 
-    needed: float
+    slot_share: float
     short: bool
 
 
@@ -282,10 +282,10 @@ class BatchDecisions:
 
     def pop(self) -> tuple[TrainerBatch, ...]:
         """Decide the next batch; return each trainer's part."""
-        needed = self._needed()
+        slot_share = self._slot_share()
         decisions = [window.pop() for window in self._windows]
         self.rows = WindowRows(
-            needed=needed, short=any(decision.evicted_for_room for decision in decisions)
+            slot_share=slot_share, short=any(decision.evicted_for_room for decision in decisions)
         )
         parts = _parts(decisions, self._pushed.popleft(), self.prefetch)
         self.examples = tuple(part.examples for part in parts)
@@ -302,19 +302,19 @@ class BatchDecisions:
         for window in self._windows:
             window.change(lookahead, prefetch)
 
-    def _needed(self) -> float:
+    def _slot_share(self) -> float:
         """Return the slots that the window needs over those that there are, in the fullest cache.
 
         By its newest batch, as those before it arrived when the window may have been shorter.
         """
 
-        def needed(window: _native.Lookahead) -> float:
+        def slots_of(window: _native.Lookahead) -> float:
             fetched = window.newest_fetched
             steady = resident_rows(window.distinct, fetched, window.arrived)
             return needed_slots(max(window.resident, steady), fetched, self.prefetch)
 
         windows = zip(self._options.slots, self._windows, strict=True)
-        return max(needed(window) / slots for slots, window in windows)
+        return max(slots_of(window) / slots for slots, window in windows)
 
 
 def _found_lookahead(decisions: BatchDecisions, options: CacherOptions) -> int | None:

@@ -7,8 +7,8 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -277,8 +277,7 @@ def _imported(package: str) -> Any:
     """Return a package of the extra, None if it is not installed."""
     if not is_installed(package):
         return None
-    module: ModuleType = __import__(package)
-    return module
+    return import_module(package)
 
 
 def _unknown(name: str, transformers: Any, timm: Any) -> str:
