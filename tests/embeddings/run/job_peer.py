@@ -91,16 +91,14 @@ match sys.argv[1]:
             sys.exit(3)
         time.sleep(600)
     case "fail and follow":
-        printed = sys.argv[2]
         if settings.rank == 1:
             try:
                 raise ValueError("the cause")
             except ValueError:
                 traceback.print_exc()
-            open(printed, "w").close()
             time.sleep(3)  # it takes leave
             sys.exit(3)
-        while not os.path.exists(printed):
+        while not os.path.exists(sys.argv[2]):
             time.sleep(0.01)
         raise RuntimeError("trainer 1 has left")
     case "fail behind another":

@@ -130,10 +130,17 @@ def test_the_first_failure_of_a_trainer_ends_the_job(job: Job) -> None:
 def test_a_trainer_that_fails_by_the_loss_of_another_is_not_the_cause(
     job: Job, tmp_path: Path
 ) -> None:
+    printed = tmp_path / "printed"
+
+    def note_the_cause(_name: str, line: str) -> None:
+        # Trainer 0 follows once the supervisor has the lines: pipes of two processes have no order.
+        if line.endswith("the cause"):
+            printed.touch()
+
     with pytest.raises(
         JobError, match=r"(?s)^trainer 1 ended with exit code 3; .*the cause$"
     ) as caught:
-        job.run("fail and follow", str(tmp_path / "printed"))
+        job.run("fail and follow", str(printed), on_line=note_the_cause)
     assert caught.value.exit_code == 3
 
 
