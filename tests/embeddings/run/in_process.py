@@ -11,7 +11,7 @@ from headrace.embeddings import EmbeddingError, Examples, Rejects
 from headrace.embeddings.data.files import by_table
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cacher import CacherOptions, dispatched, id_batch
-from headrace.embeddings.run.connections import TrainerConnections
+from headrace.embeddings.run.connections import JobCommits, TrainerConnections
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.executor import Executor
@@ -93,8 +93,18 @@ class ListStream:
 class InProcessJob:
     """Servers and cacher of some trainers that are threads of this process."""
 
-    def __init__(self, data: ListData, *, lookahead: int = 4, prefetch: int = 2) -> None:
+    def __init__(
+        self,
+        data: ListData,
+        *,
+        lookahead: int = 4,
+        prefetch: int = 2,
+        commit_every: int = 0,
+        commits: JobCommits | None = None,
+    ) -> None:
         self.data = data
+        self.commit_every = commit_every
+        self.commits = commits
         self.lookahead = lookahead
         self.prefetch = prefetch
         self.description: JobDescription | None = None
@@ -120,6 +130,7 @@ class InProcessJob:
                 prefetch=self.prefetch,
                 deadline_s=HANG_S,
                 close=self.close,
+                commits=self.commits,
             )
 
         return join
@@ -135,6 +146,7 @@ class InProcessJob:
                 trainers=trainers,
                 lookahead=self.lookahead,
                 prefetch=self.prefetch,
+                commit_every=self.commit_every,
             )
             while len(self.epochs) <= epoch:
                 batches = [

@@ -1,7 +1,7 @@
 """A model that fit trains ends with the parameters and rows of torch's own training."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from headrace.embeddings import EmbeddingError, InitialValues, fit
+from headrace.embeddings.run.commits import CommitFolder
+from headrace.embeddings.run.connections import JobCommits
 from headrace.embeddings.run.fit import embedding_tables, fit_connected
 from headrace.embeddings.run.fitted import FittedBatches
 from headrace.embeddings.run.modules import embedding_modules
@@ -124,6 +126,32 @@ def test_one_trainer_trains_as_torch_does_bit_for_bit(
     assert parameters.keys() == expected.keys()
     for parameter, values in expected.items():
         assert torch.equal(parameters[parameter], values), parameter
+
+
+def test_a_commit_that_is_due_with_the_last_batch_is_that_of_the_epoch(
+    executor: Executor, tmp_path: Path
+) -> None:
+    """A job that began from one of its own had an epoch without batches first."""
+    folder = CommitFolder(tmp_path / "state")
+    reported: list[Mapping[str, Any]] = []
+    commits = JobCommits(folder=folder, start=folder.begin(), mark=None, report=reported.append)
+    model = DLRM()
+    optimizers = OPTIMIZERS["sgd"](model)
+    job = InProcessJob(DATA, commit_every=4, commits=commits)
+    model, batches = fit_connected(model, DATA, optimizer=optimizers, connect=job.connect(executor))
+    for _ in range(2):
+        steps(model, batches, optimizers)
+    batches.close()
+    positions = [
+        tuple(fields[name] for name in ("commit", "epoch", "epoch_began", "batch", "steps"))
+        for fields in reported
+    ]
+    assert positions == [(0, 0, 0, 4, 4), (1, 1, 8, 8, 8), (2, 1, 8, 12, 12), (3, 2, 16, 16, 16)]
+    assert job.servers is not None
+    committed = job.servers.committed[-1]
+    assert committed
+    for name, row in committed.items():
+        assert np.array_equal(job.servers.rows[name], row)
 
 
 BAGS = with_bags(clicks((*ROWS, 9), [16] * 7 + [5]), (0, 2))

@@ -191,19 +191,21 @@ class FittedBatches:
         rows = self._started()
         if self._committer is not None:
             self._committer.restore_random()
+        commit: RowCommit | None = None
         for batch in rows:
-            yield self._trained(batch)
-            self._next_batch = batch.batch.batch + 1
-            commit = rows.take_commit()
             if commit is not None and self._committer is not None:
                 with rows.waiting_for_commit():
                     self._committer.begin(commit, self._position(rows))
+            yield self._trained(batch)
+            self._next_batch = batch.batch.batch + 1
+            commit = rows.take_commit()
         self._leaves.clear()
         self._barrier()  # every trainer's rows are at the servers
         self._epoch += 1
         self._epoch_began = self._next_batch
         if self._committer is not None:
-            self._epoch_commit = rows.commit(self._next_batch - 1)
+            # One that is due with the last batch is the epoch's: no row stays in a cache after it.
+            self._epoch_commit = commit or rows.commit(self._next_batch - 1)
             self._epoch_commit.servers.result()  # what is loaded next belongs to a later one
         self._busy = None
 

@@ -255,8 +255,7 @@ class TrainerRows:
         times, wait_s = prefetched.times, self._laps.lap()
         times.batch_wait_s = min(max(0.0, prefetched.arrived_s - began_s), wait_s)
         times.fetch_wait_s = wait_s - times.batch_wait_s
-        times.commit_wait_s, self._commit_wait_s = self._commit_wait_s, 0.0
-        times.compute_s = loop_s - times.commit_wait_s
+        times.compute_s = loop_s
         times.ready_batches = len(self._prefetched)
         batch = self._rows(prefetched)
         self._prefetched.release()
@@ -313,7 +312,8 @@ class TrainerRows:
         assert self._current is not None
         times, seconds = self._current[0].times, self._laps.lap()
         times.dense_wait_s = min(average.wait_s, seconds)
-        times.compute_s += seconds - times.dense_wait_s
+        times.commit_wait_s, self._commit_wait_s = self._commit_wait_s, 0.0
+        times.compute_s += seconds - times.dense_wait_s - times.commit_wait_s
         times.dense_bytes = average.sent_bytes
 
     def _end_batch(self, gradients: Sequence[Tensor], updates: Sequence[RowUpdate]) -> None:
@@ -335,7 +335,7 @@ class TrainerRows:
 
     @contextmanager
     def waiting_for_commit(self) -> Generator[None]:
-        """Count the time of a block, between two batches, as a wait for the commit before."""
+        """Count the time of a block, before a batch's step, as a wait for the commit before."""
         laps = Laps()
         yield
         self._commit_wait_s += laps.lap()
