@@ -24,7 +24,10 @@ from headrace.launch.ray_names import (
 from headrace.launch.ray_process import RayCalls, RayHost
 
 _CONNECT_S = 5.0
-_PLACE_S = 60.0
+_ROOM_S = 60.0
+"""For processes of others to make room."""
+_ACTORS_S = 300.0
+"""For actors, whose processes load Ray and headrace: busy nodes took more than a minute."""
 _CALLS_AT_ONCE = 8
 """A place's: those of a process that ends, and of its successor."""
 
@@ -93,9 +96,9 @@ class RayCluster:
             version of headrace, or none.
         """
         self._release()
-        until = time.monotonic() + _PLACE_S
+        until = time.monotonic() + _ACTORS_S
         while True:
-            self._reserve(needs, until)
+            self._reserve(needs)
             try:
                 return self._occupy(needs, until)
             except RayActorError as error:  # a node was lost that Ray still counted
@@ -103,13 +106,13 @@ class RayCluster:
                 if time.monotonic() > until:
                     raise CommunicationError(f"Ray started no actor: {error}") from error
 
-    def _reserve(self, needs: Sequence[Need], until: float) -> None:
+    def _reserve(self, needs: Sequence[Need]) -> None:
         amounts = {
             name: sum(need.get(name, 0.0) for need in needs) for need in needs for name in need
         }
         if all(self.total(name) >= amount for name, amount in amounts.items()):
             self._group = placement_group([dict(need) for need in needs], strategy="SPREAD")
-            if self._group.wait(timeout_seconds=max(1.0, until - time.monotonic())):
+            if self._group.wait(timeout_seconds=_ROOM_S):
                 return
         free = ray.available_resources()
         lacking = ", ".join(
@@ -156,7 +159,7 @@ class RayCluster:
             return ray.get(actor.describe.remote(), timeout=max(1.0, until - time.monotonic()))
         except TimeoutError as error:
             raise CommunicationError(
-                f"a node of the Ray cluster started no actor within {_PLACE_S:g} s"
+                f"a node of the Ray cluster started no actor within {_ACTORS_S:g} s"
             ) from error
 
     def _release(self) -> None:
