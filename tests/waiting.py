@@ -7,7 +7,7 @@ that the test expects has to happen, or tries longer ones while it fails (`with_
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 
 HANG_S = 60.0
@@ -27,16 +27,22 @@ STALL_S = 3.0
 _LONGER_S = (STALL_S / 3, 2 * STALL_S, 10 * STALL_S)
 
 
-def with_longer_deadlines(check: Callable[[float], None]) -> None:
+def with_longer_deadlines(
+    check: Callable[[float], None], deadlines_s: Sequence[float] = _LONGER_S
+) -> None:
     """Check with a short deadline that is to pass, and with longer ones while that fails.
 
     Where a busy machine does not get to everything else before a deadline, it does before one that
     is thirty times as long; wrong code fails with each.
+
+    Parameters
+    ----------
+    deadlines_s : rising; fewer where a check takes long.
     """
-    for deadline_s in _LONGER_S[:-1]:
+    for deadline_s in deadlines_s[:-1]:
         with suppress(AssertionError):
             return check(deadline_s)
-    return check(_LONGER_S[-1])
+    return check(deadlines_s[-1])
 
 
 def wait_until(holds: Callable[[], object], what: str | Callable[[], object]) -> None:
@@ -49,7 +55,7 @@ def wait_until(holds: Callable[[], object], what: str | Callable[[], object]) ->
 
 
 @contextmanager
-def no_hang() -> Iterator[None]:
+def no_hang() -> Generator[None]:
     """AssertionError if the block takes as long as a hang."""
     began = time.monotonic()
     yield

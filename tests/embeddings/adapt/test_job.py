@@ -13,8 +13,7 @@ from headrace.cli.app import app
 from headrace.embeddings.changes import JobChange
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions
 from headrace.embeddings.run.supervisor import run_embedding_job
-from tests.embeddings.run.test_job import SCRIPT, assert_close, environment, expected
-from tests.waiting import HANG_S
+from tests.embeddings.run.test_job import SCRIPT, assert_close, environment, expected, job_options
 
 ROOM = 600
 """Rows: all that the first half of the data uses, and fewer than a few batches of the second."""
@@ -45,12 +44,12 @@ def test_a_job_learns_the_same_bit_for_bit_where_its_lookahead_follows_the_skew(
     assert CliRunner().invoke(app, [str(argument) for argument in arguments]).exit_code == 0
     room, adapted = ROOM * 64, tmp_path / "adapted"
     weights, recorded = learned(
-        clicks, adapted, JobOptions(prefetch=2, cache_bytes=room, adapt_log=log, deadline_s=HANG_S)
+        clicks, adapted, job_options(lookahead=None, cache_bytes=room, adapt_log=log)
     )
     planned, unchanged = learned(
         clicks,
         tmp_path / "planned",
-        JobOptions(lookahead=2, prefetch=2, cache_bytes=room, adapt=False, deadline_s=HANG_S),
+        job_options(lookahead=2, cache_bytes=room, adapt=False),
     )
     assert weights.keys() == planned.keys()
     for name, values in planned.items():

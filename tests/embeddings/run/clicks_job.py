@@ -2,12 +2,14 @@
 
 With "loader" it reads the file itself, and shuffles it; with "kill-N" or "stop-N" trainer 1 ends
 or stops itself at batch N of the second epoch; with "ends-N" it ends before epoch N, with "ends-0"
-before it joins the job. Trainer 0 saves parameters and embedding rows.
+before it joins the job. Trainer 0 saves parameters and embedding rows. After the first epoch it
+waits for the file that AWAITED names.
 """
 
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,12 @@ def epoch(
     return float(loss.detach())
 
 
+def await_file(path: str | None) -> None:
+    """Wait until a test has made a file, if it is to make one."""
+    while path is not None and not Path(path).exists():
+        time.sleep(0.01)
+
+
 def main(path: str, output: str, source: str = "files") -> None:
     if source == "loader":
         data = LoaderData(loader_of(path), batch=BATCH, columns=TABLES)
@@ -123,6 +131,8 @@ def main(path: str, output: str, source: str = "files") -> None:
         loss = epoch(fitted, optimizer, batches, most, signals.get(end, signal.SIGKILL))
         schedule.step()
         print(f"epoch {number}: loss {loss:.6f}")
+        if number == 0:
+            await_file(os.environ.get("AWAITED"))
     if epochs < EPOCHS:
         batches.close()
         return

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from headrace.embeddings.run.job_processes import JobHosts, JobOptions, RoleHost
+from headrace.embeddings.run.job_processes import JobHosts, RoleHost
 from headrace.embeddings.run.supervisor import run_embedding_job
 from headrace.testbed import Testbed, TestbedSpec, privileges
 from headrace.testbed.spec import RESERVED_HOST
 from headrace.testbed.teardown import namespace_name
-from tests.embeddings.run.clicks_job import ROWS, TABLES
-from tests.embeddings.run.test_job import SCRIPT, assert_close, clicks, environment, expected
+from tests.embeddings.run.test_job import (
+    SCRIPT,
+    assert_close,
+    clicks,
+    environment,
+    expected,
+    job_options,
+    with_longer_silences,
+)
 from tests.waiting import HANG_S
 
 __all__ = ["clicks"]
@@ -30,6 +37,10 @@ def cut(testbed: Testbed, number: int) -> None:
 
 
 def test_a_job_goes_on_without_a_host_that_stays_cut_off(clicks: Path, tmp_path: Path) -> None:
+    with_longer_silences(partial(check_a_host_that_stays_cut_off, clicks, tmp_path))
+
+
+def check_a_host_that_stays_cut_off(clicks: Path, tmp_path: Path, silence_s: float) -> None:
     if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")
     spec = TestbedSpec.from_table(
@@ -50,14 +61,8 @@ def test_a_job_goes_on_without_a_host_that_stays_cut_off(clicks: Path, tmp_path:
 
         run_embedding_job(
             [sys.executable, str(SCRIPT), str(clicks), str(output), "files"],
-            JobOptions(
-                lookahead=4,
-                prefetch=2,
-                cache_bytes=TABLES * ROWS * 64,
-                folder=tmp_path / "state",
-                commit_every=3,
-                deadline_s=HANG_S,
-                silence_s=4.0,
+            job_options(
+                folder=tmp_path / f"state of {silence_s}", commit_every=3, silence_s=silence_s
             ),
             JobHosts(
                 trainers=(first, second),
@@ -72,7 +77,7 @@ def test_a_job_goes_on_without_a_host_that_stays_cut_off(clicks: Path, tmp_path:
             min_trainers=1,
         )
     assert len(told) == 2
-    assert told[0].startswith("trainer 1: it has been silent for 4 s")
+    assert told[0].startswith(f"trainer 1: it has been silent for {silence_s:g} s")
     assert told[1].startswith("trainer 1 did not come back: ")
     assert told[1].endswith("with as many trainers as are left: 1.")
     assert_close(output, expected(clicks, "files"))

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from headrace.embeddings.run.job_processes import JobHosts, JobOptions
+from headrace.embeddings.run.job_processes import JobHosts
 from headrace.embeddings.run.supervisor import run_embedding_job
 from tests.embeddings.run import bags_job
 from tests.embeddings.run.models import torch_batches
-from tests.waiting import HANG_S
+from tests.embeddings.run.test_job import job_options
 
 SCRIPT = Path(bags_job.__file__)
 
@@ -22,7 +22,7 @@ def test_two_trainers_skip_the_same_steps_and_refuse_to_clip(tmp_path: Path) -> 
     lines: list[tuple[str, str]] = []
     run_embedding_job(
         [sys.executable, str(SCRIPT), str(data), str(tmp_path / "learned ")],
-        JobOptions(lookahead=4, prefetch=2, cache_bytes=1 << 20, deadline_s=HANG_S),
+        job_options(cache_bytes=1 << 20),
         JobHosts.on_this_machine(trainers=2, servers=1, readers=1),
         on_line=lambda name, line: lines.append((name, line)),
         environment={"PYTHONPATH": str(Path.cwd())},

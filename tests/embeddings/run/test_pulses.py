@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from headrace.embeddings.run.pulses import PULSES, PulseListener, Silences, send_pulses
-from tests.waiting import HANG_S, STALL_S, wait_until, with_longer_deadlines
+from tests.waiting import HANG_S, wait_until, with_longer_deadlines
 
 SECRET = "of the test"
 
@@ -127,16 +127,20 @@ def test_the_end_of_a_process_is_told_and_strangers_are_not_heard() -> None:
         assert listening.silent == []
 
 
-def test_a_role_is_that_of_its_newest_process() -> None:
-    """One that has been replaced is no news, silent or not."""
+def check_a_role_is_that_of_its_newest_process(limit_s: float) -> None:
     with ExitStack() as ends:
-        listening = Listening(STALL_S, ends)
+        listening = Listening(limit_s, ends)
         former = send_pulses(listening.listener.address, "reader 0", SECRET, HANG_S)
         ends.callback(former.close)
-        newer = send_pulses(listening.listener.address, "reader 0", SECRET, STALL_S / PULSES)
+        newer = send_pulses(listening.listener.address, "reader 0", SECRET, limit_s / PULSES)
         ends.callback(newer.close)
         other = send_pulses(listening.listener.address, "reader 1", SECRET, HANG_S)
         ends.callback(other.close)
         wait_until(lambda: listening.silent, "the one that sends none is silent")
         assert (listening.silent, listening.heard) == (["reader 1"], ["reader 0"])
         assert listening.ended == []
+
+
+def test_a_role_is_that_of_its_newest_process() -> None:
+    """One that has been replaced is no news, silent or not."""
+    with_longer_deadlines(check_a_role_is_that_of_its_newest_process)

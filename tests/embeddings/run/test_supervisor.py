@@ -14,7 +14,7 @@ import pytest
 
 from headrace.embeddings import EmbeddingError, JobError
 from headrace.embeddings.profile import Synchronisation
-from headrace.embeddings.run import job_processes
+from headrace.embeddings.run import job_processes, supervisor
 from headrace.embeddings.run.commits import CommitFolder
 from headrace.embeddings.run.job_processes import JobHosts, JobOptions, RoleHost
 from headrace.embeddings.run.supervisor import OnJobLine, run_embedding_job
@@ -23,15 +23,15 @@ from headrace.launch.roles import Roles, Start, start_local
 from tests.embeddings.run.job_peer import SCRIPT
 from tests.embeddings.run.test_commits import description, mark_of
 from tests.launch.test_roles import is_running
-from tests.waiting import HANG_S, STALL_S, no_hang
+from tests.waiting import ENDLESS_S, HANG_S, no_hang, with_longer_deadlines
 
 OPTIONS = JobOptions(
     lookahead=7,
     prefetch=2,
     synchronisation=Synchronisation.LRPP,
     cache_bytes=4096,
-    deadline_s=HANG_S,
-    silence_s=STALL_S,
+    deadline_s=ENDLESS_S,
+    silence_s=HANG_S,
 )
 
 
@@ -115,9 +115,15 @@ def test_trainers_are_started_with_what_serves_them(job: Job, script_reads: bool
     assert described["trainer 0"]["peers"] == described["trainer 1"]["peers"]
 
 
-def test_the_first_failure_of_a_trainer_ends_the_job(job: Job) -> None:
+def test_the_first_failure_of_a_trainer_ends_the_job(job: Job, tmp_path: Path) -> None:
+    printed = tmp_path / "printed"
+
+    def note_the_line(name: str, _line: str) -> None:
+        if name == "trainer 0":  # trainer 1 fails when it is read
+            printed.touch()
+
     with pytest.raises(JobError) as caught:
-        job.run("fail")
+        job.run("fail", str(printed), on_line=note_the_line)
     assert str(caught.value) == (
         "trainer 1 ended with exit code 3; its last lines:\n"
         "first line of output\nlast line of errors"
@@ -128,8 +134,9 @@ def test_the_first_failure_of_a_trainer_ends_the_job(job: Job) -> None:
 
 
 def test_a_trainer_that_fails_by_the_loss_of_another_is_not_the_cause(
-    job: Job, tmp_path: Path
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(supervisor, "_LEAVING_S", HANG_S)
     printed = tmp_path / "printed"
 
     def note_the_cause(_name: str, line: str) -> None:
@@ -185,11 +192,19 @@ def test_a_killed_server_is_the_cause_of_the_errors_of_trainers(job: Job) -> Non
 def test_a_stopped_cacher_is_named(job: Job) -> None:
     def stop_the_cacher(_name: str, line: str) -> None:
         if line.startswith("pids"):
-            os.kill(int(line.split()[2]), signal.SIGSTOP)
+            stopped.append(int(line.split()[2]))
+            os.kill(stopped[-1], signal.SIGSTOP)
 
-    with no_hang(), pytest.raises(JobError, match=r"^cacher: it has been silent for 3 s") as caught:
-        job.run("wait", on_line=stop_the_cacher)
-    assert caught.value.lost
+    def check(silence_s: float) -> None:
+        stopped.clear()
+        with pytest.raises(JobError, match=r"^cacher: it has been silent for \d+ s") as caught:
+            job.run("wait", on_line=stop_the_cacher, options=replace(OPTIONS, silence_s=silence_s))
+        assert caught.value.lost
+        assert stopped, "it was silent before"
+
+    stopped: list[int] = []
+    with no_hang():
+        with_longer_deadlines(check)
 
 
 def test_a_killed_reader_starts_again_alone(job: Job) -> None:
@@ -241,9 +256,11 @@ class LostHost:
     By then there is a commit, which the job begins from again.
     """
 
-    def __init__(self, job: Job, folder: Path, next_start: Start) -> None:
+    def __init__(
+        self, job: Job, folder: Path, next_start: Start, return_s: float = ENDLESS_S
+    ) -> None:
         self.job = job
-        self.options = replace(OPTIONS, folder=folder, return_s=0.2)
+        self.options = replace(OPTIONS, folder=folder, return_s=return_s)
         self.commits = CommitFolder(folder)
         self.starts: list[Start] = [next_start, start_local]
 
@@ -277,18 +294,20 @@ def start_another(command: str, _argv: Sequence[str], **options: Any) -> Any:
 
 
 GONE = [
-    (start_nothing, r"its host 127.0.0.1 starts no process: no route to it"),
-    (partial(start_another, "sleep 600"), "all others have been there for 0.2 s"),
-    (partial(start_another, "exit 3"), "trainer 1 ended with exit code 3"),
+    (start_nothing, ENDLESS_S, r"its host 127.0.0.1 starts no process: no route to it"),
+    (partial(start_another, "sleep 600"), 0.2, "all others have been there for 0.2 s"),
+    (partial(start_another, "exit 3"), ENDLESS_S, "trainer 1 ended with exit code 3"),
 ]
 
 
-@pytest.mark.parametrize(("next_start", "reason"), GONE, ids=["refuses", "hangs", "fails"])
+@pytest.mark.parametrize(
+    ("next_start", "return_s", "reason"), GONE, ids=["refuses", "hangs", "fails"]
+)
 def test_a_job_goes_on_without_a_trainer_that_does_not_come_back(
-    job: Job, tmp_path: Path, next_start: Start, reason: str
+    job: Job, tmp_path: Path, next_start: Start, return_s: float, reason: str
 ) -> None:
     with no_hang():
-        LostHost(job, tmp_path / "state", next_start).run(min_trainers=2)
+        LostHost(job, tmp_path / "state", next_start, return_s).run(min_trainers=2)
     told = [line for name, line in job.lines if name == "supervisor"]
     assert told == [
         "trainer 1 was ended by signal 9. The job begins from commit 0: epoch 1, batch 2.",
