@@ -49,7 +49,7 @@ def test_provenance_is_shown_in_words(tmp_path: Path) -> None:
     shown = run("show", tmp_path / "t")
     assert "busy: waited 30% of the time for a processor, load average 0.5 on 2" in shown
     assert "3, 4" in shown
-    assert "s: 9" in shown
+    assert "limits: s" in shown
     assert "{" not in shown
 
 

@@ -1,6 +1,6 @@
 """``headrace show`` and ``headrace verify``: print any artifact, prove any plan again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +13,6 @@ from headrace.cli.console import terminal
 from headrace.cli.options import flag
 from headrace.cli.tables import facts, rows
 from headrace.errors import InputError
-from headrace.job.load import LOAD, load_text
 from headrace.kinds import (
     artifact_kinds,
     foreign_format_of,
@@ -24,6 +23,7 @@ from headrace.kinds import (
     require_fields,
 )
 from headrace.report.changes import COLUMNS, UNCHANGED, changes_between
+from headrace.report.provenance import labelled_rows
 from headrace.report.results import result_tables, stored_result
 
 _Artifact = Annotated[
@@ -66,19 +66,16 @@ def show_command(
             console.print(table)
         return
     artifact = load_artifact(file)
-    named = {
-        "kind": f"{artifact.kind} (schema {artifact.schema})",
-        "digest": artifact.digest,
-        **{name: _text(value) for name, value in artifact.provenance.items()},
-        **({LOAD: load_text(artifact.provenance)} if LOAD in artifact.provenance else {}),
-    }
+    named = {"kind": f"{artifact.kind} (schema {artifact.schema})", "digest": artifact.digest}
     console.print(facts(str(file), named))
     kind = artifact_kinds().get(artifact.kind)
     if kind is None or kind.show is None:
         console.print(facts("content", _head(artifact)))
-        return
-    for table in kind.show(kind.load(artifact, str(file)), everything):
-        console.print(table)
+    else:
+        for table in kind.show(kind.load(artifact, str(file)), everything):
+            console.print(table)
+    if artifact.provenance:
+        console.print(facts("provenance", dict(labelled_rows(artifact.provenance))))
 
 
 def _changes(before: Path, after: Path, everything: bool) -> Iterator[RenderableType]:
@@ -120,16 +117,4 @@ def _head(artifact: Artifact) -> dict[str, str]:
         f"table {name}": f"{len(next(iter(table.values()), ()))} rows of {', '.join(table)}"
         for name, table in artifact.tables.items()
     }
-    return {**{name: _text(value) for name, value in artifact.head.items()}, **sizes}
-
-
-def _text(value: object) -> str:
-    """Return a value of JSON in words, cut where it is long."""
-    match value:
-        case Mapping():
-            text = ", ".join(f"{name}: {inner}" for name, inner in value.items())
-        case list():
-            text = ", ".join(map(str, value))
-        case _:
-            text = str(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    return {**dict(labelled_rows(artifact.head)), **sizes}

@@ -73,6 +73,11 @@ class Operator:
         """The name without its number."""
         return re.sub(r"(_\d+)+$", "", self.name)
 
+    @property
+    def place(self) -> str:
+        """The name, and the module that it was traced in, in quotes."""
+        return f"'{self.name}'" + (f" of module '{self.module}'" if self.module else "")
+
 
 @offered_by("headrace.memory")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +113,19 @@ class Graph:
     def resident_bytes(self) -> int:
         """Sum of `resident`."""
         return sum(self.resident.values())
+
+    def creators(self) -> dict[int, int]:
+        """Return the operator that creates each storage."""
+        return {
+            storage: index
+            for index, operator in enumerate(self.operators)
+            for implementation in operator.implementations
+            for storage in implementation.creates
+        }
+
+    def place_of(self, storage: int) -> str:
+        """Return the name of a storage, and the module that creates it, in quotes."""
+        creator = self.creators().get(storage)
+        module = "" if creator is None else self.operators[creator].module
+        name = f"'{self.storages[storage].name}'"
+        return f"{name} of module '{module}'" if module else name

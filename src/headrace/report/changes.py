@@ -11,6 +11,7 @@ from headrace.artifact import Artifact
 from headrace.errors import ArtifactError
 from headrace.kinds import artifact_kinds, load_artifact
 from headrace.report.page import Page
+from headrace.report.provenance import labelled_rows
 from headrace.report.results import stored_result
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def changes_between(before: Path, after: Path) -> list[ArtifactChange]:
 
 
 def _provenance(artifact: Artifact) -> dict[str, str]:
-    return {f"provenance: {name}": str(value) for name, value in artifact.provenance.items()}
+    rows = labelled_rows(artifact.provenance, most=2000)
+    return {f"provenance: {label}": text for label, text in rows}
 
 
 def changes_page(before: Path, after: Path) -> Page:

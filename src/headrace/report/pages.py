@@ -4,6 +4,7 @@ from pathlib import Path
 
 from headrace.kinds import artifact_kinds, function_of, load_artifact
 from headrace.report.page import Page
+from headrace.report.provenance import labelled_rows
 from headrace.report.results import stored_result
 
 
@@ -30,7 +31,7 @@ def page_of(path: Path) -> Page:
         [
             ("kind", f"{artifact.kind} (schema {artifact.schema})"),
             ("digest", artifact.digest),
-            *((str(name), str(value)[:2000]) for name, value in artifact.provenance.items()),
+            *labelled_rows(artifact.provenance, most=2000),
         ]
     )
     return page

@@ -55,6 +55,12 @@ def evaluated():
 
 def swapped():
     return torch.randn(4, 2), nn.Linear(2, 2)
+
+def functional():
+    return nn.Linear(2, 2), (torch.randn(4, 2), torch.randn(4, 2)), nn.functional.mse_loss
+
+def unprepared():
+    return nn.Linear(2, 2), (torch.randn(4, 2), torch.randn(4, 2)), nn.MSELoss(), torch.optim.SGD
 """
 
 
@@ -106,6 +112,8 @@ def test_a_model_is_measured_planned_shown_and_verified(
         (("measure", "planned_here:alone"), "returned 1 values, needs a model and a sample"),
         (("measure", "planned_here:evaluated"), "the model is in evaluation"),
         (("measure", "planned_here:swapped"), "returned Tensor first, needs a torch module"),
+        (("measure", "planned_here:functional"), "the loss is a function, needs a torch module"),
+        (("measure", "planned_here:unprepared"), "the optimizer is a type, needs one of torch.op"),
         (
             ("plan", "planned_here:pair", "--budget", "much"),
             "budget is 'much', needs a number",

@@ -107,9 +107,10 @@ def test_a_budget_below_one_operator_names_it_and_the_least() -> None:
     graph = chain(9, resident=100)
     with pytest.raises(
         BudgetError,
-        match=r"no schedule fits a budget of 110 B: operator 'backward7' alone needs 140 B; the "
-        r"least with a known schedule is 140 B \(140 bytes\), at operator 'backward8' of module "
-        r"'8': 100 B resident, 10 B of 'x5', 10 B of 'x7', 10 B of 'x8' and 1 smaller",
+        match=r"no schedule fits a budget of 110 B: operator 'backward7' of module "
+        r"'7' alone needs 140 B; the least with a known schedule is 140 B \(140 bytes\), at "
+        r"operator 'backward8' of module '8': 100 B resident, 10 B of 'x5' of module '5', 10 B "
+        r"of 'x7' of module '7', 10 B of 'x8' of module '8' and 1 smaller",
     ) as caught:
         solve_schedule(graph, 110, ScheduleSearch)
     assert caught.value.least_bytes == 140

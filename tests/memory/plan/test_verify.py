@@ -23,7 +23,10 @@ def of(*operators: int | Step, forward: int) -> Schedule:
 
 WRONG = [
     (of(0, 1, 2, 3, 9, 5, forward=3), r"step 4 runs operator 9, the graph has 0 to 5"),
-    (of(0, 1, Step(2, 1), 3, 4, 5, forward=3), r"'forward2'\) runs implementation 1, the operator"),
+    (
+        of(0, 1, Step(2, 1), 3, 4, 5, forward=3),
+        r"'forward2' of module '2'\) runs implementation 1, the operator",
+    ),
     (of(0, 2, 1, 3, 4, 5, forward=3), r"step 1 .* runs first, needs operator 1 before it"),
     (of(0, 1, 3, 4, 5, forward=2), r"operator 2 \('forward2'\) does not run in the forward pass"),
     (of(0, 1, 3, 2, 4, 5, forward=2), r"operator 2 \('forward2'\) does not run in the forward"),
@@ -53,7 +56,9 @@ def test_an_operator_that_may_not_run_again_runs_once() -> None:
     schedule = of(0, 1, 2, 3, 0, 4, 5, forward=3)
     assert verify(graph, schedule).reruns == 1
     once = changed(graph, 0, lambda operator: replace(operator, again=False))
-    with pytest.raises(ScheduleError, match=r"step 4 \(operator 0, 'forward0'\) runs again"):
+    with pytest.raises(
+        ScheduleError, match=r"step 4 \(operator 0, 'forward0' of module '0'\) runs again"
+    ):
         verify(once, schedule)
 
 

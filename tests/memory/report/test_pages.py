@@ -113,7 +113,7 @@ def test_implementations_that_are_chosen_are_counted() -> None:
     schedule = plain_schedule(graph)
     changed = replace(schedule, steps=(Step(0, 1), *schedule.steps[1:]))
     plan = replace(make_plan(profile(graph), 1 << 30, ScheduleSearch), schedule=changed)
-    assert implementation_rows(plan) == [("forward0", "in place", 1, 0.007)]
+    assert implementation_rows(plan) == [("0", "forward0", "in place", 1, 0.007)]
 
 
 def test_the_page_of_a_profile_has_a_falling_curve(figures: list[dict[str, Any]]) -> None:

@@ -5,7 +5,7 @@ import hashlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -62,8 +62,20 @@ class StepConditions:
 
         Raises
         ------
-        CaptureError : there is nothing to offload from.
+        CaptureError : the loss or the optimizer is of another type; there is nothing to offload
+            from.
         """
+        loss, optimizer = cast(object, self.loss), cast(object, self.optimizer)
+        if not isinstance(loss, nn.Module | None):
+            # a function's closure and defaults could change between steps, unseen
+            raise CaptureError(
+                f"the loss is a {type(loss).__name__}, needs a torch module, such as "
+                "torch.nn.CrossEntropyLoss(): write a function as the forward of one"
+            )
+        if not isinstance(optimizer, Optimizer | None):
+            raise CaptureError(
+                f"the optimizer is a {type(optimizer).__name__}, needs one of torch.optim"
+            )
         if self.offload and device.type == "cpu":
             raise CaptureError(
                 "offload needs a model on an accelerator: this one's activations are in the host's "

@@ -63,8 +63,10 @@ def block_schedule(graph: Graph, blocks: Iterable[str]) -> Schedule:
         next((name for name in names if f"{op.module}.".startswith(f"{name}.")), None)
         for op in graph.operators[: graph.forward_count]
     ]
-    creator = _creators(graph)
-    stored = {storage for storage, by in creator.items() if block[by] is None}
+    creator = graph.creators()
+    stored = {
+        storage for storage, by in creator.items() if by < graph.forward_count and block[by] is None
+    }
     for operator in range(graph.forward_count):
         for storage in _all_reads(graph, operator):
             if block[creator[storage]] != block[operator]:
@@ -76,20 +78,10 @@ def _all_reads(graph: Graph, operator: int) -> set[int]:
     return {read for variant in graph.operators[operator].implementations for read in variant.reads}
 
 
-def _creators(graph: Graph) -> dict[int, int]:
-    """Return the operator that creates each storage of the forward pass."""
-    return {
-        storage: index
-        for index in range(graph.forward_count)
-        for variant in graph.operators[index].implementations
-        for storage in variant.creates
-    }
-
-
 def _crossings(graph: Graph) -> list[set[int]]:
     """Return for every cut before an operator the storages that forward operators read across."""
     crossing: list[set[int]] = [set() for _ in range(graph.forward_count)]
-    creator = _creators(graph)
+    creator = graph.creators()
     for operator in range(graph.forward_count):
         for storage in graph.operators[operator].implementations[0].reads:
             for cut in range(creator[storage] + 1, operator + 1):
@@ -102,7 +94,7 @@ class _OnDemand:
 
     def __init__(self, graph: Graph, choice: Sequence[int]) -> None:
         self._graph, self._choice = graph, choice
-        self._creator = _creators(graph)
+        self._creator = graph.creators()
         self._steps: list[Step] = []
         self._present: set[int] = set()
 

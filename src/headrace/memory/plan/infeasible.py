@@ -51,7 +51,7 @@ def refuse_impossible(solve: Incumbent, starts: tuple[Schedule, ...]) -> None:
         raise infeasible(
             solve,
             least_draft(solve, starts),
-            f"operator '{solve.graph.operators[operator].name}' alone needs {size(needed)}",
+            f"operator {solve.graph.operators[operator].place} alone needs {size(needed)}",
         )
 
 
@@ -59,15 +59,17 @@ def infeasible(solve: Incumbent, trial: SimulatedDraft, reason: str = "") -> Bud
     """Return the error that names the least budget, that of a trial above the budget."""
     least, step = trial.peak_bytes, trial.peak_step
     operator = solve.graph.operators[int(trial.steps[step, 1])]
-    place = f"at operator '{operator.name}'"
-    if operator.module:
-        place += f" of module '{operator.module}'"
+    place = f"at operator {operator.place}"
     if not reason:
         reason = f"the least that one was found for is held up {place}"
-    live = [solve.graph.storages[storage] for storage in trial.storages_at(step)]
-    largest = sorted(live, key=lambda storage: storage.nbytes, reverse=True)[:_NAMED]
-    parts = [f"{size(solve.graph.resident_bytes)} resident"]
-    parts += [f"{size(storage.nbytes)} of '{storage.name}'" for storage in largest]
+    graph = solve.graph
+    live = trial.storages_at(step)
+    largest = sorted(live, key=lambda storage: graph.storages[storage].nbytes, reverse=True)
+    parts = [f"{size(graph.resident_bytes)} resident"]
+    parts += [
+        f"{size(graph.storages[storage].nbytes)} of {graph.place_of(storage)}"
+        for storage in largest[:_NAMED]
+    ]
     return BudgetError(
         f"no schedule fits a budget of {size(solve.budget)}: {reason}; the least with a known "
         f"schedule is {size(least)} ({least} bytes), {place}: {', '.join(parts)}"

@@ -117,11 +117,11 @@ def _verified(graph: Graph, schedule: Schedule) -> tuple[list[Implementation], _
 
 def _step(graph: Graph, schedule: Schedule, step: int) -> str:
     operator = schedule.steps[step].operator
-    return f"step {step} (operator {operator}, '{graph.operators[operator].name}')"
+    return f"step {step} (operator {operator}, {graph.operators[operator].place})"
 
 
 def _storage(graph: Graph, storage: int) -> str:
-    return f"storage {storage} ('{graph.storages[storage].name}')"
+    return f"storage {storage} ({graph.place_of(storage)})"
 
 
 def _chosen(graph: Graph, schedule: Schedule) -> list[Implementation]:

@@ -36,7 +36,7 @@ def memory_timeline(
     longest = 0
     for (name, schedule), colour in zip(schedules.items(), _COLOURS, strict=False):
         replayed = [nbytes / _MIB for nbytes in allocated_bytes(graph, schedule)]
-        names = [graph.operators[step.operator].name for step in schedule.steps]
+        names = [graph.operators[step.operator].place for step in schedule.steps]
         longest = max(longest, len(replayed))
         figure.add_scatter(
             x=list(range(len(replayed))),

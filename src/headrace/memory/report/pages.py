@@ -64,7 +64,7 @@ def memory_plan_page(plan: MemoryPlan, source: str) -> Page:
     page.heading("Implementations")
     implementations = implementation_rows(plan)
     if implementations:
-        page.table(("operator", "implementation", "runs", "time, ms"), implementations)
+        page.table(("module", "operator", "implementation", "runs", "time, ms"), implementations)
     else:
         page.note("Every operator runs by its default implementation.")
     return page
@@ -112,13 +112,13 @@ def recomputed_rows(plan: MemoryPlan) -> list[_Row]:
 
 
 def implementation_rows(plan: MemoryPlan) -> list[_Row]:
-    """Return (operator, implementation, runs, ms) rows of those that are not the first."""
+    """Return (module, operator, implementation, runs, ms) rows of those that are not the first."""
     operators = plan.profile.graph.operators
     runs = Counter(step for step in plan.schedule.steps if step.implementation)
     rows: list[_Row] = []
     for step, count in sorted(runs.items(), key=lambda row: row[0].operator):
-        variant = operators[step.operator].implementations[step.implementation]
-        rows.append(
-            (operators[step.operator].name, variant.name, count, count * variant.time_us / 1e3)
-        )
+        operator = operators[step.operator]
+        variant = operator.implementations[step.implementation]
+        time_ms = count * variant.time_us / 1e3
+        rows.append((operator.module or "(none)", operator.name, variant.name, count, time_ms))
     return rows

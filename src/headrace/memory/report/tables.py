@@ -78,6 +78,7 @@ def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
             (
                 index,
                 operator.name,
+                operator.module,
                 "again" if step.operator in seen else "",
                 operator.implementations[step.implementation].name,
                 size(memory[index], plan.budget_bytes),
@@ -86,7 +87,7 @@ def plan_tables(plan: MemoryPlan, everything: bool) -> Iterable[RenderableType]:
         seen.add(step.operator)
     yield from rows(
         "steps",
-        ("step", "operator", "run", "implementation", "memory"),
+        ("step", "operator", "module", "run", "implementation", "memory"),
         table,
         everything=everything,
     )
