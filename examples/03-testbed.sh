@@ -28,7 +28,7 @@ headrace verify "$out/network.book"
 #    All ranks share this machine's cores, so one thread each, as torchrun has it.
 export OMP_NUM_THREADS=1
 train() {
-    headrace testbed run "$network" --order "$order" --timeout 120 -- python "$here/01-train.py"
+    headrace testbed run "$network" --order "$order" --time-limit 2min -- python "$here/01-train.py"
 }
 echo "== templates: proven programs, independent of this network"
 train

@@ -8,7 +8,7 @@ Here one process trains, and starts those that read, decide and serve rows. With
 `headrace embeddings run` starts all, by a plan (docs/embeddings.md):
 
     headrace embeddings measure clicks.tsv -o clicks.profile --trainers 2 --batch 512 --lookahead 8
-    headrace embeddings plan clicks.profile -o job.plan --cache 4MiB
+    headrace embeddings plan clicks.profile -o job.plan --cache-memory 4MiB
     headrace embeddings run job.plan --state state -- examples/12-embeddings.py clicks.tsv later.tsv
 """
 

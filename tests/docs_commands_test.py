@@ -117,7 +117,7 @@ PAGES = {
             "attention evaluate ./model --plan model.plan --tasks": "needs lm-eval and its data",
             "attention evaluate ./model --plan chai.plan --tasks piqa": "downloads data",
         },
-        smaller={"--samples 1024": "--samples 8 --tokens 64", "--skip 64": "--skip 8"},
+        smaller={"--samples 1024": "--samples 8 --sample-tokens 64", "--skip 64": "--skip 8"},
     ),
     "compression": Page(
         files=(write_compression_profile,),

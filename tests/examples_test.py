@@ -265,7 +265,9 @@ def test_12_embeddings_with_two_trainers(clicks: tuple[str, str], tmp_path: Path
     command = ("headrace", "embeddings")
     job = ("--trainers", "2", "--batch", "512", "--lookahead", "8")
     run(*command, "measure", "clicks.tsv", "-o", "clicks.profile", *job, cwd=tmp_path)
-    run(*command, "plan", "clicks.profile", "-o", "job.plan", "--cache", "4MiB", cwd=tmp_path)
+    run(
+        *command, "plan", "clicks.profile", "-o", "job.plan", "--cache-memory", "4MiB", cwd=tmp_path
+    )
     script = EXAMPLES / "12-embeddings.py"
     said = run(*command, "run", "job.plan", "--", script, *clicks, cwd=tmp_path)
     assert len(re.findall(r"\[trainer \d\] epoch 2: ", said)) == 2

@@ -4,7 +4,17 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import InputError
-from headrace.units import duration, mbit, ms, parse_bandwidth, parse_count, parse_size, rate, size
+from headrace.units import (
+    duration,
+    mbit,
+    ms,
+    parse_bandwidth,
+    parse_count,
+    parse_size,
+    parse_time,
+    rate,
+    size,
+)
 
 SOURCES = Path(__file__).parents[1] / "src" / "headrace"
 
@@ -87,11 +97,32 @@ def test_bandwidths_are_read() -> None:
         ("1.25GB/s", 1.25e9),
         ("125 MB/s", 1.25e8),
         ("800 kbit/s", 1e5),
+        ("10Gbps", 1.25e9),
+        ("10 gbit/S", 1.25e9),
+        ("2 GBps", 2e9),
     ):
         assert parse_bandwidth(text) == pytest.approx(bytes_per_s)
 
 
+def test_times_are_read_with_their_units() -> None:
+    for text, seconds in (
+        ("30s", 30),
+        ("5min", 300),
+        ("1.5 h", 5400),
+        ("120ms", 0.12),
+        ("30us", 3e-5),
+        ("0s", 0),
+        ("2d", 172_800),
+    ):
+        assert parse_time(text) == pytest.approx(seconds)
+    for text in ("", "5", "5m", "-1s", "1e3s", "5 minutes", "99999d"):
+        with pytest.raises(InputError, match=f"time is '{text}', needs"):
+            parse_time(text)
+    with pytest.raises(InputError, match="--time-limit is '3ms', needs 1 s to"):
+        parse_time("3ms", "--time-limit", least_s=1)
+
+
 def test_other_texts_are_refused_with_the_units() -> None:
-    for text in ("", "10", "fast", "10 Gbps", "0Gbit/s", "1e9Gbit/s", "9000TB/s"):
+    for text in ("", "10", "fast", "10 Gb/s", "10gbPS", "0Gbit/s", "1e9Gbit/s", "9000TB/s"):
         with pytest.raises(InputError, match=f"bandwidth is '{text}', needs .* Gbit/s"):
             parse_bandwidth(text)

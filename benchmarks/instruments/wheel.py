@@ -56,8 +56,8 @@ STEPS = (
     Step(
         name="a compression plan",
         words=(
-            *(*HEADRACE, "compression", "plan", "--model", "resnet50", "--batch", "64"),
-            *("--workers", "64", "--bandwidth", "10Gbit/s", "-o", "job.plan"),
+            *(*HEADRACE, "compression", "plan", "--bundled", "resnet50", "--batch", "64"),
+            *("--ranks", "64", "--bandwidth", "10Gbit/s", "-o", "job.plan"),
         ),
     ),
     Step(name="TLS inside", words=("-c", "import headrace._native as n; assert n.has_tls()")),

@@ -43,24 +43,20 @@ def parse_size(text: str, name: str = "size") -> int:
     return count
 
 
-_BANDWIDTHS = {
-    "kbit/s": 1e3 / 8,
-    "mbit/s": 1e6 / 8,
-    "gbit/s": 1e9 / 8,
-    "kbit": 1e3 / 8,
-    "mbit": 1e6 / 8,
-    "gbit": 1e9 / 8,
-    "mb/s": 1e6,
-    "gb/s": 1e9,
-}
-"""Bytes per second of a unit of bandwidth."""
+_RATE = re.compile(
+    r"(?P<number>\d+(\.\d+)?)\s*(?P<prefix>[kmgt]?)((?-i:B/s|Bps)|(?P<bits>bit(/s)?|(?-i:bps)))",
+    re.ASCII | re.IGNORECASE,
+)
+_PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 SLOWEST, FASTEST = 1e4, 1e13
 """That a bandwidth can have: 80 kbit/s to 80 Tbit/s."""
 
 
 def parse_bandwidth(text: str, name: str = "bandwidth") -> float:
-    """Return the bytes per second that "10Gbit/s", "100 Mbit/s" or "1.25GB/s" mean.
+    """Return the bytes per second that "10Gbit/s", "10Gbps" or "1.25 GB/s" mean.
+
+    B, of bytes, is a capital; the case of other letters does not count.
 
     Parameters
     ----------
@@ -70,14 +66,45 @@ def parse_bandwidth(text: str, name: str = "bandwidth") -> float:
     ------
     InputError : for anything else.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z/]+)", text.strip().lower())
-    rate = float(match[1]) * _BANDWIDTHS.get(match[2], 0) if match else 0.0
+    match = _RATE.fullmatch(text.strip())
+    rate = float(match["number"]) * _PREFIXES[match["prefix"].lower()] if match else 0.0
+    if match and match["bits"]:
+        rate /= 8
     if not SLOWEST <= rate <= FASTEST:
         raise InputError(
             f"{name} is {text!r}, needs a number with kbit/s, Mbit/s, Gbit/s, MB/s or GB/s, "
             "from 80 kbit/s to 80 Tbit/s, such as 10Gbit/s"
         )
     return rate
+
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+LONGEST_S = 1e9
+"""Of a time; it is about thirty years."""
+
+
+def parse_time(text: str, name: str = "time", *, least_s: float = 0.0) -> float:
+    """Return the seconds that "30s", "5 min", "120ms", "30us" or "12h" mean.
+
+    Parameters
+    ----------
+    name : of what is parsed, for the error.
+    least_s : seconds that it needs at least.
+
+    Raises
+    ------
+    InputError : for anything else, and for less.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(us|ms|s|min|h|d)", text.strip(), re.ASCII)
+    if not match:
+        raise InputError(
+            f"{name} is {text!r}, needs a number and a unit of us, ms, s, min, h or d: 30s or 5min"
+        )
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not least_s <= seconds <= LONGEST_S:
+        raise InputError(f"{name} is {text!r}, needs {duration(1e6 * least_s)} to {LONGEST_S:g} s")
+    return seconds
 
 
 def parse_count(text: str, name: str = "count") -> int:

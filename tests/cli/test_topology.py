@@ -63,7 +63,7 @@ def test_a_file_is_imported(tmp_path: Path, sample: Path) -> None:
 def test_rates_may_be_given(tmp_path: Path) -> None:
     run(
         *("import", SAMPLES / "dgx-a100.txt", "-o", tmp_path / "t", "--nodes", "2"),
-        *("--nvlink-generation", "5", "--nic-rate", "50", "--format", "nvidia-smi"),
+        *("--nvlink-generation", "5", "--nic-rate", "50GB/s", "--format", "nvidia-smi"),
     )
     made = Topology.load(tmp_path / "t")
     assert {round(1e3 / k.beta_us_per_mb) for k in made.links} == {600, 50}
@@ -87,7 +87,7 @@ def test_rates_may_be_given(tmp_path: Path) -> None:
         (
             ["import", str(SAMPLES / "pcie.txt"), "--nic-rate", "0"],
             InputError,
-            "--nic-rate is 0.0, needs GB/s above 0",
+            "--nic-rate is '0', needs a number with",
         ),
     ],
 )

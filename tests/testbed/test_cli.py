@@ -60,7 +60,7 @@ def test_down_takes_one_all_or_the_crashed(
         assert str(os.getpid()) in call("status").output
         call("down", next(r.run for r in state.records() if r.mode == state.LOOPBACK))
         assert len(list(state.records())) == 2
-        call("down", "--all")
+        call("down", "--all-testbeds")
         assert list(own_state.iterdir()) == []
     assert_gone(mine.run, own_state)
 

@@ -26,7 +26,7 @@ class DeferredCommand(TyperCommand):
     @cached_property
     def loaded(self) -> Any:
         """The command, imported."""
-        from headrace.cli.options import keeping_inputs
+        from headrace.cli.options import Verb, keeping_inputs
 
         command = pkgutil.resolve_name(self._source)
         if isinstance(command, typer.Typer):
@@ -34,11 +34,12 @@ class DeferredCommand(TyperCommand):
             for registered in command.registered_commands:
                 assert registered.callback is not None
                 registered.callback = keeping_inputs(registered.callback)
+                registered.cls = Verb
             group = typer.main.get_group(command)
             _add_commands(group, self._path)
             return group
         alone = typer.Typer(add_completion=False)
-        alone.command(self.name)(keeping_inputs(command))
+        alone.command(self.name, cls=Verb)(keeping_inputs(command))
         return typer.main.get_command(alone)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:

@@ -8,20 +8,17 @@ import typer
 
 from headrace.cli.console import terminal
 from headrace.cli.ending import unwind_on_sigterm
-from headrace.cli.options import Order, Seed, flag
+from headrace.cli.options import Order, Seed, TestbedFile, flag
 from headrace.extras import require
 
 
 def demo_command(
     order: Order = "random",
-    seed: Seed = None,
+    seed: Seed = 0,
     steps: Annotated[int, typer.Option(min=1, help="Training steps to measure.")] = 14,
-    testbed: Annotated[
-        Path | None,
-        typer.Option(help="TOML file of another testbed.", show_default="2 racks of 2 hosts"),
-    ] = None,
+    testbed: TestbedFile = None,
     fallback: Annotated[
-        bool, flag("--fallback", "Use loopback, even where links can be shaped.")
+        bool, flag("--fallback", "Use loopback, with pacing in headrace's own transport.")
     ] = False,
     save: Annotated[
         Path | None, typer.Option(help="Folder to leave the profile and the plan book in.")

@@ -1,14 +1,18 @@
 """Options that several commands have."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 import headrace.artifact as artifact_io
+from headrace.cli.console import terminal, text_of
 from headrace.errors import InputError
 from headrace.settings import Settings
 
@@ -26,6 +30,63 @@ def output_option(text: str, *names: str) -> Any:
 def flag(name: str, text: str) -> Any:
     """Return an option that is given or not, without a ``--no-`` form of its own."""
     return typer.Option(name, help=text)
+
+
+_EXAMPLES = {
+    "SIZE": "64MiB or 64MB",
+    "TIME": "30s or 5min",
+    "RATE": "10Gbit/s or 1.25GB/s",
+    "COUNT": "250K or 6M",
+}
+"""By the name that the help has for a quantity; see `headrace.units`."""
+
+
+def _quantity(metavar: str, text: str, name: str, default: str | None) -> Any:
+    return typer.Option(
+        *([name] if name else []),
+        metavar=metavar,
+        help=f"{text}, such as {_EXAMPLES[metavar]}.",
+        show_default=True if default is None else default,
+    )
+
+
+def size_option(text: str, name: str = "", *, default: str | None = None) -> Any:
+    """Return an option of bytes with a unit, for `headrace.units.parse_size`.
+
+    Parameters
+    ----------
+    text : help, without its last full stop.
+    name : the option; that of the parameter if empty.
+    default : in words.
+    """
+    return _quantity("SIZE", text, name, default)
+
+
+def time_option(text: str, name: str = "", *, default: str | None = None) -> Any:
+    """Return an option of a time with a unit, for `parse_time`; see `size_option`."""
+    return _quantity("TIME", text, name, default)
+
+
+def rate_option(text: str, name: str = "", *, default: str | None = None) -> Any:
+    """Return an option of bits or bytes per second, for `parse_bandwidth`; see `size_option`."""
+    return _quantity("RATE", text, name, default)
+
+
+def count_option(text: str, name: str = "", *, default: str | None = None) -> Any:
+    """Return an option of a number with a unit of 1000, for `parse_count`; see `size_option`."""
+    return _quantity("COUNT", text, name, default)
+
+
+def plan_option(text: str) -> Any:
+    """Return the option for a plan that a verb follows."""
+    return typer.Option(help=f"Plan to follow: {text}.")
+
+
+def topology_option(text: str) -> Any:
+    """Return the option for a network: a topology, a measured profile or a plan book."""
+    return typer.Option(
+        "--topology", help=f"Network: a topology, measured profile or plan book, {text}."
+    )
 
 
 def count(text: str, *, least: int, default: str) -> Any:
@@ -119,9 +180,94 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
         yield from value if isinstance(value, list | tuple) else [value]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FormerSpelling:
+    name: str
+    unit: str
+
+
+def Former(name: str, *, unit: str = "") -> Any:  # noqa: N802  (beside typer.Option)
+    """Return the earlier spelling of an option, which is taken with a warning until it is removed.
+
+    It stands in the option's annotation.
+
+    Parameters
+    ----------
+    name : the option's earlier name, or its present one if the unit alone is new.
+    unit : of a number without one.
+    """
+    return _FormerSpelling(name=name, unit=unit)
+
+
+class Verb(TyperCommand):
+    """A command that takes the earlier spellings of its options; see `Former`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments in their present spelling."""
+        return super().parse_args(ctx, self._present(args))
+
+    def _present(self, arguments: list[str]) -> list[str]:
+        formers = self._formers()
+        present: list[str] = []
+        rest = list(arguments)
+        while rest:
+            argument = rest.pop(0)
+            if argument == "--":
+                return [*present, argument, *rest]
+            name, equals, value = argument.partition("=")
+            if name not in formers:
+                present.append(argument)
+                continue
+            former, option = formers[name]
+            words = [option]
+            if former.unit and (equals or rest):
+                value = value if equals else rest.pop(0)
+                words.append(f"{value}{former.unit}" if _is_number(value) else value)
+            elif equals:
+                words.append(value)
+            given = [name, value] if len(words) > 1 else [name]
+            if words != given:
+                _warn_of_former(given, words)
+            present += ["=".join(words)] if len(words) > 1 else words
+        return present
+
+    def _formers(self) -> dict[str, tuple[_FormerSpelling, str]]:
+        """Return the earlier spellings, and the present names of their options."""
+        hints = get_type_hints(self.callback, include_extras=True)
+        return {
+            former.name: (former, max(parameter.opts, key=len))
+            for parameter in self.params
+            for former in get_args(hints.get(str(parameter.name)))[1:]
+            if isinstance(former, _FormerSpelling)
+        }
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d*)?", text, re.ASCII) is not None
+
+
+def _warn_of_former(given: list[str], present: list[str]) -> None:
+    terminal(stderr=True).print(
+        f"[yellow]warning:[/] {text_of(' '.join(given))} is now {text_of(' '.join(present))}; "
+        "the earlier spelling will be removed in the next release.",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
 Order = Annotated[
     str,
     typer.Option(help="Hosts of the ranks: rack, interleaved, random, or names by commas."),
 ]
 
-Seed = Annotated[int | None, typer.Option(help="For --order random: the same seed, same order.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=(1 << 31) - 1, help="Equal seeds give equal results.")
+]
+"""At most the largest that every solver and search takes."""
+
+TestbedFile = Annotated[
+    Path | None,
+    typer.Option(help="TOML file of a testbed to bring up for the command."),
+]
+
+Bandwidth = Annotated[str | None, rate_option("Rate of each host's link in each direction")]

@@ -21,7 +21,7 @@ def report_command(
             metavar="FILE",
         ),
     ],
-    output: Annotated[Path, output_option("File for the page (HTML).")],
+    output: Annotated[Path, output_option("File to write: the page (HTML).")],
     after: Annotated[
         Path | None,
         typer.Argument(help="Another of its kind: draw what changed.", metavar="AFTER"),

@@ -13,9 +13,9 @@ from rich.table import Table
 
 from headrace.cli.console import terminal
 from headrace.cli.ending import unwind_on_sigterm
-from headrace.cli.options import Order, Seed, flag, output_option
+from headrace.cli.options import Former, Order, Seed, flag, output_option, time_option
 from headrace.cli.progress import Report
-from headrace.units import mbit
+from headrace.units import mbit, parse_time
 
 if TYPE_CHECKING:
     from headrace.testbed import Testbed, TestbedSpec, state
@@ -31,7 +31,8 @@ Fallback = Annotated[
 ]
 Which = Annotated[
     str | None,
-    typer.Option("--testbed", help="Its name or run id; not needed when one testbed is up."),
+    typer.Option("--name", help="Its name or run id; not needed when one testbed is up."),
+    Former("--testbed"),
 ]
 
 
@@ -111,7 +112,9 @@ def status_command() -> None:
 @app.command("down")
 def down_command(
     testbed: Annotated[str | None, typer.Argument(help="Its name or run id.")] = None,
-    every: Annotated[bool, flag("--all", "All testbeds, of any owner.")] = False,
+    every: Annotated[
+        bool, flag("--all-testbeds", "All testbeds, of any owner."), Former("--all")
+    ] = False,
     crashed: Annotated[bool, flag("--crashed", "Only those whose owner is gone.")] = False,
 ) -> None:
     """End what runs in a testbed and remove it."""
@@ -130,10 +133,12 @@ def run_command(
     file: File,
     command: Annotated[list[str], typer.Argument(help="The command, after '--'.")],
     order: Order = "rack",
-    seed: Seed = None,
+    seed: Seed = 0,
     fallback: Fallback = False,
-    timeout: Annotated[
-        float | None, typer.Option(help="End the job after so many seconds.")
+    time_limit: Annotated[
+        str | None,
+        time_option("Longest time; then the job is ended"),
+        Former("--timeout", unit="s"),
     ] = None,
 ) -> None:
     """Build the testbed, run a command as one rank per host, and take it down.
@@ -143,6 +148,7 @@ def run_command(
     """
     from headrace.testbed import Testbed, TestbedSpec, run_ranks
 
+    timeout_s = None if time_limit is None else parse_time(time_limit, "--time-limit")
     spec = TestbedSpec.load(file)
     ranks = spec.order(order, seed=seed)
     console = terminal(soft_wrap=True, highlight=False)
@@ -156,7 +162,7 @@ def run_command(
             colour = _COLOURS[rank % len(_COLOURS)]
             console.print(f"[{colour}]{rank} {names[rank]} |[/] {escape(line)}")
 
-        codes = run_ranks(testbed, command, ranks, on_line=show, timeout_s=timeout)
+        codes = run_ranks(testbed, command, ranks, on_line=show, timeout_s=timeout_s)
     failed = {rank: code for rank, code in enumerate(codes) if code}
     for rank, code in failed.items():
         what = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -171,8 +177,8 @@ def run_command(
 def topology_command(
     file: File,
     order: Order = "rack",
-    seed: Seed = None,
-    output: Annotated[Path | None, output_option("Write it there, as an artifact.")] = None,
+    seed: Seed = 0,
+    output: Annotated[Path | None, output_option("File to write: the topology.")] = None,
 ) -> None:
     """Print the true topology of a testbed: hosts, and the payload rate of every pair."""
     from headrace.testbed import TestbedSpec

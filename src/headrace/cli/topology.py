@@ -13,8 +13,9 @@ from rich.table import Table
 
 import headrace
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import output_option
+from headrace.cli.options import Former, output_option, rate_option
 from headrace.errors import InputError, TopologyError
+from headrace.units import parse_bandwidth
 
 if TYPE_CHECKING:
     from headrace.topology import Topology
@@ -49,7 +50,7 @@ class Between(StrEnum):
     RAILS = "rails"
 
 
-Output = Annotated[Path, output_option("File for the topology.")]
+Output = Annotated[Path, output_option("File to write: the topology.")]
 InterOption = Annotated[
     Between,
     typer.Option(
@@ -76,9 +77,11 @@ def presets_command() -> None:
 def preset_command(
     name: Annotated[str, typer.Argument(help="See 'headrace topology presets'.")],
     output: Output,
-    nodes: Annotated[int | None, typer.Option(help="How many machines.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of machines.")] = None,
     inter: InterOption = Between.AUTO,
-    ranks: Annotated[int | None, typer.Option(help="Of a ring, hub and spoke, uniform.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Number of ranks, of a ring, hub and spoke, uniform.")
+    ] = None,
     shape: Annotated[
         str | None,
         typer.Option(help="Sides, as 4x4x4: of a mesh or torus, a fat tree from the leaves up."),
@@ -131,12 +134,12 @@ def import_command(
     output: Output,
     file_format: Annotated[
         FileFormat,
-        typer.Option("--format", help="Format; auto: by the beginning of the file."),
+        typer.Option("--format", help="Format of the file; auto: by its beginning."),
     ] = FileFormat.AUTO,
     nodes: Annotated[
         int | None,
         typer.Option(
-            help="How many such machines; for edge lists, hosts that the ranks are divided among."
+            help="Number of machines; for edge lists, of hosts that the ranks are divided among."
         ),
     ] = None,
     inter: InterOption = Between.AUTO,
@@ -147,10 +150,14 @@ def import_command(
         ),
     ] = None,
     nic_rate: Annotated[
-        float | None, typer.Option(help="GB/s of a NIC each way, where the file has none.")
+        str | None,
+        rate_option("Rate of a NIC each way, where the file has none"),
+        Former("--nic-rate", unit="GB/s"),
     ] = None,
     pcie_rate: Annotated[
-        float | None, typer.Option(help="GB/s of a GPU's PCIe port, where the file has none.")
+        str | None,
+        rate_option("Rate of a GPU's PCIe port, where the file has none"),
+        Former("--pcie-rate", unit="GB/s"),
     ] = None,
 ) -> None:
     """Write the topology described by another tool's file.
@@ -166,9 +173,9 @@ def import_command(
             raise InputError(f"--nvlink-generation is {nvlink}, needs 1 to 5")
         costs = replace(costs, link_bytes_per_s=NVLINK_BYTES_PER_S[nvlink])
     if nic_rate is not None:
-        costs = replace(costs, nic_bytes_per_s=_rate(nic_rate, "--nic-rate"))
+        costs = replace(costs, nic_bytes_per_s=parse_bandwidth(nic_rate, "--nic-rate"))
     if pcie_rate is not None:
-        costs = replace(costs, pcie_bytes_per_s=_rate(pcie_rate, "--pcie-rate"))
+        costs = replace(costs, pcie_bytes_per_s=parse_bandwidth(pcie_rate, "--pcie-rate"))
     topology = import_topology(
         file,
         file_format.value,
@@ -177,12 +184,6 @@ def import_command(
         costs=costs,
     )
     _write(topology, output, {"imported": file.name, "format": file_format.value})
-
-
-def _rate(gb_per_s: float, option: str) -> float:
-    if not 0 < gb_per_s < 1e6:
-        raise InputError(f"{option} is {gb_per_s}, needs GB/s above 0")
-    return gb_per_s * 1e9
 
 
 def _write(topology: "Topology", output: Path, made_from: dict[str, Any]) -> None:

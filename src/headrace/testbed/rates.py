@@ -1,17 +1,18 @@
 """Link rates: their notation, and the settings of the kernel's token bucket for one."""
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
-from headrace.errors import TestbedError
+from headrace.errors import InputError, TestbedError
+from headrace.units import parse_bandwidth
 
 MIN_BYTES_PER_S = 12_500  # 100 kbit/s: below it a single packet takes over 0.1 s
 MAX_BYTES_PER_S = 12_500_000_000
 
-_BITS = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _ALLOWED = (
-    "a number with kbit, mbit or gbit (such as '400mbit'), or a whole number of bytes a second, "
-    "from 100 kbit/s to 100 Gbit/s"
+    "a number with a unit such as Mbit/s or MB/s ('400Mbit/s'), or a whole number of bytes a "
+    "second, from 100 kbit/s to 100 Gbit/s"
 )
 
 FRAME_BYTES = 1514
@@ -45,11 +46,11 @@ def parse_rate(rate: object) -> int:
     if isinstance(rate, int) and not isinstance(rate, bool):
         value = rate
     elif isinstance(rate, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)", rate.strip().lower())
-        if match:
-            value = float(match[1]) * _BITS[match[2]] / 8
-        elif re.fullmatch(r"\d+", rate.strip()):
+        if re.fullmatch(r"\d+", rate.strip()):
             value = int(rate)
+        else:
+            with suppress(InputError):
+                value = parse_bandwidth(rate)
     if value is None or not MIN_BYTES_PER_S <= value <= MAX_BYTES_PER_S:
         state = "is missing" if rate is None else f"is {rate!r}"
         raise TestbedError(f"rate {state}, needs {_ALLOWED}")

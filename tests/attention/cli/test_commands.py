@@ -32,7 +32,9 @@ def invoke(*arguments: object, code: int = 0) -> str:
 @pytest.fixture(scope="module")
 def profile(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("attention") / "profile.json"
-    output = invoke("attention", "measure", folder, "-o", path, "--samples", 4, "--tokens", 48)
+    output = invoke(
+        "attention", "measure", folder, "-o", path, "--samples", 4, "--sample-tokens", 48
+    )
     assert "Wrote" in output
     return path
 
@@ -75,7 +77,7 @@ def test_the_bound_of_a_step_is_printed_for_requests_tokens_and_a_device(
     plan: Path, tmp_path: Path
 ) -> None:
     loaded = AttentionPlan.load(plan)
-    arguments = ("--requests", 3, "--tokens", 700, "--memory", 0.5)
+    arguments = ("--requests", 3, "--cached-tokens", 700, "--cache-memory", "512MiB")
     output = invoke("attention", "bound", "--plan", plan, *arguments)
     assert f"{step_bound(loaded, batch=3, tokens=700):.2f}x" in output
     assert f"{(1 << 29) // loaded.cache_bytes(1, 700):,}" in output
@@ -94,7 +96,7 @@ def test_generation_says_where_a_prompt_is_left_to_the_stock_kernel(
 ) -> None:
     plan = tmp_path / "shared.json"
     shared_plan(model_of("llama"), fixed=True).save(plan)
-    arguments = ("attention", "run", folder, "--plan", plan, "--tokens", 2, "--prompt")
+    arguments = ("attention", "run", folder, "--plan", plan, "--new-tokens", 2, "--prompt")
     short = invoke(*arguments, "the value of " * 10)
     assert "in 2 layers: the stock kernel computed all heads' scores: the prompt is short" in short
     assert "in 2 layers: scores of representatives alone" in invoke(*arguments, "the value " * 80)
@@ -102,7 +104,7 @@ def test_generation_says_where_a_prompt_is_left_to_the_stock_kernel(
 
 def test_text_and_losses_by_a_plan(folder: Path, plan: Path) -> None:
     output = invoke(
-        "attention", "run", folder, "--plan", plan, "--prompt", "the value of", "--tokens", 5
+        "attention", "run", folder, "--plan", plan, "--prompt", "the value of", "--new-tokens", 5
     )
     assert "model's own" in output
     assert "plan's" in output
@@ -162,13 +164,15 @@ def test_an_interrupt_keeps_the_samples_that_are_complete(
 
     monkeypatch.setattr(measure, "interrupts", second_sample)
     path = tmp_path / "profile.json"
-    output = invoke("attention", "measure", folder, "-o", path, "--samples", 4, "--tokens", 48)
+    output = invoke(
+        "attention", "measure", folder, "-o", path, "--samples", 4, "--sample-tokens", 48
+    )
     assert "of 2 samples: interrupted." in " ".join(output.split())
     assert AttentionProfile.load(path).samples == 2
     monkeypatch.undo()
     text = tmp_path / "short.txt"
     text.write_text("the " * 100)
-    arguments = ("attention", "measure", folder, "-o", path, "--tokens", 48, "--text", text)
+    arguments = ("attention", "measure", folder, "-o", path, "--sample-tokens", 48, "--text", text)
     assert "of 2 samples: the text has no more." in " ".join(invoke(*arguments).split())
 
 
@@ -176,7 +180,7 @@ def test_an_interrupt_keeps_the_samples_that_are_complete(
 def test_the_papers_plans_are_written_and_evaluated(method: str, tmp_path: Path) -> None:
     copied = write_model(tmp_path / "model", with_copied_heads())
     profile, path = tmp_path / "profile.json", tmp_path / "plan.json"
-    invoke("attention", "measure", copied, "-o", profile, "--samples", 4, "--tokens", 48)
+    invoke("attention", "measure", copied, "-o", profile, "--samples", 4, "--sample-tokens", 48)
     output = invoke(
         *("attention", "plan", copied, "--profile", profile, "-o", path, "--method", method)
     )
@@ -225,9 +229,9 @@ def test_mistakes_are_named(folder: Path, profile: Path, plan: Path, tmp_path: P
         "attention", "run", folder, "--plan", profile, "--prompt", "a", code=1
     )
     for command in (
-        ("attention", "measure", folder, "-o", output, "--tokens", 5000),
+        ("attention", "measure", folder, "-o", output, "--sample-tokens", 5000),
         ("attention", "evaluate", folder, "--plan", plan, "--sample-tokens", 5000),
-        ("attention", "run", folder, "--plan", plan, "--prompt", "the", "--tokens", 5000),
+        ("attention", "run", folder, "--plan", plan, "--prompt", "the", "--new-tokens", 5000),
         ("attention", "plan", folder, "--profile", profile, "-o", output)
         + ("--sample-tokens", 5000),
     ):

@@ -72,7 +72,7 @@ def test_measure_brings_a_testbed_up_in_the_order_asked_for_and_down_again(
 
     monkeypatch.setattr(launch, "measure_testbed", fake)
     (tmp_path / "t.toml").write_text(TESTBED)
-    flags = ("--testbed", tmp_path / "t.toml", "--order", "2,0,1", "--budget", 7.5)
+    flags = ("--testbed", tmp_path / "t.toml", "--order", "2,0,1", "--time-limit", "7.5s")
     shown = run("measure", "-o", tmp_path / "p", *flags)
     assert "group 1" in shown
     assert "Mbit/s" in shown
@@ -127,7 +127,7 @@ def test_search_states_that_it_gains_nothing_under_the_executors_model(tmp_path:
     assert line in run(*asked, "--search")
     assert len(PlanBook.load(tmp_path / "book").entries) > 0
     assert line not in run(*asked)
-    assert line not in run(*asked, "--search", "--model", "full")
+    assert line not in run(*asked, "--search", "--cost-model", "full")
 
 
 def test_plan_refuses_another_kind_of_file(profile: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_answers_and_order(tmp_path: Path) -> None:
         assert text in alone
     assert "CUDA_VISIBLE_DEVICES" not in alone
     out = tmp_path / "topology"
-    placed = run(tmp_path / "probes", "--machine", tmp_path / "machine", "-o", out)
+    placed = run(tmp_path / "probes", "--topology", tmp_path / "machine", "-o", out)
     assert "CUDA_VISIBLE_DEVICES=" in placed
     order = [int(x) for x in placed.partition("CUDA_VISIBLE_DEVICES=")[2].split("\n")[0].split(",")]
     assert order[0] in (4, 5)
@@ -48,7 +48,7 @@ def test_answers_and_order(tmp_path: Path) -> None:
 def test_wrong_arguments(tmp_path: Path) -> None:
     simulate_probes(BOX).save(tmp_path / "probes")
     for arguments, says in (
-        (("-o", tmp_path / "x"), "needs --machine"),
+        (("-o", tmp_path / "x"), "needs --topology"),
         (("--near-nic", "zero"), "--near-nic is 'zero'"),
         (("--confidence", "2"), "--confidence is 2.0"),
     ):

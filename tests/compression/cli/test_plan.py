@@ -18,7 +18,7 @@ from headrace.errors import ArtifactError, VerificationError
 from headrace.topology.presets import uniform
 from tests.compression.plan.cells import profile
 
-RESNET = ("--model", "resnet50", "--workers", "64")
+RESNET = ("--bundled", "resnet50", "--ranks", "64")
 
 
 def run(*arguments: object, code: int = 0) -> str:
@@ -114,7 +114,7 @@ def test_a_profile_is_planned_for_a_plan_book_and_its_predictions_are_kept(tmp_p
     topology = uniform(3, alpha_us=20.0, bytes_per_s=1e8)
     build_book(topology, sizes=[1 << 20]).save(tmp_path / "book")
     file = tmp_path / "plan"
-    text = planned(tmp_path / "profile", "--book", tmp_path / "book", "-o", file)
+    text = planned(tmp_path / "profile", "--topology", tmp_path / "book", "-o", file)
     assert f"3 workers at 800 Mbit/s, plans for {topology.name}" in text
     plan = CompressionPlan.load(file)
     assert plan.advice.winner.codec == "sign"
@@ -122,9 +122,9 @@ def test_a_profile_is_planned_for_a_plan_book_and_its_predictions_are_kept(tmp_p
     assert "steps computed again" in run("verify", file)
     run("report", file, "-o", tmp_path / "page.html")
     text = planned(
-        tmp_path / "profile", "--book", tmp_path / "book", "--workers", 4, "-o", file, code=2
+        tmp_path / "profile", "--topology", tmp_path / "book", "--ranks", 4, "-o", file, code=2
     )
-    assert "--workers is 4, needs 3 as in " in text
+    assert "--ranks is 4, needs 3 as in " in text
 
 
 def test_a_changed_figure_is_found(tmp_path: Path) -> None:
@@ -162,13 +162,13 @@ def test_memory_and_latency_change_the_answer(tmp_path: Path) -> None:
     file = tmp_path / "plan"
     whole = replace(profile(), used_bytes=1 << 30)
     whole.save(tmp_path / "profile")
-    usual = (tmp_path / "profile", "--workers", 4, "--bandwidth", "800Mbit/s", "-o", file)
+    usual = (tmp_path / "profile", "--ranks", 4, "--bandwidth", "800Mbit/s", "-o", file)
     assert "sign, " in planned(*usual)
     fast = CompressionPlan.load(file).advice.winner.step_us
     text = planned(*usual, "--memory", "1025MiB")
     assert "during (no memory)" in text or "after (no memory)" in text
     assert "out of memory: " in " ".join(text.split())
-    planned(*usual, "--latency", 1000, "--network", "tree", "--memory", "0")
+    planned(*usual, "--latency", "1000us", "--scheme", "tree", "--memory", "0")
     assert CompressionPlan.load(file).advice.winner.step_us > fast
 
 
@@ -177,9 +177,9 @@ def test_a_latency_that_is_not_given_is_assumed_and_the_output_says_so(tmp_path:
     for arguments, expected in (
         ((), 50.0),
         (("--ranks-per-host", 4), 12.5),
-        (("--network", "tree", "--ranks-per-host", 4), 50.0),
-        (("--latency", 0), 0.0),
-        (("--latency", 7, "--ranks-per-host", 4), 7.0),
+        (("--scheme", "tree", "--ranks-per-host", 4), 50.0),
+        (("--latency", "0us"), 0.0),
+        (("--latency", "7us", "--ranks-per-host", 4), 7.0),
     ):
         text = planned(*usual, *arguments, "-o", file)
         network = CompressionPlan.load(file).network
@@ -195,24 +195,30 @@ def test_a_latency_that_is_not_given_is_assumed_and_the_output_says_so(tmp_path:
 def test_wrong_arguments_name_what_would_do(tmp_path: Path) -> None:
     file = tmp_path / "plan"
     profile().save(tmp_path / "profile")
-    usual = ("--workers", 4, "--bandwidth", "1Gbit/s")
+    usual = ("--ranks", 4, "--bandwidth", "1Gbit/s")
     for arguments, message in (
-        (usual, "profile: neither of PROFILE and --model given"),
-        ((tmp_path / "profile", "--model", "resnet50", *usual), "both of PROFILE and --model"),
+        (usual, "profile: neither of PROFILE and --bundled given"),
+        ((tmp_path / "profile", "--bundled", "resnet50", *usual), "both of PROFILE and --bundled"),
         ((tmp_path / "none", *usual), "none: cannot be read: No such file"),
-        ((tmp_path / "profile", "--batch", 3, *usual), "--batch is for --model alone"),
-        (("--model", "vgg16", *usual), "model is 'vgg16', needs one of resnet50, resnet101, bert"),
-        (("--model", "resnet50", "--bandwidth", "1Gbit/s"), "--workers is missing, needs a value"),
-        (("--model", "resnet50", "--workers", 4), "--bandwidth is missing, needs a value such as"),
-        ((*RESNET, "--bandwidth", "10Gbps"), "bandwidth is '10Gbps', needs a number with"),
-        ((*RESNET, "--bandwidth", "1Gbit/s", "--network", "star"), "network is 'star', needs one"),
+        ((tmp_path / "profile", "--batch", 3, *usual), "--batch is for --bundled alone"),
+        (
+            ("--bundled", "vgg16", *usual),
+            "model is 'vgg16', needs one of resnet50, resnet101, bert",
+        ),
+        (("--bundled", "resnet50", "--bandwidth", "1Gbit/s"), "--ranks is missing, needs a value"),
+        (("--bundled", "resnet50", "--ranks", 4), "--bandwidth is missing, needs a value such as"),
+        ((*RESNET, "--bandwidth", "10Gb/s"), "--bandwidth is '10Gb/s', needs a number with"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--scheme", "star"), "network is 'star', needs one"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "zip"), "codec is 'zip', needs one of"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "topk:3%"), "not in the profile"),
-        ((*RESNET, "--bandwidth", "1Gbit/s", "--memory", "much"), "memory is 'much', needs"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--memory", "much"), "--memory is 'much', needs"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--local-steps", 0), "local steps is 0, needs 1"),
-        (("--model", "resnet50", "--book", tmp_path / "profile"), "needs plan-book, topology"),
         (
-            (tmp_path / "profile", "--book", tmp_path / "profile", "--bandwidth", "1Gbit/s"),
+            ("--bundled", "resnet50", "--topology", tmp_path / "profile"),
+            "needs plan-book, topology",
+        ),
+        (
+            (tmp_path / "profile", "--topology", tmp_path / "profile", "--bandwidth", "1Gbit/s"),
             "needs plan-book, topology",
         ),
     ):

@@ -124,7 +124,7 @@ def test_a_plan_predicts_a_step_and_is_proved(
     assert min(EmbeddingProfile.load(profile).processor_seconds) > 0
     planning = ("embeddings", "plan", profile, "-o", plan, "--dim", 8, "--dense", "2K")
     assert "time of a step" not in invoke(*planning)
-    output = invoke(*planning, "--compute", 5, "--bandwidth", "1Gbit/s")
+    output = invoke(*planning, "--compute", "5ms", "--bandwidth", "1Gbit/s")
     for text in (output, invoke("show", plan)):
         assert "bound by trainers' loop" in text
         assert "server's link" in text
@@ -134,7 +134,7 @@ def test_a_plan_predicts_a_step_and_is_proved(
     assert "Time of a step by resource, predicted" in page.read_text()
     assert [trace["name"] for trace in figures[0]["data"]] == ["busy"]
     assert "--bandwidth is 'fast'" in invoke(
-        *planning, "--compute", 5, "--bandwidth", "fast", code=1
+        *planning, "--compute", "5ms", "--bandwidth", "fast", code=1
     )
     invoke(*measure, "--no-rates")
     assert "was made from the profile" in invoke("verify", plan, code=1)

@@ -82,7 +82,7 @@ def test_a_run_takes_keys_alone_and_batches(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(folder / "keys.npy", KEYS)
-    assert run(monkeypatch, "index", "run", "keys.npy", "--inserts", "0", "--batch", "1000") == 0
+    assert run(monkeypatch, "index", "run", "keys.npy", "--inserts", "0", "--window", "1000") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"configuration {Configuration().name} loaded" in shown
     assert "hashed" in shown

@@ -129,7 +129,7 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
 def test_the_command_prints_a_step_by_kind_and_its_budget(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["headrace", "memory", "estimate", str(folder), "--length", "16"]
+    arguments = ["headrace", "memory", "estimate", str(folder), "--sample-tokens", "16"]
     monkeypatch.setattr(sys, "argv", [*arguments, "--budget", "64MiB"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -9,7 +9,10 @@ import typer
 from headrace.attention.cli.models import (
     FolderArgument,
     PlanOption,
+    SampleTokens,
+    Skip,
     TextOption,
+    TextTokens,
     TypeOption,
     load_folder,
 )
@@ -25,9 +28,9 @@ def adapt_cache_command(
     folder: FolderArgument,
     plan: PlanOption,
     text: TextOption = None,
-    tokens: Annotated[int, typer.Option(help="To read, at most.", min=1)] = 20_480,
-    sample_tokens: Annotated[int, typer.Option(help="Of each request.", min=16)] = 1024,
-    skip: Annotated[int, typer.Option(help="Samples at the beginning to leave out.", min=0)] = 0,
+    tokens: TextTokens = 20_480,
+    sample_tokens: SampleTokens = 1024,
+    skip: Skip = 0,
     every: Annotated[int, typer.Option(help="Requests of which one is observed.", min=1)] = 1,
     log: Annotated[
         Path | None,

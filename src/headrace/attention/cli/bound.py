@@ -14,8 +14,9 @@ from headrace.attention.cli.show import (
 )
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
-from headrace.cli.options import data_sheet
+from headrace.cli.options import Former, data_sheet, size_option
 from headrace.roofline import load_roofline
+from headrace.units import parse_size
 
 
 def bound_command(
@@ -23,12 +24,14 @@ def bound_command(
     requests: Annotated[
         list[int], typer.Option(help="Of a step, any number of times.", min=1)
     ] = list(SERVED_REQUESTS),  # noqa: B006
-    tokens: Annotated[
-        list[int], typer.Option(help="In every request's cache, any number of times.", min=1)
+    cached_tokens: Annotated[
+        list[int],
+        typer.Option(help="Tokens in every request's cache, any number of times.", min=1),
+        Former("--tokens"),
     ] = list(SERVED_TOKENS),  # noqa: B006
-    memory_gib: Annotated[
-        float, typer.Option("--memory", help="GiB for caches.", min=0.0)
-    ] = SERVED_GIB,
+    cache_memory: Annotated[
+        str, size_option("Memory of a cache: of all requests'"), Former("--memory", unit="GiB")
+    ] = f"{SERVED_GIB}GiB",
     device: Annotated[
         Path | None,
         data_sheet("Times by a model of a device"),
@@ -40,8 +43,8 @@ def bound_command(
         cache_plan,
         everything=True,
         requests=requests,
-        tokens=tokens,
-        memory_gib=memory_gib,
+        tokens=cached_tokens,
+        memory_bytes=parse_size(cache_memory, "--cache-memory"),
         device=None if device is None else load_roofline(device),
     ):
         terminal().print(table)

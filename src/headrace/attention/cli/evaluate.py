@@ -10,7 +10,9 @@ import typer
 from headrace.attention.cli.models import (
     FolderArgument,
     PlanOption,
+    Skip,
     TextOption,
+    TextTokens,
     TypeOption,
     check_positions,
     load_folder,
@@ -39,16 +41,16 @@ def evaluate_command(
     folder: FolderArgument,
     plan: PlanOption,
     text: TextOption = None,
-    tokens: Annotated[int, typer.Option(help="To read, at most.", min=1)] = 20_480,
+    tokens: TextTokens = 20_480,
     sample_tokens: Annotated[
         int | None,
         count(
-            "Of each sample, or question of text.",
+            "Tokens of a sample, or of a question of text.",
             least=16,
             default=f"{_LOSS_TOKENS}; {_QUESTION_TOKENS} of a question",
         ),
     ] = None,
-    skip: Annotated[int, typer.Option(help="Samples at the beginning to leave out.", min=0)] = 0,
+    skip: Skip = 0,
     tasks: Annotated[
         str | None,
         typer.Option(

@@ -7,6 +7,7 @@ import typer
 
 from headrace.attention.cli.models import (
     FolderArgument,
+    SampleTokens,
     TextOption,
     TypeOption,
     check_positions,
@@ -14,19 +15,19 @@ from headrace.attention.cli.models import (
 )
 from headrace.cli.console import terminal, text_of
 from headrace.cli.interrupts import interrupts
-from headrace.cli.options import output_option
+from headrace.cli.options import Former, output_option
 from headrace.cli.progress import progress
 from headrace.units import size
 
 
 def likeness_command(
     folder: FolderArgument,
-    output: Annotated[Path, output_option("File for the attention profile.")],
+    output: Annotated[Path, output_option("File to write: the attention profile.")],
     text: TextOption = None,
     samples: Annotated[
         int, typer.Option(help="Of the text, at most; the paper takes 1,024.", min=1)
     ] = 128,
-    tokens: Annotated[int, typer.Option(help="Of each sample.", min=16)] = 256,
+    sample_tokens: Annotated[SampleTokens, Former("--tokens")] = 256,
     dtype: TypeOption = "float32",
 ) -> None:
     """Measure which heads of a model look at the same tokens, and what sharing them changes.
@@ -37,9 +38,9 @@ def likeness_command(
     from headrace.attention.measure.likeness import measure_likeness
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
 
-    check_positions(model, tokens, "--tokens")
+    check_positions(model, sample_tokens, "--sample-tokens")
     source = text_of_files(text or ())
-    rows = token_samples(tokenizer, source, samples, tokens)
+    rows = token_samples(tokenizer, source, samples, sample_tokens)
     with progress(terminal(stderr=True), visible=True) as report, interrupts() as stopped:
         profile = measure_likeness(
             model, rows, text=text_digest(source), progress=report, stopped=stopped

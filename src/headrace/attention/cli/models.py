@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.attention.errors import AttentionError
+from headrace.cli.options import plan_option
 from headrace.extras import require
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ TextOption = Annotated[
         show_default="the documentation of Python's standard library",
     ),
 ]
-PlanOption = Annotated[Path, typer.Option(help="By headrace attention plan.")]
+SampleTokens = Annotated[int, typer.Option(help="Tokens of a sample.", min=16)]
+TextTokens = Annotated[int, typer.Option(help="Tokens of text to read.", min=1)]
+Skip = Annotated[int, typer.Option(help="Samples at the beginning to leave out.", min=0)]
+PlanOption = Annotated[Path, plan_option("an attention plan")]
 TypeOption = Annotated[
-    str, typer.Option("--dtype", help="Type of the weights: float32 or bfloat16.")
+    str, typer.Option("--dtype", help="Type of the parameters: float32 or bfloat16.")
 ]
 
 

@@ -9,7 +9,9 @@ import typer
 
 from headrace.attention.cli.models import (
     FolderArgument,
+    SampleTokens,
     TextOption,
+    TextTokens,
     TypeOption,
     check_positions,
     load_folder,
@@ -40,16 +42,14 @@ class PlanMethod(StrEnum):
 
 def cache_plan_command(
     folder: FolderArgument,
-    profile: Annotated[Path, typer.Option(help="By headrace attention measure.")],
-    output: Annotated[Path, output_option("File for the attention plan.")],
+    profile: Annotated[Path, typer.Option(help="Measured profile: of the model's attention.")],
+    output: Annotated[Path, output_option("File to write: the attention plan.")],
     loss: Annotated[
         float, typer.Option(help="That may be added, relative to the model's own.", min=0.0)
     ] = 0.01,
     text: TextOption = None,
-    tokens: Annotated[
-        int, typer.Option(help="Held-out tokens to measure the loss on, at least.", min=1)
-    ] = 20_480,
-    sample_tokens: Annotated[int, typer.Option(help="Of each sample.", min=16)] = 1024,
+    tokens: TextTokens = 20_480,
+    sample_tokens: SampleTokens = 1024,
     method: Annotated[
         PlanMethod,
         typer.Option(

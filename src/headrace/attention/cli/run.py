@@ -17,6 +17,7 @@ from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import BLOCK_TOKENS
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
+from headrace.cli.options import Former
 from headrace.cli.tables import rows
 from headrace.units import size
 
@@ -25,7 +26,9 @@ def continue_command(
     folder: FolderArgument,
     plan: PlanOption,
     prompt: Annotated[str, typer.Option(help="Text to continue.")],
-    tokens: Annotated[int, typer.Option(help="To generate.", min=1)] = 64,
+    new_tokens: Annotated[
+        int, typer.Option(help="Tokens to generate.", min=1), Former("--tokens")
+    ] = 64,
     dtype: TypeOption = "float32",
 ) -> None:
     """Continue a prompt with a plan's cache and with the model's own, and print both."""
@@ -39,7 +42,7 @@ def continue_command(
     inputs = tokenizer(prompt, return_tensors="pt")
     if not inputs["input_ids"].numel():
         raise AttentionError("--prompt has no tokens, needs at least one")
-    check_positions(model, inputs["input_ids"].shape[1] + tokens, "--prompt and --tokens")
+    check_positions(model, inputs["input_ids"].shape[1] + new_tokens, "--prompt and --new-tokens")
     table: list[tuple[str, ...]] = []
     caches: dict[str, Any] = {
         "model's own": DynamicCache(),
@@ -50,7 +53,7 @@ def continue_command(
         began = time.perf_counter()
         with nullcontext() if own else headrace.attention.compress(model, cache_plan):
             output = model.generate(  # type: ignore[operator]
-                **inputs, max_new_tokens=tokens, do_sample=False, cache=cache
+                **inputs, max_new_tokens=new_tokens, do_sample=False, cache=cache
             )
         seconds = time.perf_counter() - began
         new = output[0, inputs["input_ids"].shape[1] :]

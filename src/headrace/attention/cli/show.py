@@ -136,14 +136,13 @@ def serving_tables(
     everything: bool,
     requests: Sequence[int] = SERVED_REQUESTS,
     tokens: Sequence[int] = SERVED_TOKENS,
-    memory_gib: float = SERVED_GIB,
+    memory_bytes: int = SERVED_GIB << 30,
     device: Roofline | None = None,
 ) -> Iterator[RenderableType]:
     """Return the tables of what serving by a plan gains: requests in memory, and a step's bound."""
     own = plan.uncompressed()
-    memory_bytes = int(memory_gib * 2**30)
     yield from rows(
-        f"requests that fit into {memory_gib:g} GiB",
+        f"requests that fit into {size(memory_bytes)}",
         ("tokens", "model's own cache", "plan's"),
         [
             (

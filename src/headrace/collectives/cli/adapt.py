@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def adapt_command(
     source: Annotated[Path, typer.Argument(help="The plan book to adapt.", metavar="BOOK")],
-    profile: Annotated[Path, typer.Option(help="The network as it is now: a profile.")],
-    output: Annotated[Path, output_option("File for the new plan book.")],
+    profile: Annotated[Path, typer.Option(help="Measured profile: of the network as it is now.")],
+    output: Annotated[Path, output_option("File to write: the new plan book.")],
 ) -> None:
     """Adapt a plan book to a network that was measured again, and print the changes.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import Order, Seed, output_option
+from headrace.cli.options import Former, Order, Seed, TestbedFile, output_option, time_option
 from headrace.cli.progress import Report, progress
 from headrace.collectives.cli.adapt import adapt_command
 from headrace.collectives.cli.import_iperf import import_iperf_command, save_profile
@@ -15,7 +15,6 @@ from headrace.collectives.cli.method import (
     EffortLevel,
     Model,
     SearchEffort,
-    SearchSeed,
     charged,
 )
 from headrace.collectives.cli.network import read_network
@@ -25,6 +24,7 @@ from headrace.collectives.cli.trace import trace_command
 from headrace.collectives.demand import STANDARD, Collective
 from headrace.errors import InputError
 from headrace.settings import Settings
+from headrace.units import parse_time
 
 if TYPE_CHECKING:
     from headrace.collectives.measure import ProbeEffort, Profile
@@ -40,17 +40,15 @@ app.command("trace")(trace_command)
 
 @app.command("measure")
 def measure_command(
-    output: Annotated[Path, output_option("File for the profile.")],
-    testbed: Annotated[
-        Path | None,
-        typer.Option(help="TOML file of a testbed to bring up and measure; else use torchrun."),
-    ] = None,
+    output: Annotated[Path, output_option("File to write: the profile.")],
+    testbed: TestbedFile = None,
     order: Order = "rack",
-    seed: Seed = None,
-    budget: Annotated[
-        float,
-        typer.Option(help="Seconds at most; what does not fit is dropped, with a note.", min=1),
-    ] = 12.0,
+    seed: Seed = 0,
+    time_limit: Annotated[
+        str,
+        time_option("Longest time; what does not fit is dropped, with a note"),
+        Former("--budget", unit="s"),
+    ] = "12s",
 ) -> None:
     """Measure links, groups and shared capacities, and write a profile.
 
@@ -62,7 +60,7 @@ def measure_command(
     with progress(console, visible=not settings.rank) as report:
         from headrace.collectives.measure import ProbeEffort
 
-        effort = ProbeEffort(budget_s=budget)
+        effort = ProbeEffort(budget_s=parse_time(time_limit, "--time-limit", least_s=1))
         profile: Profile | None
         if testbed is not None:
             profile = _measure_testbed(testbed, order, seed, effort, report)
@@ -81,7 +79,7 @@ def measure_command(
 
 
 def _measure_testbed(
-    file: Path, order: str, seed: int | None, effort: "ProbeEffort", report: Report
+    file: Path, order: str, seed: int, effort: "ProbeEffort", report: Report
 ) -> "Profile":
     from headrace.cli.testbed import testbed_for
     from headrace.collectives.measure.launch import measure_testbed
@@ -99,12 +97,12 @@ def plan_command(
         Path,
         typer.Argument(help="A profile or a topology.", metavar="PROFILE"),
     ],
-    output: Annotated[Path, output_option("File for the plan book.")],
+    output: Annotated[Path, output_option("File to write: the plan book.")],
     collective: Annotated[
         list[Collective] | None,
-        typer.Option(help="Plan only this one; may be repeated.", show_default="all"),
+        typer.Option(help="Collective, any number of times.", show_default="all"),
     ] = None,
-    model: CostModelName = Model.EXECUTOR,
+    cost_model: CostModelName = Model.EXECUTOR,
     search: Annotated[
         bool,
         typer.Option(
@@ -113,7 +111,7 @@ def plan_command(
         ),
     ] = False,
     effort: SearchEffort = EffortLevel.QUICK,
-    seed: SearchSeed = 0,
+    seed: Seed = 0,
 ) -> None:
     """Find the best verified plan for every collective and size, and write a plan book."""
     from headrace.collectives.cli.entries import entry_tables
@@ -122,7 +120,7 @@ def plan_command(
     from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 
     topology, groups = read_network(source)
-    topology, method = charged(topology, model, effort, seed)
+    topology, method = charged(topology, cost_model, effort, seed)
     console = terminal(stderr=True)
     with progress(console, visible=True) as report:
         book = build_book(

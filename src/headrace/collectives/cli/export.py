@@ -8,7 +8,7 @@ import typer
 
 import headrace.artifact as artifact_io
 from headrace.cli.console import terminal
-from headrace.cli.options import flag, output_option
+from headrace.cli.options import flag, output_option, size_option
 from headrace.collectives.demand import ROOTED, Collective
 from headrace.collectives.export.runtimes import PROCESSORS, RUNTIMES, STRICTEST
 from headrace.collectives.export.threadblocks import INSTANCES, PROTOCOLS, Target
@@ -51,18 +51,18 @@ def export_command(
     source: Annotated[
         Path, typer.Argument(help="A plan, or a book with --collective and --size.", metavar="PLAN")
     ],
-    output: Annotated[Path, output_option("File to write.")],
+    output: Annotated[Path, output_option("File to write: the export.")],
     form: Annotated[
-        ExportFormat, typer.Option("--format", help="msccl-xml or mscclpp-json.")
+        ExportFormat, typer.Option("--format", help="Format of the file.")
     ] = ExportFormat.MSCCL_XML,
     collective: Annotated[
-        Collective | None, typer.Option(help="Of a plan book: the collective to export.")
+        Collective | None, typer.Option(help="Collective, of a plan book.")
     ] = None,
     total: Annotated[
         str | None,
-        typer.Option("--size", help="Of a plan book: bytes of the call, such as 512K or 16M."),
+        size_option("Size of a call's whole buffer, of a plan book", "--size"),
     ] = None,
-    root: Annotated[int, typer.Option(help="Of a plan book: the root.")] = 0,
+    root: Annotated[int, typer.Option(help="Root, of a plan book.")] = 0,
     instances: Annotated[
         int | None,
         typer.Option(
@@ -97,11 +97,11 @@ def export_command(
     ] = RuntimeName.STRICTEST,
     min_bytes: Annotated[
         str | None,
-        typer.Option(help="Least size that selects it; unless given the book's range, or none."),
+        size_option("Least size that selects it; unless given the book's range, or none"),
     ] = None,
     max_bytes: Annotated[
         str | None,
-        typer.Option(help="Largest size that selects it; unless given the book's range, or none."),
+        size_option("Largest size that selects it; unless given the book's range, or none"),
     ] = None,
 ) -> None:
     """Write a plan in a form that MSCCL or MSCCL++ runs.

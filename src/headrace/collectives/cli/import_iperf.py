@@ -22,7 +22,7 @@ def import_iperf_command(
             metavar="FILE...",
         ),
     ],
-    output: Annotated[Path, output_option("File for the profile.")],
+    output: Annotated[Path, output_option("File to write: the profile.")],
     rtt: Annotated[
         Path | None,
         typer.Option(help="Lines 'host,host,us': round trips by ping, before those of iperf3."),

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import output_option
+from headrace.cli.options import Former, output_option, topology_option
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,10 +24,11 @@ def infer_command(
     ],
     machine: Annotated[
         Path | None,
-        typer.Option(
-            help="Topology whose links decide which orders of the GPUs are equivalent: prints the "
-            "CUDA_VISIBLE_DEVICES that brings the NIC's GPUs to --near-nic."
+        topology_option(
+            "whose links decide which orders of the GPUs are equivalent: prints the "
+            "CUDA_VISIBLE_DEVICES that brings the NIC's GPUs to --near-nic"
         ),
+        Former("--machine"),
     ] = None,
     near_nic: Annotated[
         str, typer.Option(help="Ranks of a host that plans expect beside the NIC.", metavar="RANKS")
@@ -35,8 +36,8 @@ def infer_command(
     output: Annotated[
         Path | None,
         output_option(
-            "File for the machine's topology, in that order, with the limits of PCIe switches "
-            "between hosts; needs --machine."
+            "File to write: the machine's topology, in that order, with the limits of PCIe "
+            "switches between hosts; needs --topology."
         ),
     ] = None,
     confidence: Annotated[
@@ -54,7 +55,7 @@ def infer_command(
     if not 0.5 <= confidence < 1.0:
         raise InputError(f"--confidence is {confidence}, needs at least 0.5 and less than 1")
     if output is not None and machine is None:
-        raise InputError("--output is a machine's topology: needs --machine")
+        raise InputError("--output is a machine's topology: needs --topology")
     places = _places(near_nic)
     hardware = infer_hardware(HardwareProbes.load(probes), confidence)
     console = terminal()

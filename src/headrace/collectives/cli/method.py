@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.options import Former
 from headrace.topology import Topology
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.request import Method
-
-MAX_SEED = (1 << 31) - 1
-"""The largest seed that every solver and search takes."""
 
 
 class Model(StrEnum):
@@ -34,22 +32,22 @@ TotalBytes = Annotated[
     str,
     typer.Option(
         "--size",
-        help="Bytes of the whole data buffer (the gathered output, the reduced vector, the "
+        metavar="SIZE",
+        help="Size of a call's whole buffer (the gathered output, the reduced vector, the "
         "all-to-all input), such as 512K, 16M or 1G, in powers of 1024; or 16MB, of 1000.",
     ),
 ]
-Root = Annotated[int, typer.Option(help="For broadcast, reduce, gather and scatter.")]
+Root = Annotated[int, typer.Option(help="Root, of broadcast, reduce, gather and scatter.")]
 CostModelName = Annotated[
     Model,
     typer.Option(
+        "--cost-model",
         help="Cost model: executor (headrace's own, on TCP), full (as on GPUs), table (full "
-        "without alpha inside a host)."
+        "without alpha inside a host).",
     ),
+    Former("--model"),
 ]
 SearchEffort = Annotated[EffortLevel, typer.Option(help="Search effort.")]
-SearchSeed = Annotated[
-    int, typer.Option(min=0, max=MAX_SEED, help="Equal seeds give equal results.")
-]
 
 
 def charged(

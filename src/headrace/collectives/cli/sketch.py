@@ -8,9 +8,9 @@ from rich.table import Table
 
 import headrace.artifact as artifact_io
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import output_option
+from headrace.cli.options import Seed, output_option
 from headrace.cli.progress import progress
-from headrace.collectives.cli.method import EffortLevel, Root, SearchEffort, SearchSeed, TotalBytes
+from headrace.collectives.cli.method import EffortLevel, Root, SearchEffort, TotalBytes
 from headrace.collectives.cli.network import read_network
 from headrace.collectives.demand import Collective
 from headrace.units import duration, parse_size
@@ -25,12 +25,12 @@ def sketch_command(
     source: Annotated[
         Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
     ],
-    output: Annotated[Path, output_option("File for the sketch (JSON).")],
-    collective: Annotated[Collective, typer.Option(help="What it is for.")] = Collective.ALLREDUCE,
+    output: Annotated[Path, output_option("File to write: the sketch (JSON).")],
+    collective: Annotated[Collective, typer.Option(help="Collective.")] = Collective.ALLREDUCE,
     total: TotalBytes = "1M",
     root: Root = 0,
     effort: SearchEffort = EffortLevel.NORMAL,
-    seed: SearchSeed = 0,
+    seed: Seed = 0,
 ) -> None:
     """Try the sketches that a topology suggests, and write the best: to read, alter and reuse.
 

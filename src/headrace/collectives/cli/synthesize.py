@@ -9,7 +9,7 @@ from rich.table import Table
 
 import headrace
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import output_option
+from headrace.cli.options import Seed, output_option
 from headrace.cli.progress import progress
 from headrace.collectives.cli.export import RuntimeName
 from headrace.collectives.cli.method import (
@@ -18,7 +18,6 @@ from headrace.collectives.cli.method import (
     Model,
     Root,
     SearchEffort,
-    SearchSeed,
     TotalBytes,
     charged,
 )
@@ -47,9 +46,9 @@ def synthesize_command(
     source: Annotated[
         Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
     ],
-    output: Annotated[Path, output_option("File for the plan.")],
+    output: Annotated[Path, output_option("File to write: the plan.")],
     collective: Annotated[
-        Collective | None, typer.Option(help="Collective to plan.", show_default="allreduce")
+        Collective | None, typer.Option(help="Collective.", show_default="allreduce")
     ] = None,
     demand: Annotated[
         Path | None,
@@ -64,16 +63,16 @@ def synthesize_command(
         Path | None,
         typer.Option(help="Communication sketch (JSON) that narrows the search down."),
     ] = None,
-    model: CostModelName = Model.FULL,
+    cost_model: CostModelName = Model.FULL,
     runtime: Annotated[
         RuntimeName | None,
         typer.Option(
-            help="Only plans that can be exported for it, of a power of two of chunks a block: "
-            "msccl, msccl-executor-nccl, mscclpp, or strictest for all of them."
+            help="Runtime whose limits apply, to chunks a block, too: msccl, msccl-executor-nccl, "
+            "mscclpp, or strictest for all of them."
         ),
     ] = None,
     effort: SearchEffort = EffortLevel.NORMAL,
-    seed: SearchSeed = 0,
+    seed: Seed = 0,
 ) -> None:
     """Search for the best plan for one collective, prove it, compare it with the lower bound.
 
@@ -98,7 +97,7 @@ def synthesize_command(
         raise InputError(f"--root is {root}, but {collective} has no root; leave it out")
     total_bytes = parse_size(total)
     topology, groups = read_network(source)
-    topology, method = charged(topology, model, effort, seed)
+    topology, method = charged(topology, cost_model, effort, seed)
     if (
         topology.ranks > _LARGE
         and sketch is None

@@ -12,7 +12,7 @@ import headrace
 import headrace.artifact as artifact_io
 from headrace.cli.console import terminal, text_of
 from headrace.cli.ending import unwind_on_sigterm
-from headrace.cli.options import Order, Seed, output_option
+from headrace.cli.options import Order, Seed, TestbedFile, output_option, topology_option
 from headrace.cli.progress import progress
 from headrace.collectives.cli.method import Root, TotalBytes
 from headrace.collectives.cli.network import read_network
@@ -35,32 +35,27 @@ _LANES = 48
 def trace_command(
     output: Annotated[
         Path,
-        output_option("File for the trace (JSON), for ui.perfetto.dev."),
+        output_option("File to write: the trace (JSON), for ui.perfetto.dev."),
     ],
-    collective: Annotated[Collective, typer.Option(help="What to run.")] = Collective.ALLREDUCE,
+    collective: Annotated[Collective, typer.Option(help="Collective.")] = Collective.ALLREDUCE,
     total: TotalBytes = "16M",
     ranks: Annotated[
         int | None,
-        typer.Option(help="Processes of this machine to run it on.", min=1, show_default="4"),
+        typer.Option(help="Number of ranks, on this machine.", min=1, show_default="4"),
     ] = None,
-    testbed: Annotated[
-        Path | None,
-        typer.Option(help="Instead: TOML file of a testbed to bring up and run it on."),
-    ] = None,
+    testbed: TestbedFile = None,
     order: Order = "rack",
-    seed: Seed = None,
+    seed: Seed = 0,
     plan_book: Annotated[
         Path | None, typer.Option(help="Run it by the plan of this book; else by a template.")
     ] = None,
     topology: Annotated[
         Path | None,
-        typer.Option(
-            help="A topology or a profile to predict by; else that of the plan book or the testbed."
-        ),
+        topology_option("to predict by; else that of the plan book or the testbed"),
     ] = None,
     root: Root = 0,
     repeats: Annotated[
-        int, typer.Option(help="Of so many runs, that of median time is kept.", min=1)
+        int, typer.Option(help="Runs, of which that of median time is kept.", min=1)
     ] = 9,
 ) -> None:
     """Run one collective, and write the times of all its steps on every rank.

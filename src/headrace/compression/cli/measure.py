@@ -6,17 +6,18 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import print_written, terminal
-from headrace.cli.options import output_option
+from headrace.cli.options import Former, output_option, size_option
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure.local import EXAMPLE, measure_locally
 from headrace.compression.profile import CompressionProfile
 from headrace.extras import require
 from headrace.job.load import MachineLoad
+from headrace.units import parse_size
 
 
 def profile_command(
-    output: Annotated[Path, output_option("File for the compression profile.")],
+    output: Annotated[Path, output_option("File to write: the compression profile.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -25,9 +26,9 @@ def profile_command(
             show_default="a small perceptron",
         ),
     ] = None,
-    ranks: Annotated[int, typer.Option(help="To start on this machine, at least 2.")] = 2,
+    ranks: Annotated[int, typer.Option(help="Number of ranks, on this machine, at least 2.")] = 2,
     codecs: Annotated[
-        str | None, typer.Option(help="Codecs to time, by commas.", show_default="one of each kind")
+        str | None, typer.Option(help="Codecs, by commas.", show_default="one of each kind")
     ] = None,
     like: Annotated[
         Path | None,
@@ -35,8 +36,10 @@ def profile_command(
             help="Time codecs alone, on the parameters of this profile; the rest is kept from it."
         ),
     ] = None,
-    bucket_mb: Annotated[float, typer.Option(help="DDP's bucket_cap_mb.")] = 25.0,
-    steps: Annotated[int, typer.Option(help="That count, of each kind.")] = 10,
+    bucket: Annotated[
+        str, size_option("DDP's bucket_cap_mb"), Former("--bucket-mb", unit="MiB")
+    ] = "25MiB",
+    steps: Annotated[int, typer.Option(help="Training steps to measure, of each kind.")] = 10,
 ) -> None:
     """Measure a training step without and with communication, and codecs with all ranks encoding.
 
@@ -51,7 +54,7 @@ def profile_command(
         ranks=ranks,
         codecs=specs,
         like=None if like is None else CompressionProfile.load(like),
-        bucket_cap_mb=bucket_mb,
+        bucket_cap_mb=parse_size(bucket, "--bucket") / 2**20,
         steps=steps,
     )
     profile.save(output)

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import print_written, terminal
-from headrace.cli.options import output_option
+from headrace.cli.options import (
+    Bandwidth,
+    Former,
+    count_option,
+    output_option,
+    size_option,
+    time_option,
+    topology_option,
+)
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.plan.advice import LOCAL_STEPS
@@ -19,37 +27,38 @@ from headrace.compression.plan.network import (
     assumed_latency_us,
 )
 from headrace.compression.profile import CompressionProfile
-from headrace.units import parse_bandwidth, parse_size
+from headrace.units import parse_bandwidth, parse_count, parse_size, parse_time
 
 if TYPE_CHECKING:
     from headrace.compression.plan.network import NetworkTimes
 
-_Book = Annotated[
+_Topology = Annotated[
     Path | None,
-    typer.Option(
-        help="Predict for this plan book, or for templates on this profile or topology, in place "
-        "of a formula: it has the workers and their links."
-    ),
+    topology_option("in place of a formula: it has the ranks and their links"),
+    Former("--book"),
 ]
 _Memory = Annotated[
     str | None,
-    typer.Option(help="Memory of the device: 16GiB; 0: any.", show_default="the profile's"),
+    size_option("Memory of the device; 0: any", default="the profile's"),
 ]
 
 _Latency = Annotated[
-    float | None,
-    typer.Option(
-        help="Mean over the messages, in us; of a ring, one in --ranks-per-host leaves a host.",
-        show_default=f"{HOST_LATENCY_US:g} between hosts",
+    str | None,
+    time_option(
+        "Mean over the messages; of a ring, one in --ranks-per-host leaves a host",
+        default=f"{HOST_LATENCY_US:g}us between hosts",
     ),
+    Former("--latency", unit="us"),
 ]
 
-_Network = Annotated[
-    str, typer.Option(help="How gradients are summed: ring, tree or server (Table 4.2).")
+_Scheme = Annotated[
+    str,
+    typer.Option(help="How gradients are summed: ring, tree or server (Table 4.2)."),
+    Former("--network"),
 ]
 _Codecs = Annotated[
     str | None,
-    typer.Option(help="Codecs to compare, by commas.", show_default="the profile's"),
+    typer.Option(help="Codecs, by commas.", show_default="the profile's"),
 ]
 
 
@@ -58,26 +67,24 @@ def advise_command(
         Path | None, typer.Argument(help="A compression profile.", metavar="PROFILE")
     ] = None,
     output: Annotated[
-        Path | None, output_option("File for the compression plan, which is printed in any case.")
+        Path | None,
+        output_option("File to write: the plan, which is printed in any case."),
     ] = None,
-    model: Annotated[
+    bundled: Annotated[
         str | None,
         typer.Option(help=f"A bundled profile in place of a file: {', '.join(MODELS)}."),
+        Former("--model"),
     ] = None,
     batch: Annotated[
-        int | None,
-        typer.Option(
-            help="With --model: examples of one rank in a step.", show_default="the paper's"
-        ),
+        str | None,
+        count_option("Examples of a batch, of one rank, with --bundled", default="the paper's"),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of ranks.")] = None,
-    bandwidth: Annotated[
-        str | None, typer.Option(help="Rate of a link in each direction: 10Gbit/s, 1.25GB/s.")
-    ] = None,
-    network: _Network = "ring",
+    ranks: Annotated[int | None, typer.Option(help="Number of ranks."), Former("--workers")] = None,
+    bandwidth: Bandwidth = None,
+    scheme: _Scheme = "ring",
     latency: _Latency = None,
     ranks_per_host: Annotated[int, typer.Option(help="Ranks that share a link.")] = 1,
-    book: _Book = None,
+    topology: _Topology = None,
     codecs: _Codecs = None,
     memory: _Memory = None,
     local_steps: Annotated[
@@ -92,17 +99,20 @@ def advise_command(
     from headrace.compression.cli.show import advice_tables
     from headrace.compression.plan.plan import CompressionPlan
 
-    job_profile = _profile(profile, model, batch)
+    job_profile = _profile(
+        profile, bundled, None if batch is None else parse_count(batch, "--batch")
+    )
     specs = tuple(CodecSpec.parse(text) for text in (codecs or "").split(",") if text.strip())
-    if book is not None:
-        times, origin = _book_network(book, workers, bandwidth)
+    if topology is not None:
+        times, origin = _book_network(topology, ranks, bandwidth)
     else:
-        times, origin = _formula(network, workers, bandwidth, latency, ranks_per_host)
+        latency_us = None if latency is None else 1e6 * parse_time(latency, "--latency")
+        times, origin = _formula(scheme, ranks, bandwidth, latency_us, ranks_per_host)
     plan = CompressionPlan.make(
         job_profile,
         times,
         codecs=specs,
-        memory_bytes=None if memory is None else parse_size(memory, "memory"),
+        memory_bytes=None if memory is None else parse_size(memory, "--memory"),
         local_steps=local_steps,
         provenance={"profile": job_profile.digest, **origin},
     )
@@ -119,13 +129,13 @@ def _profile(file: Path | None, model: str | None, batch: int | None) -> Compres
     if (file is None) == (model is None):
         count = "neither" if file is None else "both"
         raise CompressionError(
-            f"profile: {count} of PROFILE and --model given, needs one; headrace compression "
+            f"profile: {count} of PROFILE and --bundled given, needs one; headrace compression "
             f"measure writes a profile, and the bundled models are {', '.join(MODELS)}"
         )
     if model is not None:
         return bundled_profile(model, batch)
     if batch is not None:
-        raise CompressionError("--batch is for --model alone: a profile holds for its own batch")
+        raise CompressionError("--batch is for --bundled alone: a profile holds for its own batch")
     assert file is not None
     return CompressionProfile.load(file)
 
@@ -138,18 +148,18 @@ def _formula(
     ranks_per_host: int,
 ) -> tuple[FormulaNetwork, dict[str, Any]]:
     """Return the network, and what was assumed of it."""
-    for name, value in (("workers", workers), ("bandwidth", bandwidth)):
+    for name, value in (("ranks", workers), ("bandwidth", bandwidth)):
         if value is None:
             raise CompressionError(
                 f"--{name} is missing, needs a value such as "
-                f"{'64' if name == 'workers' else '10Gbit/s'}, or --book with a plan book"
+                f"{'64' if name == 'ranks' else '10Gbit/s'}, or --topology with a plan book"
             )
     assert workers is not None
     assert bandwidth is not None
     network = FormulaNetwork(
         scheme=scheme,
         workers=workers,
-        bandwidth_bytes_per_s=parse_bandwidth(bandwidth),
+        bandwidth_bytes_per_s=parse_bandwidth(bandwidth, "--bandwidth"),
         alpha_us=latency or 0.0,
         ranks_per_host=ranks_per_host,
     )
@@ -168,8 +178,10 @@ def _book_network(
     network = BookNetwork(predictor=predictor(file))
     if workers not in (None, network.workers):
         raise CompressionError(
-            f"--workers is {workers}, needs {network.workers} as in {file}, or nothing"
+            f"--ranks is {workers}, needs {network.workers} as in {file}, or nothing"
         )
     if bandwidth is not None:
-        raise CompressionError("--bandwidth and --book given, needs one: the book has its links")
+        raise CompressionError(
+            "--bandwidth and --topology given, needs one: the file has the links"
+        )
     return network, {"book": str(file)}

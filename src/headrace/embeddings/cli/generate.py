@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import print_written, terminal
-from headrace.cli.options import output_option
+from headrace.cli.options import Seed, count_option, output_option
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import CriteoSet, FormatName
 from headrace.embeddings.errors import ExampleError
@@ -15,10 +15,11 @@ from headrace.units import parse_count
 
 
 def generate_command(
-    output: Annotated[Path, output_option("File for the examples.")],
-    examples: Annotated[str, typer.Option(help="To write, as 1M.")] = "100K",
+    output: Annotated[Path, output_option("File to write: the examples.")],
+    examples: Annotated[str, count_option("Examples to write")] = "100K",
     file_format: Annotated[
-        FormatName, typer.Option("--format", help="Of the file; Parquet has Criteo's columns.")
+        FormatName,
+        typer.Option("--format", help="Format of the file; Parquet has Criteo's columns."),
     ] = "criteo",
     skew: Annotated[
         str, typer.Option(help="Of accesses: uniform, zipf:ALPHA, or top:SHARE of the first 1%.")
@@ -30,9 +31,9 @@ def generate_command(
         CriteoSet, typer.Option(help="Those of Kaggle's or the Terabyte data set; not of Avazu's.")
     ] = "kaggle",
     most_rows: Annotated[
-        str | None, typer.Option(help="Of a table; up to 10M, of the Terabyte data set 293M.")
+        str | None, count_option("Of a table; up to 10M, of the Terabyte data set 293M")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random numbers.", min=0)] = 0,
+    seed: Seed = 0,
 ) -> None:
     """Make examples of clicks whose accesses have a given skew, and that a model can learn."""
     from headrace.embeddings.data.made_files import click_source, write_clicks

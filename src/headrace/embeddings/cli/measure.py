@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.console import print_written, terminal, text_of
-from headrace.cli.options import output_option, with_options
+from headrace.cli.options import count_option, output_option, with_options
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import FormatName
 from headrace.embeddings.errors import ExampleError
@@ -68,7 +68,7 @@ class FormatOptions:
 def format_options(
     file_format: Annotated[
         FormatName | None,
-        typer.Option("--format", help="Of the files; guessed from how the first one begins."),
+        typer.Option("--format", help="Format of the file; guessed from how the first one begins."),
     ] = None,
     unlabelled: Annotated[bool, typer.Option(help="Criteo's lines have no label.")] = False,
     ids: Annotated[str, typer.Option(help="Columns of ids in Parquet files, as C1,C2 or C*.")] = "",
@@ -82,10 +82,10 @@ def access_command(
     data: Annotated[
         list[Path], typer.Argument(help="Files of examples, in their order, or folders of them.")
     ],
-    output: Annotated[Path, output_option("File for the embedding profile.")],
+    output: Annotated[Path, output_option("File to write: the embedding profile.")],
     *,
-    batch: Annotated[str, typer.Option(help="Examples of a batch, of all trainers.")] = "16384",
-    trainers: Annotated[int, typer.Option(help="That share a batch.", min=1, max=32)] = 4,
+    batch: Annotated[str, count_option("Examples of a batch, of all trainers")] = "16384",
+    trainers: Annotated[int, typer.Option(help="Number of trainers.", min=1, max=32)] = 4,
     lookahead: Annotated[
         int, typer.Option(help="Batches to search for a row's next use, at most.", min=2)
     ] = 100,

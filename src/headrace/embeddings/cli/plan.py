@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headrace.cli.console import print_written, terminal
-from headrace.cli.options import output_option, with_options
+from headrace.cli.options import (
+    Bandwidth,
+    Former,
+    count_option,
+    output_option,
+    size_option,
+    time_option,
+    topology_option,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from headrace.embeddings.plan.choose import JobRequirements
@@ -23,12 +32,15 @@ _OPTIMIZERS = {
 
 def fixed_requirements(
     dim: Annotated[int, typer.Option(help="Numbers of a row.", min=1)] = 48,
-    optimizer: Annotated[
+    row_optimizer: Annotated[
         Literal["sgd", "adagrad", "row-wise-adagrad", "sparse-adam"],
         typer.Option(help="Of the rows: its state lies beside each row."),
+        Former("--optimizer"),
     ] = "sgd",
-    cache: Annotated[
-        str | None, typer.Option(help="Of each trainer, such as 1GiB; as needed by default.")
+    cache_memory: Annotated[
+        str | None,
+        size_option("Memory of a cache: of each trainer's", default="as needed"),
+        Former("--cache"),
     ] = None,
     servers: Annotated[
         int | None,
@@ -49,11 +61,11 @@ def fixed_requirements(
     from headrace.embeddings.tables import ROW_STATES
     from headrace.units import parse_size
 
-    per_row, per_number = ROW_STATES[_OPTIMIZERS[optimizer]]
+    per_row, per_number = ROW_STATES[_OPTIMIZERS[row_optimizer]]
     return JobRequirements(
         row_bytes=4 * (dim + per_row + per_number * dim),
         gradient_bytes=4 * dim,
-        cache_bytes=None if cache is None else parse_size(cache, "--cache"),
+        cache_bytes=None if cache_memory is None else parse_size(cache_memory, "--cache-memory"),
         servers=servers,
         readers=readers,
         synchronisation=None if synchronisation is None else Synchronisation(synchronisation),
@@ -65,7 +77,7 @@ class HostOptions:
     """Hosts of a job: the rate of their links, as text or in a file, and their processors."""
 
     bandwidth: str
-    network: Path | None
+    topology: Path | None
     processors: int
 
     def costs(self, compute_s: float) -> "StepCosts":
@@ -77,22 +89,18 @@ class HostOptions:
         return StepCosts(
             compute_s=compute_s,
             link_bytes_per_s=parse_bandwidth(self.bandwidth, "--bandwidth")
-            if self.network is None
-            else predictor(self.network).slowest_bytes_per_s,
+            if self.topology is None
+            else predictor(self.topology).slowest_bytes_per_s,
             processors=self.processors,
         )
 
 
 def host_options(
-    bandwidth: Annotated[
-        str, typer.Option(help="Rate of each host's link in each direction: 10Gbit/s, 1.25GB/s.")
-    ] = "10Gbit/s",
-    network: Annotated[
+    bandwidth: Bandwidth = "10Gbit/s",
+    topology: Annotated[
         Path | None,
-        typer.Option(
-            help="Measured profile or topology of the hosts: its slowest link, in place of "
-            "--bandwidth."
-        ),
+        topology_option("whose slowest link counts, in place of --bandwidth"),
+        Former("--network"),
     ] = None,
     processors: Annotated[
         int,
@@ -100,33 +108,34 @@ def host_options(
     ] = 0,
 ) -> HostOptions:
     """Return the options of the hosts."""
-    return HostOptions(bandwidth=bandwidth, network=network, processors=processors)
+    return HostOptions(bandwidth=bandwidth or "", topology=topology, processors=processors)
 
 
 @with_options(job=fixed_requirements, hosts=host_options)
 def lookahead_plan_command(
     profile: Annotated[Path, typer.Argument(help="Embedding profile of the job's data.")],
-    output: Annotated[Path, output_option("File for the embedding plan.")],
+    output: Annotated[Path, output_option("File to write: the embedding plan.")],
     *,
     job: "JobRequirements",
     compute: Annotated[
-        float | None,
-        typer.Option(
-            help="Milliseconds of the model's forward and backward pass of a trainer's share, "
-            "without rows: times are predicted then.",
-            min=0.001,
+        str | None,
+        time_option(
+            "Forward and backward pass of the model on a trainer's share, without rows: times are "
+            "predicted then"
         ),
+        Former("--compute", unit="ms"),
     ] = None,
-    dense: Annotated[str, typer.Option(help="Parameters of the model's dense part.")] = "0",
+    dense: Annotated[str, count_option("Parameters of the model's dense part")] = "0",
     hosts: HostOptions,
     commit_every: Annotated[
         int | None,
-        typer.Option(help="Batches between commits; of the least cost by default.", min=1),
+        typer.Option(help="Batches between commits; those of the least cost by default.", min=1),
     ] = None,
     failures: Annotated[
-        float,
-        typer.Option(help="Hours between losses of a process of the job, the mean.", min=0.001),
-    ] = 12.0,
+        str,
+        time_option("Between losses of a process of the job, the mean"),
+        Former("--failures", unit="h"),
+    ] = "12h",
 ) -> None:
     """Plan a training job's lookahead, caches, synchronisation, processes and commits.
 
@@ -135,16 +144,19 @@ def lookahead_plan_command(
     from headrace.embeddings.cli.show import lookahead_plan_tables
     from headrace.embeddings.plan.choose import plan_embeddings
     from headrace.embeddings.profile import EmbeddingProfile
-    from headrace.units import parse_count
+    from headrace.units import parse_count, parse_time
 
     accesses = EmbeddingProfile.load(profile)
     job = replace(
         job,
         dense_bytes=4 * parse_count(dense, "--dense"),
         commit_every=commit_every,
-        failures_s=3600 * failures,
+        failures_s=parse_time(failures, "--failures", least_s=3.6),
     )
-    plan = plan_embeddings(accesses, job, None if compute is None else hosts.costs(compute / 1e3))
+    costs = None
+    if compute is not None:
+        costs = hosts.costs(parse_time(compute, "--compute", least_s=1e-6))
+    plan = plan_embeddings(accesses, job, costs)
     plan.save(output, {"profile": accesses.digest, "profile_file": str(profile.resolve())})
     print_written(output)
     for table in lookahead_plan_tables(plan, everything=False):

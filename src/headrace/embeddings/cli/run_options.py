@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 def process_numbers(
     trainers: Annotated[
         int | None,
-        typer.Option(help="Of the script, in place of the plan's number.", min=1, max=32),
+        typer.Option(help="Number of trainers; the plan's by default.", min=1, max=32),
     ] = None,
     servers: Annotated[
-        int | None, typer.Option(help="That store rows; the plan's number by default.", min=1)
+        int | None,
+        typer.Option(help="Processes that store rows; the plan's by default.", min=1),
     ] = None,
     readers: Annotated[
-        int | None, typer.Option(help="That read data; the plan's number by default.", min=1)
+        int | None,
+        typer.Option(help="Processes that read data; the plan's by default.", min=1),
     ] = None,
 ) -> Mapping[str, int]:
     """Return the numbers of processes that replace a plan's, by its fields."""

@@ -64,7 +64,7 @@ def _of_fetches(record: EmbeddingRecord) -> tuple[str, str]:
     if serving.wait_s > 0.5 * steps.fetch_s:
         return (
             "servers wait for rows that are to be written back first",
-            "plan with a larger --cache, so that fewer rows leave the caches",
+            "plan with a larger --cache-memory, so that fewer rows leave the caches",
         )
     if serving.fetch_s > 0.5 * steps.fetch_s:
         return (
@@ -73,7 +73,7 @@ def _of_fetches(record: EmbeddingRecord) -> tuple[str, str]:
         )
     return (
         f"{fetched} of rows for a trainer's step are under way",
-        "plan with a larger --cache, so that fewer rows are fetched",
+        "plan with a larger --cache-memory, so that fewer rows are fetched",
     )
 
 
@@ -101,7 +101,7 @@ def _of_delayed(record: EmbeddingRecord) -> tuple[str, str]:
         written = size(round(steps.evicted_bytes / steps.batches))
         return (
             f"writing {written} of evicted rows back takes longer than computing",
-            f"plan with a larger --cache, or start another server with --servers "
+            f"plan with a larger --cache-memory, or start another server with --servers "
             f"{record.servers + 1}",
         )
     sent = size(round(steps.delayed_bytes / steps.batches))

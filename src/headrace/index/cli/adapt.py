@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import terminal
-from headrace.cli.options import output_option, with_options
+from headrace.cli.options import output_option, plan_option, with_options
 from headrace.cli.tables import facts, rows
 from headrace.index.cli.workload import TraceFile, workload_of
 from headrace.units import duration
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def adapt_trace_command(
     trace: TraceFile,
     plan: Annotated[
-        Path | None, typer.Option(help="Index plan to begin with; default: the usual structure.")
+        Path | None, plan_option("an index plan, to begin with; else the usual structure")
     ] = None,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Runs of the operations: adaptation takes some seconds.")
+        int, typer.Option(min=1, help="Runs, of the operations: adaptation takes some seconds.")
     ] = 1,
     bytes_per_key: Annotated[
-        float | None, typer.Option(min=1, help="Cap of memory for the plans that it makes.")
+        float | None, typer.Option(min=1, help="Cap of memory, for the plans that it makes.")
     ] = None,
     log: Annotated[
         Path | None,

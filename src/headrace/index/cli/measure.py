@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from headrace.cli.console import print_written, terminal
-from headrace.cli.options import output_option, with_options
+from headrace.cli.options import count_option, output_option, with_options
 from headrace.errors import InputError
 from headrace.index.cli.workload import TraceFile, workload_of
 from headrace.units import parse_count
@@ -18,13 +16,10 @@ if TYPE_CHECKING:
 @with_options(workload=workload_of)
 def measure_trace_command(
     trace: TraceFile,
-    output: Annotated[Path, output_option("File for the index profile.")],
+    output: Annotated[Path, output_option("File to write: the index profile.")],
     sample: Annotated[
         str | None,
-        typer.Option(
-            help="Limit of keys and operations of the sample together, such as 250K (of 1000); "
-            "default: 6M."
-        ),
+        count_option("Limit of keys and operations of the sample together", default="6M"),
     ] = None,
     *,
     workload: "Workload",

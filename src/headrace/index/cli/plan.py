@@ -19,7 +19,7 @@ def plan_index_command(
         Path,
         typer.Argument(metavar="PROFILE", help="An index profile.", exists=True, dir_okay=False),
     ],
-    output: Annotated[Path, output_option("File for the index plan.")],
+    output: Annotated[Path, output_option("File to write: the index plan.")],
     trial: Annotated[
         bool, typer.Option(help="Run the candidates that are predicted to be best on the sample.")
     ] = True,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli.console import terminal
-from headrace.cli.options import with_options
+from headrace.cli.options import Former, plan_option, with_options
 from headrace.cli.tables import facts
 from headrace.index.cli.workload import TraceFile, workload_of
 from headrace.index.configuration import Configuration
@@ -22,10 +22,12 @@ def run_trace_command(
     trace: TraceFile,
     plan: Annotated[
         Path | None,
-        typer.Option(help="Index plan whose configuration is used; default: the usual one."),
+        plan_option("an index plan, whose configuration is used; else the usual one"),
     ] = None,
-    batch: Annotated[
-        int, typer.Option(min=1, help="Operations of a window, which run as batches by kind.")
+    window: Annotated[
+        int,
+        typer.Option(min=1, help="Operations of a window, which run as batches by kind."),
+        Former("--batch"),
     ] = 1,
     *,
     workload: "Workload",
@@ -42,7 +44,7 @@ def run_trace_command(
     with terminal(stderr=True).status("reading") as status:
         parsed = read_trace(trace, workload)
         status.update(f"running {len(parsed):,} operations")
-        result = replay(configuration, parsed, batch=batch)
+        result = replay(configuration, parsed, batch=window)
     rows = {"configuration": configuration.name, **result_rows(result)}
     terminal().print(facts("run", rows, everything=True))
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.options import Former, Seed
+
 if TYPE_CHECKING:
     from headrace.index.measure.workload import Workload
 
@@ -27,13 +29,15 @@ def workload_of(
     inserts: Annotated[float, typer.Option(help="For keys alone: share of inserts.")] = 0.5,
     erases: Annotated[float, typer.Option(help="For keys alone: share of erases.")] = 0.0,
     scans: Annotated[float, typer.Option(help="For keys alone: share of scans of 100 keys.")] = 0.0,
-    skew: Annotated[
-        float, typer.Option(help="For keys alone: exponent of Zipf's law of finds.")
+    zipf: Annotated[
+        float,
+        typer.Option(help="For keys alone: exponent of Zipf's law of finds."),
+        Former("--skew"),
     ] = 0.0,
     shuffle: Annotated[
         bool, typer.Option(help="For keys alone: let them arrive in random order.")
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal results.")] = 0,
+    seed: Seed = 0,
 ) -> "Workload":
     """Return the workload of the options for keys alone; raises TraceError as `Workload`."""
     from headrace.index.measure.workload import Workload
@@ -43,7 +47,7 @@ def workload_of(
         inserts=inserts,
         erases=erases,
         scans=scans,
-        skew=skew,
+        skew=zipf,
         shuffled=shuffle,
         seed=seed,
     )

@@ -7,9 +7,10 @@ import typer
 from rich.table import Table
 
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import data_sheet
+from headrace.cli.options import Former, count_option, data_sheet, size_option
 from headrace.cli.progress import activity
 from headrace.roofline import UNNAMED_DEVICE, Roofline, load_roofline
+from headrace.units import parse_count
 from headrace.units import size as size_text
 
 if TYPE_CHECKING:
@@ -25,26 +26,30 @@ def estimate_step_command(
             "wrote, or a name of the hub whose configuration is cached.",
         ),
     ],
-    batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 1,
-    length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of each sample; default: 512 at most.")
+    batch: Annotated[str, count_option("Examples of a batch")] = "1",
+    sample_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a sample.", show_default="512 at most"),
+        Former("--length"),
     ] = None,
-    size: Annotated[
-        int | None, typer.Option(min=1, help="Pixels of an image's side; default: the model's.")
+    pixels: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pixels of an image's side.", show_default="the model's"),
+        Former("--size"),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="Of the parameters: float32, bfloat16, float16 or float64.")
+        str, typer.Option(help="Type of the parameters: float32, bfloat16, float16 or float64.")
     ] = "float32",
     optimizer: Annotated[
         str, typer.Option(help="A class of torch.optim, with its defaults, or none.")
     ] = "AdamW",
     budget: Annotated[
         str | None,
-        typer.Option(help="Memory such as 6GiB: what it costs, and the largest batch within it."),
+        size_option("Memory of a training step: what it costs, and the largest batch within it"),
     ] = None,
     device: Annotated[
         Path | None,
-        data_sheet("Times for --budget by a model of a device"),
+        data_sheet("Times by a model of a device, for --budget"),
     ] = None,
 ) -> None:
     """Estimate the memory of a training step by a model's name, without weights or a download.
@@ -57,9 +62,9 @@ def estimate_step_command(
     with activity(terminal(stderr=True)) as report:
         step = estimate(
             name,
-            batch=batch,
-            length=length,
-            size=size,
+            batch=parse_count(batch, "--batch"),
+            length=sample_tokens,
+            size=pixels,
             dtype=dtype,
             optimizer=optimizer,
             budget=budget,

@@ -85,7 +85,7 @@ def profile_options(
 @with_options(options=profile_options)
 def measure_step_command(
     model: ModelName,
-    output: Annotated[Path, output_option("File for the memory profile.")],
+    output: Annotated[Path, output_option("File to write: the memory profile.")],
     *,
     options: ProfileOptions,
 ) -> None:

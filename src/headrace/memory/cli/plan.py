@@ -9,7 +9,14 @@ import typer
 
 from headrace.cli.console import print_written, terminal, text_of
 from headrace.cli.interrupts import interrupts
-from headrace.cli.options import check_output, flag, output_option, with_options
+from headrace.cli.options import (
+    Seed,
+    check_output,
+    flag,
+    output_option,
+    size_option,
+    with_options,
+)
 from headrace.cli.progress import activity
 from headrace.errors import InputError
 from headrace.memory.cli import measure
@@ -43,15 +50,15 @@ def plan_step_command(
     ],
     budget: Annotated[
         str,
-        typer.Option(
-            help="Memory of a whole training step, such as 6GiB or 900MB. Of several, by commas, "
-            "each gets a plan of its own, and its budget in the file's name."
+        size_option(
+            "Memory of a training step. Of several, by commas, each gets a plan of its own, and "
+            "its budget in the file's name; each"
         ),
     ],
-    output: Annotated[Path, output_option("File for the memory plan.")],
+    output: Annotated[Path, output_option("File to write: the memory plan.")],
     *,
     effort: Annotated[SolveEffort, typer.Option(help="Search effort.")] = SolveEffort.NORMAL,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal results.")] = 0,
+    seed: Seed = 0,
     start: Annotated[
         Path | None,
         typer.Option(help="Plan of the same step, such as for another budget, to start from."),

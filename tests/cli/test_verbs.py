@@ -1,0 +1,67 @@
+"""The command line as a whole: one meaning of each option, earlier spellings, units."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.instruments.command_line import options_with_two_meanings
+from headrace.cli.app import app
+from headrace.cli.verbs import verbs
+from headrace.errors import InputError
+
+
+def test_an_option_has_one_meaning() -> None:
+    assert options_with_two_meanings() == {}
+
+
+def test_a_second_meaning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {
+        option.opts[0]: option
+        for path, verb in verbs()
+        if path == "memory plan"
+        for option in verb.params
+    }
+    monkeypatch.setattr(options["--budget"], "metavar", "TIME")
+    monkeypatch.setattr(options["--seed"], "help", "Of the random numbers.")
+    # the verb that is imported again is another object, so the two are compared with one list
+    table = [("memory plan", verb) for path, verb in verbs() if path == "memory plan"]
+    changed = [("altered", type(table[0][1])("altered", params=[*options.values()]))]
+    monkeypatch.setattr("benchmarks.instruments.command_line.verbs", lambda: [*table, *changed])
+    assert {*options_with_two_meanings()} == {"--budget", "--seed"}
+
+
+def test_an_earlier_spelling_is_taken_with_a_warning(tmp_path: Path) -> None:
+    """Scripts of before go on, and say what to write."""
+    plan = ["compression", "plan", "--model", "resnet50", "--batch", "64", "--workers=8"]
+    former = CliRunner().invoke(app, [*plan, "--bandwidth", "1Gbps", "--latency", "7"])
+    present = CliRunner().invoke(
+        app,
+        [
+            *("compression", "plan", "--bundled", "resnet50", "--batch", "64", "--ranks", "8"),
+            *("--bandwidth", "1 Gbit/s", "--latency", "7us"),
+        ],
+    )
+    assert former.exit_code == present.exit_code == 0, former.output
+    assert former.stdout == present.stdout
+    assert present.stderr == ""
+    assert [line.partition(";")[0] for line in former.stderr.splitlines()] == [
+        "warning: --model is now --bundled",
+        "warning: --workers 8 is now --ranks 8",
+        "warning: --latency 7 is now --latency 7us",
+    ]
+
+
+def test_an_earlier_spelling_is_a_value_or_a_commands_own_elsewhere() -> None:
+    """After '--', and as a name's value, texts stay as they are."""
+    run = ["testbed", "exec", "host", "--name=x", "--", "ls", "--testbed", "y"]
+    outcome = CliRunner().invoke(app, run)
+    assert "warning" not in outcome.output
+
+
+@pytest.mark.parametrize("limit", ["12", "soon", "5 years"])
+def test_a_time_needs_a_unit(limit: str, tmp_path: Path) -> None:
+    arguments = ["collectives", "measure", "-o", str(tmp_path / "x"), "--testbed", "no.toml"]
+    outcome = CliRunner().invoke(app, [*arguments, "--time-limit", limit])
+    assert isinstance(outcome.exception, InputError)
+    assert f"--time-limit is {limit!r}, needs a number and a unit" in str(outcome.exception)
