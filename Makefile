@@ -32,7 +32,7 @@ export PIP_ROOT_USER_ACTION := ignore
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format stubs sanitize bench claim index-bench native \
+.PHONY: help demo docs test test-slow check format stubs sanitize bench claim index-bench native \
 	native-tests wheel clean
 .DELETE_ON_ERROR:
 # two of cmake's builds must not share a folder; each target is parallel inside
@@ -45,11 +45,15 @@ demo: native ## measure, plan, and train on Gloo and on headrace (3 minutes)
 	$(call say,running the demo)
 	@$(BIN)/headrace demo
 
+docs: native $(VENV)/.docs ## build the documentation as a site in build/docs/html; warnings are errors
+	$(call say,building the site)
+	@$(BIN)/python -m docs.site
+
 test: native native-tests $(VENV)/.test ## the tests: native, then Python; of long ones a sample (9 minutes)
 	@$(if $(PYTEST_ARGS),,rm -f build/test-minutes.txt)
 	$(call run_tests,fast,-LE slow,$(if $(PYTEST_ARGS),,build/test-minutes.txt))
 
-test-slow: native native-tests $(VENV)/.test $(VENV)/.test-slow ## the long tail: what make test leaves out or samples (an hour)
+test-slow: native native-tests $(VENV)/.test $(VENV)/.test-slow $(VENV)/.docs ## the long tail: what make test leaves out or samples (an hour)
 	$(call run_tests,slow,-L slow)
 
 # $(call run_tests,tier,ctest's choice of labels,file for the minutes of all)
@@ -94,7 +98,7 @@ build/%.sanitized: FORCE | $(VENV)/.runtime
 	@$(BIN)/cmake --build build/$* --target tests -j $(JOBS)
 	@$(NO_ASLR) $(BIN)/ctest --test-dir build/$* --output-on-failure --no-tests=error -j $(JOBS)
 
-bench: claim native $(RIVALS) $(if $(filter house,$(CLAIM)),$(VENV)/.test) $(filter $(CLAIM)-bench,index-bench) ## run a claim's benchmark: make bench CLAIM=name [QUICK=1] [KEEP=1]
+bench: claim native $(RIVALS) $(if $(filter house,$(CLAIM)),$(VENV)/.test) $(if $(filter door,$(CLAIM)),$(VENV)/.test $(VENV)/.docs) $(filter $(CLAIM)-bench,index-bench) ## run a claim's benchmark: make bench CLAIM=name [QUICK=1] [KEEP=1]
 	@PYTHONPATH=$(CURDIR) $(BIN)/python benchmarks/$(CLAIM)/run.py \
 		$(if $(filter-out 0,$(QUICK)),--quick) $(if $(filter-out 0,$(KEEP)),--keep)
 

@@ -2,10 +2,10 @@
 
 import sys
 
-from benchmarks.door import doctor, wheel
+from benchmarks.door import doctor, documents, wheel
 from benchmarks.sections import Section, run_sections
 
-SECTIONS: tuple[Section, ...] = (doctor, wheel)
+SECTIONS: tuple[Section, ...] = (doctor, documents, wheel)
 
 if __name__ == "__main__":
     sys.exit(run_sections("door", __doc__, SECTIONS))

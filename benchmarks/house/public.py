@@ -19,7 +19,16 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
-class _Module:
+class ParsedModule:
+    """A module as its source states it.
+
+    Attributes
+    ----------
+    imported : a name that an import binds, anywhere in it -> what it is the name of.
+    defined : a name at the module's top -> the statements that bind it.
+    exported : its ``__all__``.
+    """
+
     tree: ast.Module
     imported: dict[str, Definition]
     defined: dict[str, list[ast.stmt]]
@@ -31,11 +40,11 @@ def private_types(modules: Mapping[str, Path]) -> dict[Definition, list[str]]:
 
     A type of `headrace._native` counts, too; types of other packages do not.
     """
-    parsed = {name: _parse(path) for name, path in modules.items()}
+    parsed = {name: parse(path) for name, path in modules.items()}
     public: dict[Definition, str] = {}
     for facade, module in parsed.items():
         for name in module.exported:
-            public.setdefault(_definition(parsed, (facade, name)), f"{facade}.{name}")
+            public.setdefault(definition_of(parsed, (facade, name)), f"{facade}.{name}")
     private: defaultdict[Definition, list[str]] = defaultdict(list)
     for (name, defined), label in public.items():
         if name not in parsed:
@@ -43,13 +52,14 @@ def private_types(modules: Mapping[str, Path]) -> dict[Definition, list[str]]:
         for statement in parsed[name].defined.get(defined, ()):
             for annotation in _annotations(statement):
                 for used in _names(annotation):
-                    definition = _definition(parsed, (name, used))
+                    definition = definition_of(parsed, (name, used))
                     if definition not in public and _is_type(parsed, definition):
                         private[definition].append(label)
     return {definition: sorted(set(labels)) for definition, labels in sorted(private.items())}
 
 
-def _parse(path: Path) -> _Module:
+def parse(path: Path) -> ParsedModule:
+    """Read a module, or a stub file, without running it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imported: dict[str, Definition] = {}
     defined: defaultdict[str, list[ast.stmt]] = defaultdict(list)
@@ -62,16 +72,16 @@ def _parse(path: Path) -> _Module:
         match statement:
             case ast.Assign(targets=[ast.Name(id="__all__")], value=names):
                 exported = tuple(ast.literal_eval(names))
-            case ast.Assign(targets=[ast.Name(id=name)]):
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
                 defined[name].append(statement)
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
                 defined[name].append(statement)
             case _:
                 pass
-    return _Module(tree, imported, dict(defined), exported)
+    return ParsedModule(tree, imported, dict(defined), exported)
 
 
-def _definition(parsed: Mapping[str, _Module], place: Definition) -> Definition:
+def definition_of(parsed: Mapping[str, ParsedModule], place: Definition) -> Definition:
     """Return where a name comes from that a module has by import."""
     visited: set[Definition] = set()
     while place not in visited:
@@ -83,7 +93,7 @@ def _definition(parsed: Mapping[str, _Module], place: Definition) -> Definition:
     return place
 
 
-def _is_type(parsed: Mapping[str, _Module], definition: Definition) -> bool:
+def _is_type(parsed: Mapping[str, ParsedModule], definition: Definition) -> bool:
     name, used = definition
     if name not in parsed:
         return name.startswith("headrace.")

@@ -24,6 +24,7 @@ from headrace.executor.statistics import StatisticsReader
 from headrace.facades import offered_by
 
 DEFAULT_DEADLINE_S = 60.0
+"""Seconds that a call may take where its caller states no deadline."""
 
 log = logging.getLogger(__name__)
 

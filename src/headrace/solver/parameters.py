@@ -21,7 +21,7 @@ class SolverProgress:
     ----------
     incumbent : objective of the best solution so far; infinite without one.
     bound : lower bound of all solutions.
-    gap : (incumbent - bound) / |incumbent|; infinite without an incumbent.
+    gap : ``(incumbent - bound) / |incumbent|``; infinite without an incumbent.
     nodes, iterations : work done: branch-and-bound nodes; simplex iterations (-1 where HiGHS
         reports none).
     seconds : since the start.

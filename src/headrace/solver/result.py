@@ -62,7 +62,7 @@ class Result:
 
     @property
     def gap(self) -> float:
-        """(objective - bound) / |objective|; infinite without a solution."""
+        """``(objective - bound) / |objective|``; infinite without a solution."""
         return relative_gap(self.objective, self.bound)
 
 

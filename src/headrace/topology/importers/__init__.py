@@ -33,6 +33,7 @@ __all__ = [
 
 Format = Literal["taccl", "edges", "nvidia-smi", "nccl-xml"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+"""Formats of files that `import_topology` reads."""
 
 
 def import_topology(

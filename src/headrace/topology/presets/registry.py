@@ -109,3 +109,4 @@ PRESETS: Mapping[str, Preset] = {
         Preset(racks, f"racks of hosts behind uplinks; {_NO_COPY}; {_ALL}"),
     )
 }
+"""Topologies of machines by the names that ``headrace topology preset`` takes."""

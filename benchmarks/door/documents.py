@@ -1,0 +1,41 @@
+"""The documentation: names and settings without an entry, warnings of the site, broken links."""
+
+import tempfile
+from pathlib import Path
+
+from benchmarks.harness import Report
+from docs.site.build import build
+from docs.site.names import Sources
+from docs.site.reference import undocumented
+from docs.site.registries import SETTINGS, registry_pages, undocumented_settings
+
+
+def bars() -> dict[str, str]:
+    """Return bar name -> bound."""
+    return dict.fromkeys(
+        (
+            "names-undocumented",
+            "settings-undocumented",
+            "docs-warnings",
+            "internal-links-broken",
+        ),
+        "<=0",
+    )
+
+
+def measure(report: Report, *, quick: bool) -> None:
+    """Build the site, and count what it lacks."""
+    del quick  # all of it takes a minute
+    sources = Sources.read()
+    names = undocumented(sources)
+    settings = undocumented_settings(registry_pages(sources)[SETTINGS])
+    with tempfile.TemporaryDirectory() as folder:
+        site = build(Path(folder))
+        unlisted = sorted({public.full_name for public in sources.public} - site.names)
+        for problem in (*names, *unlisted, *settings, *site.warnings, *site.broken_links):
+            report.row("documentation", problem=problem)
+        report.bar("names-undocumented", len({*names, *unlisted}))
+        report.bar("settings-undocumented", len(settings))
+        report.bar("docs-warnings", len(site.warnings))
+        report.bar("internal-links-broken", len(site.broken_links))
+    report.note(f"{site.pages} pages, {len(sources.public)} public names")
