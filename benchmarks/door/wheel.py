@@ -1,5 +1,6 @@
 """A wheel in a clean environment: its size, and the time from it to results."""
 
+import shutil
 import statistics
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks.harness import ROOT, Report
+from benchmarks.instruments import first_screen
 from benchmarks.instruments import wheel as clean
 
 _PROJECT = ROOT.parent
@@ -18,7 +20,12 @@ _BUILD_DEADLINE_S = 1800
 
 def bars() -> dict[str, str]:
     """Return bar name -> bound."""
-    return {"wheel-mb": "<=8", "wheel-to-result-s": "<=60", "import-torch-added-ms": "<=20"}
+    return {
+        "wheel-mb": "<=8",
+        "wheel-to-result-s": "<=60",
+        "undocumented-steps": "<=0",
+        "import-torch-added-ms": "<=20",
+    }
 
 
 def measure(report: Report, *, quick: bool) -> None:
@@ -34,11 +41,13 @@ def measure(report: Report, *, quick: bool) -> None:
         python = clean.clean_environment(folder / "environment")
         clean.download(python, wheel, folder / "downloads")
         before = _bytes_in(folder / "environment")
-        seconds = clean.install(python, wheel, folder / "downloads")
-        installed = _bytes_in(folder / "environment") - before
-        report.row("wheel", step="install", seconds=round(seconds, 1), problem="")
         (folder / "home").mkdir()
-        failed = False
+        installation, *outcomes = _first_screen(report, python, wheel, folder)
+        installed = _bytes_in(folder / "environment") - before
+        seconds = installation.seconds
+        failed = bool(installation.problem)
+        problems = [outcome for outcome in (installation, *outcomes) if outcome.problem]
+        report.bar("undocumented-steps", len(problems))
         for trial in clean.try_steps(python, folder / "home", _PLAN):
             report.row(
                 "wheel", step=trial.step, seconds=round(trial.seconds, 1), problem=trial.problem
@@ -47,6 +56,23 @@ def measure(report: Report, *, quick: bool) -> None:
             seconds += trial.seconds if trial.step in clean.RESULTS else 0
     report.row("installation", megabytes=round(installed / 1e6), without="torch and other extras")
     report.bar("wheel-to-result-s", None if failed else round(seconds, 1))
+
+
+def _first_screen(
+    report: Report, python: Path, wheel: Path, folder: Path
+) -> list[first_screen.Outcome]:
+    """Run what the README prints, beginning with the installation, in a folder with the wheel."""
+    shutil.copy(wheel, folder / "home")
+    printed = first_screen.steps(first_screen.README.read_text())
+    outcomes = first_screen.run_steps(printed, python, folder / "home", folder / "downloads")
+    for outcome in outcomes:
+        report.row(
+            "README",
+            step=outcome.step.text.splitlines()[0],
+            seconds=round(outcome.seconds, 1),
+            problem=outcome.problem,
+        )
+    return outcomes
 
 
 def _measure_import(report: Report) -> None:

@@ -140,15 +140,6 @@ def download(python: Path, wheel: Path, folder: Path) -> None:
     subprocess.run(command, check=True)
 
 
-def install(python: Path, wheel: Path, downloads: Path) -> float:
-    """Install a wheel and what it depends on from a folder; return the seconds that it takes."""
-    began = time.perf_counter()
-    command = [*_pip(python), "install", "--quiet", "--no-index", "--only-binary", ":all:"]
-    command += ["--find-links", str(downloads), str(wheel)]
-    subprocess.run(command, check=True, timeout=_DEADLINE_S)
-    return time.perf_counter() - began
-
-
 def try_steps(python: Path, folder: Path, plan: Path) -> list[Trial]:
     """Run all steps in a folder, without root if this process has it.
 
