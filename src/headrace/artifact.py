@@ -235,7 +235,7 @@ def from_bytes(
         raise ArtifactError(
             f"{source}: not a headrace artifact (field 'format' is not '{_MAGIC}'){_then(remedy)}"
         )
-    _expect(source, "version", envelope.get("version"), _CONTAINER_VERSION)
+    _expect_version(source, "version", envelope.get("version"), _CONTAINER_VERSION, remedy)
     for name, type_ in (("kind", str), ("schema", int), ("digest", str), ("head", dict)):
         if not isinstance(envelope.get(name), type_):
             raise ArtifactError(
@@ -249,7 +249,7 @@ def from_bytes(
     if kind is not None:
         _expect(source, "kind", envelope["kind"], kind, remedy)
     if schema is not None:
-        _expect(source, "schema", envelope["schema"], schema)
+        _expect_version(source, "schema", envelope["schema"], schema, remedy)
     artifact = Artifact(
         kind=envelope["kind"],
         schema=envelope["schema"],
@@ -280,6 +280,14 @@ def _expect(source: str, name: str, actual: Any, required: Any, remedy: str = ""
         raise ArtifactError(
             f"{source}: field '{name}' is {fields.shown(actual)}, needs {required!r}{_then(remedy)}"
         )
+
+
+def _expect_version(source: str, name: str, actual: Any, required: int, remedy: str) -> None:
+    if isinstance(actual, int) and actual > required:
+        remedy = "a newer headrace wrote the file: read it with that version, or make it again"
+    elif isinstance(actual, int) and actual < required:
+        remedy = f"an earlier headrace wrote the file: {remedy or 'make it again'}"
+    _expect(source, name, actual, required, remedy)
 
 
 def _then(remedy: str) -> str:
