@@ -4,13 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.embeddings import EmbeddingPlan, StepBytes, Synchronisation
+from headrace.artifact import load
+from headrace.embeddings import EmbeddingPlan
 from tests.embeddings.run.job_peer import SCRIPT
+from tests.embeddings.run.job_plans import job_plan
 from tests.launch.test_roles import assert_ends
 from tests.waiting import JOB_S
 
@@ -26,26 +28,7 @@ main()
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
     path = tmp_path / "job.plan"
-    EmbeddingPlan(
-        batch=16,
-        trainers=2,
-        servers=1,
-        readers=1,
-        lookahead=3,
-        prefetch=1,
-        cache_bytes=4096,
-        row_bytes=8,
-        gradient_bytes=8,
-        dense_bytes=0,
-        commit_every=50,
-        synchronisation=Synchronisation.TARGETED,
-        rows=10.0,
-        fetched_rows=5.0,
-        resident_rows=20.0,
-        exchanged_rows=6.0,
-        critical_rows=2.0,
-        moved=StepBytes(**dict.fromkeys((field.name for field in fields(StepBytes)), 1.0)),
-    ).save(path)
+    job_plan().save(path)
     return path
 
 
@@ -113,3 +96,13 @@ def test_wrong_input_is_named_before_anything_starts(plan: Path, script: Path) -
         _, errors = job.communicate(timeout=JOB_S)
     assert job.returncode == 2
     assert errors.startswith(f"error: {script}")
+
+
+def test_a_plan_of_a_newer_version_is_refused(plan: Path, script: Path) -> None:
+    artifact = load(plan)
+    plan.write_bytes(replace(artifact, schema=artifact.schema + 1).to_bytes())
+    with start(plan, "--", script) as job:
+        _, errors = job.communicate(timeout=JOB_S)
+    assert job.returncode == 2
+    assert errors.startswith(f"error: {plan}: field 'schema' is {EmbeddingPlan.SCHEMA + 1}, needs ")
+    assert "a newer headrace wrote the file: read it with that version" in errors

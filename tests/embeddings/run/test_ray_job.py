@@ -3,15 +3,13 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from headrace.embeddings import EmbeddingPlan, Synchronisation
-from headrace.embeddings.plan.plan import StepBytes
 from headrace.testbed import privileges
 from tests.embeddings.run.clicks_job import BATCH, ROWS, TABLES
+from tests.embeddings.run.job_plans import job_plan
 from tests.embeddings.run.test_job import SCRIPT, assert_close, clicks, expected
 from tests.launch.ray_nodes import RayNodes, ray_nodes
 from tests.waiting import JOB_S
@@ -36,25 +34,12 @@ def nodes() -> Iterator[RayNodes]:
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
     path = tmp_path / "job.plan"
-    EmbeddingPlan(
+    job_plan(
         batch=BATCH,
-        trainers=2,
-        servers=1,
-        readers=1,
         lookahead=4,
         prefetch=2,
         cache_bytes=TABLES * ROWS * 64,
-        row_bytes=8,
-        gradient_bytes=8,
-        dense_bytes=0,
         commit_every=1,
-        synchronisation=Synchronisation.TARGETED,
-        rows=10.0,
-        fetched_rows=5.0,
-        resident_rows=20.0,
-        exchanged_rows=6.0,
-        critical_rows=2.0,
-        moved=StepBytes(**dict.fromkeys((field.name for field in fields(StepBytes)), 1.0)),
     ).save(path)
     return path
 

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ IDS = np.arange(40)
 class EarlierServer:
     """A server of the first start of a job, in a process, and its trainer."""
 
-    def __init__(self, folder: Path, ends: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, ends: ExitStack, tables: Sequence[EmbeddingTable] = TABLES
+    ) -> None:
+        job = describe(tables, table_groups(tables))
         self.process = ends.enter_context(
             subprocess.Popen(
                 [sys.executable, "-m", "headrace.embeddings.run.process"],
@@ -45,13 +49,9 @@ class EarlierServer:
         self.process.stdin.write(json.dumps(message) + "\n")
         self.process.stdin.flush()
         self.address: str = json.loads(self.process.stdout.readline())["address"]
-        start_servers(
-            [self.address], describe(TABLES, GROUPS), 1, role="cacher", secret=SECRET, start=1
-        )
+        start_servers([self.address], job, 1, role="cacher", secret=SECRET, start=1)
         self.trainer = ends.enter_context(
-            ServerConnections(
-                [self.address], describe(TABLES, GROUPS), 0, secret=SECRET, deadline_s=HANG_S
-            )
+            ServerConnections([self.address], job, 0, secret=SECRET, deadline_s=HANG_S)
         )
 
     def commit(self, commit: int, number: float) -> ServerFolder:

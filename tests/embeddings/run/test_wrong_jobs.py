@@ -1,9 +1,14 @@
 """Jobs that cannot go on: a clear error at once, and a folder that the job goes on from."""
 
+import os
 import resource
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,8 @@ from headrace.embeddings.errors import JobError
 from headrace.embeddings.run.job_processes import JobHosts, RoleHost
 from headrace.embeddings.run.supervisor import run_embedding_job
 from headrace.launch.roles import start_local
+from tests.embeddings.run.clicks_job import BATCH, ROWS, TABLES
+from tests.embeddings.run.job_plans import job_plan
 from tests.embeddings.run.test_job import (
     SCRIPT,
     assert_close,
@@ -21,8 +28,11 @@ from tests.embeddings.run.test_job import (
     expected,
     job_options,
 )
+from tests.waiting import JOB_S
 
 __all__ = ["clicks"]
+
+HEADRACE = str(Path(sys.executable).with_name("headrace"))
 
 _FILE_BYTES = 5000
 """Some commits of a table's rows."""
@@ -94,3 +104,56 @@ def test_a_job_goes_on_from_its_last_commit_when_a_full_disk_has_room_again(
     (line,) = begun
     assert line.startswith("The job begins from commit ")
     assert_close(output, expected(clicks, "files"))
+
+
+@pytest.mark.slow
+def test_a_job_that_is_interrupted_in_commits_goes_on_from_the_last(
+    clicks: Path, tmp_path: Path
+) -> None:
+    """As Ctrl-C does it: all processes of the terminal's group get the signal."""
+    plan, output, folder = tmp_path / "job.plan", tmp_path / "learned", tmp_path / "state"
+    room = TABLES * ROWS * 64
+    job_plan(batch=BATCH, lookahead=4, cache_bytes=room, commit_every=1).save(plan)
+    command = [HEADRACE, "embeddings", "run", str(plan), "--state", str(folder), "--"]
+    command += [str(SCRIPT), str(clicks), str(output)]
+    with subprocess.Popen(
+        command,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stdout is not None
+        assert any("epoch 0: loss" in line for line in job.stdout)  # each batch is committed
+        os.killpg(job.pid, signal.SIGINT)
+        output_after, errors = job.communicate(timeout=JOB_S)
+        assert job.returncode == 130, errors
+        assert "Traceback" not in output_after + errors
+    assert_none_runs(str(output))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "[supervisor] The job begins from commit " in done.stdout
+    assert_close(output, expected(clicks, "files"))
+
+
+def assert_none_runs(argument: str) -> None:
+    """Check that no process with an argument is left."""
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            assert argument.encode() not in process.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_rendezvous_at_a_port_that_is_in_use_is_an_error_at_once(
+    clicks: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(JobError, match=f"(?s)^trainer 0 ended with .*{port}"):
+            run_embedding_job(
+                [sys.executable, str(SCRIPT), str(clicks), str(tmp_path / "learned")],
+                job_options(),
+                replace(JobHosts.on_this_machine(trainers=2), rendezvous=port),
+                on_line=lambda _name, _line: None,
+                environment=environment(),
+            )

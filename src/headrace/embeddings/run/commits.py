@@ -84,7 +84,10 @@ class Mark:
         values = dict(fields)
         schema = values.pop("schema", None)
         if schema != _SCHEMA:
-            raise EmbeddingError(f"{source}: has schema {schema}, needs {_SCHEMA}")
+            raise EmbeddingError(
+                f"{source}: has schema {schema}, needs {_SCHEMA}: another version of headrace made "
+                "the commit: run the job with that one, or with another --state folder"
+            )
         try:
             values["job"] = JobDescription.from_fields(values["job"])
             values["servers"] = tuple(map(ServerFolder.from_fields, values["servers"]))
