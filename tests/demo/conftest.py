@@ -7,12 +7,16 @@ import pytest
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.demo import training
-from headrace.demo.forecast import forecast
+from headrace.demo.forecast import forecast, forecast_rings
 from headrace.demo.scenario import SPEC, Comparison, RankHosts, rank_hosts
 from headrace.demo.training import TrainingResult
+from headrace.job.load import MachineLoad
 from headrace.testbed import privileges
 from tests.conformance import warm
 
+IDLE = MachineLoad(seconds=60.0, processors=2, load_average=0.1)
+BUSY = MachineLoad(seconds=60.0, processors=2, load_average=3.0)
+GLOO_US = (410_000.0, 540_000.0, 150_000.0)
 BUCKETS = (1_612_840, 2_103_296, 595_968)
 
 
@@ -39,7 +43,7 @@ def namespaces() -> None:
 
 @pytest.fixture(scope="session")
 def placement() -> RankHosts:
-    return rank_hosts(SPEC, "interleaved", None)
+    return rank_hosts(SPEC, "interleaved")
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +75,9 @@ def result(backend: str, step_us: float, **changes: object) -> TrainingResult:
 @pytest.fixture(scope="session")
 def comparison(book: PlanBook) -> Comparison:
     return Comparison(
-        gloo=result("gloo", 1_200_000.0, loss=0.3471871),
+        gloo=result("gloo", 1_200_000.0, loss=0.3471871, allreduces_us=GLOO_US),
         headrace=result("headrace", 400_000.0),
         forecasts=tuple(forecast(book, BUCKETS)),
+        rings=forecast_rings(SPEC.topology("interleaved"), BUCKETS),
+        load=IDLE,
     )

@@ -4,17 +4,19 @@ from typing import Any
 import pytest
 
 from headrace.collectives.plan.book import PlanBook
-from headrace.demo.forecast import forecast
+from headrace.demo.forecast import forecast, forecast_rings
 from headrace.demo.scenario import SPEC, Comparison, rank_hosts
 from headrace.errors import HeadraceError, InputError, TestbedError
+from headrace.topology.presets import racks
 
 UPLINK_PAYLOAD_BYTES_PER_S = 100e6 / 8 * 1448 / 1514
 
 
-def test_a_random_order_is_drawn_and_can_be_repeated() -> None:
-    drawn = rank_hosts(SPEC, "random", None)
-    assert drawn.seed is not None
-    assert rank_hosts(SPEC, "random", drawn.seed) == drawn
+def test_a_random_order_is_that_of_a_fixed_seed() -> None:
+    """It was drawn anew in every run, and the gain hangs on it."""
+    drawn = rank_hosts(SPEC, "random")
+    assert drawn.seed == 0
+    assert rank_hosts(SPEC, "random", 0) == drawn
     assert len({rank_hosts(SPEC, "random", seed).order for seed in range(30)}) > 5
 
 
@@ -24,12 +26,12 @@ def test_a_placement_names_host_and_rack_of_every_rank() -> None:
     assert placed.racks == ("rack0", "rack1", "rack0", "rack1")
     assert placed.seed is None  # nothing was drawn, so no seed repeats it
     with pytest.raises(TestbedError, match="host9"):
-        rank_hosts(SPEC, "host0,host9", None)
+        rank_hosts(SPEC, "host0,host9")
 
 
 def test_one_rank_is_not_enough() -> None:
     with pytest.raises(InputError, match="'host0'.* needs at least two ranks"):
-        rank_hosts(SPEC, "host0", None)
+        rank_hosts(SPEC, "host0")
 
 
 def test_forecasts_are_the_plans_own_predictions(book: PlanBook) -> None:
@@ -49,6 +51,21 @@ def test_forecasts_lie_between_the_bound_and_a_little_more(book: PlanBook) -> No
         assert each.bound_us >= nbytes / UPLINK_PAYLOAD_BYTES_PER_S * 1e6
         assert each.bound_us <= each.predicted_us < 1.1 * each.bound_us
         assert each.gap == pytest.approx(each.predicted_us / each.bound_us - 1)
+
+
+def test_rings_cross_an_uplink_once_in_the_best_order_and_twice_in_the_worst() -> None:
+    least_us = 2 * 3 / 4 * 4_000_000 / UPLINK_PAYLOAD_BYTES_PER_S * 1e6
+    for order, crossings in (("rack", 1), ("interleaved", 2)):
+        rings = forecast_rings(SPEC.topology(order), [4_000_000])
+        assert rings.order_us == pytest.approx(crossings * least_us, rel=1e-3)
+        assert rings.best_us == pytest.approx(least_us, rel=1e-3)
+        assert rings.worst_us == pytest.approx(2 * least_us, rel=1e-3)
+
+
+def test_more_hosts_than_orders_can_be_counted_have_a_sample_of_them() -> None:
+    rings = forecast_rings(racks((4, 4), host_bytes_per_s=1e9, uplink_bytes_per_s=1e8), [1 << 20])
+    assert rings.best_us < rings.worst_us
+    assert rings.best_us == rings.order_us  # rack by rack
 
 
 def test_speed_up_and_shares(comparison: Comparison) -> None:

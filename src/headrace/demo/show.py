@@ -12,6 +12,7 @@ from rich.text import Text
 
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook
+from headrace.demo.remarks import off_remarks, order_remark
 from headrace.demo.scenario import Comparison, RankHosts
 from headrace.demo.training import TrainingResult
 from headrace.testbed import Testbed, pace_rate
@@ -159,6 +160,12 @@ class Show:
                 "[dim]  computing: the same steps on a copy without DDP, on all ranks at once[/]"
             )
         self._console.print(_allreduces(comparison))
+        if paced:
+            self._print(order_remark(comparison))
+            for remark in off_remarks(comparison):
+                self._print(f"[yellow]{remark}[/]")
+        if comparison.load.warning:
+            self._print(f"[yellow]{comparison.load.warning}[/]")
         self._print("")
         self._console.print(_closing(comparison, paced=paced), soft_wrap=True)
 
