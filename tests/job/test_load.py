@@ -1,6 +1,7 @@
 """The load of a machine: what is counted since the watch began, and the word for it."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +42,11 @@ def test_a_provenance_keeps_it_and_may_lack_it() -> None:
     assert load_text(IDLE.to_provenance()) == IDLE.text
     for earlier in ({}, {"load": "x"}, {"load": {"seconds": 1.0}}):
         assert load_text(earlier) == "not stated"
+
+
+@pytest.mark.parametrize("load", [IDLE, replace(IDLE, waited_share=None, stolen_share=None)])
+def test_its_numbers_are_those_of_one_equal_to_it(load: MachineLoad) -> None:
+    assert MachineLoad.from_numbers(load.numbers) == load
 
 
 def test_a_watch_counts_since_it_was_made() -> None:

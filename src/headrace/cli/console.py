@@ -1,11 +1,13 @@
 """The console that commands print to."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from headrace.job.load import MachineLoad
 from headrace.units import size
 
 
@@ -27,3 +29,10 @@ def text_of(value: object) -> str:
 def print_written(path: Path) -> None:
     """Print that a command wrote a file, and the file's size."""
     terminal().print(f"Wrote {text_of(path)} ({size(path.stat().st_size)}).", soft_wrap=True)
+
+
+def warn_if_busy(provenance: Mapping[str, Any]) -> None:
+    """Say on stderr what a measurement's load was, if other work prolonged it."""
+    load = MachineLoad.from_provenance(provenance)
+    if load is not None and load.warning is not None:
+        terminal(stderr=True).print(load.warning, soft_wrap=True)

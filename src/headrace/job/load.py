@@ -5,9 +5,10 @@ measures watches the load meanwhile, keeps it in the provenance of its artifact,
 where the machine was busy.
 """
 
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, cast
@@ -69,6 +70,24 @@ class MachineLoad:
             "equally so: measure again when it is idle."
         )
 
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The fields, with nan for None."""
+        return tuple(math.nan if value is None else value for value in asdict(self).values())
+
+    @classmethod
+    def from_numbers(cls, numbers: Iterable[float]) -> Self:
+        """Return the load of `numbers`."""
+        seconds, processors, average, *shares = numbers
+        waited, stolen = (None if math.isnan(share) else share for share in shares)
+        return cls(
+            seconds=seconds,
+            processors=int(processors),
+            load_average=average,
+            waited_share=waited,
+            stolen_share=stolen,
+        )
+
     def to_provenance(self) -> dict[str, Any]:
         """Return the field of a provenance that has this load."""
         return {LOAD: asdict(self)}
@@ -106,6 +125,11 @@ class LoadWatch:
             waited_share=_share(self._schedule, _schedule()),
             stolen_share=_share(self._processors, _processor_ticks()),
         )
+
+
+def busiest(loads: Iterable[MachineLoad]) -> MachineLoad:
+    """Return the load of the rank that waited most for a processor."""
+    return max(loads, key=lambda load: (load.busy, load.waited_share or 0.0, load.load_average))
 
 
 def load_text(provenance: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import terminal, text_of, warn_if_busy
 from headrace.cli.options import Former, Order, Seed, TestbedFile, output_option, time_option
 from headrace.cli.progress import Report, progress
 from headrace.collectives.cli.adapt import adapt_command
@@ -76,6 +76,7 @@ def measure_command(
     if profile is None:
         return
     save_profile(profile, output)
+    warn_if_busy(profile.provenance)
 
 
 def _measure_testbed(

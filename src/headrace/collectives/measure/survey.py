@@ -12,8 +12,9 @@ A host that is lost on the way is left out; results about the others stay.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from headrace.collectives.measure.racks.linkage import group_hosts
 from headrace.collectives.measure.racks.partition import Grouping, labels_of
 from headrace.collectives.measure.racks.search import MOST_HOSTS, concurrent_rounds, search_racks
 from headrace.errors import CommunicationError
+from headrace.job.load import busiest
 from headrace.topology.profile import Profile
 
 # end of each stage, as a share of the progress bar
@@ -83,8 +85,13 @@ def measure_ranks(
     if not member.follow():
         return None
     profile = survey(member, rank_hosts, effort=effort, progress=progress)
+    load: Mapping[str, Any] = {}
+    try:
+        load = busiest(member.loads()).to_provenance()
+    except CommunicationError as error:  # the profile stays without
+        member.survive(error)
     member.stop()
-    return profile
+    return replace(profile, provenance={**profile.provenance, **load})
 
 
 def survey(

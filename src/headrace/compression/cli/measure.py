@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.console import print_written, terminal
+from headrace.cli.console import print_written, warn_if_busy
 from headrace.cli.options import Former, output_option, size_option
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure.local import EXAMPLE, measure_locally
 from headrace.compression.profile import CompressionProfile
 from headrace.extras import require
-from headrace.job.load import MachineLoad
 from headrace.units import parse_size
 
 
@@ -59,6 +58,4 @@ def profile_command(
     )
     profile.save(output)
     print_written(output)
-    load = MachineLoad.from_provenance(profile.provenance)
-    if load is not None and load.warning is not None:
-        terminal(stderr=True).print(load.warning, soft_wrap=True)
+    warn_if_busy(profile.provenance)

@@ -37,7 +37,7 @@ from headrace.compression.profile import (
     GradientBucket,
     ModelTensor,
 )
-from headrace.job.load import LoadWatch, MachineLoad
+from headrace.job.load import LoadWatch, MachineLoad, busiest
 
 CODECS = ("bf16", "minmax:4", "sign", "topk:1%", "powersgd:2", "powersgd:4")
 """Codecs that are timed unless others are named: one of each kind."""
@@ -111,11 +111,6 @@ def profile_model(
 def agreed_load(load: MachineLoad, group: Any = None) -> MachineLoad:
     """Return the busiest rank's load; all ranks of the group call it."""
     return busiest([MachineLoad(**row) for row in _gathered(asdict(load), group)])
-
-
-def busiest(loads: Sequence[MachineLoad]) -> MachineLoad:
-    """Return the load of the rank that waited most for a processor."""
-    return max(loads, key=lambda load: (load.busy, load.waited_share or 0.0, load.load_average))
 
 
 def _check(steps: int, group: Any) -> None:

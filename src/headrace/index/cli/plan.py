@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import terminal, text_of, warn_if_busy
 from headrace.cli.options import flag, output_option
 from headrace.cli.progress import progress
 
@@ -60,13 +60,11 @@ def plan_index_command(
             provenance={"profile": dict(loaded.provenance)},
             progress=report,
         )
-    load = watch.load() if trial else None
-    if load is not None:
-        plan = replace(plan, provenance={**plan.provenance, **load.to_provenance()})
+    if trial:
+        plan = replace(plan, provenance={**plan.provenance, **watch.load().to_provenance()})
     plan.save(output)
     _print(plan, output)
-    if load is not None and load.warning is not None:
-        terminal(stderr=True).print(load.warning, soft_wrap=True)
+    warn_if_busy(plan.provenance)
 
 
 def _print(plan: "IndexPlan", output: Path) -> None:

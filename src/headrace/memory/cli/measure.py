@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from headrace.cli.console import print_written, terminal
+from headrace.cli.console import print_written, terminal, warn_if_busy
 from headrace.cli.options import data_sheet, flag, output_option, with_options
 from headrace.cli.progress import activity
 from headrace.errors import InputError
@@ -99,9 +99,9 @@ def measure_step_command(
 
     watch = LoadWatch()
     profile = measured_profile(model, options)
-    load = watch.load() if options.device is None else None
-    if load is not None:
-        profile = replace(profile, provenance={**profile.provenance, **load.to_provenance()})
+    if options.device is None:
+        load = watch.load().to_provenance()
+        profile = replace(profile, provenance={**profile.provenance, **load})
     profile.save(output)
     print_written(output)
     spread = profile.provenance.get(SPREAD)
@@ -110,8 +110,7 @@ def measure_step_command(
             f"Times of operators are medians; {spread:z.1%} of them lies between quartiles.",
             soft_wrap=True,
         )
-    if load is not None and load.warning is not None:
-        terminal(stderr=True).print(load.warning, soft_wrap=True)
+    warn_if_busy(profile.provenance)
 
 
 def measured_profile(model: str, options: ProfileOptions) -> "MemoryProfile":

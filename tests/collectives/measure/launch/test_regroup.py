@@ -7,6 +7,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from headrace.collectives.measure import Profile
+from headrace.job.load import LOAD
 from headrace.testbed import Testbed, TestbedSpec
 from tests.conformance import warm
 
@@ -44,6 +45,7 @@ def test_the_others_finish_the_profile(tmp_path: Path, victim: int, point: str) 
     assert [code for rank, code in enumerate(codes) if rank != victim] == [0, 0, 0]
     profile = Profile.load(tmp_path / "found.profile")
     assert profile.topology.ranks == 3
+    assert LOAD in profile.provenance
     [lost] = profile.provenance["lost"]
     assert lost["rank"] == victim
     assert lost["host"] not in profile.topology.hosts

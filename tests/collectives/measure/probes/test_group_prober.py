@@ -2,8 +2,10 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.probes.group_prober import GroupProber, name_hosts
@@ -11,6 +13,7 @@ from headrace.collectives.measure.probes.probe import Flow, Manner, Probe
 from headrace.collectives.measure.survey import survey
 from headrace.errors import CommunicationError
 from headrace.executor import Executor
+from headrace.job.load import MachineLoad, busiest
 
 QUICK = ProbeEffort(tournament_us=2000, quiet_us=3000, sharing_us=2000, most_bytes=1e6)
 
@@ -56,6 +59,23 @@ def test_a_probe_is_timed_at_every_rank() -> None:
     assert isinstance(times, np.ndarray)
     assert times.shape == (3, 3)
     assert (times > 0).all()
+
+
+def test_the_leader_gathers_the_loads_of_all_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    def part(member: GroupProber) -> object:
+        load = MachineLoad(seconds=1.0, processors=2, load_average=0.25 * member.rank)
+        monkeypatch.setattr(member, "_watch", SimpleNamespace(load=lambda: load))
+        if member.rank:
+            return member.follow()
+        loads = member.loads()
+        member.stop()
+        return loads
+
+    loads = together("abc", part)[0]
+    assert isinstance(loads, list), loads
+    assert [load.load_average for load in loads] == [0.0, 0.25, 0.5]
+    assert {load.waited_share for load in loads} == {None}
+    assert busiest(loads) is loads[2]
 
 
 def test_measuring_over_loopback_gives_a_profile() -> None:

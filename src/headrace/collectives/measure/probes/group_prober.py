@@ -24,6 +24,7 @@ from headrace.collectives.plan.verify import Proof, verify
 from headrace.collectives.program import Program, Schedule, Transfer
 from headrace.errors import CommunicationError
 from headrace.facades import offered_by
+from headrace.job.load import LoadWatch, MachineLoad
 
 MAX_REPEATS = 64
 _FIELDS = 5  # command, manner, chunks, repeats, number of flows
@@ -105,6 +106,7 @@ class _Command(IntEnum):
     STOP = 0
     PROBE = 1
     ROUND_TRIPS = 2
+    LOADS = 3
 
 
 class GroupProber:
@@ -149,6 +151,7 @@ class GroupProber:
         self._flag = np.zeros(1, dtype=np.uint8)
         self._inputs = np.ones(0, dtype=np.uint8)
         self._outputs = np.ones(0, dtype=np.uint8)
+        self._watch = LoadWatch()
         self._join(runner, range(self.ranks))
 
     def _join(self, runner: Runner, members: Sequence[int]) -> None:
@@ -178,6 +181,16 @@ class GroupProber:
         round_trip_us = np.full((self.ranks, self.ranks), np.nan)
         round_trip_us[np.ix_(self._members, self._members)] = self._execute()
         return round_trip_us
+
+    def loads(self) -> list[MachineLoad]:
+        """Gather the loads of the members' machines since their probers were made.
+
+        Raises
+        ------
+        CommunicationError : if a rank was lost; see `survive`.
+        """
+        self._send_command(_Command.LOADS)
+        return [MachineLoad.from_numbers(row) for row in self._execute().tolist()]
 
     def stop(self) -> None:
         """Stop the followers."""
@@ -230,8 +243,9 @@ class GroupProber:
         """Execute the current command; returns the gathered values, complete at the leader."""
         command, manner, chunks, repeats, count = self._command[:_FIELDS].tolist()
         if command == _Command.ROUND_TRIPS:
-            self._gathered(len(self._members))[self._place] = self._round_trips()
-            return self._gather(len(self._members))
+            return self._gather_row(self._round_trips())
+        if command == _Command.LOADS:
+            return self._gather_row(self._watch.load().numbers)
         rows = self._command[_FIELDS : _FIELDS + 3 * count].reshape(-1, 3).tolist()
         return self._run_probe(
             Probe(
@@ -295,6 +309,10 @@ class GroupProber:
         """Return the buffer of `_gather`: (members, columns)."""
         members = len(self._members)
         return self._times[: members * columns].reshape(members, columns)
+
+    def _gather_row(self, mine: Sequence[float] | np.ndarray) -> np.ndarray:
+        self._gathered(len(mine))[self._place] = mine
+        return self._gather(len(mine))
 
     def _gather(self, columns: int) -> np.ndarray:
         rows = [(self._times.ctypes.data, columns * self._times.itemsize, len(self._members), 1)]
