@@ -202,14 +202,18 @@ def hook_pair(
     """Return a state and a hook for `DistributedDataParallel.register_comm_hook`.
 
     For trainers that wrap the model and register a hook by themselves, such as Lightning's
-    ``DDPStrategy(ddp_comm_state=state, ddp_comm_hook=hook)``. The hook is made, and what it cannot
-    do is refused, in the first backward pass; then it is ``state.hook``.
+    ``DDPStrategy(ddp_comm_state=state, ddp_comm_hook=hook)``. The hook is made, and a model that it
+    cannot compress is refused, in the first backward pass; then it is ``state.hook``.
 
     Parameters
     ----------
     module : that is going to be wrapped; it names the parameters.
     group : of the wrapped model; None: all ranks.
     policy, when, optimizer, scaler, start_after : see `ddp_hook`.
+
+    Raises
+    ------
+    CompressionError : no such codec, or an option that no hook has.
     """
     from headrace.compression.adapt.pair import HookState, on_bucket
 
@@ -243,6 +247,10 @@ def trainer_callback(
     policy, when, start_after : see `ddp_hook`; schedules that follow learning rates are not for it.
     writer : `torch.utils.tensorboard.SummaryWriter`, to which the hook's figures are written
         whenever the Trainer logs.
+
+    Raises
+    ------
+    CompressionError : no such codec, or an option that no hook has.
     """
     from headrace.compression.adapt.trainer import CompressionCallback
 

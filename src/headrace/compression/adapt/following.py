@@ -20,6 +20,17 @@ from headrace.compression.run.same import require_same
 from headrace.job.records import Records
 
 
+def require_optimizer(
+    schedule: LevelSchedule | None, optimizer: torch.optim.Optimizer | None
+) -> None:
+    """Raise a `CompressionError` if there is a schedule and no optimizer for it."""
+    if schedule is not None and optimizer is None:
+        raise CompressionError(
+            f"optimizer is None, needs that of the model: {type(schedule).__name__} follows its "
+            "learning rates"
+        )
+
+
 class FollowingHook(Hook):
     """Base of hooks whose codecs can follow a schedule.
 
@@ -43,11 +54,7 @@ class FollowingHook(Hook):
         scaler: Any,
         start_after: int = 0,
     ) -> None:
-        if schedule is not None and optimizer is None:
-            raise CompressionError(
-                f"optimizer is None, needs that of the model: {type(schedule).__name__} follows "
-                "its learning rates"
-            )
+        require_optimizer(schedule, optimizer)
         super().__init__(
             model, policy, when=when, optimizer=optimizer, scaler=scaler, start_after=start_after
         )

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from headrace.compression.adapt.auto import Auto
-from headrace.compression.adapt.hooks import make_hook
+from headrace.compression.adapt.hooks import checked_policy, make_hook
 from headrace.compression.adapt.schedule import LevelSchedule
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
@@ -36,7 +36,8 @@ class HookState:
         group: dist.ProcessGroup | None,
         **options: Any,
     ) -> None:
-        self._module, self._policy, self._group = module, policy, group
+        self._module, self._group = module, group
+        self._policy = checked_policy(policy, **options)
         self._options = options
         self._hook: Hook | None = None
 

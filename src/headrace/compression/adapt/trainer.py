@@ -5,7 +5,7 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback
 
-from headrace.compression.adapt.hooks import make_hook
+from headrace.compression.adapt.hooks import checked_policy, make_hook
 from headrace.compression.run.figures import ScalarWriter
 from headrace.compression.run.hook import Hook
 from headrace.compression.run.hooked import hooked_model
@@ -26,7 +26,8 @@ class CompressionCallback(TrainerCallback):
     def __init__(
         self, trainer: Trainer, policy: Any, *, writer: ScalarWriter | None, **options: Any
     ) -> None:
-        self._trainer, self._policy, self._options = trainer, policy, options
+        self._trainer, self._options = trainer, options
+        self._policy = checked_policy(policy, **options)
         self._writer = writer
         self.hook: Hook | None = None
 

@@ -60,6 +60,14 @@ class HookOptions(TypedDict, total=False):
     start_after: int
 
 
+def check_exchange(when: str, scaler: Any) -> None:
+    """Raise a `CompressionError` unless these can be a hook's ``when`` and ``scaler``."""
+    if when not in ("after", "during"):
+        raise CompressionError(f'when is {when!r}, needs "after" or "during"')
+    if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+        raise CompressionError(f"scaler is {scaler!r}, needs a torch.amp.GradScaler")
+
+
 def hook_of(model: HookedModel, policy: Policy | CodecSpec | str, **options: Any) -> "Hook":
     """Register the hook of a policy, and return it; see `headrace.compression.ddp_hook`."""
     hook = Hook(model, policy, **options)
@@ -89,10 +97,7 @@ class Hook(HookFigures):
         scaler: Any,
         start_after: int = 0,
     ) -> None:
-        if when not in ("after", "during"):
-            raise CompressionError(f'when is {when!r}, needs "after" or "during"')
-        if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
-            raise CompressionError(f"scaler is {scaler!r}, needs a torch.amp.GradScaler")
+        check_exchange(when, scaler)
         parameters, group = model.parameters, model.group
         self.optimizer = optimizer
         self.observers: list[GradientObserver] = []
