@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from headrace.errors import InputError
-from headrace.memory import BudgetError, CaptureError, fit
+from headrace.memory import BudgetError, CaptureError, fit, fit_blocks
 from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.step import StepConditions, capture_step, optimizer_bytes, profile_step
@@ -224,6 +224,13 @@ def test_bad_budgets_and_models_fail_at_once() -> None:
     ):
         with pytest.raises(CaptureError, match=reason):
             fit(bad, x, "1GiB")  # pyright: ignore[reportArgumentType]
+    for empty in ([], (), {}, [()]):  # a model's error about its arguments said nothing of it
+        with pytest.raises(CaptureError, match="the sample is empty, needs .* call of Sequential"):
+            fit(model, empty, "1GiB")
+        with pytest.raises(CaptureError, match="empty, .*, the loss's target behind them"):
+            fit(model, empty, "1GiB", loss=nn.MSELoss())
+    with pytest.raises(CaptureError, match="the sample is empty"):
+        fit_blocks(model, list(model), (), "1GiB")
     with pytest.raises(BudgetError) as refused:
         fit(model, x, "100K")
     least = refused.value.least_bytes

@@ -14,7 +14,13 @@ from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
-from headrace.memory.measure.step import StepConditions, device_of, require_trainable, sample_of
+from headrace.memory.measure.step import (
+    StepConditions,
+    device_of,
+    require_arguments,
+    require_trainable,
+    sample_of,
+)
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.plan import MemoryPlan
@@ -104,6 +110,8 @@ def fit_model(
     if paths and len(paths) != len(budgets):
         raise BudgetError(f"{len(budgets)} budgets and {len(paths)} plans: needs a plan for each")
     samples = [sample_of(arguments) for arguments in _samples(sample)]
+    for args, kwargs in samples:
+        require_arguments(options.conditions.called(model), args, kwargs)
     if options.captures is not None and 0 < options.captures < len(samples):
         raise CaptureError(
             f"captures is {options.captures}, needs one for each of the {len(samples)} samples"

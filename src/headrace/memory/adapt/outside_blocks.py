@@ -24,7 +24,7 @@ from headrace.memory.errors import CaptureError
 from headrace.memory.measure.live_bytes import LiveBytes
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.running_averages import averages_as_tensors
-from headrace.memory.measure.step import sample_of
+from headrace.memory.measure.step import require_arguments, sample_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +71,7 @@ def traced_outside(
     alive = _Alive()
     calls: list[tuple[nn.Module, Any, Any]] = []
     args, kwargs = sample_of(sample)
+    require_arguments(model, args, kwargs)
     try:
         with (
             preserved(model),

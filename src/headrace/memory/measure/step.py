@@ -3,7 +3,7 @@
 import copy
 import hashlib
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from headrace.memory.errors import CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.measure.accumulate import accumulating
 from headrace.memory.measure.allocations import library_bytes
-from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.arguments import WithLoss, forward_signature
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.eager import StepArguments, eager_cost
@@ -104,6 +104,31 @@ def sample_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(sample) if isinstance(sample, tuple | list) else (sample,)), {}
 
 
+def require_arguments(called: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise a `CaptureError` if a sample has no arguments, and a call needs some.
+
+    Parameters
+    ----------
+    called : the model, or a `WithLoss` of it.
+    """
+    if args or kwargs:
+        return
+    has_loss = isinstance(called, WithLoss)
+    try:
+        forward_signature(called).bind()
+        missing = has_loss  # whose signature takes whatever the model and the loss do
+    except TypeError:
+        missing = True
+    if missing:
+        name = type(called.model if isinstance(called, WithLoss) else called).__name__
+        target = ", the loss's target behind them" if has_loss else ""
+        raise CaptureError(
+            f"the sample is empty, needs the arguments of one call of {name}{target}: a tensor, "
+            "several in a tuple, or a mapping of them by name; several samples are a list of "
+            "tuples or mappings"
+        )
+
+
 def require_trainable(model: Any) -> None:
     """Raise a `CaptureError` unless training steps of a model can be captured."""
     if not isinstance(model, nn.Module):
@@ -130,6 +155,7 @@ def capture_step(
     """
     require_trainable(model)
     args, kwargs = sample_of(sample)
+    require_arguments(job.called(model), args, kwargs)
     return job.implemented(capture(job.called(model), args, kwargs), exactness)
 
 
