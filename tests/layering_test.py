@@ -46,6 +46,7 @@ LAYERS = {
     "headrace.staging": 0,
     "headrace.units": 0,
     "headrace.kinds": 0,  # finds capabilities by name
+    "headrace.notebook": 0,
     "headrace.job": 1,
     "headrace.doctor": 2,
     "headrace.launch": 1,

@@ -4,6 +4,7 @@
 (`headrace.kinds.kind_of`).
 """
 
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -78,6 +79,11 @@ class ArtifactValue(ABC):
     def __repr__(self) -> str:
         """Return the summary: the fields may hold columns of any length."""
         return f"<{type(self).__name__}: {self.description}>"
+
+    def _repr_html_(self) -> str:
+        """Return the tables that notebooks show."""
+        # by name: what shows the kinds' values imports this module
+        return pkgutil.resolve_name("headrace.notebook:html_of_value")(self)
 
     @abstractmethod
     def to_content(self) -> tuple[Mapping[str, Any], Mapping[str, Table]]:

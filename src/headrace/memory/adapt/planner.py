@@ -3,7 +3,6 @@
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
 from torch import nn
 
 from headrace._native import ScheduleSearch
@@ -20,6 +19,7 @@ from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.solution import SolveProgress
 from headrace.memory.plan.sweep import sweep
 from headrace.memory.profile import MemoryProfile
+from headrace.notebook import progress_line
 from headrace.units import size
 
 
@@ -99,11 +99,11 @@ class StepPlanner:
                 costs=self._costs,
                 sample=self._sample,
             )
-        with Console(stderr=True).status("planning") as status:  # on terminals alone
+        with progress_line("planning") as report:
 
             def show(budget: int, state: SolveProgress) -> None:
                 text = state if self._watts is None else f"gap {state.gap:z.1%}"
-                status.update(f"planning for {size(budget)}: {text}")
+                report(f"planning for {size(budget)}: {text}")
                 if self._options.progress is not None:
                     self._options.progress(state)
 

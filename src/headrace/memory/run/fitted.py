@@ -4,6 +4,7 @@
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from html import escape
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -198,6 +199,10 @@ class FittedModule(nn.Module):
         budgets = " or ".join(map(size, self.budgets)) or "not planned yet"
         present = "" if self._budget is None else f", steps within {size(self._budget)}"
         return f"<FittedModule: {name}, {budgets}{present}>"
+
+    def _repr_html_(self) -> str:
+        """Return the line, and the tables of the plans, for notebooks."""
+        return f"<p>{escape(repr(self))}</p>" + "".join(p._repr_html_() for p in self.plans)
 
     @property
     def budgets(self) -> tuple[int, ...]:
