@@ -305,6 +305,7 @@ PUBLIC = {
         "HeldBytes",
         "Implementation",
         "ImplementationError",
+        "MemoryMetrics",
         "MemoryPartitioner",
         "MemoryPlan",
         "MemoryProfile",

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.errors import InputError
 from headrace.job.metrics import RankMetrics, start_metrics
 
 
@@ -55,6 +56,51 @@ def test_a_port_is_on_loopback_and_closes() -> None:
     served.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+class Others(RankMetrics):
+    """Another capability's gauge."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.gauge("others", "A value", 1)
+
+
+class Thirds(RankMetrics):
+    """A third one's."""
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.gauge("thirds", "A value", 3)
+
+
+def test_metrics_with_one_port_are_served_together() -> None:
+    """Those of a second capability found the port in use, by the same process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def served_names() -> set[str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            return names(answer.read().decode())
+
+    first = start_metrics([Sample(0), Others(0)], port)
+    second = start_metrics(Thirds(0), port)
+    assert first is not None
+    assert second is not None
+    both = {"headrace_level", "headrace_calls", "headrace_others"}
+    assert served_names() == {*both, "headrace_thirds"}
+    first.close()
+    first.close()  # does nothing
+    assert served_names() == {"headrace_thirds"}
+    second.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def test_metrics_of_several_ranks_are_refused() -> None:
+    with pytest.raises(InputError, match=r"metrics are of ranks \[0, 1\], needs those of one"):
+        start_metrics([Sample(0), Others(1)], 9)
+    with pytest.raises(InputError, match=r"metrics are of ranks \[\]"):
+        start_metrics([], 9)
 
 
 def test_a_file_that_cannot_be_written_is_given_up(tmp_path: Path) -> None:

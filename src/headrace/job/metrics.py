@@ -9,13 +9,15 @@ import logging
 import os
 import threading
 import time
-import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from headrace.errors import InputError
 
 log = logging.getLogger(__name__)
 
@@ -42,33 +44,33 @@ class RankMetrics(Collector):
         return family
 
 
-class MetricsOutput:
-    """Output of metrics until `close`: a file or an HTTP server."""
+class _Destination:
+    """A file or an HTTP server, of all metrics of this process that have it."""
 
-    def __init__(self, registry: CollectorRegistry, where: Path | int) -> None:
-        self._registry = registry
+    def __init__(self, where: Path | int) -> None:
+        self.registry = CollectorRegistry()
+        self.users = 0
         self._path = where if isinstance(where, Path) else None
         self._written_s = 0.0
         self._server: tuple[Any, threading.Thread] | None = None
         if isinstance(where, int):
-            self._server = start_http_server(where, _LOOPBACK, registry)
-        _outputs.add(self)
+            self._server = start_http_server(where, _LOOPBACK, self.registry)
 
-    def refresh(self) -> None:
+    def refresh(self, *, always: bool = False) -> None:
         """Write the file anew, if there is one and it is old."""
-        if self._path is None or time.monotonic() - self._written_s < _WRITE_EVERY_S:
+        if self._path is None or (
+            not always and time.monotonic() - self._written_s < _WRITE_EVERY_S
+        ):
             return
         self._written_s = time.monotonic()
         try:
-            write_to_textfile(str(self._path), self._registry)
+            write_to_textfile(str(self._path), self.registry)
         except OSError as error:
             log.warning("HEADRACE_METRICS is %s: %s; no more is written", self._path, error)
             self._path = None
 
     def close(self) -> None:
-        """Write for the last time, or stop the server."""
-        self._written_s = 0.0
-        self.refresh()
+        """Stop the server."""
         if self._server is not None:
             server, thread = self._server
             server.shutdown()
@@ -84,20 +86,79 @@ class MetricsOutput:
             self._server = None
 
 
-_outputs: "weakref.WeakSet[MetricsOutput]" = weakref.WeakSet()
+_destinations: dict[Path | int, _Destination] = {}
+_lock = threading.Lock()
+
+
+class MetricsOutput:
+    """Output of metrics until `close`: a file or an HTTP server.
+
+    Metrics of one process that have the same destination share it.
+
+    Raises
+    ------
+    OSError : the port is in use by another process.
+    """
+
+    def __init__(self, metrics: Sequence[RankMetrics], where: Path | int) -> None:
+        self._where, self._metrics = where, tuple(metrics)
+        with _lock:
+            if where not in _destinations:
+                _destinations[where] = _Destination(where)
+            self._destination = _destinations[where]
+            self._destination.users += 1
+            for collector in self._metrics:
+                self._destination.registry.register(collector)
+
+    def refresh(self) -> None:
+        """Write the file anew, if there is one and it is old."""
+        self._destination.refresh()
+
+    def close(self) -> None:
+        """Write for the last time, and stop the server unless others use it."""
+        with _lock:
+            if not self._metrics:
+                return
+            self._destination.refresh(always=True)
+            for collector in self._metrics:
+                self._destination.registry.unregister(collector)
+            self._metrics = ()
+            self._destination.users -= 1
+            if self._destination.users == 0:
+                self._destination.close()
+                if _destinations.get(self._where) is self._destination:
+                    del _destinations[self._where]
 
 
 def _abandon_all() -> None:
-    for output in list(_outputs):
-        output.abandon()
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
+    for destination in _destinations.values():
+        destination.abandon()
+    _destinations.clear()
 
 
 os.register_at_fork(after_in_child=_abandon_all)
 
 
-def start_metrics(metrics: RankMetrics, where: Path | int) -> MetricsOutput | None:
-    """Start to write or serve `metrics`; None if not due at their rank, or on an error."""
-    rank = metrics.rank
+def start_metrics(
+    metrics: RankMetrics | Sequence[RankMetrics], where: Path | int
+) -> MetricsOutput | None:
+    """Start to write or serve metrics of one rank; None if not due at it, or on an error.
+
+    Metrics that the process has started before with an equal `where`, as HEADRACE_METRICS does with
+    those of collectives, are in the same file, or at the same port.
+
+    Parameters
+    ----------
+    metrics : of any capabilities, one of each.
+    where : see the module.
+    """
+    collectors = [metrics] if isinstance(metrics, RankMetrics) else list(metrics)
+    ranks = {collector.rank for collector in collectors}
+    if len(ranks) != 1:
+        raise InputError(f"metrics are of ranks {sorted(ranks)}, needs those of one rank")
+    (rank,) = ranks
     if isinstance(where, int):
         target: Path | int = where + rank
     elif "{rank}" in str(where):
@@ -106,10 +167,8 @@ def start_metrics(metrics: RankMetrics, where: Path | int) -> MetricsOutput | No
         target = where
     else:
         return None
-    registry = CollectorRegistry()
-    registry.register(metrics)
     try:
-        return MetricsOutput(registry, target)
+        return MetricsOutput(collectors, target)
     except OSError as error:
         log.warning("HEADRACE_METRICS: rank %d cannot serve on %s: %s", rank, target, error)
         return None

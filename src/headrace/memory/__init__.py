@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.extras import require_metrics
 from headrace.facades import deferred_names
 from headrace.memory.errors import (
     BudgetError,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.memory.adapt.blocks import FittedBlocks
     from headrace.memory.adapt.estimate import BudgetEstimate, StepEstimate
+    from headrace.memory.adapt.metrics import MemoryMetrics
     from headrace.memory.adapt.partition import MemoryPartitioner
     from headrace.memory.exactness import Exactness
     from headrace.memory.graph import Graph, Implementation, Operator, Storage
@@ -51,6 +53,7 @@ __all__ = [
     "HeldBytes",
     "Implementation",
     "ImplementationError",
+    "MemoryMetrics",
     "MemoryPartitioner",
     "MemoryPlan",
     "MemoryProfile",
@@ -86,6 +89,7 @@ _MODULES = {
     "Graph": "graph",
     "HeldBytes": "plan.blocks",
     "Implementation": "graph",
+    "MemoryMetrics": "adapt.metrics",
     "MemoryPartitioner": "adapt.partition",
     "MemoryPlan": "plan.plan",
     "MemoryProfile": "profile",
@@ -102,7 +106,8 @@ _MODULES = {
     "TracedCall": "measure.captured",
     "VerifiedFigures": "plan.verify",
 }
-__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES)
+_EXTRAS = {"MemoryMetrics": require_metrics}
+__getattr__, __dir__ = deferred_names(__name__, __all__, _MODULES, _EXTRAS)
 
 
 def fit(
@@ -169,7 +174,7 @@ def fit(
     conditional : whether normalizations may be differentiated from their outputs. A step in which
         one has a weight near 0 raises an `ImplementationError`.
     progress : called with the state of the solver (in microjoules with `watts`); default: a line on
-        a terminal.
+        a terminal, or below a notebook's cell.
     watts : by kind of operator, such as ``{"convolution": 42, "default": 15}``: plans then have the
         least energy in place of the least time. Kinds that the step lacks are ignored.
 
