@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.instruments.integrations import INTEGRATIONS, Integration, run_integration
 from headrace.testbed import privileges
 from tests.conformance import warm
 from tests.conformance.launch import outputs, ranks
@@ -103,29 +104,16 @@ def check_05_compress(said: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", ["08-accelerate", "09-trainer"])
-def test_frameworks_train_on_the_group_that_exists(
-    installed: None, tmp_path: Path, example: str
-) -> None:
-    """Accelerate and the Trainer refuse the backend's name, and wrap the model where a group is."""
-    pytest.importorskip("accelerate")
-    if example == "09-trainer":
-        pytest.importorskip("transformers")
-    said = run(sys.executable, *TORCHRUN, EXAMPLES / f"{example}.py", cwd=tmp_path)
-    assert "backend headrace, model DistributedDataParallel" in said
-    assert "ranks equal: True" in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", ["accelerate", "trainer", "lightning"])
-def test_05_compress_where_a_framework_owns_the_loop(
-    installed: None, tmp_path: Path, framework: str
-) -> None:
-    pytest.importorskip("lightning" if framework == "lightning" else "accelerate")
-    start = () if framework == "lightning" else TORCHRUN
-    said = run(sys.executable, *start, EXAMPLES / f"05-compress-{framework}.py", cwd=tmp_path)
-    (share,) = re.findall(r"^minmax:4: (\S+)% of the uncompressed bytes$", said, re.M)
-    assert float(share) < 20
+@pytest.mark.parametrize("integration", INTEGRATIONS, ids=lambda integration: integration.name)
+def test_integrations(installed: None, tmp_path: Path, integration: Integration) -> None:
+    """Frameworks that refuse the backend's name wrap the model where a group exists, and more."""
+    if missing := integration.missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    problem, said = run_integration(integration, tmp_path, JOB_S, warm.environment())
+    assert problem == "", said
+    if integration.name.endswith("compressed"):
+        (share,) = re.findall(r"^minmax:4: (\S+)% of the ", said, re.M)
+        assert float(share) < 30
 
 
 NO_GPU = """

@@ -1,11 +1,11 @@
-"""The door: installing headrace, its first results, and the diagnosis of an installation."""
+"""The door: installing headrace, first results, diagnosis, and examples inside other tools."""
 
 import sys
 
-from benchmarks.door import doctor, documents, wheel
+from benchmarks.door import doctor, documents, integrations, wheel
 from benchmarks.sections import Section, run_sections
 
-SECTIONS: tuple[Section, ...] = (doctor, documents, wheel)
+SECTIONS: tuple[Section, ...] = (doctor, documents, integrations, wheel)
 
 if __name__ == "__main__":
     sys.exit(run_sections("door", __doc__, SECTIONS))
