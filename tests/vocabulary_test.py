@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXTS = ("README.md", "docs/*.md")
+TEXTS = ("README.md", "docs/**/*.md")
 SOURCES = ("src/**/*.py", "native/**/*.hpp", "native/**/*.cpp")
 
 OPENINGS = re.compile(r"\s*(who|what|whether|how)\b", re.IGNORECASE)

@@ -1,6 +1,8 @@
 """The documentation: names and settings without an entry, warnings of the site, broken links."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
 from benchmarks.harness import Report
@@ -8,6 +10,8 @@ from docs.site.build import build
 from docs.site.names import Sources
 from docs.site.reference import undocumented
 from docs.site.registries import SETTINGS, registry_pages, undocumented_settings
+from tests.documented import PAGES
+from tests.documented import problems as problems_of
 
 
 def bars() -> dict[str, str]:
@@ -18,14 +22,26 @@ def bars() -> dict[str, str]:
             "settings-undocumented",
             "docs-warnings",
             "internal-links-broken",
+            "documented-commands-that-warn",
         ),
         "<=0",
     )
 
 
+def _command_problems() -> Iterator[str]:
+    """Yield the commands of pages that fail or warn; what a page takes as there is in the tests."""
+    for page in PAGES:
+        with tempfile.TemporaryDirectory() as folder, chdir(folder):
+            yield from problems_of(page)
+
+
 def measure(report: Report, *, quick: bool) -> None:
-    """Build the site, and count what it lacks."""
-    del quick  # all of it takes a minute
+    """Build the site, and count what it lacks; run the commands of the pages."""
+    del quick  # all of it takes two minutes
+    problems = list(_command_problems())
+    for problem in problems:
+        report.row("commands", problem=problem)
+    report.bar("documented-commands-that-warn", len(problems))
     sources = Sources.read()
     names = undocumented(sources)
     settings = undocumented_settings(registry_pages(sources)[SETTINGS])
