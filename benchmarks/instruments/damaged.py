@@ -245,7 +245,7 @@ def diagnose(damage: Damage, folder: Path) -> tuple[int, dict[str, Any], str]:
         check=False,
     )
     try:
-        return done.returncode, json.loads(done.stdout), done.stderr
+        return done.returncode, json.loads(done.stdout)["result"], done.stderr
     except ValueError:
         return done.returncode, {}, done.stderr
 

@@ -71,7 +71,7 @@ def test_the_text_names_the_remedy_of_what_is_not_ok(
     assert printed.count("mend: r") == 1
     assert "echoes run  cannot run: torch\nNot ready" in printed
     assert command.run_plainly(["echoes", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["ready"] is False
+    assert json.loads(capsys.readouterr().out)["result"]["ready"] is False
 
 
 def test_an_unknown_word_names_the_nearest() -> None:

@@ -17,6 +17,10 @@ COMMANDS = {
         "headrace.cli.doctor:doctor_command",
         "Check what can run here, and name what is missing and the command that mends it.",
     ),
+    "schema": (
+        "headrace.cli.schema:schema_command",
+        "Print the JSON schemas of what verbs print with --json.",
+    ),
     "demo": (
         "headrace.cli.demo:demo_command",
         "Build an uneven network, measure it, plan for it, and train on Gloo and on headrace.",

@@ -4,6 +4,7 @@ Each is registered in a table ``COMMANDS`` of `headrace.cli` or of a capability'
 imported when it is used: the help of the others needs none of it.
 """
 
+import difflib
 import pkgutil
 from functools import cached_property
 from typing import Annotated, Any
@@ -14,6 +15,9 @@ from typer.core import TyperCommand, TyperGroup
 
 import headrace
 from headrace.kinds import capabilities, registered_commands
+
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""Click's, of which Typer may have a copy."""
 
 
 class DeferredCommand(TyperCommand):
@@ -26,6 +30,7 @@ class DeferredCommand(TyperCommand):
     @cached_property
     def loaded(self) -> Any:
         """The command, imported."""
+        from headrace.cli.answers import answering
         from headrace.cli.options import Verb, keeping_inputs
 
         command = pkgutil.resolve_name(self._source)
@@ -33,13 +38,14 @@ class DeferredCommand(TyperCommand):
             command.info.help = self.help
             for registered in command.registered_commands:
                 assert registered.callback is not None
-                registered.callback = keeping_inputs(registered.callback)
+                name = f"{self._path} {registered.name}"
+                registered.callback = answering(keeping_inputs(registered.callback), name)
                 registered.cls = Verb
             group = typer.main.get_group(command)
             _add_commands(group, self._path)
             return group
         alone = typer.Typer(add_completion=False)
-        alone.command(self.name, cls=Verb)(keeping_inputs(command))
+        alone.command(self.name, cls=Verb)(answering(keeping_inputs(command), self._path))
         return typer.main.get_command(alone)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -51,6 +57,27 @@ class _Root(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         _add_commands(self, "")
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a command by its name; an unknown one is looked for one level down, too."""
+        try:
+            return super().resolve_command(ctx, args)
+        except _USAGE_ERROR as error:
+            if near := _near_verbs(args[0]):
+                error.message = f"{error.message} Perhaps {' or '.join(near)}."
+            raise
+
+
+def _near_verbs(word: str) -> list[str]:
+    """Return the verbs below a capability whose last word is nearly this one."""
+    from headrace.cli.verbs import verbs
+
+    try:
+        paths = [path for path, _ in verbs() if " " in path]
+    except ImportError:  # of a package that is missing here
+        return []
+    near = difflib.get_close_matches(word, {path.rpartition(" ")[2] for path in paths}, 2)
+    return [f"'headrace {path}'" for path in paths if path.rpartition(" ")[2] in near]
 
 
 def _add_commands(group: TyperGroup, path: str) -> None:
@@ -69,6 +96,7 @@ app = typer.Typer(
         f"PyTorch: {', '.join(capabilities())}. Every command takes --help."
     ),
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_show_locals=False,
 )
 

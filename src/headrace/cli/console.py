@@ -1,6 +1,7 @@
 """The console that commands print to."""
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,27 @@ from rich.markup import escape
 from headrace.job.load import MachineLoad
 from headrace.units import size
 
+tables_hidden = ContextVar("tables_hidden", default=False)
+"""Whether a verb prints JSON in place of its tables."""
+
+_UNLIMITED_COLUMNS = 10_000
+"""Where there is no terminal: tables do not wrap."""
+
 
 def terminal(**options: Any) -> Console:
     """Return a console on standard output that leaves text such as ``:x:`` as it is.
 
     Parameters
     ----------
-    options : of Rich's `Console`, such as `stderr` and `soft_wrap`.
+    options : of Rich's `Console`, such as `stderr` and `soft_wrap`. It is quiet where tables are
+        hidden; with ``quiet=False`` it is not.
     """
-    return Console(emoji=False, **options)
+    is_quiet = tables_hidden.get() and not options.get("stderr", False)
+    settings: dict[str, Any] = {"emoji": False, "quiet": is_quiet, **options}
+    console = Console(**settings)
+    if not console.is_terminal:
+        console.width = _UNLIMITED_COLUMNS
+    return console
 
 
 def text_of(value: object) -> str:

@@ -1,15 +1,38 @@
 """``headrace demo``: from an unknown network to a faster training job."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace.cli.answers import result_of
 from headrace.cli.console import terminal
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed, TestbedFile, flag
 from headrace.extras import require
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRunResult:
+    """A run of the demo's job: medians, in microseconds."""
+
+    backend: str
+    ranks: int
+    step_us: float
+    steps_us: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """The demo's job on Gloo and on headrace, and its allreduces as predicted."""
+
+    gloo: TrainingRunResult
+    headrace: TrainingRunResult
+    speed_up: float
+    predicted_us: float
+    bound_us: float
 
 
 def demo_command(
@@ -23,8 +46,11 @@ def demo_command(
     save: Annotated[
         Path | None, typer.Option(help="Folder to leave the profile and the plan book in.")
     ] = None,
-) -> None:
-    """Build an uneven network, measure it, plan for it, and train on Gloo and on headrace."""
+) -> DemoResult:
+    """Build an uneven network, measure it, plan for it, and train on Gloo and on headrace.
+
+    Example: headrace demo --order rack --save results
+    """
     require("torch", "torch", "the demo")
     # imported here: 'headrace --help' needs none of it
     from headrace.demo.scenario import SPEC, run_demo
@@ -36,7 +62,7 @@ def demo_command(
     console = terminal(highlight=False)
     show = Show(console)
     try:
-        run_demo(
+        comparison = run_demo(
             show,
             spec=SPEC if testbed is None else TestbedSpec.load(testbed),
             order=order,
@@ -48,3 +74,8 @@ def demo_command(
     finally:
         show.close()
     console.print(f"[dim]The whole demo took {time.perf_counter() - started:.0f} s.[/]")
+    runs = [
+        result_of(TrainingRunResult, run, steps_us=list(run.steps_us))
+        for run in (comparison.gloo, comparison.headrace)
+    ]
+    return result_of(DemoResult, comparison, gloo=runs[0], headrace=runs[1])

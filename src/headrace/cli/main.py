@@ -3,8 +3,10 @@
 The commands take a good part of a second to load, so they are loaded where an interrupt is caught.
 """
 
+import json
 import sys
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from headrace.errors import HeadraceError, InputError
 
@@ -12,24 +14,27 @@ from headrace.errors import HeadraceError, InputError
 def main() -> None:
     """Run the command line: exit code 2 for wrong input, 1 for any other headrace error.
 
-    A package that is not installed is wrong input; ``headrace doctor`` runs without any of them.
+    With ``--json`` an error is one JSON object on a line of standard error: its type, message and
+    exit code. A package that is not installed is wrong input; ``headrace doctor`` runs without any
+    of them.
     Ctrl-C exits with 130, as shells expect of an interrupted command.
     """
     try:
         _run()
     except HeadraceError as error:
-        _end(str(error), 2 if isinstance(error, InputError) else 1)
+        _end(str(error), 2 if isinstance(error, InputError) else 1, type(error).__name__)
     except ImportError as error:
         from headrace.extras import missing_dependency
 
         if error.name == "headrace._native":
-            _end(str(error), 1)
+            _end(str(error), 1, "ImportError")
         if (missing := missing_dependency(error)) is None:
             raise
         _end(
             f"this command needs the package {missing.name}: {missing.command}; headrace doctor "
             "checks the others",
             2,
+            "ImportError",
         )
     except KeyboardInterrupt:
         sys.exit(130)
@@ -39,7 +44,10 @@ def _run() -> None:
     try:
         from headrace.cli.app import app
 
-        app()
+        if prints_json():
+            _run_for_scripts(app)
+        else:
+            app()
     except ImportError:
         if sys.argv[1:2] != ["doctor"]:
             raise
@@ -48,7 +56,33 @@ def _run() -> None:
         sys.exit(run_plainly(sys.argv[2:]))
 
 
-def _end(message: str, code: int) -> NoReturn:
+def prints_json() -> bool:
+    """Return whether the arguments of this process ask a verb for JSON."""
+    options = sys.argv[1:]
+    return "--json" in (options[: options.index("--")] if "--" in options else options)
+
+
+def _run_for_scripts(app: Callable[..., Any]) -> NoReturn:
+    """Run the commands; an error in the arguments is JSON, too."""
+    import typer
+
+    usage_errors: Any = typer.BadParameter.__mro__[2]  # Click's, of which Typer may have a copy
+    assert usage_errors.__name__ == "ClickException"
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        code = 1
+    except usage_errors as error:
+        message = " ".join(error.format_message().split())
+        _end(message, error.exit_code, "UsageError")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(message: str, code: int, kind: str) -> NoReturn:
+    if prints_json():
+        error = {"type": kind, "message": message, "exit_code": code}
+        sys.stderr.write(f"{json.dumps({'error': error})}\n")
+        sys.exit(code)
     try:
         from headrace.cli.console import terminal, text_of
     except ImportError:

@@ -140,6 +140,7 @@ def with_options(**readers: Callable[..., Any]) -> Callable[[Callable[..., Any]]
             )
         ]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__annotations__["return"] = command.__annotations__["return"]
         run.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]
         return run
 

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from headrace.cli.console import terminal
+from headrace.cli.answers import WrittenFile
+from headrace.cli.console import tables_hidden, terminal
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Former, Order, Seed, flag, output_option, time_option
 from headrace.cli.progress import Report
+from headrace.errors import TestbedError
 from headrace.units import mbit, parse_time
 
 if TYPE_CHECKING:
@@ -51,9 +54,99 @@ def testbed_for(spec: "TestbedSpec", activity: str, report: Report) -> Generator
         yield up
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostResult:
+    """A host of a testbed; rates in bytes/s."""
+
+    name: str
+    rack: str
+    address: str
+    bytes_per_s: float
+    uplink_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestbedResult:
+    """A testbed that is up; alive: until it is taken down, or its owner lives."""
+
+    run: str
+    name: str
+    mode: str
+    owner: int | None
+    crashed: bool
+    hosts: list[HostResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateResult:
+    """The rate of a host, or of a rack's uplink."""
+
+    target: str
+    bytes_per_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestbedsResult:
+    """The testbeds of this machine."""
+
+    testbeds: list[TestbedResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedResult:
+    """Run ids of the testbeds that were removed."""
+
+    removed: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """A command on a host, which had its exit code."""
+
+    host: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """A rank's host and exit code; negative: the signal that ended it."""
+
+    host: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksResult:
+    """A job's ranks; its exit code is the first failing rank's."""
+
+    ranks: list[RankResult]
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PayloadResult:
+    """Payload rate of a pair of ranks, in bytes/s."""
+
+    src: int
+    dst: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrueTopologyResult:
+    """The true topology: hosts of the ranks, and every pair."""
+
+    file: WrittenFile | None
+    hosts: list[str]
+    pairs: list[PayloadResult]
+
+
 @app.command("up")
-def up_command(file: File, fallback: Fallback = False) -> None:
-    """Build the testbed; it stays until 'headrace testbed down'."""
+def up_command(file: File, fallback: Fallback = False) -> TestbedResult:
+    """Build the testbed; it stays until 'headrace testbed down'.
+
+    Example: headrace testbed up testbed.toml
+    """
     from headrace.testbed import Testbed, TestbedSpec
 
     testbed = Testbed.up(TestbedSpec.load(file), fallback=fallback or None, detached=True)
@@ -66,6 +159,7 @@ def up_command(file: File, fallback: Fallback = False) -> None:
         "then 'headrace testbed down'.",
         soft_wrap=True,
     )
+    return _testbed_result(testbed.record)
 
 
 @app.command("exec")
@@ -73,11 +167,21 @@ def exec_command(
     host: Annotated[str, typer.Argument(help="Name of the host.")],
     command: Annotated[list[str], typer.Argument(help="The command, after '--'.")],
     testbed: Which = None,
-) -> None:
-    """Run a command on a host, with the variables that torchrun, Gloo and headrace need."""
+) -> CommandResult:
+    """Run a command on a host, with the variables that torchrun, Gloo and headrace need.
+
+    Example: headrace testbed exec a -- hostname
+    """
     from headrace.testbed import Testbed
 
-    Testbed.attach(testbed).replace_process(host, command)
+    attached = Testbed.attach(testbed)
+    if not tables_hidden.get():
+        attached.replace_process(host, command)
+    try:
+        exit_code = attached.popen(host, command).wait()
+    except OSError as error:
+        raise TestbedError(f"'{command[0]}' cannot be run: {error.strerror}") from error
+    return CommandResult(host=host, exit_code=exit_code if exit_code >= 0 else 128 - exit_code)
 
 
 @app.command("set-rate")
@@ -85,18 +189,25 @@ def set_rate_command(
     target: Annotated[str, typer.Argument(help="A host, or a rack for its uplink.")],
     rate: Annotated[str, typer.Argument(help="Such as 50mbit, or bytes a second.")],
     testbed: Which = None,
-) -> None:
-    """Change the rate of a host, or of a rack's uplink, while traffic flows."""
+) -> RateResult:
+    """Change the rate of a host, or of a rack's uplink, while traffic flows.
+
+    Example: headrace testbed set-rate a 50Mbit/s
+    """
     from headrace.testbed import Testbed
     from headrace.testbed.rates import format_rate, parse_rate
 
     Testbed.attach(testbed).set_rate(target, rate)
     terminal().print(f"{target}: {format_rate(parse_rate(rate))}")
+    return RateResult(target=target, bytes_per_s=parse_rate(rate))
 
 
 @app.command("status")
-def status_command() -> None:
-    """List every testbed on this machine, and whether its owner still lives."""
+def status_command() -> TestbedsResult:
+    """List every testbed on this machine, and whether its owner still lives.
+
+    Example: headrace testbed status
+    """
     from headrace.testbed import state
 
     records = list(state.records())
@@ -107,6 +218,7 @@ def status_command() -> None:
         console.print("No testbed is up.")
     if any(record.crashed for record in records):
         console.print("'headrace testbed down --crashed' removes those whose owner is gone.")
+    return TestbedsResult(testbeds=[_testbed_result(record) for record in records])
 
 
 @app.command("down")
@@ -116,8 +228,11 @@ def down_command(
         bool, flag("--all-testbeds", "All testbeds, of any owner."), Former("--all")
     ] = False,
     crashed: Annotated[bool, flag("--crashed", "Only those whose owner is gone.")] = False,
-) -> None:
-    """End what runs in a testbed and remove it."""
+) -> RemovedResult:
+    """End what runs in a testbed and remove it.
+
+    Example: headrace testbed down --all-testbeds
+    """
     from headrace.testbed import state, teardown
 
     removed = state.remove_crashed() if every or crashed else []
@@ -126,6 +241,7 @@ def down_command(
             teardown.remove(record.directory)
             removed.append(record.run)
     terminal().print(f"Removed {', '.join(removed) or 'nothing: there is none'}.")
+    return RemovedResult(removed=removed)
 
 
 @app.command("run")
@@ -140,18 +256,20 @@ def run_command(
         time_option("Longest time; then the job is ended"),
         Former("--timeout", unit="s"),
     ] = None,
-) -> None:
+) -> RanksResult:
     """Build the testbed, run a command as one rank per host, and take it down.
 
     Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, so that a script
     calling init_process_group runs as it is. The exit code is the first failing rank's.
+
+    Example: headrace testbed run testbed.toml --time-limit 5min -- python train.py
     """
     from headrace.testbed import Testbed, TestbedSpec, run_ranks
 
     timeout_s = None if time_limit is None else parse_time(time_limit, "--time-limit")
     spec = TestbedSpec.load(file)
     ranks = spec.order(order, seed=seed)
-    console = terminal(soft_wrap=True, highlight=False)
+    console = terminal(soft_wrap=True, highlight=False, quiet=False)  # the job's output
     unwind_on_sigterm()
     with Testbed.up(spec, fallback=fallback or None) as testbed:
         _print_fallback(testbed, console)
@@ -167,10 +285,15 @@ def run_command(
     for rank, code in failed.items():
         what = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         console.print(f"[dim]rank {rank} on {names[rank]}: {what}[/]")
+    exit_code = 0
     if failed:
         # ranks that were ended because another failed show a signal: report the cause
         cause = next((code for code in failed.values() if code > 0), None)
-        raise typer.Exit(cause or 128 - next(iter(failed.values())))
+        exit_code = cause or 128 - next(iter(failed.values()))
+    return RanksResult(
+        ranks=[RankResult(host=n, exit_code=c) for n, c in zip(names, codes, strict=True)],
+        exit_code=exit_code,
+    )
 
 
 @app.command("topology")
@@ -179,8 +302,11 @@ def topology_command(
     order: Order = "rack",
     seed: Seed = 0,
     output: Annotated[Path | None, output_option("File to write: the topology.")] = None,
-) -> None:
-    """Print the true topology of a testbed: hosts, and the payload rate of every pair."""
+) -> TrueTopologyResult:
+    """Print the true topology of a testbed: hosts, and the payload rate of every pair.
+
+    Example: headrace testbed topology testbed.toml
+    """
     from headrace.testbed import TestbedSpec
 
     spec = TestbedSpec.load(file)
@@ -200,6 +326,37 @@ def topology_command(
         ]
         table.add_row(name, *("-" if beta is None else f"{mbit(beta):.1f}" for beta in betas))
     terminal().print(table)
+    return TrueTopologyResult(
+        file=None if output is None else WrittenFile.at(output),
+        hosts=[truth.hosts[host] for host in truth.rank_host],
+        pairs=[
+            PayloadResult(src=link.src, dst=link.dst, bytes_per_s=1e12 / link.beta_us_per_mb)
+            for link in truth.links
+        ],
+    )
+
+
+def _testbed_result(record: "state.Record") -> TestbedResult:
+    from headrace.testbed import Testbed
+
+    racks = record.spec.racks
+    return TestbedResult(
+        run=record.run,
+        name=record.spec.name,
+        mode=record.mode,
+        owner=None if record.owner is None else record.owner[0],
+        crashed=record.crashed,
+        hosts=[
+            HostResult(
+                name=host.name,
+                rack=racks[host.rack].name,
+                address=host.address,
+                bytes_per_s=host.bytes_per_s,
+                uplink_bytes_per_s=racks[host.rack].bytes_per_s,
+            )
+            for host in Testbed(record).hosts
+        ],
+    )
 
 
 def _table(record: "state.Record") -> Table:

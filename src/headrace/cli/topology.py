@@ -2,7 +2,7 @@
 
 import types
 import typing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import headrace
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import Former, output_option, rate_option
 from headrace.errors import InputError, TopologyError
@@ -60,9 +61,41 @@ InterOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetResult:
+    """A preset, and the names of its parameters."""
+
+    name: str
+    parameters: list[str]
+    facts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetsResult:
+    """The presets."""
+
+    presets: list[PresetResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyResult:
+    """A topology that was written."""
+
+    file: WrittenFile
+    name: str
+    ranks: int
+    hosts: int
+    links: int
+    shared: int
+    switches: int
+
+
 @app.command("presets")
-def presets_command() -> None:
-    """List the presets: parameters, multicast, ports of NIC traffic."""
+def presets_command() -> PresetsResult:
+    """List the presets: parameters, multicast, ports of NIC traffic.
+
+    Example: headrace topology presets
+    """
     from headrace.topology.presets import PRESETS
 
     table = Table(box=None, pad_edge=False)
@@ -71,6 +104,12 @@ def presets_command() -> None:
     for name, preset in PRESETS.items():
         table.add_row(name, escape(", ".join(preset.parameters)), escape(preset.facts))
     terminal().print(table)
+    return PresetsResult(
+        presets=[
+            PresetResult(name=name, parameters=list(preset.parameters), facts=preset.facts)
+            for name, preset in PRESETS.items()
+        ]
+    )
 
 
 @app.command("preset")
@@ -92,7 +131,7 @@ def preset_command(
             "--set", help="Any other parameter, as alpha_us=0.7; repeatable.", metavar="NAME=VALUE"
         ),
     ] = None,
-) -> None:
+) -> TopologyResult:
     """Write the topology of a known kind of machine.
 
     Example: headrace topology preset dgx_a100 --nodes 4 -o cluster.topology
@@ -119,7 +158,7 @@ def preset_command(
     if missing and arguments.keys() <= preset.parameters.keys():  # else that is what is wrong
         option = _OPTIONS.get(missing[0], f"--set {missing[0]}=VALUE")
         raise TopologyError(f"preset {name} needs parameter '{missing[0]}': give {option}")
-    _write(preset(**arguments), output, {"preset": name, "arguments": arguments})
+    return _write(preset(**arguments), output, {"preset": name, "arguments": arguments})
 
 
 @app.command("import")
@@ -159,7 +198,7 @@ def import_command(
         rate_option("Rate of a GPU's PCIe port, where the file has none"),
         Former("--pcie-rate", unit="GB/s"),
     ] = None,
-) -> None:
+) -> TopologyResult:
     """Write the topology described by another tool's file.
 
     Example: nvidia-smi topo -m > topo.txt; headrace topology import topo.txt --nodes 2 -o
@@ -183,10 +222,10 @@ def import_command(
         inter=inter.value,
         costs=costs,
     )
-    _write(topology, output, {"imported": file.name, "format": file_format.value})
+    return _write(topology, output, {"imported": file.name, "format": file_format.value})
 
 
-def _write(topology: "Topology", output: Path, made_from: dict[str, Any]) -> None:
+def _write(topology: "Topology", output: Path, made_from: dict[str, Any]) -> TopologyResult:
     topology.save(output, {"headrace": headrace.__version__, **made_from})
     console = terminal()
     table = Table(box=None, show_header=False)
@@ -198,6 +237,15 @@ def _write(topology: "Topology", output: Path, made_from: dict[str, Any]) -> Non
     table.add_row("switches", f"{len(topology.switches)}, {len(multicast)} of them can multicast")
     console.print(table)
     console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
+    return result_of(
+        TopologyResult,
+        topology,
+        file=WrittenFile.at(output),
+        hosts=hosts,
+        links=len(topology.links),
+        shared=len(topology.shared),
+        switches=len(topology.switches),
+    )
 
 
 def _setting(setting: str, preset: "Preset") -> tuple[str, Any]:

@@ -14,11 +14,17 @@ def run(capability: str | None, stage: str | None, *, as_json: bool) -> int:
     """Diagnose, print to standard output, and return the exit code: 0 if what was asked can run."""
     diagnosis = diagnose(capability, stage)
     if as_json:
-        lines = [json.dumps(diagnosis.to_json(), indent=1)]
+        document = {"verb": "doctor", "version": 1, "result": diagnosis.to_json()}
+        sys.stdout.write(f"{json.dumps(document)}\n")
     else:
-        lines = [*_finding_lines(diagnosis), "", *_stage_lines(diagnosis)]
-    sys.stdout.write("\n".join(lines) + "\n")
+        print_findings(diagnosis)
     return 0 if diagnosis.ready else 1
+
+
+def print_findings(diagnosis: Diagnosis) -> None:
+    """Print a diagnosis to standard output, as text."""
+    lines = [*_finding_lines(diagnosis), "", *_stage_lines(diagnosis)]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def run_plainly(arguments: list[str]) -> int:

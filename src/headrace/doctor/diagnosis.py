@@ -10,8 +10,6 @@ from headrace.doctor.finding import CheckFinding, Status
 from headrace.doctor.needs import StageNeeds, asked_stages
 from headrace.facades import offered_by
 
-SCHEMA = 1
-
 _CHECKS: tuple[Callable[[], CheckFinding], ...] = (
     machine.check_python,
     installation.check_installation,
@@ -78,8 +76,6 @@ class Diagnosis:
                 "limits": self.limits(stage),
             }
         return {
-            "format": "headrace-doctor",
-            "schema": SCHEMA,
             "ready": self.ready,
             "capabilities": capabilities,
             "findings": [finding.to_json() for finding in self.findings.values()],

@@ -1,6 +1,7 @@
 """``headrace attention adapt``: samples of a text as requests to an adapted plan."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +19,24 @@ from headrace.attention.cli.models import (
 )
 from headrace.attention.cli.show import error_text
 from headrace.attention.plan.plan import AttentionPlan
+from headrace.cli.answers import result_of
 from headrace.cli.console import terminal
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.cli.tables import facts, rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionAdaptResult:
+    """Requests to an adapted plan; numbers of clusters, before and at the end."""
+
+    requests: int
+    observed: int
+    planned_error: float | None
+    largest_error: float | None
+    clusters_before: int
+    clusters: int
+    events: list[dict[str, Any]]
 
 
 def adapt_cache_command(
@@ -37,8 +52,11 @@ def adapt_cache_command(
         output_option("File to which the events are appended as lines of JSON.", "--log"),
     ] = None,
     dtype: TypeOption = "float32",
-) -> None:
-    """Read a text as requests to a plan that adapts, and print its output errors and clusters."""
+) -> AttentionAdaptResult:
+    """Read a text as requests to a plan that adapts, and print its output errors and clusters.
+
+    Example: headrace attention adapt ./model --plan model.plan --every 4
+    """
     cache_plan = AttentionPlan.load(plan)
     model, tokenizer = load_folder(folder, dtype)
     import torch
@@ -73,6 +91,15 @@ def adapt_cache_command(
     cells = [_event_row(event) for event in adaptation.records.events]
     for part in rows("events", ("event", "clusters", "output error"), cells, everything=False):
         console.print(part)
+    return result_of(
+        AttentionAdaptResult,
+        adaptation,
+        planned_error=adaptation.state.planned_error,
+        largest_error=adaptation.state.largest_error,
+        clusters_before=cache_plan.clusters,
+        clusters=adaptation.plan.clusters,
+        events=[dict(event) for event in adaptation.records.events],
+    )
 
 
 def _event_row(event: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -1,6 +1,7 @@
 """``headrace attention evaluate``: loss on text, and scores of tasks, with a plan and without."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +38,41 @@ _QUESTION_TOKENS = 256
 _SCORE_COLUMNS = ("task", "questions", "metric", "model's own", "plan's", "change")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossResult:
+    """Loss on text with the model's own cache and with the plan's."""
+
+    own: float
+    planned: float
+    added: float
+    added_error: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreResult:
+    """A metric of a task, and its standard error, with the model's own cache and the plan's."""
+
+    task: str
+    questions: int
+    metric: str
+    own: float
+    own_error: float | None
+    planned: float
+    planned_error: float | None
+    change: float
+    change_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationResult:
+    """Loss on text, or scores of tasks, at a share of the bytes."""
+
+    share: float
+    loss: LossResult | None
+    scores: list[ScoreResult]
+
+
 def evaluate_command(
     folder: FolderArgument,
     plan: PlanOption,
@@ -66,8 +102,11 @@ def evaluate_command(
         bool, flag("--download", "Fetch a task's data that is not on this machine.")
     ] = False,
     dtype: TypeOption = "float32",
-) -> None:
-    """Measure the loss of a model on text, or its scores of tasks, with a plan and without."""
+) -> EvaluationResult:
+    """Measure the loss of a model on text, or its scores of tasks, with a plan and without.
+
+    Example: headrace attention evaluate ./model --plan model.plan
+    """
     cache_plan = AttentionPlan.load(plan)
     names = None if tasks is None else _names(tasks, cache_plan, str(plan))
     others = [name for name in names or () if name != _CONTINUATION]
@@ -84,19 +123,31 @@ def evaluate_command(
 
     if names is None:
         size = sample_tokens or _LOSS_TOKENS
-        _print_losses(model, cache_plan, samples(-(-tokens // size), size))
-        return
-    table: list[tuple[str, ...]] = []
+        losses = _losses(model, cache_plan, samples(-(-tokens // size), size))
+        return EvaluationResult(share=cache_plan.share, loss=losses, scores=[])
+    scores: list[ScoreResult] = []
     if _CONTINUATION in names:
         questions = samples(limit, sample_tokens or _QUESTION_TOKENS)
-        table.append(_continuation_row(model, cache_plan, questions))
+        scores.append(_continuation_score(model, cache_plan, questions))
     if others:
-        table.extend(
-            _harness_rows(model, tokenizer, cache_plan, others, limit, task_folder, download)
+        scores.extend(
+            _harness_scores(model, tokenizer, cache_plan, others, limit, task_folder, download)
         )
     title = f"at {cache_plan.share:z.0%} of the cache's bytes; with standard errors"
-    for part in rows(title, _SCORE_COLUMNS, table, everything=True):
+    for part in rows(title, _SCORE_COLUMNS, list(map(_score_row, scores)), everything=True):
         terminal().print(part)
+    return EvaluationResult(share=cache_plan.share, loss=None, scores=scores)
+
+
+def _score_row(score: ScoreResult) -> tuple[str, ...]:
+    return (
+        score.task,
+        str(score.questions),
+        score.metric,
+        _score(score.own, score.own_error),
+        _score(score.planned, score.planned_error),
+        _change(score.change, score.change_error),
+    )
 
 
 def _names(tasks: str, plan: AttentionPlan, source: str) -> list[str]:
@@ -110,7 +161,7 @@ def _names(tasks: str, plan: AttentionPlan, source: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _print_losses(model: "Module", plan: AttentionPlan, samples: "Tensor") -> None:
+def _losses(model: "Module", plan: AttentionPlan, samples: "Tensor") -> LossResult:
     from headrace.attention.plan.choose import added_loss
     from headrace.attention.run.loss import sample_losses
 
@@ -125,9 +176,12 @@ def _print_losses(model: "Module", plan: AttentionPlan, samples: "Tensor") -> No
         f"added {added:+z.2%} (standard error {error:z.2%}) at {plan.share:z.0%} of the "
         f"cache's bytes, on {samples.numel():,} tokens"
     )
+    return LossResult(
+        own=before, planned=after, added=added, added_error=error, tokens=samples.numel()
+    )
 
 
-def _continuation_row(model: "Module", plan: AttentionPlan, samples: "Tensor") -> tuple[str, ...]:
+def _continuation_score(model: "Module", plan: AttentionPlan, samples: "Tensor") -> ScoreResult:
     from headrace.attention.plan.choose import mean_and_error
     from headrace.attention.run.continuation_task import answered, continuation_questions
 
@@ -136,17 +190,23 @@ def _continuation_row(model: "Module", plan: AttentionPlan, samples: "Tensor") -
         own = answered(model, None, questions, _within(report, "model's own", 0))
         planned = answered(model, plan, questions, _within(report, "plan's", 1))
     changes = [after - before for before, after in zip(own, planned, strict=True)]
-    return (
-        _CONTINUATION,
-        str(len(questions)),
-        "accuracy",
-        _score(*mean_and_error(own)),
-        _score(*mean_and_error(planned)),
-        _change(*mean_and_error(changes)),
+    own_score, own_error = mean_and_error(own)
+    planned_score, planned_error = mean_and_error(planned)
+    change, change_error = mean_and_error(changes)
+    return ScoreResult(
+        task=_CONTINUATION,
+        questions=len(questions),
+        metric="accuracy",
+        own=own_score,
+        own_error=own_error,
+        planned=planned_score,
+        planned_error=planned_error,
+        change=change,
+        change_error=change_error,
     )
 
 
-def _harness_rows(
+def _harness_scores(
     model: "Module",
     tokenizer: Any,
     plan: AttentionPlan,
@@ -154,7 +214,7 @@ def _harness_rows(
     limit: int,
     task_folder: Path | None,
     download: bool,
-) -> Iterator[tuple[str, ...]]:
+) -> Iterator[ScoreResult]:
     if not download:
         read_local_data_sets()
     from headrace.attention.run.harness import load_tasks, task_scores
@@ -173,13 +233,16 @@ def _harness_rows(
             for part, (name, used) in enumerate((("model's own", None), ("plan's", plan)))
         )
     for before, after in zip(own, planned, strict=True):
-        yield (
-            before.task,
-            f"{before.questions}",
-            before.metric,
-            _score(before.score, before.error),
-            _score(after.score, after.error),
-            _change(after.score - before.score, None),
+        yield ScoreResult(
+            task=before.task,
+            questions=before.questions,
+            metric=before.metric,
+            own=before.score,
+            own_error=before.error,
+            planned=after.score,
+            planned_error=after.error,
+            change=after.score - before.score,
+            change_error=None,
         )
 
 

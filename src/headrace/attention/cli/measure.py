@@ -1,5 +1,6 @@
 """``headrace attention measure``: how alike the heads of a model are."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,11 +14,22 @@ from headrace.attention.cli.models import (
     check_positions,
     load_folder,
 )
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
 from headrace.cli.interrupts import interrupts
 from headrace.cli.options import Former, output_option
 from headrace.cli.progress import progress
 from headrace.units import size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LikenessResult:
+    """Samples that the heads of a model's layers were compared on."""
+
+    file: WrittenFile
+    samples: int
+    tokens: int
+    layers: int
 
 
 def likeness_command(
@@ -29,10 +41,12 @@ def likeness_command(
     ] = 128,
     sample_tokens: Annotated[SampleTokens, Former("--tokens")] = 256,
     dtype: TypeOption = "float32",
-) -> None:
+) -> LikenessResult:
     """Measure which heads of a model look at the same tokens, and what sharing them changes.
 
     Ctrl-C ends after the present sample: the profile is of those that are complete.
+
+    Example: headrace attention measure ./model -o heads.profile
     """
     model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.measure.likeness import measure_likeness
@@ -51,3 +65,6 @@ def likeness_command(
         reason = "interrupted" if profile.samples < len(rows) else "the text has no more"
         written += f", of {profile.samples} samples: {reason}"
     terminal().print(f"{written}.", soft_wrap=True)
+    return result_of(
+        LikenessResult, profile, file=WrittenFile.at(output), layers=len(profile.layers)
+    )

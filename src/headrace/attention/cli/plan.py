@@ -1,6 +1,6 @@
 """``headrace attention plan``: bits and heads of keys, by the loss that they add."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ from headrace.attention.cli.show import cache_tables
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.profile import AttentionProfile
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
@@ -40,6 +41,27 @@ class PlanMethod(StrEnum):
     CHAI_STATIC = "chai-static"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierResult:
+    """A measured choice; see `headrace.attention.FrontierPoint`."""
+
+    name: str
+    share: float
+    added_loss: float
+    standard_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePlanResult:
+    """What a model's cache keeps: the share of its bytes, and what was measured."""
+
+    file: WrittenFile
+    share: float
+    chosen: str
+    output_error: float | None
+    frontier: list[FrontierResult]
+
+
 def cache_plan_command(
     folder: FolderArgument,
     profile: Annotated[Path, typer.Option(help="Measured profile: of the model's attention.")],
@@ -58,10 +80,12 @@ def cache_plan_command(
         ),
     ] = PlanMethod.LOSS,
     dtype: TypeOption = "float32",
-) -> None:
+) -> CachePlanResult:
     """Choose what a model's cache keeps: measure the loss of ever fewer bytes on held-out text.
 
     The text is read from where the profile's samples end.
+
+    Example: headrace attention plan ./model --profile heads.profile -o model.plan
     """
     measured = AttentionProfile.load(profile)
     model, tokenizer = load_folder(folder, dtype)
@@ -95,6 +119,12 @@ def cache_plan_command(
     print_written(output)
     for table in cache_tables(plan, everything=False):
         terminal().print(table)
+    return result_of(
+        CachePlanResult,
+        plan,
+        file=WrittenFile.at(output),
+        frontier=[result_of(FrontierResult, point) for point in plan.frontier],
+    )
 
 
 def _by_loss(

@@ -2,6 +2,7 @@
 
 import time
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,25 @@ from headrace.cli.tables import rows
 from headrace.units import size
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationResult:
+    """A prompt's continuation with a cache: the model's own, or the plan's."""
+
+    cache: str
+    bytes: int
+    tokens: int
+    seconds: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationsResult:
+    """The continuations, and layers of the prompt by the kernel of its scores."""
+
+    generations: list[GenerationResult]
+    prompt_layers: dict[str, int]
+
+
 def continue_command(
     folder: FolderArgument,
     plan: PlanOption,
@@ -30,8 +50,11 @@ def continue_command(
         int, typer.Option(help="Tokens to generate.", min=1), Former("--tokens")
     ] = 64,
     dtype: TypeOption = "float32",
-) -> None:
-    """Continue a prompt with a plan's cache and with the model's own, and print both."""
+) -> GenerationsResult:
+    """Continue a prompt with a plan's cache and with the model's own, and print both.
+
+    Example: headrace attention run ./model --plan model.plan --prompt 'the value of'
+    """
     cache_plan = AttentionPlan.load(plan)
     model, tokenizer = load_folder(folder, dtype)
     from transformers import DynamicCache
@@ -44,6 +67,7 @@ def continue_command(
         raise AttentionError("--prompt has no tokens, needs at least one")
     check_positions(model, inputs["input_ids"].shape[1] + new_tokens, "--prompt and --new-tokens")
     table: list[tuple[str, ...]] = []
+    generations: list[GenerationResult] = []
     caches: dict[str, Any] = {
         "model's own": DynamicCache(),
         "plan's": headrace.attention.cache(model, cache_plan),
@@ -59,13 +83,21 @@ def continue_command(
         new = output[0, inputs["input_ids"].shape[1] :]
         rate = f"{len(new) / seconds:.1f}"
         text = tokenizer.decode(new, skip_special_tokens=True)
-        table.append((name, size(_cache_bytes(cache)), rate, text))
+        cache_bytes = _cache_bytes(cache)
+        table.append((name, size(cache_bytes), rate, text))
+        generations.append(
+            GenerationResult(
+                cache=name, bytes=cache_bytes, tokens=len(new), seconds=seconds, text=text
+            )
+        )
     title = f"a plan's cache grows by {BLOCK_TOKENS} tokens at a time"
     for part in rows(title, ("cache", "bytes", "tokens/s", "text"), table, everything=True):
         terminal().print(part)
-    for path, layers in getattr(caches["plan's"], "prompt_paths", {}).items():
+    paths: dict[str, int] = dict(getattr(caches["plan's"], "prompt_paths", {}))
+    for path, layers in paths.items():
         stock = "" if path == SHARED else "the stock kernel computed all heads' scores: "
         terminal().print(f"prompt, in {layers} layers: {stock}{path}", soft_wrap=True)
+    return GenerationsResult(generations=generations, prompt_layers=paths)
 
 
 def _cache_bytes(cache: Any) -> int:

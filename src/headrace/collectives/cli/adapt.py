@@ -1,6 +1,7 @@
 """``headrace collectives adapt``: bring a plan book up to date with a new measurement."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
@@ -20,15 +22,40 @@ if TYPE_CHECKING:
     from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceResult:
+    """A range of sizes: the plan before and now; predictions on the network as it is now."""
+
+    collective: str
+    root: int
+    from_bytes: int
+    to_bytes: int | None
+    before: str
+    before_us: float | None
+    after: str
+    after_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptedBookResult:
+    """The adapted plan book."""
+
+    file: WrittenFile
+    plans: int
+    choices: list[ChoiceResult]
+
+
 def adapt_command(
     source: Annotated[Path, typer.Argument(help="The plan book to adapt.", metavar="BOOK")],
     profile: Annotated[Path, typer.Option(help="Measured profile: of the network as it is now.")],
     output: Annotated[Path, output_option("File to write: the new plan book.")],
-) -> None:
+) -> AdaptedBookResult:
     """Adapt a plan book to a network that was measured again, and print the changes.
 
     Keeps a plan where it still is the best, moves the masters of its allreduces, or replans. A job
     adapts by itself while it runs; this is for books that are kept.
+
+    Example: headrace collectives adapt network.book --profile network.profile -o new.book
     """
     from headrace.collectives.adapt.offline import adapt_book
     from headrace.collectives.plan.book import PlanBook
@@ -44,6 +71,21 @@ def adapt_command(
     out.print(_choices(choice for choice in adapted.choices if choice.entry.root == 0))
     out.print(
         f"Wrote [bold]{text_of(output)}[/]: {len(adapted.book.entries)} plans.", soft_wrap=True
+    )
+    choices = [
+        result_of(
+            ChoiceResult,
+            choice.entry,
+            collective=choice.entry.collective.value,
+            before=choice.before,
+            before_us=None if np.isinf(choice.before_us) else choice.before_us,
+            after=choice.entry.plan.generator,
+            after_us=choice.entry.plan.predicted_us,
+        )
+        for choice in adapted.choices
+    ]
+    return AdaptedBookResult(
+        file=WrittenFile.at(output), plans=len(adapted.book.entries), choices=choices
     )
 
 

@@ -1,15 +1,18 @@
 """``headrace collectives``: measure a network, and plan collectives for it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of, warn_if_busy
 from headrace.cli.options import Former, Order, Seed, TestbedFile, output_option, time_option
 from headrace.cli.progress import Report, progress
 from headrace.collectives.cli.adapt import adapt_command
-from headrace.collectives.cli.import_iperf import import_iperf_command, save_profile
+from headrace.collectives.cli.entry_results import EntryResult
+from headrace.collectives.cli.import_iperf import NetworkResult, import_iperf_command, save_profile
 from headrace.collectives.cli.method import (
     CostModelName,
     EffortLevel,
@@ -49,11 +52,13 @@ def measure_command(
         time_option("Longest time; what does not fit is dropped, with a note"),
         Former("--budget", unit="s"),
     ] = "12s",
-) -> None:
+) -> NetworkResult | None:
     """Measure links, groups and shared capacities, and write a profile.
 
     Under torchrun ('torchrun ... -m headrace collectives measure -o FILE') between its ranks;
     with --testbed between the hosts of a testbed that is up for as long as it takes.
+
+    Example: headrace collectives measure --testbed testbed.toml --time-limit 12s -o network.profile
     """
     settings = Settings.from_environment()
     console = terminal(stderr=True)
@@ -74,9 +79,10 @@ def measure_command(
                 "with torchrun, or name a testbed's TOML file"
             )
     if profile is None:
-        return
-    save_profile(profile, output)
+        return None
+    saved = save_profile(profile, output)
     warn_if_busy(profile.provenance)
+    return saved
 
 
 def _measure_testbed(
@@ -90,6 +96,15 @@ def _measure_testbed(
     hosts = [spec.hosts[index].name for index in spec.order(order, seed=seed)]
     with testbed_for(spec, "Measuring", report) as up:
         return measure_testbed(up, hosts, effort=effort, progress=report)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBookResult:
+    """A plan book, and the collectives that Ctrl-C left to templates."""
+
+    file: WrittenFile
+    plans: list[EntryResult]
+    interrupted: list[str]
 
 
 @app.command("plan")
@@ -113,9 +128,12 @@ def plan_command(
     ] = False,
     effort: SearchEffort = EffortLevel.QUICK,
     seed: Seed = 0,
-) -> None:
-    """Find the best verified plan for every collective and size, and write a plan book."""
-    from headrace.collectives.cli.entries import entry_tables
+) -> PlanBookResult:
+    """Find the best verified plan for every collective and size, and write a plan book.
+
+    Example: headrace collectives plan network.profile -o network.book
+    """
+    from headrace.collectives.cli.entries import entry_result, entry_tables
     from headrace.collectives.plan.book import build_book
     from headrace.collectives.plan.generators.table import ALL_GENERATORS
     from headrace.collectives.plan.generators.templates.rows import TEMPLATES
@@ -148,3 +166,8 @@ def plan_command(
             f"Interrupted: without plans, which leaves {', '.join(missing)} to templates.",
             soft_wrap=True,
         )
+    return PlanBookResult(
+        file=WrittenFile.at(output),
+        plans=[entry_result(entry) for entry in book.entries],
+        interrupted=missing,
+    )

@@ -7,6 +7,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.answers import result_of
+from headrace.collectives.cli.entry_results import EntryResult
 from headrace.collectives.demand import ROOTED
 from headrace.collectives.plan.book import Entry
 from headrace.units import duration, size
@@ -51,6 +53,22 @@ def entry_tables(entries: Iterable[Entry]) -> Iterator[RenderableType]:
                 f"{plan.gap:z.0%}",
             )
         yield table
+
+
+def entry_result(entry: Entry) -> EntryResult:
+    """Return the figures of an entry."""
+    plan = entry.plan
+    return result_of(
+        EntryResult,
+        entry,
+        collective=entry.collective.value,
+        generator=plan.generator,
+        chunks=plan.program.demand.chunks,
+        scored_bytes=plan.total_bytes,
+        predicted_us=plan.predicted_us,
+        bound_us=plan.bound.total_us,
+        gap=plan.gap,
+    )
 
 
 def _columns(*, show_header: bool) -> Table:

@@ -1,5 +1,6 @@
 """``headrace export``: plans for MSCCL and MSCCL++."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import headrace.artifact as artifact_io
+from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal
 from headrace.cli.options import flag, output_option, size_option
 from headrace.collectives.demand import ROOTED, Collective
@@ -45,6 +47,19 @@ class Protocol(StrEnum):
     SIMPLE = "Simple"
     LL = "LL"
     LL128 = "LL128"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult:
+    """An export, proven as written, and the lines on what selects it."""
+
+    file: WrittenFile
+    collective: str
+    ranks: int
+    root: int | None
+    instances: int
+    in_place: bool
+    selection: list[str]
 
 
 def export_command(
@@ -103,11 +118,13 @@ def export_command(
         str | None,
         size_option("Largest size that selects it; unless given the book's range, or none"),
     ] = None,
-) -> None:
+) -> ExportResult:
     """Write a plan in a form that MSCCL or MSCCL++ runs.
 
     Threadblocks that are too long for the runtime are split; a plan that it cannot run is not
     written. The text is read back and proven before the file is made.
+
+    Example: headrace export best.plan -o allreduce.xml
     """
     program, scored, sizes = _program(source, collective, total, root)
     low = sizes[0] if min_bytes is None else parse_size(min_bytes)
@@ -135,11 +152,22 @@ def export_command(
         markup=False,
         soft_wrap=True,
     )
-    _print_selection(text, form, runtime, scored)
+    selection = _selection(text, form, runtime, scored)
+    for line in selection:
+        terminal().print(line, highlight=False, markup=False, soft_wrap=True)
+    return ExportResult(
+        file=WrittenFile.at(output),
+        collective=demand.collective.value,
+        ranks=demand.ranks,
+        root=demand.root if demand.collective in ROOTED else None,
+        instances=used,
+        in_place=in_place,
+        selection=selection,
+    )
 
 
-def _print_selection(text: str, form: ExportFormat, runtime: RuntimeName, scored: int) -> None:
-    """Print the calls that select the file, and reasons why it may not run.
+def _selection(text: str, form: ExportFormat, runtime: RuntimeName, scored: int) -> list[str]:
+    """Return the calls that select the file, and reasons why it may not run, as lines.
 
     Parameters
     ----------
@@ -161,8 +189,7 @@ def _print_selection(text: str, form: ExportFormat, runtime: RuntimeName, scored
         )
     if warning := oversubscription(algorithm):
         lines.append(f"warning: {warning}")
-    for line in lines:
-        terminal().print(line, highlight=False, markup=False, soft_wrap=True)
+    return lines
 
 
 def _counts(instances: int | None, scored: int) -> list[int]:

@@ -1,5 +1,6 @@
 """``headrace topology infer``: hidden hardware from recorded probes, and the order of GPUs."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,12 +8,28 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import Former, output_option, topology_option
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
     from headrace.collectives.measure.pcie.inference import Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceResult:
+    """Hidden hardware, with probabilities, and the order of the GPUs for a topology."""
+
+    nearest_cpu: int
+    switches: list[list[int]]
+    nic_gpus: list[int]
+    cpu_confidence: float
+    switch_confidence: float
+    nic_confidence: float
+    notes: list[str]
+    visible_devices: list[int] | None
+    file: WrittenFile | None
 
 
 def infer_command(
@@ -43,11 +60,13 @@ def infer_command(
     confidence: Annotated[
         float, typer.Option(help="Least probability of an answer; below it there is none.")
     ] = 0.95,
-) -> None:
+) -> InferenceResult:
     """Infer from probes the CPU nearest to the NIC, and the GPUs that share PCIe switches.
 
     Answers come with their probability. Where the probes cannot decide, the error names the
     question, and the probes to repeat.
+
+    Example: headrace topology infer probes.json
     """
     from headrace.collectives.measure.pcie.inference import infer_hardware
     from headrace.collectives.measure.pcie.probes import HardwareProbes
@@ -62,13 +81,23 @@ def infer_command(
     console.print(_answers(hardware))
     for note in hardware.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
+    order = None
     if machine is not None:
-        _place(console, hardware, machine, places, output)
+        order = _place(console, hardware, machine, places, output)
+    return result_of(
+        InferenceResult,
+        hardware,
+        switches=[list(group) for group in hardware.switches],
+        nic_gpus=list(hardware.nic_gpus),
+        notes=list(hardware.notes),
+        visible_devices=order,
+        file=None if output is None else WrittenFile.at(output),
+    )
 
 
 def _place(
     console: Console, hardware: "Hardware", machine: Path, places: list[int], output: Path | None
-) -> None:
+) -> list[int]:
     from headrace.collectives.cli.network import read_network
     from headrace.collectives.measure.pcie.gpu_order import (
         visible_devices,
@@ -82,7 +111,7 @@ def _place(
         console.print("The GPUs are in a good order as they are.")
     console.print(visible_devices(order), markup=False, highlight=False, soft_wrap=True)
     if output is None:
-        return
+        return list(order)
     placed = with_pcie(topology, hardware, order)
     facts = {
         "nearest_cpu": hardware.nearest_cpu,
@@ -92,6 +121,7 @@ def _place(
     }
     placed.save(output, {"machine": str(machine), "inferred": facts})
     console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
+    return list(order)
 
 
 def _places(text: str) -> list[int]:

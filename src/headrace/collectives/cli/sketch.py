@@ -1,5 +1,6 @@
 """``headrace collectives sketch``: the communication sketch that suits one collective best."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +8,7 @@ import typer
 from rich.table import Table
 
 import headrace.artifact as artifact_io
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import Seed, output_option
 from headrace.cli.progress import progress
@@ -21,6 +23,26 @@ if TYPE_CHECKING:
 _ROWS = 12
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedSketchResult:
+    """A sketch that was tried; no time where that failed, for the problem it names."""
+
+    sketch: str
+    trial_us: float | None
+    total_us: float | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SketchResult:
+    """The best sketch first, and whether time ran out."""
+
+    file: WrittenFile
+    tried: list[TriedSketchResult]
+    bound_us: float
+    out_of_time: bool
+
+
 def sketch_command(
     source: Annotated[
         Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
@@ -31,11 +53,13 @@ def sketch_command(
     root: Root = 0,
     effort: SearchEffort = EffortLevel.NORMAL,
     seed: Seed = 0,
-) -> None:
+) -> SketchResult:
     """Try the sketches that a topology suggests, and write the best: to read, alter and reuse.
 
     'headrace collectives synthesize --sketch FILE' follows it. Ctrl-C ends the search early with
     the best so far.
+
+    Example: headrace collectives sketch cluster.topology --size 16MiB -o sketch.json
     """
     from headrace.collectives.plan.cost.model import FULL
     from headrace.collectives.plan.generators.taccl.autosketch import autosketch
@@ -60,6 +84,19 @@ def sketch_command(
     if searched.struck:
         console.print("[yellow]warning:[/] out of time: another run may find another sketch.")
     console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
+    tried = [
+        result_of(
+            TriedSketchResult,
+            row,
+            sketch=row.sketch.name,
+            trial_us=None if row.problem else row.trial_us,
+        )
+        for row in searched.tried
+    ]
+    bound_us = searched.synthesis.bound.total_us
+    return SketchResult(
+        file=WrittenFile.at(output), tried=tried, bound_us=bound_us, out_of_time=searched.struck
+    )
 
 
 def _table(searched: "AutoSketch") -> Table:

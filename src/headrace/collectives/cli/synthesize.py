@@ -1,6 +1,6 @@
 """``headrace collectives synthesize``: the best plan for one collective of one size."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 import headrace
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import Seed, output_option
 from headrace.cli.progress import progress
@@ -42,6 +43,23 @@ _LARGE = 300
 """Ranks beyond which plans are kept as orbits."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynthesisResult:
+    """The best plan of one collective of one size, with its certificate."""
+
+    file: WrittenFile
+    collective: str
+    ranks: int
+    root: int
+    total_bytes: int
+    generator: str
+    model: str
+    predicted_us: float
+    bound_us: float
+    gap: float
+    proof: str
+
+
 def synthesize_command(
     source: Annotated[
         Path, typer.Argument(help="A topology or a measured profile.", metavar="TOPOLOGY")
@@ -73,13 +91,15 @@ def synthesize_command(
     ] = None,
     effort: SearchEffort = EffortLevel.NORMAL,
     seed: Seed = 0,
-) -> None:
+) -> SynthesisResult:
     """Search for the best plan for one collective, prove it, compare it with the lower bound.
 
     The candidates of all generators are compared under one cost model; the plan records the best,
     the reason, and the others' predictions. Ctrl-C ends the search early: the best so far is proven
     and written. Beyond 300 ranks the plan is made for one rank and mapped to the others by the
     network's symmetry.
+
+    Example: headrace collectives synthesize cluster.topology --size 16MiB -o best.plan
     """
     from headrace.collectives.plan.generators.table import (
         ALL_GENERATORS,
@@ -109,8 +129,7 @@ def synthesize_command(
                 f"{source}: has {topology.ranks} ranks: plans beyond {_LARGE} are kept by symmetry "
                 "and are not exported; leave --runtime out"
             )
-        _synthesize_orbits(topology, collective, total_bytes, output)
-        return
+        return _synthesize_orbits(topology, collective, total_bytes, output)
     generators = ALL_GENERATORS if sketch is None else (sketch_generator(sketch),)
     if custom_demand is not None:
         generators = custom_generators(sketch)
@@ -134,6 +153,17 @@ def synthesize_command(
     console = terminal()
     console.print(_summary(plan))
     console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
+    return result_of(
+        SynthesisResult,
+        plan,
+        file=WrittenFile.at(output),
+        collective=plan.program.demand.collective.value,
+        ranks=plan.program.demand.ranks,
+        root=plan.program.demand.root,
+        model=plan.model.name,
+        bound_us=plan.bound.total_us,
+        proof=plan.proof.program_digest,
+    )
 
 
 def _within(planned: "Callable[[Method], Plan]", method: "Method", runtime: RuntimeName) -> "Plan":
@@ -187,7 +217,7 @@ def _demand(path: Path | None, collective: Collective | None, root: int) -> Dema
 
 def _synthesize_orbits(
     topology: "Topology", collective: Collective, total_bytes: int, output: Path
-) -> None:
+) -> SynthesisResult:
     from headrace.collectives.plan.generators.orbits.build import plan_orbits
 
     console = terminal()
@@ -208,6 +238,19 @@ def _synthesize_orbits(
         _facts(demand, total_bytes, origin, "full", orbit_plan, orbit_plan.proof.plan_digest)
     )
     console.print(f"Wrote [bold]{text_of(output)}[/].", soft_wrap=True)
+    return result_of(
+        SynthesisResult,
+        orbit_plan,
+        file=WrittenFile.at(output),
+        collective=collective.value,
+        ranks=topology.ranks,
+        root=0,
+        total_bytes=total_bytes,
+        generator="orbits",
+        model="full",
+        bound_us=orbit_plan.bound.total_us,
+        proof=orbit_plan.proof.plan_digest,
+    )
 
 
 def _summary(plan: "Plan") -> Table:

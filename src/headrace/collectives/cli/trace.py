@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ from rich.table import Table
 
 import headrace
 import headrace.artifact as artifact_io
+from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import Order, Seed, TestbedFile, output_option, topology_option
@@ -30,6 +32,20 @@ if TYPE_CHECKING:
 _RANKS = 4
 _LANES = 48
 """Most lanes that are printed; the file has all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceRunResult:
+    """Runs of one collective: their times, and that predicted where the network is known."""
+
+    file: WrittenFile
+    collective: str
+    bytes: int
+    ranks: int
+    plan: str
+    totals_us: list[float]
+    predicted_us: float | None
+    clock_uncertainty_us: float
 
 
 def trace_command(
@@ -57,13 +73,15 @@ def trace_command(
     repeats: Annotated[
         int, typer.Option(help="Runs, of which that of median time is kept.", min=1)
     ] = 9,
-) -> None:
+) -> TraceRunResult | None:
     """Run one collective, and write the times of all its steps on every rank.
 
     It runs between processes of this machine, on a testbed (--testbed), or between the ranks of
     torchrun ('torchrun ... -m headrace collectives trace -o FILE'). Every result is checked. Open
     the file in ui.perfetto.dev or chrome://tracing: a process is a rank, a row is a lane, arrows
     lead from sends to receives; where the network is known, what was predicted stands below.
+
+    Example: headrace collectives trace --ranks 2 --size 1MiB -o trace.json
     """
     from headrace.collectives.run.book import load_book
 
@@ -118,8 +136,9 @@ def trace_command(
             with testbed_for(spec, "Running", report) as up:
                 traced = trace_testbed(up, [spec.hosts[i].name for i in indices], job, report)
             network = network or spec.topology(indices)
-    if traced is not None:
-        _write_trace(output, job, traced, network, choices[0].origin)
+    if traced is None:
+        return None
+    return _write_trace(output, job, traced, network, choices[0].origin)
 
 
 def _check(
@@ -139,7 +158,7 @@ def _check(
 
 def _write_trace(
     output: Path, job: "TraceJob", traced: "TraceResult", topology: "Topology | None", origin: str
-) -> None:
+) -> TraceRunResult:
     """Write the file, and print a summary of it."""
     from headrace.collectives.trace.events import trace_events
     from headrace.collectives.trace.times import measured, predicted
@@ -164,6 +183,16 @@ def _write_trace(
     console.print(
         f"Wrote [bold]{text_of(output)}[/]: open it in ui.perfetto.dev or chrome://tracing.",
         soft_wrap=True,
+    )
+    return TraceRunResult(
+        file=WrittenFile.at(output),
+        collective=job.program.demand.collective.value,
+        bytes=job.moved_bytes,
+        ranks=len(errors),
+        plan=origin,
+        totals_us=[float(total_us) for total_us in traced.totals_us],
+        predicted_us=None if prediction is None else float(prediction.total_us),
+        clock_uncertainty_us=float(errors.max()) / 1e3,
     )
 
 

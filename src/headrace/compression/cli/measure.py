@@ -1,10 +1,12 @@
 """``headrace compression measure``: profile a model's step and codecs, on ranks of this machine."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, warn_if_busy
 from headrace.cli.options import Former, output_option, size_option
 from headrace.compression.errors import CompressionError
@@ -13,6 +15,21 @@ from headrace.compression.measure.local import EXAMPLE, measure_locally
 from headrace.compression.profile import CompressionProfile
 from headrace.extras import require
 from headrace.units import parse_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimesResult:
+    """A model's training step, without and with communication, in microseconds."""
+
+    file: WrittenFile
+    model: str
+    device: str
+    batch: int
+    gradient_bytes: int
+    forward_us: float
+    backward_us: float
+    other_us: float
+    codecs: list[str]
 
 
 def profile_command(
@@ -39,10 +56,12 @@ def profile_command(
         str, size_option("DDP's bucket_cap_mb"), Former("--bucket-mb", unit="MiB")
     ] = "25MiB",
     steps: Annotated[int, typer.Option(help="Training steps to measure, of each kind.")] = 10,
-) -> None:
+) -> StepTimesResult:
     """Measure a training step without and with communication, and codecs with all ranks encoding.
 
     In a job of your own, headrace.compression.measure.job.profile_model does so among its ranks.
+
+    Example: headrace compression measure --model package.module:build -o job.profile
     """
     if model is not None and like is not None:
         raise CompressionError("--model and --like given, needs one: --like has its model")
@@ -59,3 +78,6 @@ def profile_command(
     profile.save(output)
     print_written(output)
     warn_if_busy(profile.provenance)
+    return result_of(
+        StepTimesResult, profile, file=WrittenFile.at(output), codecs=list(profile.codecs)
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal, text_of
 from headrace.cli.options import count_option, output_option, with_options
 from headrace.cli.progress import progress
@@ -77,6 +78,28 @@ def format_options(
     return FormatOptions(name=file_format, labelled=not unlabelled, ids=ids)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferResult:
+    """Rows that a step moves between trainers, and those before the next step."""
+
+    rows: float
+    critical_rows: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessResult:
+    """Accesses of batches to rows; transfers by design."""
+
+    file: WrittenFile
+    batches: int
+    batch: int
+    trainers: int
+    lookahead: int
+    rows: float
+    transfers: dict[str, TransferResult]
+    rejected: int
+
+
 @with_options(form=format_options)
 def access_command(
     data: Annotated[
@@ -104,8 +127,11 @@ def access_command(
     most_rejected: Annotated[
         float, typer.Option(help="Share of lines that may be rejected.", min=0.0, max=1.0)
     ] = 0.0,
-) -> None:
-    """Measure how often and how soon again batches access embedding rows."""
+) -> AccessResult:
+    """Measure how often and how soon again batches access embedding rows.
+
+    Example: headrace embeddings measure clicks.tsv -o clicks.profile
+    """
     from headrace.embeddings.cli.show import access_tables
     from headrace.embeddings.data.examples import in_batches
     from headrace.embeddings.data.files import files_of
@@ -137,3 +163,13 @@ def access_command(
     print_written(output)
     for table in access_tables(profile, everything=False):
         terminal().print(table)
+    return result_of(
+        AccessResult,
+        profile,
+        file=WrittenFile.at(output),
+        transfers={
+            name.value: result_of(TransferResult, moved)
+            for name, moved in profile.transfers.items()
+        },
+        rejected=rejected.rejected,
+    )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal
 from headrace.cli.options import (
     Bandwidth,
@@ -111,6 +112,26 @@ def host_options(
     return HostOptions(bandwidth=bandwidth or "", topology=topology, processors=processors)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookaheadPlanResult:
+    """A job's processes, lookahead and caches; its step's time if that was predicted."""
+
+    file: WrittenFile
+    batch: int
+    trainers: int
+    servers: int
+    readers: int
+    lookahead: int
+    prefetch: int
+    cache_bytes: int
+    synchronisation: str
+    commit_every: int
+    fetched_rows: float
+    critical_rows: float
+    step_s: float | None
+    bound: str | None
+
+
 @with_options(job=fixed_requirements, hosts=host_options)
 def lookahead_plan_command(
     profile: Annotated[Path, typer.Argument(help="Embedding profile of the job's data.")],
@@ -136,10 +157,12 @@ def lookahead_plan_command(
         time_option("Between losses of a process of the job, the mean"),
         Former("--failures", unit="h"),
     ] = "12h",
-) -> None:
+) -> LookaheadPlanResult:
     """Plan a training job's lookahead, caches, synchronisation, processes and commits.
 
     With --compute the step is predicted: what it is bound by, and how often to commit.
+
+    Example: headrace embeddings plan clicks.profile --cache-memory 1GiB -o clicks.plan
     """
     from headrace.embeddings.cli.show import lookahead_plan_tables
     from headrace.embeddings.plan.choose import plan_embeddings
@@ -161,3 +184,11 @@ def lookahead_plan_command(
     print_written(output)
     for table in lookahead_plan_tables(plan, everything=False):
         terminal().print(table)
+    return result_of(
+        LookaheadPlanResult,
+        plan,
+        file=WrittenFile.at(output),
+        synchronisation=plan.synchronisation.value,
+        step_s=None if plan.time is None else plan.time.step_s,
+        bound=None if plan.time is None else plan.time.bound,
+    )

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
 from headrace.cli.ending import unwind_on_sigterm
 from headrace.cli.options import with_options
@@ -28,8 +29,32 @@ if TYPE_CHECKING:
     from headrace.embeddings.plan.plan import EmbeddingPlan
     from headrace.embeddings.run.job_processes import JobHosts, JobOptions
     from headrace.embeddings.run.job_times import JobTimes
+    from headrace.embeddings.run.record import EmbeddingRecord
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """A job's steps; null if the script trained on no batch."""
+
+    batches: int
+    batch: int
+    trainers: int
+    servers: int
+    readers: int
+    seconds: float
+    step_s: float
+    ideal: bool
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRunResult:
+    """The job, and the file of its record if one was asked for."""
+
+    job: JobResult | None
+    record: WrittenFile | None
 
 
 @with_options(numbers=process_numbers, start=start_options, recording=record_options)
@@ -49,7 +74,7 @@ def run_job_command(
         ),
     ] = None,
     recording: RecordOptions,
-) -> None:
+) -> JobRunResult:
     """Run a script that calls headrace.embeddings.fit, with all that serves it, on this machine.
 
     Servers, readers and a cacher are started, then the trainers, with torchrun's variables: RANK,
@@ -69,6 +94,8 @@ def run_job_command(
 
     Five lines at the end say what steps took and waited for. --record keeps that in a file, for
     headrace show and headrace report.
+
+    Example: headrace embeddings run clicks.plan --state commits -- train.py
     """
     from headrace.embeddings.cli.run_progress import summary_lines
     from headrace.embeddings.plan.plan import EmbeddingPlan
@@ -92,6 +119,16 @@ def run_job_command(
     for line in [] if recorded is None else summary_lines(recorded):
         errors.print(line, markup=False)
     _warn_of_ideal(errors, ideal=recording.ideal)
+    return _result(recorded, recording.record)
+
+
+def _result(recorded: "EmbeddingRecord | None", file: Path | None) -> JobRunResult:
+    from headrace.embeddings.run.advice import advice
+
+    if recorded is None:
+        return JobRunResult(job=None, record=None)
+    job = result_of(JobResult, recorded, seconds=float(recorded.end_s[-1]), advice=advice(recorded))
+    return JobRunResult(job=job, record=None if file is None else WrittenFile.at(file))
 
 
 def _run(
@@ -110,7 +147,7 @@ def _run(
     from headrace.embeddings.cli.run_progress import job_progress
     from headrace.embeddings.run.supervisor import run_embedding_job
 
-    console = terminal(soft_wrap=True, highlight=False)
+    console = terminal(soft_wrap=True, highlight=False, quiet=False)  # the job's output
     commit_every = options.commit_every if options.folder else 0
     try:
         with job_progress(console, errors, commit_every) as (on_sample, times_of_job):

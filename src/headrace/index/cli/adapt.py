@@ -1,11 +1,13 @@
 """``headrace index adapt``: a trace on an index that follows it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.cli.answers import result_of
 from headrace.cli.console import terminal
 from headrace.cli.options import output_option, plan_option, with_options
 from headrace.cli.tables import facts, rows
@@ -14,6 +16,17 @@ from headrace.units import duration
 
 if TYPE_CHECKING:
     from headrace.index.measure.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexAdaptResult:
+    """A trace's run on an index that adapts: rates by tenths of a run, in operations/s."""
+
+    configuration: str
+    seconds: float
+    operations: int
+    rates: list[float]
+    events: list[dict[str, Any]]
 
 
 @with_options(workload=workload_of)
@@ -34,8 +47,11 @@ def adapt_trace_command(
     ] = None,
     *,
     workload: "Workload",
-) -> None:
-    """Run a trace on an index that adapts to it, and print what it did and when."""
+) -> IndexAdaptResult:
+    """Run a trace on an index that adapts to it, and print what it did and when.
+
+    Example: headrace index adapt keys.npy --plan index.plan --repeats 3
+    """
     from headrace.index.adapt.offline import follow_trace
     from headrace.index.measure.files import read_trace
     from headrace.index.plan.plan import IndexPlan
@@ -59,13 +75,20 @@ def adapt_trace_command(
             },
         )
     )
-    if not followed.events:
+    if followed.events:
+        start = followed.events[0]["at"]
+        cells = [_event_row(event, start) for event in followed.events]
+        for part in rows("events", ("after", "event", "note"), cells, everything=False):
+            console.print(part)
+    else:
         console.print(_uneventful(followed.seconds))
-        return
-    start = followed.events[0]["at"]
-    cells = [_event_row(event, start) for event in followed.events]
-    for part in rows("events", ("after", "event", "note"), cells, everything=False):
-        console.print(part)
+    return result_of(
+        IndexAdaptResult,
+        followed,
+        configuration=followed.configuration.name,
+        rates=list(followed.rates),
+        events=[dict(event) for event in followed.events],
+    )
 
 
 def _by_tenths(rates: Sequence[float], most: int = 100) -> str:

@@ -1,8 +1,10 @@
 """``headrace index measure``: the profile of a trace."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from headrace.cli.answers import WrittenFile
 from headrace.cli.console import print_written, terminal
 from headrace.cli.options import count_option, output_option, with_options
 from headrace.errors import InputError
@@ -11,6 +13,16 @@ from headrace.units import parse_count
 
 if TYPE_CHECKING:
     from headrace.index.measure.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceProfileResult:
+    """A trace as it was encoded."""
+
+    file: WrittenFile
+    keys: int
+    operations: int
+    sampled_keys: int
 
 
 @with_options(workload=workload_of)
@@ -23,8 +35,11 @@ def measure_trace_command(
     ] = None,
     *,
     workload: "Workload",
-) -> None:
-    """Encode a trace: its image, how its keys deviate from lines, and a sample to run."""
+) -> TraceProfileResult:
+    """Encode a trace: its image, how its keys deviate from lines, and a sample to run.
+
+    Example: headrace index measure keys.npy --inserts 0.1 -o keys.profile
+    """
     from headrace.index.measure.files import read_trace
     from headrace.index.measure.survey import SAMPLE, survey_trace
 
@@ -39,3 +54,9 @@ def measure_trace_command(
         )
         profile.save(output)
     print_written(output)
+    return TraceProfileResult(
+        file=WrittenFile.at(output),
+        keys=len(parsed.loaded),
+        operations=len(parsed),
+        sampled_keys=len(profile.sample),
+    )

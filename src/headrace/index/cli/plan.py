@@ -1,17 +1,36 @@
 """``headrace index plan``: the configuration for a profile's workload."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of, warn_if_busy
 from headrace.cli.options import flag, output_option
 from headrace.cli.progress import progress
 
 if TYPE_CHECKING:
     from headrace.index.plan.plan import IndexPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationResult:
+    """A configuration of an index, predicted or run."""
+
+    configuration: str
+    operations_per_s: float
+    bytes_per_key: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexPlanResult:
+    """The configurations that were compared, the best first."""
+
+    file: WrittenFile
+    candidates: list[ConfigurationResult]
 
 
 def plan_index_command(
@@ -37,8 +56,11 @@ def plan_index_command(
             "Run finds alone and inserts alone with every configuration, for the report.",
         ),
     ] = False,
-) -> None:
-    """Choose the structure: all are predicted, the best are run on this machine."""
+) -> IndexPlanResult:
+    """Choose the structure: all are predicted, the best are run on this machine.
+
+    Example: headrace index plan keys.profile -o index.plan
+    """
     from headrace.index.plan.choose import plan as choose
     from headrace.index.profile import IndexProfile
     from headrace.index.run.trial import keep_memory
@@ -65,6 +87,18 @@ def plan_index_command(
     plan.save(output)
     _print(plan, output)
     warn_if_busy(plan.provenance)
+    return IndexPlanResult(
+        file=WrittenFile.at(output),
+        candidates=[
+            ConfigurationResult(
+                configuration=candidate.configuration.name,
+                operations_per_s=candidate.per_s,
+                bytes_per_key=candidate.bytes_per_key,
+                runs=candidate.trials,
+            )
+            for candidate in plan.candidates
+        ],
+    )
 
 
 def _print(plan: "IndexPlan", output: Path) -> None:

@@ -1,10 +1,12 @@
 """``headrace index run``: a trace on an index, with what is found checked."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.answers import result_of
 from headrace.cli.console import terminal
 from headrace.cli.options import Former, plan_option, with_options
 from headrace.cli.tables import facts
@@ -15,6 +17,22 @@ from headrace.units import duration
 if TYPE_CHECKING:
     from headrace.index.measure.workload import Workload
     from headrace.index.run.trial import ReplayResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexRunResult:
+    """A trace's run on an index."""
+
+    configuration: str
+    load_s: float
+    seconds: float
+    operations: int
+    operations_per_s: float
+    bytes: int
+    keys: int
+    leaves: dict[str, int]
+    depth: int
+    checked: int
 
 
 @with_options(workload=workload_of)
@@ -31,10 +49,12 @@ def run_trace_command(
     ] = 1,
     *,
     workload: "Workload",
-) -> None:
+) -> IndexRunResult:
     """Run a trace on an index: throughput, memory, leaf mix, and lookups that were checked.
 
     A wrong answer is an error.
+
+    Example: headrace index run keys.npy --plan index.plan
     """
     from headrace.index.measure.files import read_trace
     from headrace.index.plan.plan import IndexPlan
@@ -47,6 +67,16 @@ def run_trace_command(
         result = replay(configuration, parsed, batch=window)
     rows = {"configuration": configuration.name, **result_rows(result)}
     terminal().print(facts("run", rows, everything=True))
+    statistics = result.statistics
+    return result_of(
+        IndexRunResult,
+        result,
+        configuration=configuration.name,
+        bytes=statistics["bytes"],
+        keys=statistics["size"],
+        leaves=dict(statistics["leaves"]),
+        depth=statistics["depth"],
+    )
 
 
 def result_rows(result: "ReplayResult") -> dict[str, str]:

@@ -1,11 +1,13 @@
 """``headrace memory estimate``: the memory of a training step, by the name of a model."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
+from headrace.cli.answers import result_of
 from headrace.cli.console import terminal, text_of
 from headrace.cli.options import Former, count_option, data_sheet, size_option
 from headrace.cli.progress import activity
@@ -15,6 +17,32 @@ from headrace.units import size as size_text
 
 if TYPE_CHECKING:
     from headrace.memory.adapt.estimate import BudgetEstimate, StepEstimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetResult:
+    """Cost of a budget; see `headrace.memory.BudgetEstimate`."""
+
+    budget_bytes: int
+    overhead: float | None
+    least_bytes: int | None
+    eager_batch: int
+    largest_batch: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEstimateResult:
+    """Memory of a training step; see `headrace.memory.StepEstimate`."""
+
+    title: str
+    batch: int
+    inputs: dict[str, list[int]]
+    parameter_count: int
+    most_bytes: dict[str, int]
+    bytes_at_peak: dict[str, int]
+    peak_bytes: int
+    in_optimizer: bool
+    budget: BudgetResult | None
 
 
 def estimate_step_command(
@@ -51,11 +79,13 @@ def estimate_step_command(
         Path | None,
         data_sheet("Times by a model of a device, for --budget"),
     ] = None,
-) -> None:
+) -> StepEstimateResult:
     """Estimate the memory of a training step by a model's name, without weights or a download.
 
     Forward pass, backward pass and the optimizer's step run on tensors without values, as PyTorch
     runs them on a CPU; what operators allocate inside of themselves is not counted.
+
+    Example: headrace memory estimate resnet50 --batch 8 --budget 2GiB
     """
     from headrace.memory import estimate
 
@@ -73,6 +103,14 @@ def estimate_step_command(
         )
     roofline = UNNAMED_DEVICE if device is None else load_roofline(device)
     _print(step, f"{dtype}, {optimizer}", roofline)
+    return result_of(
+        StepEstimateResult,
+        step,
+        inputs={name: list(shape) for name, shape in step.inputs.items()},
+        most_bytes=dict(step.most_bytes),
+        bytes_at_peak=dict(step.bytes_at_peak),
+        budget=None if step.budget is None else result_of(BudgetResult, step.budget),
+    )
 
 
 def _print(step: "StepEstimate", conditions: str, device: Roofline) -> None:

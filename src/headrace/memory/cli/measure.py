@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal, warn_if_busy
 from headrace.cli.options import data_sheet, flag, output_option, with_options
 from headrace.cli.progress import activity
@@ -82,18 +83,30 @@ def profile_options(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProfileResult:
+    """A training step as it was measured, or modelled."""
+
+    file: WrittenFile
+    model: str
+    device: str
+    operators: int
+
+
 @with_options(options=profile_options)
 def measure_step_command(
     model: ModelName,
     output: Annotated[Path, output_option("File to write: the memory profile.")],
     *,
     options: ProfileOptions,
-) -> None:
+) -> StepProfileResult:
     """Capture a training step, and measure the time and workspace of its operators.
 
     On the device that the model's parameters are on, with all implementations of each operator, and
     a step of the model as it is, if that fits into memory.
     Costs in the cache folder are not used.
+
+    Example: headrace memory measure package.module:build -o step.profile
     """
     from headrace.memory.profile import SPREAD
 
@@ -111,6 +124,12 @@ def measure_step_command(
             soft_wrap=True,
         )
     warn_if_busy(profile.provenance)
+    return result_of(
+        StepProfileResult,
+        profile,
+        file=WrittenFile.at(output),
+        operators=len(profile.graph.operators),
+    )
 
 
 def measured_profile(model: str, options: ProfileOptions) -> "MemoryProfile":

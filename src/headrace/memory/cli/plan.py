@@ -1,12 +1,13 @@
 """``headrace memory plan``: the fastest schedule of a training step within a budget."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal, text_of
 from headrace.cli.interrupts import interrupts
 from headrace.cli.options import (
@@ -37,6 +38,27 @@ LargestBatchFlag = Annotated[
         "--largest-batch", "Plan the largest batch that fits; MODEL's function takes a batch size."
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulePlanResult:
+    """A schedule within a budget; energies in microjoules, None unless it was minimised."""
+
+    file: WrittenFile
+    budget_bytes: int
+    peak_bytes: int
+    time_us: float
+    bound_us: float
+    gap: float
+    energy_uj: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlansResult:
+    """Plans, the smallest budget first, and whether Ctrl-C ended the search."""
+
+    plans: list[SchedulePlanResult]
+    interrupted: bool
 
 
 @with_options(options=measure.profile_options)
@@ -76,10 +98,12 @@ def plan_step_command(
             'such as {"convolution": 42, "default": 15}.',
         ),
     ] = None,
-) -> None:
+) -> MemoryPlansResult:
     """Find what to store, what to recompute and how to compute it within a budget.
 
     Ctrl-C ends the search with the fastest schedule so far.
+
+    Example: headrace memory plan step.profile --budget 6GiB -o step.plan
     """
     # the solvers take long to import
     from headrace._native import ScheduleSearch
@@ -115,12 +139,14 @@ def plan_step_command(
             watts=watts,
         )
     failed: list[str] = []
+    results: list[SchedulePlanResult] = []
     for at, plan in sorted(plans.items()):
         if isinstance(plan, MemoryPlan):
             plan.verify()
             path = output if len(plans) == 1 else _named(output, budgets[at])
             plan.save(path)
             _print(plan, path)
+            results.append(result_of(SchedulePlanResult, plan, file=WrittenFile.at(path)))
         else:
             failed.append(str(plan) if len(plans) == 1 else f"{budgets[at]}: {plan}")
     if interrupt() and len(failed) < len(plans):
@@ -128,6 +154,7 @@ def plan_step_command(
         terminal(stderr=True).print(text, soft_wrap=True)
     if failed:
         raise BudgetError("; ".join(failed))
+    return MemoryPlansResult(plans=results, interrupted=interrupt())
 
 
 def _profile(

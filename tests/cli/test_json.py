@@ -1,0 +1,112 @@
+"""``--json``: one object on standard output, errors as one object, and nothing else there."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.app import app
+from headrace.cli.main import main, prints_json
+
+PROGRAM = """
+import os, subprocess, sys
+from dataclasses import dataclass
+import typer
+from headrace.cli.answers import answering
+from headrace.cli.console import terminal
+
+@dataclass(frozen=True)
+class Result:
+    exit_code: int
+
+def command() -> Result:
+    print("of a user's function")
+    terminal().print("a table")
+    terminal(stderr=True).print("a warning")
+    os.write(1, b"of native code\\n")
+    subprocess.run(["echo", "of a child process"])
+    return Result(exit_code=3)
+
+app = typer.Typer()
+app.command()(answering(command, "index plan"))
+app()
+"""
+
+
+def test_what_is_printed_on_the_way_goes_to_standard_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "--json"], capture_output=True, text=True, timeout=60
+    )
+    assert json.loads(done.stdout) == {
+        "verb": "index plan",
+        "version": 1,
+        "result": {"exit_code": 3},
+    }
+    assert done.returncode == 3
+    for line in ("user's function", "native code", "child process", "a warning"):
+        assert line in done.stderr
+    assert "a table" not in done.stderr
+
+
+def test_without_it_the_same_verb_prints_its_tables_and_has_its_exit_code() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60
+    )
+    assert "a table" in done.stdout
+    assert "{" not in done.stdout
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        (("show", "no.plan"), "ArtifactError", "no.plan: cannot be read"),
+        (("show",), "UsageError", "Missing argument 'FILE'"),
+        (("show", "x", "--al"), "UsageError", "--all"),
+        (("shwo", "x"), "UsageError", "show"),
+        (("index", "plan", "x", "-o", "y", "--top", "0"), "UsageError", "--top"),
+    ],
+)
+def test_an_error_is_one_object_with_the_exit_code(
+    arguments: tuple[str, ...],
+    kind: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["headrace", *arguments, "--json"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    error = json.loads(streams.err.splitlines()[-1])["error"]
+    assert error["type"] == kind
+    assert says in error["message"]
+    assert error["exit_code"] == end.value.code == 2
+
+
+def test_a_commands_own_json_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words after '--' are another program's."""
+    monkeypatch.setattr(sys, "argv", ["headrace", "testbed", "exec", "a", "--", "ip", "--json"])
+    assert not prints_json()
+
+
+def test_a_verb_of_a_capability_is_named_by_its_last_word() -> None:
+    outcome = CliRunner().invoke(app, ["synthesise"], env={"COLUMNS": "200"})
+    assert outcome.exit_code == 2
+    assert "headrace collectives synthesize" in outcome.output
+
+
+def test_short_help() -> None:
+    outcome = CliRunner().invoke(app, ["topology", "presets", "-h"], env={"COLUMNS": "200"})
+    assert outcome.exit_code == 0
+    assert "Example: headrace topology presets" in outcome.output
+
+
+def test_a_table_does_not_wrap_where_there_is_no_terminal() -> None:
+    outcome = CliRunner().invoke(app, ["topology", "presets"], env={"COLUMNS": "40"})
+    lines = outcome.stdout.splitlines()
+    assert max(map(len, lines)) > 100
+    assert all(line[0] != " " for line in lines)
