@@ -85,9 +85,9 @@ def test_rates_may_be_given(tmp_path: Path) -> None:
             "--nvlink-generation is 9, needs 1 to 5",
         ),
         (
-            ["import", str(SAMPLES / "pcie.txt"), "--nic-rate", "0"],
+            ["import", str(SAMPLES / "pcie.txt"), "--nic-rate", "0GB/s"],
             InputError,
-            "--nic-rate is '0', needs a number with",
+            "--nic-rate is '0GB/s', needs a number with",
         ),
     ],
 )

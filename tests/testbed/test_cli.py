@@ -25,7 +25,7 @@ def call(*arguments: str) -> Result:
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", "from headrace.cli.testbed import app; app()", *arguments],
+        [sys.executable, "-m", "headrace", "testbed", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
