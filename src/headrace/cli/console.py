@@ -12,7 +12,7 @@ from headrace.job.load import MachineLoad
 from headrace.units import size
 
 tables_hidden = ContextVar("tables_hidden", default=False)
-"""Whether a verb prints JSON in place of its tables."""
+"""True while a verb prints JSON in place of its tables."""
 
 _UNLIMITED_COLUMNS = 10_000
 """Where there is no terminal: tables do not wrap."""

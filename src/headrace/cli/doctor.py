@@ -12,7 +12,7 @@ from headrace.cli.console import tables_hidden
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult:
-    """Whether a stage can run: what is missing, and what limits it."""
+    """State of a stage: ready, or the names of missing checks; those that limit it."""
 
     ready: bool
     missing: list[str]
@@ -31,7 +31,7 @@ class FindingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisResult:
-    """Whether all that was asked about can run; stages by capability, and findings."""
+    """Stages by capability, and findings; ready if all that was asked about can run."""
 
     ready: bool
     capabilities: dict[str, dict[str, StageResult]]

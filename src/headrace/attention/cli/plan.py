@@ -53,7 +53,7 @@ class FrontierResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePlanResult:
-    """What a model's cache keeps: the share of its bytes, and what was measured."""
+    """A plan of a model's cache: the share of its bytes, and the frontier that was measured."""
 
     file: WrittenFile
     share: float
