@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
 from headrace.cli.answers import schema_of
-from headrace.cli.verbs import verbs
+from headrace.cli.app import verbs
 
 _STEM = re.compile(r"[^,;:.(]*")
 """Of a help text: what it says before its first detail."""

@@ -6,8 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.instruments.command_line import options_with_two_meanings
-from headrace.cli.app import app
-from headrace.cli.verbs import verbs
+from headrace.cli.app import app, verbs
 from headrace.errors import InputError
 
 

@@ -6,6 +6,7 @@ imported when it is used: the help of the others needs none of it.
 
 import difflib
 import pkgutil
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -70,8 +71,6 @@ class _Root(TyperGroup):
 
 def _near_verbs(word: str) -> list[str]:
     """Return the verbs below a capability whose last word is nearly this one."""
-    from headrace.cli.verbs import verbs
-
     try:
         paths = [path for path, _ in verbs() if " " in path]
     except ImportError:  # of a package that is missing here
@@ -117,3 +116,20 @@ def _options(  # pyright: ignore[reportUnusedFunction]  (Typer calls it)
     ] = False,
 ) -> None:
     """Options that come before the command."""
+
+
+def verbs(group: Any = None) -> Iterator[tuple[str, Any]]:
+    """Yield every verb's path, such as "index plan", and its command, imported.
+
+    Parameters
+    ----------
+    group : whose verbs are yielded; None: all of ``headrace``.
+    """
+    root: Any = typer.main.get_command(app) if group is None else group
+    for name, registered in sorted(root.commands.items()):
+        command = getattr(registered, "loaded", registered)
+        if not hasattr(command, "commands"):
+            yield name, command
+            continue
+        for path, verb in verbs(command):
+            yield f"{name} {path}", verb

@@ -48,6 +48,6 @@ def schema_command(
 def schemas_of() -> dict[str, dict[str, Any]]:
     """Return the JSON schemas of all verbs."""
     from headrace.cli.answers import schema_of
-    from headrace.cli.verbs import verbs
+    from headrace.cli.app import verbs
 
     return {path: dict(schema_of(path, command.callback)) for path, command in verbs()}
