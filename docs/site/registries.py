@@ -10,6 +10,12 @@ from headrace.kinds import ArtifactKind, artifact_kinds, foreign_formats
 from headrace.settings import Settings, sections
 
 SETTINGS = "reference/settings.rst"
+_EXIT_CODES = {
+    0: "The command did what was asked.",
+    1: "Any error but those of 2: a plan is wrong, a peer died, a deadline passed.",
+    2: "`headrace.InputError`: an input is wrong, or a package that the command needs is missing.",
+    130: "Interrupted by Ctrl-C.",
+}
 
 
 def registry_pages(sources: Sources) -> dict[str, str]:
@@ -71,6 +77,9 @@ def _errors(sources: Sources) -> Iterator[str]:
     yield "Every exception that headrace raises deliberately. A message names the file, field, rank"
     yield "or operation, the value that was read, and the values that are accepted."
     yield ""
+    yield from _heading("Exit codes of commands")
+    for code, meaning in _EXIT_CODES.items():
+        yield from definition(f"``{code}``", meaning)
     for module, parsed in sources.modules.items():
         if module.split(".")[-1] != "errors":
             continue
