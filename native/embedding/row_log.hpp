@@ -24,8 +24,9 @@ class RowChanges {
 
  private:
   friend class RowLog;
-  // A group of a log has at most 2^30 bytes.
-  static constexpr std::uint64_t kMostGroupBytes = std::uint64_t{1} << 28;
+  // Rows are gathered in groups of about this size: larger buffers come from the system anew, page
+  // by page, and are copied to others as they grow, which took as long as writing them.
+  static constexpr std::uint64_t kMostGroupBytes = std::uint64_t{1} << 20;
 
   std::size_t row_bytes_;
   std::vector<index::Changes> groups_;

@@ -152,6 +152,26 @@ def test_processes_are_added_until_another_resource_bounds_the_step() -> None:
     assert plan.synchronisation is Synchronisation.TARGETED
 
 
+def test_the_log_of_evicted_rows_is_part_of_what_commits_take() -> None:
+    """However many batches lie between two: a job had commits that took twice what was planned."""
+
+    def planned(row_bytes: int, commit_every: int = 0) -> CommitTimes:
+        plan = plan_embeddings(
+            PROFILE,
+            JobRequirements(row_bytes=row_bytes, commit_every=commit_every, failures_s=1.0),
+            replace(costs(), link_bytes_per_s=1e12),
+        )
+        assert plan.commits is not None
+        return plan.commits
+
+    seldom = planned(16, 100_000).share
+    assert planned(1600, 100_000).share > 50 * seldom
+    logged = planned(1 << 20)
+    assert logged.share > 0.05  # which no number of batches would change
+    assert logged.share - planned(1 << 20, 100_000).share <= 0.011
+    assert logged.every < 10_000
+
+
 def test_commits_cost_least_within_their_share() -> None:
     def planned(failures_s: float) -> CommitTimes:
         plan = plan_embeddings(
