@@ -15,6 +15,9 @@ from tests.launch.test_roles import is_running
 from tests.waiting import HANG_S, JOB_S, wait_until
 
 _PORT = 6379
+_STARTS = 5
+_LATE = "The current node timed out during startup"
+"""What Ray writes where a node's processes take more than 30 s, as on a busy machine."""
 
 
 class RayNodes:
@@ -26,45 +29,60 @@ class RayNodes:
         self.address = f"{self.hosts[0].address}:{_PORT}"
         self.started: list[subprocess.Popen[Any]] = []
         self._folder = folder
+        # A token that some program of Ray's has left in the home folder would make the head ask for
+        # it, and no other node send it.
+        self._environment = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}
 
     def start(self, *resources: Sequence[str]) -> None:
         """Start the nodes in turn, each with its options; the session's numbers are the head's."""
-        for host, options in zip(self.hosts, resources, strict=True):
-            head = host is self.hosts[0]
-            written = self._folder / f"{host.name}.txt"
-            with written.open("wb") as output:
-                process = self.testbed.popen(
-                    host.name,
-                    [
-                        str(Path(sys.executable).with_name("ray")),
-                        "start",
-                        *(
-                            ["--head", f"--port={_PORT}", "--include-dashboard=false"]
-                            if head
-                            else [f"--address={self.address}"]
-                        ),
-                        f"--node-ip-address={host.address}",
-                        "--disable-usage-stats",
-                        "--include-log-monitor=false",
-                        "--object-store-memory=80000000",
-                        "--block",
-                        *options,
-                    ],
-                    env={"RAY_TMPDIR": str(self._folder), "RAY_USAGE_STATS_ENABLED": "0"},
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
+        for number, options in enumerate(resources):
+            for _ in range(_STARTS):
+                process, written = self._start(number, options)
+                if process.poll() is None:
+                    break
+                assert _LATE in written, written
+                self.remove(number)  # what has begun late
+            else:
+                raise AssertionError(f"node {number} did not start {_STARTS} times")
             self.started.append(process)
-            wait_until(
-                lambda at=written, node=process: "--block" in at.read_text() or node.poll(),
-                f"a node starts on {host.name}",
+
+    def _start(self, number: int, options: Sequence[str]) -> "tuple[subprocess.Popen[Any], str]":
+        """Start a node; return its process, which has ended if that failed, and what it wrote."""
+        host = self.hosts[number]
+        place = (
+            ["--head", f"--port={_PORT}", "--include-dashboard=false"]
+            if number == 0
+            else [f"--address={self.address}"]
+        )
+        path = self._folder / f"{host.name}.txt"
+        with path.open("wb") as output:
+            process = self.testbed.popen(
+                host.name,
+                [
+                    str(Path(sys.executable).with_name("ray")),
+                    "start",
+                    *place,
+                    f"--node-ip-address={host.address}",
+                    "--disable-usage-stats",
+                    "--include-log-monitor=false",
+                    "--object-store-memory=80000000",
+                    "--block",
+                    *options,
+                ],
+                env=self._environment | {"RAY_USAGE_STATS_ENABLED": "0"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
-            assert process.poll() is None, written.read_text()
+        wait_until(
+            lambda: "--block" in path.read_text() or process.poll(),
+            f"a node starts on {host.name}",
+        )
+        return process, path.read_text()
 
     def popen(self, argv: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
         """Start a command on the head node."""
-        env = {"RAY_TMPDIR": str(self._folder), "PYTHONPATH": str(Path.cwd())}
+        env = self._environment | {"PYTHONPATH": str(Path.cwd())}
         return self.testbed.popen(self.hosts[0].name, argv, env=env, text=True, **options)
 
     def run(self, *argv: str) -> "subprocess.CompletedProcess[str]":

@@ -283,6 +283,15 @@ def test_bytes_of_no_call_are_refused(echo: Echo) -> None:
         assert caller.call("echo").head == {"peer": "trainer 1"}
 
 
+@pytest.mark.parametrize("data", [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"])
+def test_a_connection_that_never_calls_holds_no_call_up(echo: Echo, data: bytes) -> None:
+    host, _, port = echo.server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=HANG_S) as stranger:
+        stranger.sendall(data)
+        with client(echo.server.address) as caller:
+            assert caller.call("echo").head == {"peer": "trainer 1"}
+
+
 @pytest.mark.parametrize(
     ("metadata", "text"),
     [
