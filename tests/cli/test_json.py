@@ -1,12 +1,15 @@
 """``--json``: one object on standard output, errors as one object, and nothing else there."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.instruments.command_line import examples
 from headrace.cli.app import app
 from headrace.cli.main import main, prints_json
 
@@ -85,6 +88,51 @@ def test_an_error_is_one_object_with_the_exit_code(
     assert error["type"] == kind
     assert says in error["message"]
     assert error["exit_code"] == end.value.code == 2
+
+
+STANDS_ALONE = {
+    *("compression plan", "demo", "doctor", "embeddings generate", "memory estimate", "schema"),
+    *("testbed down", "testbed status", "topology preset", "topology presets"),
+    "collectives trace",
+}
+"""Verbs whose example reads no file, and needs no testbed."""
+
+
+@pytest.mark.slow
+def test_an_example_without_its_files_is_one_error_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path, commands in examples().items():
+        if path in STANDS_ALONE:
+            continue
+        (words,) = (words for words in commands if words[: len(path.split())] == path.split())
+        place = words.index("--") if "--" in words else len(words)
+        monkeypatch.setattr(sys, "argv", ["headrace", *words[:place], "--json", *words[place:]])
+        with pytest.raises(SystemExit) as end:
+            main()
+        streams = capsys.readouterr()
+        assert streams.out == "", path
+        error = json.loads(streams.err.splitlines()[-1])["error"]
+        assert error["exit_code"] == end.value.code == 2, f"{path}: {error}"
+        assert "\n" not in error["message"], path
+        assert list(tmp_path.iterdir()) == [], path
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks(options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "headrace", "topology", "presets", *options]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "standard output cannot be written: No space left on device" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert done.returncode == 1
+    assert done.stderr == ""
 
 
 def test_a_commands_own_json_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

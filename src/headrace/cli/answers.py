@@ -70,6 +70,7 @@ def answering(command: Callable[..., Any], path: str) -> Callable[..., Any]:
                 sys.stdout.write(f"{document(path, command, result)}\n")
         else:
             result = command(**arguments)
+        sys.stdout.flush()  # here a closed pipe and a full disk are still errors of the verb
         if code := getattr(result, "exit_code", 0):
             raise typer.Exit(code)
 

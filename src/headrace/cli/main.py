@@ -36,6 +36,11 @@ def main() -> None:
             2,
             "ImportError",
         )
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        sys.stdout = None  # what it holds back cannot be written at exit, either
+        _end(f"standard output cannot be written: {error.strerror}", 1, "OSError")
     except KeyboardInterrupt:
         sys.exit(130)
 
