@@ -18,8 +18,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def train_worker() -> None:
-    """Train, and report the backend and whether all workers have the same parameters."""
+def train_worker() -> dict[str, object]:
+    """Train, and return the backend and whether all workers have the same parameters."""
     torch.manual_seed(train.get_context().get_world_rank())  # DDP begins with rank 0's parameters
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16
@@ -39,28 +39,26 @@ def train_worker() -> None:
     lowest, highest = checksum.clone(), checksum.clone()
     dist.all_reduce(lowest, dist.ReduceOp.MIN)
     dist.all_reduce(highest, dist.ReduceOp.MAX)
-    train.report(
-        {
-            "loss": loss.item(),
-            "backend": dist.get_backend(),
-            "model": type(model).__name__,
-            "ranks equal": bool(lowest == highest),
-        }
-    )
+    return {
+        "loss": loss.item(),
+        "backend": dist.get_backend(),
+        "model": type(model).__name__,
+        "ranks equal": bool(lowest == highest),
+    }
 
 
 def main() -> None:
-    """Train on two workers, and print what the first one reports."""
-    ray.init("local", num_cpus=3, include_dashboard=False)
+    """Train on two workers, and print what the first one returns."""
+    ray.init("local", num_cpus=2, include_dashboard=False)
     trainer = TorchTrainer(
         train_worker,
         torch_config=TorchConfig(backend="headrace"),  # the one argument
         scaling_config=ScalingConfig(num_workers=2, use_gpu=torch.cuda.is_available()),
     )
-    metrics = trainer.fit().metrics
-    print(f"loss {metrics['loss']:.3f}")
-    print(f"backend {metrics['backend']}, model {metrics['model']}")
-    print(f"ranks equal: {metrics['ranks equal']}")
+    outcome = trainer.fit().return_value
+    print(f"loss {outcome['loss']:.3f}")
+    print(f"backend {outcome['backend']}, model {outcome['model']}")
+    print(f"ranks equal: {outcome['ranks equal']}")
     ray.shutdown()
 
 

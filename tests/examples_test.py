@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.instruments.integrations import INTEGRATIONS, Integration, run_integration
+from benchmarks.instruments.integrations import (
+    DEADLINE_S,
+    INTEGRATIONS,
+    Integration,
+    run_integration,
+)
 from headrace.testbed import privileges
 from tests.conformance import warm
 from tests.conformance.launch import outputs, ranks
@@ -104,12 +109,13 @@ def check_05_compress(said: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S + HANG_S)
 @pytest.mark.parametrize("integration", INTEGRATIONS, ids=lambda integration: integration.name)
 def test_integrations(installed: None, tmp_path: Path, integration: Integration) -> None:
     """Frameworks that refuse the backend's name wrap the model where a group exists, and more."""
     if missing := integration.missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    problem, said = run_integration(integration, tmp_path, JOB_S, warm.environment())
+    problem, said = run_integration(integration, tmp_path, environment=warm.environment())
     assert problem == "", said
     if integration.name.endswith("compressed"):
         (share,) = re.findall(r"^minmax:4: (\S+)% of the ", said, re.M)
