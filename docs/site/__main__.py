@@ -1,11 +1,11 @@
 """``python -m docs.site``: build the site; the exit code is 0 if nothing was to be warned of."""
 
 import sys
-from pathlib import Path
 
 from docs.site.build import build
+from docs.site.root import ROOT
 
-OUTPUT = Path(__file__).resolve().parents[2] / "build" / "docs"
+OUTPUT = ROOT / "build" / "docs"
 
 
 def main() -> int:

@@ -16,8 +16,8 @@ def sections(docstring: str) -> Iterator[tuple[str, str]]:
     text = inspect.cleandoc(docstring)
     parts = _SECTION.split(text)
     yield "", parts[0].strip()
-    for title, content in zip(parts[1::2], parts[2::2], strict=True):
-        yield title, content.strip("\n")
+    for name, content in zip(parts[1::2], parts[2::2], strict=True):
+        yield name, content.strip("\n")
 
 
 def entries(text: str) -> Iterator[tuple[str, str]]:
@@ -69,3 +69,13 @@ def definition(term: str, description: str) -> list[str]:
     """Return the lines of an entry of a list of definitions."""
     body = description.splitlines() or [".."]
     return [term, *(f"    {line}".rstrip() for line in body), ""]
+
+
+def page_title(text: str) -> list[str]:
+    """Return the lines of a page's title."""
+    return [text, "=" * len(text), ""]
+
+
+def heading(text: str) -> list[str]:
+    """Return the lines of a section's heading."""
+    return [text, "-" * len(text), ""]

@@ -4,12 +4,11 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from benchmarks.house.modules import source_modules
 from benchmarks.house.public import Definition, ParsedModule, definition_of, parse
+from docs.site.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

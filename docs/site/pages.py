@@ -8,11 +8,11 @@ import os
 import re
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
+from docs.site.root import ROOT
 from docs.site.sources import source_copy
 
-ROOT = Path(__file__).resolve().parents[2]
 INDEX = "docs/site/index.md"
 _PATTERNS = ("*.md", "docs/**/*.md", "benchmarks/**/README.md")
 

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from docs.site.docstrings import rst
+from docs.site.docstrings import page_title, rst
 from docs.site.names import Function, PublicName, Sources
 from docs.site.signatures import of_class, of_function, type_of
 
@@ -16,7 +16,11 @@ def reference_pages(sources: Sources) -> dict[str, str]:
     facades = sorted({public.facade for public in sources.public})
     pages = {_path(facade): "\n".join(_facade(sources, facade)) for facade in facades}
     toctree = [f"    /{_path(facade).removesuffix('.rst')}" for facade in facades]
-    lines = [*_title("Reference"), "Every public name, by the module that it is imported from.", ""]
+    lines = [
+        *page_title("Reference"),
+        "Every public name, by the module that it is imported from.",
+        "",
+    ]
     lines += [".. toctree::", "    :maxdepth: 1", "", *toctree, ""]
     return {"reference/index.rst": "\n".join(lines), **pages}
 
@@ -35,12 +39,8 @@ def _path(facade: str) -> str:
     return f"reference/{facade}.rst"
 
 
-def _title(text: str) -> list[str]:
-    return [text, "=" * len(text), ""]
-
-
 def _facade(sources: Sources, facade: str) -> Iterator[str]:
-    yield from _title(facade)
+    yield from page_title(facade)
     yield f".. py:module:: {facade}"
     yield ""
     yield from rst(ast.get_docstring(sources.modules[facade].tree) or "")

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 
-from docs.site.docstrings import definition, definitions
+from docs.site.docstrings import definition, definitions, heading, page_title
 from docs.site.names import Sources
 from headrace.kinds import ArtifactKind, artifact_kinds, foreign_formats
 from headrace.settings import Settings, sections
@@ -45,13 +45,13 @@ def _descriptions(section: type[Settings]) -> Mapping[str, str]:
 
 
 def _settings() -> Iterator[str]:
-    yield from _title("Settings")
+    yield from page_title("Settings")
     yield "Environment variables, read once by the field that has each. One that is set but empty"
     yield "counts as not set; an unknown one that begins with ``HEADRACE_`` gives a warning, and a"
     yield "wrong value an error that names the variable and what is allowed."
     yield ""
     for section in sections():
-        yield from _heading(section.__name__)
+        yield from heading(section.__name__)
         yield f"`{section.__module__}.{section.__name__}`"
         yield ""
         descriptions = _descriptions(section)
@@ -73,18 +73,18 @@ def _default(field: str, default: object) -> str:
 
 
 def _errors(sources: Sources) -> Iterator[str]:
-    yield from _title("Errors")
+    yield from page_title("Errors")
     yield "Every exception that headrace raises deliberately. A message names the file, field, rank"
     yield "or operation, the value that was read, and the values that are accepted."
     yield ""
-    yield from _heading("Exit codes of commands")
+    yield from heading("Exit codes of commands")
     for code, meaning in _EXIT_CODES.items():
         yield from definition(f"``{code}``", meaning)
     for module, parsed in sources.modules.items():
         if module.split(".")[-1] != "errors":
             continue
         docstring = ast.get_docstring(parsed.tree) or ""
-        yield from _heading(module.removesuffix(".errors"))
+        yield from heading(module.removesuffix(".errors"))
         yield from docstring.splitlines()
         yield ""
         classes = [node.name for node in parsed.tree.body if isinstance(node, ast.ClassDef)]
@@ -94,7 +94,7 @@ def _errors(sources: Sources) -> Iterator[str]:
 
 
 def _formats() -> Iterator[str]:
-    yield from _title("Kinds of artifacts")
+    yield from page_title("Kinds of artifacts")
     yield "What stages hand each other, and every verb reads: a container with a head in JSON and"
     yield "columns in Arrow (:doc:`layout </docs/plan-format>`). The schema is the version that is"
     yield "written; a file of an earlier one loads, or names the command that makes it again."
@@ -107,7 +107,7 @@ def _formats() -> Iterator[str]:
         page = f":doc:`/docs/{kind.documentation.removesuffix('.md')}`"
         yield from _row(f"``{kind.name}``", str(kind.schema), kind.summary, page, _verbs(kind))
     yield ""
-    yield from _heading("Formats of other tools")
+    yield from heading("Formats of other tools")
     for foreign in foreign_formats():
         yield f"- {foreign.name}: ``headrace verify`` proves or refutes it."
     yield ""
@@ -124,11 +124,3 @@ def _verbs(kind: ArtifactKind) -> str:
 def _row(*cells: str) -> Iterator[str]:
     for number, cell in enumerate(cells):
         yield f"    {'* -' if number == 0 else '  -'} {cell}"
-
-
-def _title(text: str) -> list[str]:
-    return [text, "=" * len(text), ""]
-
-
-def _heading(text: str) -> list[str]:
-    return [text, "-" * len(text), ""]

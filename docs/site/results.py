@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from docs.site.root import ROOT
 
 
 def result_pages() -> dict[str, str]:

@@ -6,7 +6,8 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-ROOT = Path(__file__).resolve().parents[2]
+from docs.site.root import ROOT
+
 _LISTING = """<!doctype html>
 <meta charset="utf-8"><title>{title}</title>
 <style>body {{ font: 1rem/1.5 sans-serif; margin: 2rem auto; max-width: 50rem }}</style>
