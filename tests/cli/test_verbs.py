@@ -1,11 +1,16 @@
 """The command line as a whole: one meaning of each option, earlier spellings, units."""
 
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from typer.testing import CliRunner
 
 from benchmarks.instruments.command_line import options_with_two_meanings
+from headrace.cli.answers import result_type
 from headrace.cli.app import app, verbs
 from headrace.errors import InputError
 
@@ -64,3 +69,22 @@ def test_a_time_needs_a_unit(limit: str, tmp_path: Path) -> None:
     outcome = CliRunner().invoke(app, [*arguments, "--time-limit", limit])
     assert isinstance(outcome.exception, InputError)
     assert f"--time-limit is {limit!r}, needs a number and a unit" in str(outcome.exception)
+
+
+def test_results_are_frozen(golden: Callable[[str, bytes], None]) -> None:
+    """A field that goes, or means something else, needs another version: see `cli.answers`."""
+    lines: list[str] = []
+    for path, verb in verbs():
+        kind = result_type(verb.callback)
+        lines += [f"{path} {getattr(kind, 'VERSION', 1)}", *fields_of(kind)]
+    golden("results.txt", ("\n".join(lines) + "\n").encode())
+
+
+def fields_of(kind: Any, depth: int = 1) -> Iterator[str]:
+    """A result's fields and their types, those of results within it below them."""
+    for name, hint in get_type_hints(kind).items():
+        text = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
+        yield f"{'    ' * depth}{name}: {re.sub(r'[a-z_.]+[.](?=[A-Z])', '', text)}"
+        for inner in (hint, *get_args(hint), *(i for a in get_args(hint) for i in get_args(a))):
+            if is_dataclass(inner):
+                yield from fields_of(inner, depth + 1)
