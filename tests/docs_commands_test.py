@@ -16,7 +16,6 @@ def test_commands_of_the_pages_run_without_a_warning(
 ) -> None:
     """Commands of these pages ran in no test, so that one that fails or warns went unnoticed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
     assert commands(name)
     assert list(problems(name)) == []
 

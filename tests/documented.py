@@ -25,6 +25,7 @@ from headrace.compression.profile import (
     GradientBucket,
     ModelTensor,
 )
+from headrace.settings import child_environment
 from tests.collectives.measure.imports.iperf_json import result
 
 ROOT = Path(__file__).parent.parent
@@ -249,13 +250,19 @@ def _expanded(word: str) -> list[str]:
 
 
 def _problem(words: list[str]) -> str:
+    changes = {"COLUMNS": "200", "HEADRACE_CACHE": str(Path("cache").resolve())}
     if words[0] == "python":
         done = subprocess.run(
-            [sys.executable, *words[1:]], capture_output=True, text=True, timeout=300, check=False
+            [sys.executable, *words[1:]],
+            env=child_environment(changes),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         return done.stderr if done.returncode or "warning" in done.stderr.lower() else ""
     words = [path for word in words for path in _expanded(word)]
-    outcome = CliRunner().invoke(app, words[1:], env={"COLUMNS": "200"})
+    outcome = CliRunner().invoke(app, words[1:], env=changes)
     if outcome.exception is not None and not isinstance(outcome.exception, SystemExit):
         return repr(outcome.exception)
     return outcome.output if outcome.exit_code != 0 or "warning:" in outcome.output else ""
