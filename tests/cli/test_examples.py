@@ -19,7 +19,7 @@ from benchmarks.instruments.command_line import (
 from headrace.cli.app import app
 from headrace.cli.schema import schemas_of
 from tests.collectives.measure.imports.iperf_json import result, write
-from tests.docs_commands_test import copy_examples, write_attention_model, write_module
+from tests.documented import copy_examples, write_attention_model, write_module
 
 SMALLER = {
     "dgx_a100 --nodes 4": "uniform --ranks 4",
@@ -117,8 +117,8 @@ def check_all(paths: Sequence[str]) -> None:
         check(path, line, schemas[path])
 
 
-def check(path: str, line: str, schema: Mapping[str, Any]) -> None:
-    """Run a verb's example: its JSON is what the schema describes, and no more."""
+def check(path: str, line: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Run a verb's example: its JSON is what the schema describes, and no more; its result."""
     for text, stand_in in SMALLER.items():
         line = line.replace(text, stand_in)
     outcome = CliRunner().invoke(app, _with_json(shlex.split(line)))
@@ -128,6 +128,7 @@ def check(path: str, line: str, schema: Mapping[str, Any]) -> None:
     document = json.loads(outcome.stdout)  # nothing else is on standard output
     jsonschema.validate(document, closed(schema))
     assert document["verb"] == path
+    return document["result"]
 
 
 def _with_json(words: list[str]) -> list[str]:
@@ -173,3 +174,23 @@ def test_slow_examples_print_what_their_schemas_describe(folder: Path) -> None:
         "    return network, lambda network: network(sample).square().mean()\n"
     )
     check_all(SLOW_CHAIN)
+
+
+@pytest.mark.slow
+def test_verbs_of_a_testbed_print_what_their_schemas_describe(folder: Path) -> None:
+    schemas = schemas_of()
+
+    def verb(name: str, arguments: str) -> Mapping[str, Any]:
+        path = f"testbed {name}"
+        return check(path, f"{path} {arguments}", schemas[path])
+
+    run = verb("up", "examples/testbed-2x2.toml --fallback")["run"]
+    try:
+        assert verb("exec", f"host0 --name {run} -- sh -c 'exit 4'")["exit_code"] == 4
+        assert verb("set-rate", f"host0 50Mbps --name {run}")["bytes_per_s"] == 6_250_000
+        assert run in {testbed["run"] for testbed in verb("status", "")["testbeds"]}
+    finally:
+        assert verb("down", run)["removed"] == [run]
+    ranks = verb("run", "examples/testbed-2x2.toml --fallback -- sh -c 'exit $RANK'")
+    assert ranks["exit_code"] > 0
+    assert len(ranks["ranks"]) == 4
