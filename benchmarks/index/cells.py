@@ -87,18 +87,30 @@ def ratio(rounds: list[Mapping[str, Mapping[str, Any]]], ours: str, rival: str) 
     return median(paired) if paired else None
 
 
+def caches() -> dict[str, str]:
+    """Return sizes of the first core's caches by level and kind, such as "L2 unified": "1024K"."""
+    folders = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
+    texts = [
+        [(folder / name).read_text().strip() for name in ("level", "type", "size")]
+        for folder in folders
+    ]
+    return {f"L{level} {kind.lower()}": size for level, kind, size in texts}
+
+
+def last_level_cache_bytes() -> int:
+    """Return the size of the largest cache; 0 where the system does not say."""
+    units = {"K": 1 << 10, "M": 1 << 20}
+    sizes = [int(size[:-1]) * units[size[-1]] for size in caches().values()]
+    return max(sizes, default=0)
+
+
 def describe_machine(report: Report) -> None:
     """Note caches and huge pages, which figures depend on; once in a report."""
-    caches: list[str] = []
-    for cache in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        level, kind, size = (
-            (cache / name).read_text().strip() for name in ("level", "type", "size")
-        )
-        caches.append(f"L{level} {kind.lower()} {size}")
     policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     found = policy.read_text().strip() if policy.exists() else "none"
+    sizes = ", ".join(f"{name} {size}" for name, size in caches().items())
     text = (
-        f"caches: {', '.join(caches)}; transparent huge pages: {found}; all maps: glibc's malloc "
+        f"caches: {sizes}; transparent huge pages: {found}; all maps: glibc's malloc "
         f"with GLIBC_TUNABLES={HUGE_PAGES}, rates by processor time of one thread"
     )
     if text not in report.notes:

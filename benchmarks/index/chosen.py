@@ -17,19 +17,29 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Report
+from benchmarks.harness import Report, machine
 from benchmarks.index import answers
-from benchmarks.index.cells import MIXES, Sizes, describe_machine, on_disk, per_s, workload
+from benchmarks.index.cells import (
+    MIXES,
+    Sizes,
+    describe_machine,
+    last_level_cache_bytes,
+    on_disk,
+    per_s,
+    workload,
+)
 from benchmarks.index.choices import choose, headrace, told
 from benchmarks.index.datasets import NAMES
 from benchmarks.index.maps import OrderedMap, running
-from benchmarks.index.workload import MISS, Workload
+from benchmarks.index.workload import INSERT, MISS, Workload
 from benchmarks.kept import KeptRows
 
 _FULL = Sizes(loaded=4_000_000, operations=4_000_000, rounds=3)
 _QUICK = Sizes(loaded=400_000, operations=1_000_000, rounds=5)
 _QUICK_CELLS = (("osm", "read-only"), ("fb", "85"), ("gaps", "50"), ("zipf", "scans"))
 _FINALISTS = 4
+_BYTES_PER_KEY = 25
+"""Of most configurations, with values of 8 bytes."""
 _RIVALS = ("always gapped", "simple rule", "trials only")
 
 
@@ -46,16 +56,18 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     describe_machine(report)
+    report.note(f"choices: on {machine()['processor']}, rows kept of it alone")
     kept = KeptRows("index", "chosen", quick=quick, quiet=("rates",))
     cells = _QUICK_CELLS if quick else [(name, mix) for name in NAMES for mix in MIXES]
     for name, mix in cells:
         _cell(kept, name, mix, _QUICK if quick else _FULL)
-        row = kept.rows[f"{name} {mix}"]
+        row = kept.rows[_key(name, mix)]
         answers.count(row["wrong"])
         shown = {each: value for each, value in row.items() if each != "wrong"}
         report.row("choices", keys=name, mix=mix, **shown)
-    rows = [kept.rows[f"{name} {mix}"] for name, mix in cells]
+    rows = [kept.rows[_key(name, mix)] for name, mix in cells]
     report.attach("grid", kept.rows)
+    _apart(report, rows)
     report.bar("chosen-within-5-percent", mean(row["of_best"] >= 0.95 for row in rows))
     report.bar("chosen-worst", 1.0 - min(row["of_best"] for row in rows))
     for rival in _RIVALS:
@@ -64,15 +76,36 @@ def measure(report: Report, *, quick: bool) -> None:
     kept.clear()
 
 
+def _key(name: str, mix: str) -> str:
+    """Return the key of a cell's kept row: on another processor it is measured again."""
+    return f"{machine()['processor']}: {name} {mix}"
+
+
+def _apart(report: Report, rows: list[dict[str, Any]]) -> None:
+    """Report cells whose keys fit into the last-level cache apart from those whose do not."""
+    for cells, fit in (("in the last-level cache", True), ("beyond it", False)):
+        some = [row for row in rows if row["in_cache"] == fit]
+        if some:
+            report.row(
+                "choices, by where the keys are at the end",
+                keys=cells,
+                cells=len(some),
+                within_5_percent=round(mean(row["of_best"] >= 0.95 for row in some), 3),
+                worst=round(1.0 - min(row["of_best"] for row in some), 3),
+                over_trials_only=round(mean(row["over trials only"] for row in some), 3),
+            )
+
+
 def _cell(kept: KeptRows, name: str, mix: str, size: Sizes) -> None:
     from headrace.index.plan.grid import grid
 
-    if f"{name} {mix}" in kept.rows:
+    key = _key(name, mix)
+    if key in kept.rows:
         return
     scans = mix == "scans"
     count = size.operations // (10 if scans else 1)
     made = workload(name, size.loaded, [(count, MIXES[mix])])
-    every = f"{name} {mix} grid"
+    every = f"{key} grid"
     if every not in kept.rows:
         rates, wrong = _grid_rates(made, [asdict(each) for each in grid()])
         kept.add(every, {"rates": rates, "wrong": wrong})
@@ -95,9 +128,10 @@ def _cell(kept: KeptRows, name: str, mix: str, size: Sizes) -> None:
         **{f"over {rival}": chosen / final[rival] for rival in _RIVALS},
         "chosen_per_s": round(chosen),
         "seconds": round(choice.seconds, 2),
+        "in_cache": _BYTES_PER_KEY * _keys_at_the_end(made) <= last_level_cache_bytes(),
         "wrong": wrong + more_wrong,
     }
-    kept.add(f"{name} {mix}", row)
+    kept.add(key, row)
 
 
 def _grid_rates(made: Workload, grid: list[dict[str, Any]]) -> tuple[list[float], int]:
@@ -119,7 +153,12 @@ def _replayed(map_: OrderedMap, path: Path, made: Workload) -> dict[str, Any]:
 
 def _touched(made: Workload) -> int:
     """Return bytes for twice the size of most configurations, and the arrays that are loaded."""
-    return 80 * (len(made.loaded) + int((made.operations == 1).sum()))
+    return 80 * _keys_at_the_end(made)
+
+
+def _keys_at_the_end(made: Workload) -> int:
+    """Return the loaded keys and the inserted ones, of which a few may be erased again."""
+    return len(made.loaded) + int((made.operations == INSERT).sum())
 
 
 def _final_rates(

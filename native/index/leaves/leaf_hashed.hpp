@@ -48,6 +48,7 @@ template <class Value, class Sharing>
 class HashedLeaf {
   static constexpr std::size_t kEntries = BucketLayout<Value>::entries;
   static_assert(kEntries <= 16 && alignof(Value) <= 8);
+  static_assert(kMostMovedKeys <= std::size_t{1} << 16, "a place has 16 bits");
   // An insert that would go further from its bucket finds the leaf full: about 0.88 of it is then.
   // (A leaf less than half full has keys whose hashes are alike, which more memory may not part.)
   static constexpr std::uint32_t kMostProbes = 12;
@@ -167,6 +168,29 @@ class HashedLeaf {
     to = buffer;
   }
 
+  // Places of entries: bucket and entry of it as one number, below capacity().
+  std::uint64_t code_at(std::size_t place) const {
+    return Sharing::load(keys_at(place) + place % kEntries);
+  }
+  Value value_at(std::size_t place) const {
+    Value value{};
+    Sharing::load_value(values(keys_at(place)) + place % kEntries, value);
+    return value;
+  }
+  // Appends all codes with their places, in no order.
+  template <class Buffer>
+  void gather_places(Buffer& to) const {
+    auto buffer = to;
+    for (std::uint32_t bucket = 0; bucket < buckets_; ++bucket) {
+      const auto* at = keys(bucket);
+      for (std::size_t i = 0; i < kEntries; ++i) {
+        const auto code = Sharing::load(at + i);
+        buffer.append_if(code != empty_, code, static_cast<std::uint16_t>(bucket * kEntries + i));
+      }
+    }
+    to = buffer;
+  }
+
   // The least code from `low` on and at most `high`, or the greatest one. False: there is none.
   template <bool kLowest>
   bool nearest(std::uint64_t low, std::uint64_t high, std::uint64_t& code) const {
@@ -233,6 +257,9 @@ class HashedLeaf {
   }
   std::uint64_t* keys(std::uint32_t bucket) const {
     return reinterpret_cast<std::uint64_t*>(data_ + bucket * kBucketLines);
+  }
+  const std::uint64_t* keys_at(std::size_t place) const {
+    return keys(static_cast<std::uint32_t>(place / kEntries));
   }
   static Value* values(std::uint64_t* at) { return reinterpret_cast<Value*>(at + kEntries); }
   static const Value* values(const std::uint64_t* at) {

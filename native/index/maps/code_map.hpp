@@ -109,12 +109,7 @@ class CodeMap {
   // Up to `most` entries in ascending order from `from` on; returns how many.
   std::size_t scan(std::uint64_t from, std::size_t most, std::uint64_t* codes,
                    Value* values) const {
-    LeafReader<Value, Sharing, Allocator> reader(&tree_, from);
-    EntryBuffer<Value> to{codes, values, 0};
-    while (to.count < most && !reader.ended()) {
-      reader.read(most - to.count, to, [](std::size_t) {});
-    }
-    return to.count;
+    return read(from, most, most <= most_keys(configuration()), codes, values);
   }
 
   // The same in descending order from `from` down.
@@ -240,7 +235,7 @@ class CodeMap {
     std::array<std::uint64_t, kErasedAtOnce> codes;
     std::array<Value, kErasedAtOnce> values;
     for (bool more = first <= last; more;) {
-      const auto count = scan(first, kErasedAtOnce, codes.data(), values.data());
+      const auto count = read(first, kErasedAtOnce, false, codes.data(), values.data());
       more = count == kErasedAtOnce && codes[count - 1] < last;
       if (more) first = codes[count - 1] + 1;
       std::size_t matching = 0;
@@ -329,6 +324,17 @@ class CodeMap {
     return tree_.state.write(word.to(), action);
   }
 
+  // As `scan`. `few`: as of LeafReader.
+  std::size_t read(std::uint64_t from, std::size_t most, bool few, std::uint64_t* codes,
+                   Value* values) const {
+    LeafReader<Value, Sharing, Allocator> reader(&tree_, from, few);
+    EntryBuffer<Value> to{codes, values, 0};
+    while (to.count < most && !reader.ended()) {
+      reader.read(most - to.count, to, [](std::size_t) {});
+    }
+    return to.count;
+  }
+
   bool put(std::uint64_t code, const Value& value, bool assign) {
     return put_into(tree_.leaf(code), code, value, assign);
   }
@@ -343,6 +349,7 @@ class CodeMap {
       }
       if (outcome == Outcome::present) return false;
       if (outcome == Outcome::done) {
+        tree_.forget_order(word);
         tree_.set_size(tree_.size() + 1);
         return true;
       }
@@ -356,6 +363,7 @@ class CodeMap {
       return tree_.state.write(word.to(), [&] { return leaf.erase(code); });
     });
     if (outcome == Outcome::absent) return false;
+    tree_.forget_order(word);
     tree_.set_size(tree_.size() - 1);
     if (outcome == Outcome::sparse) compact(code);
     return true;
@@ -383,6 +391,7 @@ class CodeMap {
       build(nullptr, nullptr, 0);
       return;
     }
+    tree_.limit_orders();
     Change<Value, Sharing, Allocator>(tree_).make_room(code);
   }
 
@@ -423,7 +432,7 @@ class CodeMap {
   void copy_from(const CodeMap& other) {
     std::vector<std::uint64_t> codes(other.size());
     std::vector<Value> values(other.size());
-    other.scan(0, other.size(), codes.data(), values.data());
+    other.read(0, other.size(), false, codes.data(), values.data());
     build(codes.data(), values.data(), codes.size());
   }
 

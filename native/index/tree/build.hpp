@@ -69,6 +69,8 @@ class Builder {
 
   // The next leaf, if of the same type, is to be larger than this one, which was found full.
   void exceed(Word full) { full_ = full; }
+  // Hashed and log leaves are to have room for so many entries at least.
+  void reserve(std::size_t entries) { reserved_ = entries; }
 
   // A whole tree. Its root is a node with two children at least: no leaf has both 0 and the
   // highest code, which mark empty entries.
@@ -143,7 +145,9 @@ class Builder {
   Word make_hashed(const Entries<Value>& entries, bool high_empty) {
     using Hashed = HashedLeaf<Value, Sharing>;
     const auto most = Hashed::units(kMostMovedKeys, 1);
-    auto units = at_least(Kind::hashed, Hashed::units(entries.count, varied_fill(entries)), most);
+    const auto room = std::max(Hashed::units(entries.count, varied_fill(entries)),
+                               Hashed::units(reserved_, kReservedFill));
+    auto units = at_least(Kind::hashed, room, most);
     const auto least = at_least(Kind::hashed, Hashed::units(entries.count, kMostGrownFill), most);
     auto* lines = allocate(units, least, Hashed::kBucketLines);
     const Word word(lines, Kind::hashed, units, high_empty);
@@ -155,8 +159,10 @@ class Builder {
     using Log = LogLeaf<Value, Sharing>;
     const bool fingerprints = tree_.configuration.fingerprints;
     const auto of = [&](double fill) { return Log::units(entries.count, fill, fingerprints); };
+    const auto room =
+        std::max(of(varied_fill(entries)), Log::units(reserved_, kReservedFill, fingerprints));
     const auto most = Log::units(kMostMovedKeys, 1, fingerprints);
-    auto units = at_least(Kind::log, of(varied_fill(entries)), most);
+    auto units = at_least(Kind::log, room, most);
     const auto least = at_least(Kind::log, of(kMostGrownFill), most);
     auto* lines = allocate(units, least, Log::kUnitLines);
     Log::create(lines, units, fingerprints, entries);
@@ -254,6 +260,7 @@ class Builder {
 
   // In changes, of leaves that get less memory than they ask for.
   static constexpr double kMostGrownFill = 0.72;
+  static constexpr double kReservedFill = 0.75;  // a tighter leaf may be full before
 
   Map& tree_;
   Draft& draft_;
@@ -261,6 +268,7 @@ class Builder {
   bool growing_;
   std::size_t most_;
   Word full_;
+  std::size_t reserved_ = 0;
 };
 
 }  // namespace headrace::index

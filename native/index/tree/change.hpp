@@ -6,7 +6,9 @@
 // include those of MAPLE's Figure 6.3):
 //   regrow   it has fewer keys than a leaf may have: copied into a larger one;
 //   widen    it is at the end of its model's range, and its keys are beyond: slots are added;
-//   split    it covers several slots of its node: split between two of them;
+//   split    it covers several slots of its node: split between two of them, or, if the code is
+//            beyond all of its entries, before the code's slot: keys that ascend are not moved
+//            again;
 //   refine   each slot of its node becomes two;
 //   deepen   it becomes an inner node with several leaves.
 #pragma once
@@ -58,7 +60,10 @@ class Change : PathChange<Value, Sharing, Allocator> {
     auto entries = memory.entries(most);
     with_leaf<Value, Sharing>(leaf_, [&](auto leaf) { leaf.gather(0, entries); });
     const bool fits = entries.count < most_keys(tree_.configuration) && !slow();
-    if (any_order() && fits) return replace(entries, true);
+    const bool appends = any_order() && beyond_all(entries);
+    const bool many = 2 * entries.count >= most_keys(tree_.configuration);
+    if (appends && many && split_off(entries)) return;
+    if (any_order() && fits) return replace(entries, true, appends);
     if (any_order() && split_unsorted(entries)) return;
     sort(memory, entries, most);
     if (fits || one_code(Entries<Value>(entries))) return replace(entries, true);
@@ -78,6 +83,13 @@ class Change : PathChange<Value, Sharing, Allocator> {
   }
 
  private:
+  // Of a leaf with fewer entries, a random code is too often beyond all of them.
+  static constexpr std::size_t kFewAppended = 16;
+  // Of a leaf for keys in ascending order: each change looks at all of its slots.
+  static constexpr std::uint32_t kMostSlotsAhead = 1024;
+  // Of hashed and log leaves that are left behind by keys in ascending order.
+  static constexpr double kTightFill = 0.85;
+
   // A gapped leaf of some size whose model is worse than expected is split before it is full.
   bool slow() const {
     if (leaf_.kind() != Kind::gapped) return false;
@@ -119,9 +131,17 @@ class Change : PathChange<Value, Sharing, Allocator> {
     count_children(1);
   }
 
-  void replace(const Entries<Value>& entries, bool larger) {
+  // True of a code above those of some entries, as keys in ascending order are.
+  bool beyond_all(const Entries<Value>& entries) const {
+    return entries.count >= kFewAppended &&
+           code_ > *std::max_element(entries.codes, entries.codes + entries.count);
+  }
+
+  // `appends`: more keys are likely to follow, so that leaves grow by more at once.
+  void replace(const Entries<Value>& entries, bool larger, bool appends = false) {
     Draft draft(tree_);
     Making builder(tree_, draft, fill(), true);
+    if (appends) builder.reserve(std::min(2 * entries.count, most_keys(tree_.configuration)));
     if (larger) builder.exceed(leaf_);
     auto leaf = builder.leaf(entries, at().child_range());
     tree_.state.expect(1);
@@ -135,13 +155,68 @@ class Change : PathChange<Value, Sharing, Allocator> {
     return tree_.configuration.leaf == Leaf::hashed || tree_.configuration.leaf == Leaf::log;
   }
 
+  // True of entries beyond either end of the range of their node's model.
+  bool outside_model(const Entries<Value>& entries) {
+    const auto& model = at().node.template to<LinearNode>()->model;
+    const auto outside = [&model](std::uint64_t code) {
+      return code < model.base || (code - model.base) >> model.shift > model.last;
+    };
+    const auto* const end = entries.codes + entries.count;
+    return (at().first == 0 || at().end == model.slots()) &&
+           std::any_of(entries.codes, end, outside);
+  }
+
+  // Splits a run of slots before the slot of the code, which is beyond all entries: what is in that
+  // slot moves to a leaf with room for more; the rest stays where it is, or, if much has moved, is
+  // made anew without room. False, and nothing is changed: the slot has all entries, or the code or
+  // an entry is outside of the model.
+  bool split_off(EntryBuffer<Value>& entries) {
+    if (at().node.kind() != Kind::linear || outside_model(entries)) return false;
+    const auto& model = at().node.template to<LinearNode>()->model;
+    const auto slot = model.slot(code_);
+    if ((code_ - model.base) >> model.shift > model.last || slot == at().first) return false;
+    const auto left = partition(entries, model.first_code(slot));
+    if (left == 0) return false;
+    const auto low = Entries<Value>(entries).part(0, left);
+    const auto high = Entries<Value>(entries).part(left, entries.count);
+    const bool stays = high.count == 0 || (!Sharing::kShared && high.count * 4 < entries.count);
+    Draft draft(tree_);
+    const auto low_leaf =
+        stays ? leaf_ : Making(tree_, draft, kTightFill, true).leaf(low, at().child_range());
+    Making builder(tree_, draft, fill(), true);
+    builder.reserve(std::min(tree_.size() / 2, most_keys(tree_.configuration)));
+    const auto high_leaf = builder.make_leaf(high, false);
+    tree_.state.expect(1);
+    draft.keep(stays ? high.count : entries.count);
+    const auto end = std::min(at().end, slot + kMostSlotsAhead);
+    Map::point(at().node, slot, end, high_leaf);
+    Map::point(at().node, end, at().end, Word());
+    count_children(1);
+    if (stays) {
+      erase_from_leaf(high);
+    } else {
+      Map::point(at().node, at().first, slot, low_leaf);
+      tree_.retire(leaf_);
+    }
+    return true;
+  }
+
+  // Of entries that another leaf has by now.
+  void erase_from_leaf(const Entries<Value>& entries) noexcept {
+    if (entries.count == 0) return;
+    tree_.forget_order(leaf_);
+    with_leaf<Value, Sharing>(leaf_, [&](auto leaf) {
+      for (std::size_t i = 0; i < entries.count; ++i) leaf.erase(entries.codes[i]);
+    });
+  }
+
   // Splits a run of a few slots inside of the model's range where that halves its entries best.
   // False, and nothing is changed: it is another case, or one slot has most of them.
   bool split_unsorted(EntryBuffer<Value>& entries) {
     constexpr std::uint32_t kMostSlotsOfRun = 64;
     const auto slots = at().end - at().first;
     if (at().node.kind() != Kind::linear || slots < 2 || slots > kMostSlotsOfRun ||
-        at().first == 0 || at().end == slot_count(at().node)) {
+        outside_model(entries)) {
       return false;
     }
     const auto& model = at().node.template to<LinearNode>()->model;
@@ -170,14 +245,14 @@ class Change : PathChange<Value, Sharing, Allocator> {
     return true;
   }
 
-  // Entries with codes below `code` first.
-  static void partition(EntryBuffer<Value>& entries, std::uint64_t code) {
+  // Puts entries with codes below `code` first; returns how many these are.
+  static std::size_t partition(EntryBuffer<Value>& entries, std::uint64_t code) {
     std::size_t low = 0;
     auto high = entries.count;
     for (;;) {
       while (low < high && entries.codes[low] < code) ++low;
       while (low < high && entries.codes[high - 1] >= code) --high;
-      if (low == high) return;
+      if (low == high) return low;
       std::swap(entries.codes[low], entries.codes[--high]);
       if constexpr (value_bytes<Value> != 0) std::swap(entries.values[low], entries.values[high]);
       ++low;

@@ -23,7 +23,8 @@ class LeafReader {
   using Unordered = UnorderedEntries<Value, Allocator>;
 
  public:
-  LeafReader(const Map* tree, std::uint64_t from) : tree_(tree), from_(from) {}
+  // `few`: so few entries are read that leaves are likely to be read again; their orders are kept.
+  LeafReader(const Map* tree, std::uint64_t from, bool few) : tree_(tree), from_(from), few_(few) {}
 
   bool ended() const { return ended_; }
 
@@ -85,6 +86,13 @@ class LeafReader {
   template <class LeafType>
   bool read_unordered(Word word, const LeafType& leaf, std::size_t most, std::uint64_t last,
                       EntryBuffer<Value>& to) {
+    if constexpr (!Sharing::kShared && kHasPlaces<LeafType>) {
+      bool all = false;
+      const auto append = [&](const LeafOrder& order) {
+        all = order.append_lowest(leaf, from_, most, to);
+      };
+      if (few_ && tree_->with_order(word, leaf, append)) return all;
+    }
     Unordered found(leaf.capacity(), tree_->memory.allocator());
     tree_->state.read(word.to(), [&] { found.gather(leaf, from_); });
     if constexpr (Sharing::kShared) found.drop_above(last);
@@ -93,6 +101,7 @@ class LeafReader {
 
   const Map* tree_;
   std::uint64_t from_;
+  bool few_;
   bool ended_ = false;
 };
 
@@ -105,7 +114,9 @@ class LeafCopier {
 
  public:
   LeafCopier(const Tree<Value, Sharing, Allocator>* tree, std::uint64_t from)
-      : reader_(tree, from), codes_(tree->memory.allocator()), values_(tree->memory.allocator()) {}
+      : reader_(tree, from, false),
+        codes_(tree->memory.allocator()),
+        values_(tree->memory.allocator()) {}
 
   // Entries of the next leaf that has some, the lowest `most` of them; none: the end. They remain
   // until the next call.

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.hpp"
@@ -256,6 +259,56 @@ void test_batches_and_conversion() {
   }
 }
 
+// A scan remembers the orders of hashed leaves, until they change: several threads may scan, and
+// what is remembered is counted, and goes with its leaf.
+void test_orders_of_leaves() {
+  Codes codes(20'000);
+  for (auto& code : codes) code = engine();
+  CodeMap<std::uint64_t> map;
+  map.build(codes.data(), codes.data(), codes.size());
+  std::sort(codes.begin(), codes.end());
+  const auto scan_all = [&codes](const CodeMap<std::uint64_t>& scanned) {
+    Codes found(100);
+    Codes values(100);
+    for (std::size_t i = 0; i + 100 <= codes.size(); i += 50) {
+      CHECK(scanned.scan(codes[i], 100, found.data(), values.data()) == 100);
+      CHECK(std::equal(found.begin(), found.end(), codes.begin() + static_cast<long>(i)));
+      CHECK(found == values);
+    }
+  };
+  const auto unscanned_bytes = map.statistics().bytes;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(scan_all, std::cref(map));
+  for (auto& thread : threads) thread.join();
+  map.verify();
+  const auto scanned_bytes = map.statistics().bytes;
+  CHECK(scanned_bytes > unscanned_bytes && scanned_bytes < unscanned_bytes + 4 * codes.size());
+  CodeMap<std::uint64_t> moved(std::move(map));
+  scan_all(moved);
+  CHECK(moved.statistics().bytes == scanned_bytes);
+  for (const auto code : codes) CHECK(!moved.insert_or_assign(code, code));  // moves no entry
+  CHECK(moved.statistics().bytes == scanned_bytes);
+  for (const auto code : codes) {
+    CHECK(moved.erase(code));
+    if (below(100) == 0) moved.verify();
+  }
+  moved.verify();
+  moved.clear();
+  CHECK(moved.statistics().bytes == 0);
+}
+
+// Of a leaf that keys in ascending order have filled, few are moved to the next one.
+void test_appends_move_few_keys() {
+  for (const std::uint64_t step : {1, 1000}) {
+    CodeMap<std::uint64_t> map;
+    for (std::uint64_t i = 0; i < 100'000; ++i) map.insert(i * step, i);
+    map.verify();
+    const auto statistics = map.statistics();
+    CHECK(statistics.moved_keys < 2 * map.size());
+    CHECK(statistics.bytes < 28 * map.size());
+  }
+}
+
 template <class Value>
 void test_values(Value (*of)(std::uint64_t)) {
   CodeMap<Value> map;
@@ -316,6 +369,8 @@ int main() {
   test_orders_of_insertion();
   test_bounds();
   test_batches_and_conversion();
+  test_orders_of_leaves();
+  test_appends_move_few_keys();
   test_values<std::uint64_t>([](std::uint64_t code) { return ~code; });
   test_values<std::uint32_t>([](std::uint64_t code) { return static_cast<std::uint32_t>(code); });
   test_values<std::uint8_t>([](std::uint64_t code) { return static_cast<std::uint8_t>(code); });

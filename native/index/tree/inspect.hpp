@@ -23,7 +23,7 @@ class Inspector {
   Statistics statistics() {
     auto result = tree_.statistics;
     result.size = tree_.size();
-    result.bytes = tree_.memory.bytes();
+    result.bytes = tree_.bytes();
     count(tree_.root(), 0, result);
     if (tree_.size() != 0) result.mean_depth /= static_cast<double>(tree_.size());
     return result;
@@ -43,6 +43,8 @@ class Inspector {
       text << "its leaves have " << keys << " keys, its size is " << tree_.size();
       fail(tree_.root(), {}, text.str());
     }
+    std::sort(leaves_.begin(), leaves_.end());
+    tree_.each_order([this](const LeafOrder& order) { check_order(order); });
   }
 
  private:
@@ -73,6 +75,7 @@ class Inspector {
     if (range.low == 0 && range.high == ~std::uint64_t{0}) {
       fail(word, range, "a leaf has both the lowest and the highest code");
     }
+    leaves_.push_back(word.bits());
     with_leaf<Value, Sharing>(word, [&](auto leaf) {
       if (const char* what = leaf.broken(); what != nullptr) fail(word, range, what);
       check_codes(word, leaf, range);
@@ -96,6 +99,25 @@ class Inspector {
         fail(word, range, "code " + std::to_string(entries.codes[i]) + " occurs twice");
       }
     }
+  }
+
+  void check_order(const LeafOrder& order) {
+    const auto word = order.leaf();
+    if (!std::binary_search(leaves_.begin(), leaves_.end(), word.bits())) {
+      fail(word, {}, "an order is kept of a leaf that has ended");
+    }
+    with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      if constexpr (kHasPlaces<decltype(leaf)>) {
+        if (order.count() != leaf.count()) fail(word, {}, "its order has another count");
+        for (std::size_t i = 0; i < order.count(); ++i) {
+          const auto code = leaf.code_at(order.place(i));
+          Value unused{};
+          if (!leaf.get(code, unused) || (i > 0 && leaf.code_at(order.place(i - 1)) >= code)) {
+            fail(word, {}, "its order is none");
+          }
+        }
+      }
+    });
   }
 
   void check_node(Word word, const Range& range, std::size_t& keys) {
@@ -126,6 +148,7 @@ class Inspector {
   }
 
   const Map& tree_;
+  std::vector<std::uint64_t> leaves_;  // words of those that were checked
 };
 
 }  // namespace headrace::index

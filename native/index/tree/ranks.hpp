@@ -87,6 +87,13 @@ class LeafSums {
   void select_in_leaf(const Tree<Value, Sharing, Allocator>& tree, Word word, const Range& range,
                       std::size_t within, std::uint64_t& code, Value& value) {
     with_leaf<Value, Sharing>(word, [&](auto leaf) {
+      if constexpr (kHasPlaces<decltype(leaf)>) {
+        const auto read = [&](const LeafOrder& order) {
+          code = leaf.code_at(order.place(within));
+          value = leaf.value_at(order.place(within));
+        };
+        if (tree.with_order(word, leaf, read)) return;
+      }
       if constexpr (requires(detail::CodeList& to) { leaf.gather(code, to); }) {
         if (codes_.size() <= leaf.capacity()) codes_.resize(leaf.capacity() + 1);
         detail::CodeList list{codes_.data()};

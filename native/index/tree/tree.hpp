@@ -16,6 +16,7 @@
 #include "index/memory/memory.hpp"
 #include "index/memory/sharing.hpp"
 #include "index/memory/word.hpp"
+#include "index/tree/leaf_orders.hpp"
 #include "index/tree/node.hpp"
 
 namespace headrace::index {
@@ -44,6 +45,8 @@ class Tree {
   };
   [[no_unique_address]] std::conditional_t<Sharing::kShared, Apart, std::tuple<>> apart_;
   std::uint64_t root_ = 0;
+  using Orders = std::conditional_t<Sharing::kShared, NoLeafOrders, LeafOrders<Allocator>>;
+  [[no_unique_address]] mutable Orders orders_;
 
  public:
   [[no_unique_address]] typename Sharing::State state;
@@ -64,7 +67,9 @@ class Tree {
         statistics(std::exchange(other.statistics, {})),
         scratch_(std::exchange(other.scratch_, nullptr)),
         scratch_lines_(std::exchange(other.scratch_lines_, 0)),
-        version_(other.version_) {}
+        version_(other.version_) {
+    if constexpr (!Sharing::kShared) orders_.swap(other.orders_);
+  }
   Tree& operator=(Tree&& other) noexcept {
     std::swap(configuration, other.configuration);
     memory.swap(other.memory);
@@ -72,12 +77,16 @@ class Tree {
     std::swap(statistics, other.statistics);
     std::swap(root_, other.root_);
     std::swap(size_, other.size_);
+    if constexpr (!Sharing::kShared) orders_.swap(other.orders_);
     std::swap(scratch_, other.scratch_);
     std::swap(scratch_lines_, other.scratch_lines_);
     version_ = other.version_ = std::max(version_, other.version_) + 1;
     return *this;
   }
-  ~Tree() { release_large(root()); }
+  ~Tree() {
+    forget_orders();
+    release_large(root());
+  }
 
   Word root() const { return Word(Sharing::load(&root_)); }
   void set_root(Word word) { Sharing::store(&root_, word.bits()); }
@@ -86,6 +95,46 @@ class Tree {
   void set_size(std::size_t size) {
     Sharing::store(&size_, size);
     if constexpr (!Sharing::kShared) ++version_;
+  }
+
+  // Leaves of the configured type that so many keys have, about.
+  std::size_t expected_leaves() const { return 2 * size() / most_keys(configuration) + 1; }
+
+  // Calls `action` with the order of a leaf that has none itself; false: none is kept.
+  template <class LeafType, class Action>
+  bool with_order(Word word, const LeafType& leaf, const Action& action) const
+    requires(!Sharing::kShared)
+  {
+    return orders_.with_order(word, leaf, expected_leaves(), memory.allocator(), action);
+  }
+  // Of a leaf whose entries change, or that ends.
+  void forget_order(Word word) noexcept {
+    if constexpr (!Sharing::kShared) {
+      if (orders_.any()) [[unlikely]]
+        orders_.drop(word, memory.allocator());
+    }
+  }
+  void forget_orders() noexcept {
+    if constexpr (!Sharing::kShared) orders_.clear(memory.allocator());
+  }
+  // Forgets all of them where the table of orders has become too small.
+  void limit_orders() noexcept {
+    if constexpr (!Sharing::kShared) {
+      if (orders_.outgrown(expected_leaves())) forget_orders();
+    }
+  }
+  template <class Action>
+  void each_order(const Action& action) const {
+    if constexpr (!Sharing::kShared) orders_.each(action);
+  }
+
+  // Of all nodes, leaves and their orders, and of free blocks between them.
+  std::size_t bytes() const {
+    if constexpr (Sharing::kShared) {
+      return memory.bytes();
+    } else {
+      return memory.bytes() + orders_.bytes();
+    }
   }
 
   // Another one after any change of keys or of structure; values may be replaced within one.
@@ -154,7 +203,9 @@ class Tree {
 
   // Releases one node or leaf, once no reader can see it.
   void retire(Word word) noexcept {
-    if (!word.none()) state.retire(memory, word.to(), lines(word));
+    if (word.none()) return;
+    if (!word.inner()) forget_order(word);
+    state.retire(memory, word.to(), lines(word));
   }
 
   // Calls `action` for each child of a node, once for a run of slots.
@@ -192,6 +243,7 @@ class Tree {
   void release_memory() noexcept
     requires(!Sharing::kShared)
   {
+    forget_orders();
     memory.release_chunks();
     scratch_ = nullptr;
     scratch_lines_ = 0;

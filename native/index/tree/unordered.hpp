@@ -123,10 +123,17 @@ class UnorderedEntries {
   }
 
   Pair* pairs() { return buffer_.pairs; }
+  std::size_t count() const { return buffer_.count; }
   template <class LeafType>
   void gather(const LeafType& leaf, std::uint64_t from) {
     buffer_.count = 0;
     leaf.gather(from, buffer_);
+  }
+  // Codes, and as values the places of their entries.
+  template <class LeafType>
+  void gather_places(const LeafType& leaf) {
+    buffer_.count = 0;
+    leaf.gather_places(buffer_);
   }
 
   // A leaf that was just split may still be found for a part of its codes; the others are found
@@ -139,15 +146,23 @@ class UnorderedEntries {
 
   // Appends the lowest `most`, ascending. Returns whether these are all.
   bool append_lowest(std::size_t most, EntryBuffer<Value>& to) {
-    auto* const sorted = buffer_.pairs + most_;
-    const auto count = sort_lowest(
-        buffer_.count, most, [this](std::size_t i) { return buffer_.pairs[i]; }, sorted);
+    const auto [sorted, count] = sort(most);
     const auto some = std::min(most, count);
     for (std::size_t i = 0; i < some; ++i) to.append(sorted[i].first, sorted[i].second);
     return some == buffer_.count;
   }
+  // All, ascending.
+  const Pair* sort_all() { return sort(buffer_.count).first; }
 
  private:
+  // The lowest `most`, ascending, and how many are sorted.
+  std::pair<const Pair*, std::size_t> sort(std::size_t most) {
+    auto* const sorted = buffer_.pairs + most_;
+    const auto count = sort_lowest(
+        buffer_.count, most, [this](std::size_t i) { return buffer_.pairs[i]; }, sorted);
+    return {sorted, count};
+  }
+
   alignas(Pair) std::byte in_place_[kInPlace * sizeof(Pair)];
   Memory memory_;
   std::size_t most_;
