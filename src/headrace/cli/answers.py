@@ -86,11 +86,11 @@ def answering(command: Callable[..., Any], path: str) -> Callable[..., Any]:
 def _json_alone() -> Generator[None]:
     """Keep standard output for JSON: no tables, and what else is printed goes to standard error."""
     shown = tables_hidden.set(True)
-    is_own = sys.stdout is sys.__stdout__ and sys.stdout is not None
-    stdout = os.dup(1) if is_own else None  # of child processes and native code
+    own = sys.__stdout__ if sys.stdout is sys.__stdout__ else None
+    stdout = None if own is None else os.dup(1)  # of child processes and native code
     try:
-        if stdout is not None:
-            sys.stdout.flush()
+        if own is not None:
+            own.flush()
             os.dup2(2, 1)
         with redirect_stdout(sys.stderr):
             yield
