@@ -10,8 +10,10 @@ together, which begin at the time in FILE's first line, are written to TOTAL, to
 
 What is held against a budget is processor time, of the tests and of the child processes that they
 waited for, shared by two processors: other work on the same machine prolongs the elapsed time of a
-test several times, but hardly its processor time. Waiting does not count, nor do children that
-nothing waits for: that the elapsed time stays within bounds is seen in TOTAL.
+test several times, but hardly its processor time. That of a slower processor, or of a virtual one
+whose host is busy, is divided by how much longer a loop of additions takes there. Waiting does not
+count, nor do children that nothing waits for: that the elapsed time stays within bounds is seen in
+TOTAL.
 """
 
 import json
@@ -21,6 +23,8 @@ import time
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import pytest
 
@@ -46,6 +50,14 @@ BUDGETS = {
 PROCESSORS = 2
 """That budgets are meant for."""
 
+ADDITIONS = 100_000
+"""Of the loop that tells how fast a processor is; once in so many tests of a process."""
+TESTS_PER_LOOP = 64
+ADDITION_S = 50e-9
+"""Of one addition of the loop, on the processor that the budgets are meant for."""
+SLOWDOWN = "slowdown"
+"""Field of a line: time of an addition over `ADDITION_S`."""
+
 TOLERANCE = 1.5
 """Ratio to a budget above which it is an error."""
 
@@ -63,13 +75,26 @@ def processor_s() -> float:
     return sum(os.times()[:4]) + warm.processor_s()
 
 
+def addition_s() -> float:
+    """Return the processor time in seconds that an addition takes at present."""
+    began, total = time.thread_time(), 0
+    for number in range(ADDITIONS):
+        total += number
+    return (time.thread_time() - began) / ADDITIONS
+
+
 class Processor:
     """Notes in each report the processor time since the one before, in the process of the test."""
 
     def __init__(self) -> None:
         self._before = 0.0
+        self._tests = 0
+        self._addition_s: float | None = None
 
     def pytest_runtest_logstart(self) -> None:
+        if self._tests % TESTS_PER_LOOP == 0:
+            self._addition_s = addition_s()
+        self._tests += 1
         self._before = processor_s()
 
     @pytest.hookimpl(wrapper=True)
@@ -77,6 +102,7 @@ class Processor:
         report = yield
         before, self._before = self._before, processor_s()
         vars(report)["processor_s"] = self._before - before  # carried along by xdist
+        vars(report)["addition_s"], self._addition_s = self._addition_s, None
         return report
 
 
@@ -88,18 +114,23 @@ class Minutes:
         self._elapsed: defaultdict[str, float] = defaultdict(float)
         self._processor: defaultdict[str, float] = defaultdict(float)
         self._processes: set[str] = set()
+        self._additions_s: list[float] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = capability(report.nodeid)
         self._elapsed[name] += report.duration
         self._processor[name] += getattr(report, "processor_s", 0.0)  # a crash has none
         self._processes.add(getattr(report, "worker_id", "the only one"))
+        if (addition := getattr(report, "addition_s", None)) is not None:
+            self._additions_s.append(addition)
 
     def pytest_sessionfinish(self) -> None:
-        spent = {
+        spent: dict[str, Any] = {
             name: [elapsed / len(self._processes), self._processor[name]]
             for name, elapsed in self._elapsed.items()
         }
+        if self._additions_s:
+            spent[SLOWDOWN] = mean(self._additions_s) / ADDITION_S
         with self._path.open("a") as file:
             file.write(json.dumps(spent) + "\n")
 
@@ -137,13 +168,18 @@ def main(arguments: Sequence[str]) -> int:
     tier, seconds, *totals = arguments
     began, *runs = (json.loads(line) for line in Path(seconds).read_text().splitlines())
     minutes: dict[str, list[float]] = {}
+    slowest = 1.0
     for run in runs:
+        slowdown = max(1.0, run.pop(SLOWDOWN, 1.0))
+        slowest = max(slowest, slowdown)
         for name, (elapsed, processor) in run.items():
             known = minutes.setdefault(name, [0.0, 0.0])
             known[0] += elapsed / 60
-            known[1] += processor / 60 / PROCESSORS
+            known[1] += processor / 60 / PROCESSORS / slowdown
     total = (time.time() - began["began"]) / 60
     lines = summary(tier, minutes, total)
+    if slowest > 1:
+        lines[0] += f"; processors here take {slowest:.1f} times as long"
     print("\n".join(lines))
     for path in totals:
         Path(path).write_text(f"{total:.2f}\n")
