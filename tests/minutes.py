@@ -4,16 +4,16 @@
 seconds by capability, of all tests (set-up and teardown included). Where several processes share
 the tests, the elapsed seconds of all are divided by their number.
 
-``python -m tests.minutes TIER FILE [TOTAL]`` prints the minutes of all lines, and fails where those
-of a capability are more than 1.5 times its budget. The elapsed minutes of native and Python tests
-together, which begin at the time in FILE's first line, are written to TOTAL, too.
+``python -m tests.minutes TIER FILE [TOTAL]`` prints the minutes of all lines, and the capabilities
+that took more than 1.5 times their budget. The elapsed minutes of native and Python tests together,
+which begin at the time in FILE's first line, are written to TOTAL, with the number of budgets that
+were exceeded. Neither is an error here, as a slow or busy machine takes several times as long: both
+are bars of the benchmark `house`.
 
 What is held against a budget is processor time, of the tests and of the child processes that they
-waited for, shared by two processors: other work on the same machine prolongs the elapsed time of a
-test several times, but hardly its processor time. That of a slower processor, or of a virtual one
-whose host is busy, is divided by how much longer a loop of additions takes there. Waiting does not
-count, nor do children that nothing waits for: that the elapsed time stays within bounds is seen in
-TOTAL.
+waited for, shared by two processors: other work on the same machine prolongs it less than the
+elapsed time of a test. Waiting does not count, nor do children that nothing waits for: that the
+elapsed time stays within bounds is seen in TOTAL.
 """
 
 import json
@@ -23,8 +23,6 @@ import time
 from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
 import pytest
 
@@ -50,16 +48,8 @@ BUDGETS = {
 PROCESSORS = 2
 """That budgets are meant for."""
 
-ADDITIONS = 100_000
-"""Of the loop that tells how fast a processor is; once in so many tests of a process."""
-TESTS_PER_LOOP = 64
-ADDITION_S = 50e-9
-"""Of one addition of the loop, on the processor that the budgets are meant for."""
-SLOWDOWN = "slowdown"
-"""Field of a line: time of an addition over `ADDITION_S`."""
-
 TOLERANCE = 1.5
-"""Ratio to a budget above which it is an error."""
+"""Ratio to a budget above which it is exceeded."""
 
 
 def capability(nodeid: str) -> str:
@@ -75,26 +65,13 @@ def processor_s() -> float:
     return sum(os.times()[:4]) + warm.processor_s()
 
 
-def addition_s() -> float:
-    """Return the processor time in seconds that an addition takes at present."""
-    began, total = time.thread_time(), 0
-    for number in range(ADDITIONS):
-        total += number
-    return (time.thread_time() - began) / ADDITIONS
-
-
 class Processor:
     """Notes in each report the processor time since the one before, in the process of the test."""
 
     def __init__(self) -> None:
         self._before = 0.0
-        self._tests = 0
-        self._addition_s: float | None = None
 
     def pytest_runtest_logstart(self) -> None:
-        if self._tests % TESTS_PER_LOOP == 0:
-            self._addition_s = addition_s()
-        self._tests += 1
         self._before = processor_s()
 
     @pytest.hookimpl(wrapper=True)
@@ -102,7 +79,6 @@ class Processor:
         report = yield
         before, self._before = self._before, processor_s()
         vars(report)["processor_s"] = self._before - before  # carried along by xdist
-        vars(report)["addition_s"], self._addition_s = self._addition_s, None
         return report
 
 
@@ -114,23 +90,18 @@ class Minutes:
         self._elapsed: defaultdict[str, float] = defaultdict(float)
         self._processor: defaultdict[str, float] = defaultdict(float)
         self._processes: set[str] = set()
-        self._additions_s: list[float] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = capability(report.nodeid)
         self._elapsed[name] += report.duration
         self._processor[name] += getattr(report, "processor_s", 0.0)  # a crash has none
         self._processes.add(getattr(report, "worker_id", "the only one"))
-        if (addition := getattr(report, "addition_s", None)) is not None:
-            self._additions_s.append(addition)
 
     def pytest_sessionfinish(self) -> None:
-        spent: dict[str, Any] = {
+        spent = {
             name: [elapsed / len(self._processes), self._processor[name]]
             for name, elapsed in self._elapsed.items()
         }
-        if self._additions_s:
-            spent[SLOWDOWN] = mean(self._additions_s) / ADDITION_S
         with self._path.open("a") as file:
             file.write(json.dumps(spent) + "\n")
 
@@ -163,28 +134,22 @@ def summary(tier: str, minutes: Mapping[str, Sequence[float]], total: float) -> 
     return lines
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the summary of a file, and write the total where a second path is given."""
+def main(arguments: Sequence[str]) -> None:
+    """Print the summary of a file; write the total and the exceeded budgets to a second path."""
     tier, seconds, *totals = arguments
     began, *runs = (json.loads(line) for line in Path(seconds).read_text().splitlines())
     minutes: dict[str, list[float]] = {}
-    slowest = 1.0
     for run in runs:
-        slowdown = max(1.0, run.pop(SLOWDOWN, 1.0))
-        slowest = max(slowest, slowdown)
         for name, (elapsed, processor) in run.items():
             known = minutes.setdefault(name, [0.0, 0.0])
             known[0] += elapsed / 60
-            known[1] += processor / 60 / PROCESSORS / slowdown
+            known[1] += processor / 60 / PROCESSORS
     total = (time.time() - began["began"]) / 60
     lines = summary(tier, minutes, total)
-    if slowest > 1:
-        lines[0] += f"; processors here take {slowest:.1f} times as long"
     print("\n".join(lines))
     for path in totals:
-        Path(path).write_text(f"{total:.2f}\n")
-    return len(lines) > 1
+        Path(path).write_text(f"{total:.2f} {len(lines) - 1}\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
