@@ -1,4 +1,4 @@
-"""What notebooks show: tables of values, and a line of progress."""
+"""Output in notebooks: tables of values, and a line of progress."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""What the registered commands say of themselves: JSON, examples, options that mean two things."""
+"""Checks of the registered commands: JSON, examples, and options with two meanings."""
 
 import inspect
 import re

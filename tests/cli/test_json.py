@@ -17,7 +17,7 @@ PROGRAM = """
 import os, subprocess, sys
 from dataclasses import dataclass
 import typer
-from headrace.cli.answers import answering
+from headrace.cli.answers import with_json
 from headrace.cli.console import terminal
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def command() -> Result:
     return Result(exit_code=3)
 
 app = typer.Typer()
-app.command()(answering(command, "index plan"))
+app.command()(with_json(command, "index plan"))
 app()
 """
 

@@ -17,7 +17,7 @@ from tests.waiting import HANG_S, JOB_S, wait_until
 _PORT = 6379
 _STARTS = 5
 _LATE = "The current node timed out during startup"
-"""What Ray writes where a node's processes take more than 30 s, as on a busy machine."""
+"""Text of Ray's error if a node's processes take more than 30 s, as on a busy machine."""
 
 
 class RayNodes:

@@ -50,7 +50,7 @@ def result_of(kind: type[_Result], source: object, **values: Any) -> _Result:
     return kind(**{n: values[n] if n in values else getattr(source, n) for n in names})
 
 
-def answering(command: Callable[..., Any], path: str) -> Callable[..., Any]:
+def with_json(command: Callable[..., Any], path: str) -> Callable[..., Any]:
     """Return a verb with ``--json``, which ends with the exit code of its result, if that has one.
 
     Parameters

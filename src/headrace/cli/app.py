@@ -31,7 +31,7 @@ class DeferredCommand(TyperCommand):
     @cached_property
     def loaded(self) -> Any:
         """The command, imported."""
-        from headrace.cli.answers import answering
+        from headrace.cli.answers import with_json
         from headrace.cli.options import Verb, keeping_inputs
 
         command = pkgutil.resolve_name(self._source)
@@ -40,13 +40,13 @@ class DeferredCommand(TyperCommand):
             for registered in command.registered_commands:
                 assert registered.callback is not None
                 name = f"{self._path} {registered.name}"
-                registered.callback = answering(keeping_inputs(registered.callback), name)
+                registered.callback = with_json(keeping_inputs(registered.callback), name)
                 registered.cls = Verb
             group = typer.main.get_group(command)
             _add_commands(group, self._path)
             return group
         alone = typer.Typer(add_completion=False)
-        alone.command(self.name, cls=Verb)(answering(keeping_inputs(command), self._path))
+        alone.command(self.name, cls=Verb)(with_json(keeping_inputs(command), self._path))
         return typer.main.get_command(alone)
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from headrace.cli.console import tables_hidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageResult:
+class StageReadiness:
     """State of a stage: ready, or the names of missing checks; those that limit it."""
 
     ready: bool
@@ -34,7 +34,7 @@ class DiagnosisResult:
     """Stages by capability, and findings; ready if all that was asked about can run."""
 
     ready: bool
-    capabilities: dict[str, dict[str, StageResult]]
+    capabilities: dict[str, dict[str, StageReadiness]]
     findings: list[FindingResult]
 
     @property
@@ -68,7 +68,7 @@ def doctor_command(
         ready=diagnosis.ready,
         capabilities={
             name: {
-                stage.stage: StageResult(
+                stage.stage: StageReadiness(
                     ready=not diagnosis.missing(stage),
                     missing=diagnosis.missing(stage),
                     limits=diagnosis.limits(stage),

@@ -1,4 +1,4 @@
-"""Strangers at the ports of all processes of a running job: it goes on as without them."""
+"""Foreign connections to the ports of all processes of a running job, which trains on."""
 
 import socket
 import sys

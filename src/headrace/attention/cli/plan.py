@@ -57,7 +57,7 @@ class CachePlanResult:
 
     file: WrittenFile
     share: float
-    chosen: str
+    point: str
     output_error: float | None
     frontier: list[FrontierResult]
 
@@ -123,6 +123,7 @@ def cache_plan_command(
         CachePlanResult,
         plan,
         file=WrittenFile.at(output),
+        point=plan.chosen,
         frontier=[result_of(FrontierResult, point) for point in plan.frontier],
     )
 
