@@ -32,7 +32,8 @@ class DeferredCommand(TyperCommand):
     def loaded(self) -> Any:
         """The command, imported."""
         from headrace.cli.answers import with_json
-        from headrace.cli.options import Verb, keeping_inputs
+        from headrace.cli.former import Verb
+        from headrace.cli.options import keeping_inputs
 
         command = pkgutil.resolve_name(self._source)
         if isinstance(command, typer.Typer):

@@ -1,18 +1,14 @@
 """Options that several commands have."""
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 import headrace.artifact as artifact_io
-from headrace.cli.console import terminal, text_of
 from headrace.errors import InputError
 from headrace.settings import Settings
 
@@ -179,81 +175,6 @@ def _is_output(hint: Any) -> bool:
 def _flat(values: Iterable[Any]) -> Iterator[Any]:
     for value in values:
         yield from value if isinstance(value, list | tuple) else [value]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FormerSpelling:
-    name: str
-    unit: str
-
-
-def Former(name: str, *, unit: str = "") -> Any:  # noqa: N802  (beside typer.Option)
-    """Return the earlier spelling of an option, which is taken with a warning until it is removed.
-
-    It stands in the option's annotation.
-
-    Parameters
-    ----------
-    name : the option's earlier name, or its present one if the unit alone is new.
-    unit : of a number without one.
-    """
-    return _FormerSpelling(name=name, unit=unit)
-
-
-class Verb(TyperCommand):
-    """A command that takes the earlier spellings of its options; see `Former`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments in their present spelling."""
-        return super().parse_args(ctx, self._present(args))
-
-    def _present(self, arguments: list[str]) -> list[str]:
-        formers = self._formers()
-        present: list[str] = []
-        rest = list(arguments)
-        while rest:
-            argument = rest.pop(0)
-            if argument == "--":
-                return [*present, argument, *rest]
-            name, equals, value = argument.partition("=")
-            if name not in formers:
-                present.append(argument)
-                continue
-            former, option = formers[name]
-            words = [option]
-            if former.unit and (equals or rest):
-                value = value if equals else rest.pop(0)
-                words.append(f"{value}{former.unit}" if _is_number(value) else value)
-            elif equals:
-                words.append(value)
-            given = [name, value] if len(words) > 1 else [name]
-            if words != given:
-                _warn_of_former(given, words)
-            present += ["=".join(words)] if len(words) > 1 else words
-        return present
-
-    def _formers(self) -> dict[str, tuple[_FormerSpelling, str]]:
-        """Return the earlier spellings, and the present names of their options."""
-        hints = get_type_hints(self.callback, include_extras=True)
-        return {
-            former.name: (former, max(parameter.opts, key=len))
-            for parameter in self.params
-            for former in get_args(hints.get(str(parameter.name)))[1:]
-            if isinstance(former, _FormerSpelling)
-        }
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\d+(\.\d*)?", text, re.ASCII) is not None
-
-
-def _warn_of_former(given: list[str], present: list[str]) -> None:
-    terminal(stderr=True).print(
-        f"[yellow]warning:[/] {text_of(' '.join(given))} is now {text_of(' '.join(present))}; "
-        "the earlier spelling will be removed in the next release.",
-        soft_wrap=True,
-        highlight=False,
-    )
 
 
 Order = Annotated[

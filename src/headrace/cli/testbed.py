@@ -15,7 +15,8 @@ from rich.table import Table
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import tables_hidden, terminal
 from headrace.cli.ending import unwind_on_sigterm
-from headrace.cli.options import Former, Order, Seed, flag, output_option, time_option
+from headrace.cli.former import Former
+from headrace.cli.options import Order, Seed, flag, output_option, time_option
 from headrace.cli.progress import Report
 from headrace.errors import TestbedError
 from headrace.units import mbit, parse_time

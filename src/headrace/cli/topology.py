@@ -14,7 +14,8 @@ from rich.table import Table
 import headrace
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import Former, output_option, rate_option
+from headrace.cli.former import Former
+from headrace.cli.options import output_option, rate_option
 from headrace.errors import InputError, TopologyError
 from headrace.units import parse_bandwidth
 

@@ -16,7 +16,8 @@ from headrace.attention.cli.show import (
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.plan.step import decoding_step, fitting_requests, step_bound
 from headrace.cli.console import terminal
-from headrace.cli.options import Former, data_sheet, size_option
+from headrace.cli.former import Former
+from headrace.cli.options import data_sheet, size_option
 from headrace.roofline import Roofline, load_roofline
 from headrace.units import parse_size
 

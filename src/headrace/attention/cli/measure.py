@@ -16,8 +16,9 @@ from headrace.attention.cli.models import (
 )
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
+from headrace.cli.former import Former
 from headrace.cli.interrupts import interrupts
-from headrace.cli.options import Former, output_option
+from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.units import size
 

@@ -18,7 +18,7 @@ from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import BLOCK_TOKENS
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
-from headrace.cli.options import Former
+from headrace.cli.former import Former
 from headrace.cli.tables import rows
 from headrace.units import size
 

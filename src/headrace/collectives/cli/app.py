@@ -8,7 +8,8 @@ import typer
 
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of, warn_if_busy
-from headrace.cli.options import Former, Order, Seed, TestbedFile, output_option, time_option
+from headrace.cli.former import Former
+from headrace.cli.options import Order, Seed, TestbedFile, output_option, time_option
 from headrace.cli.progress import Report, progress
 from headrace.collectives.cli.adapt import adapt_command
 from headrace.collectives.cli.entry_results import EntryResult

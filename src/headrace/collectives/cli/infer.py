@@ -10,7 +10,8 @@ from rich.table import Table
 
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import Former, output_option, topology_option
+from headrace.cli.former import Former
+from headrace.cli.options import output_option, topology_option
 from headrace.errors import InputError
 
 if TYPE_CHECKING:

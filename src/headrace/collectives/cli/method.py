@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import Former
+from headrace.cli.former import Former
 from headrace.topology import Topology
 
 if TYPE_CHECKING:

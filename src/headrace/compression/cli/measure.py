@@ -8,7 +8,8 @@ import typer
 
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, warn_if_busy
-from headrace.cli.options import Former, output_option, size_option
+from headrace.cli.former import Former
+from headrace.cli.options import output_option, size_option
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.measure.local import EXAMPLE, measure_locally

@@ -8,9 +8,9 @@ import typer
 
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal
+from headrace.cli.former import Former
 from headrace.cli.options import (
     Bandwidth,
-    Former,
     count_option,
     output_option,
     size_option,

@@ -8,7 +8,8 @@ import typer
 
 from headrace.cli.answers import result_of
 from headrace.cli.console import terminal
-from headrace.cli.options import Former, plan_option, with_options
+from headrace.cli.former import Former
+from headrace.cli.options import plan_option, with_options
 from headrace.cli.tables import facts
 from headrace.index.cli.workload import TraceFile, workload_of
 from headrace.index.configuration import Configuration

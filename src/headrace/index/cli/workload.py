@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.options import Former, Seed
+from headrace.cli.former import Former
+from headrace.cli.options import Seed
 
 if TYPE_CHECKING:
     from headrace.index.measure.workload import Workload

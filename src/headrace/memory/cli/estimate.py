@@ -9,7 +9,8 @@ from rich.table import Table
 
 from headrace.cli.answers import result_of
 from headrace.cli.console import terminal, text_of
-from headrace.cli.options import Former, count_option, data_sheet, size_option
+from headrace.cli.former import Former
+from headrace.cli.options import count_option, data_sheet, size_option
 from headrace.cli.progress import activity
 from headrace.roofline import UNNAMED_DEVICE, Roofline, load_roofline
 from headrace.units import parse_count
