@@ -127,8 +127,8 @@ def export_command(
     Example: headrace export best.plan -o allreduce.xml
     """
     program, scored, sizes = _program(source, collective, total, root)
-    low = sizes[0] if min_bytes is None else parse_size(min_bytes)
-    high = sizes[1] if max_bytes is None else parse_size(max_bytes)
+    low = sizes[0] if min_bytes is None else parse_size(min_bytes, "--min-bytes")
+    high = sizes[1] if max_bytes is None else parse_size(max_bytes, "--max-bytes")
     text, used = _written(
         program,
         form,
@@ -236,7 +236,7 @@ def _program(
         if collective is None or total is None:
             raise InputError(f"{source}: is a plan book, needs --collective and --size")
         book = PlanBook.from_artifact(artifact, str(source))
-        total_bytes = parse_size(total)
+        total_bytes = parse_size(total, "--size")
         entry = _entry(book.entries, collective, total_bytes, root)
         if entry is None:
             raise InputError(f"{source}: holds no plan for {collective} from root {root}")

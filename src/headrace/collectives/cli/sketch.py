@@ -77,7 +77,7 @@ def sketch_command(
             method=Method(model=FULL, engine=NativeSearch(), seed=seed, effort=effort.value),
             report=lambda text: report(text, 0.0),
         )
-        searched = autosketch(request, parse_size(total))
+        searched = autosketch(request, parse_size(total, "--size"))
     artifact_io.write_file(output, sketch_to_json(searched.sketch).encode())
     console = terminal()
     console.print(_table(searched))

@@ -115,7 +115,7 @@ def synthesize_command(
     collective = collective or Collective.ALLREDUCE
     if root and collective not in ROOTED:
         raise InputError(f"--root is {root}, but {collective} has no root; leave it out")
-    total_bytes = parse_size(total)
+    total_bytes = parse_size(total, "--size")
     topology, groups = read_network(source)
     topology, method = charged(topology, cost_model, effort, seed)
     if (

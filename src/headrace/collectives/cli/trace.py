@@ -91,7 +91,7 @@ def trace_command(
     network = None if topology is None else read_network(topology)[0]
     if network is None and book is not None:
         network = book.topology
-    bytes_wanted = parse_size(total)
+    bytes_wanted = parse_size(total, "--size")
     choices: list[Choice] = []
 
     def job_of(ranks: int, one_host: bool) -> "TraceJob":

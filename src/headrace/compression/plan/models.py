@@ -171,7 +171,7 @@ def bundled_profile(model: str, batch: int | None = None) -> CompressionProfile:
     """
     if model not in MODELS:
         raise CompressionError(
-            f"model is {model!r}, needs one of {', '.join(MODELS)}, or a profile's file"
+            f"bundled model is {model!r}, needs one of {', '.join(MODELS)}, or a profile's file"
         )
     definition, speed, papers_batch, copies = MODELS[model]
     examples = papers_batch if batch is None else batch

@@ -43,7 +43,7 @@ def measure_trace_command(
     from headrace.index.measure.files import read_trace
     from headrace.index.measure.survey import SAMPLE, survey_trace
 
-    most = SAMPLE if sample is None else parse_count(sample, "sample")
+    most = SAMPLE if sample is None else parse_count(sample, "--sample")
     if most < 1000:
         raise InputError(f"sample is {sample!r}, needs at least 1000")
     with terminal(stderr=True).status("reading") as status:
