@@ -21,6 +21,7 @@ from headrace.units import parse_bandwidth
 
 if TYPE_CHECKING:
     from headrace.topology import Topology
+    from headrace.topology.importers import LinkCosts
     from headrace.topology.presets import Preset
 
 _OPTIONS = {
@@ -205,7 +206,20 @@ def import_command(
     Example: nvidia-smi topo -m > topo.txt; headrace topology import topo.txt --nodes 2 -o
     cluster.topology
     """
-    from headrace.topology.importers import NVLINK_BYTES_PER_S, LinkCosts, import_topology
+    from headrace.topology.importers import import_topology
+
+    topology = import_topology(
+        file,
+        file_format.value,
+        nodes=nodes,
+        inter=inter.value,
+        costs=_link_costs(nvlink, nic_rate, pcie_rate),
+    )
+    return _write(topology, output, {"imported": file.name, "format": file_format.value})
+
+
+def _link_costs(nvlink: int | None, nic_rate: str | None, pcie_rate: str | None) -> "LinkCosts":
+    from headrace.topology.importers import NVLINK_BYTES_PER_S, LinkCosts
 
     costs = LinkCosts()
     if nvlink is not None:
@@ -216,14 +230,7 @@ def import_command(
         costs = replace(costs, nic_bytes_per_s=parse_bandwidth(nic_rate, "--nic-rate"))
     if pcie_rate is not None:
         costs = replace(costs, pcie_bytes_per_s=parse_bandwidth(pcie_rate, "--pcie-rate"))
-    topology = import_topology(
-        file,
-        file_format.value,
-        nodes=nodes,
-        inter=inter.value,
-        costs=costs,
-    )
-    return _write(topology, output, {"imported": file.name, "format": file_format.value})
+    return costs
 
 
 def _write(topology: "Topology", output: Path, made_from: dict[str, Any]) -> TopologyResult:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from headrace.cli.console import terminal
 from headrace.cli.options import output_option
 from headrace.cli.progress import progress
 from headrace.cli.tables import facts, rows
+
+if TYPE_CHECKING:
+    from headrace.attention.adapt.adaptation import AttentionAdaptation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +94,16 @@ def adapt_cache_command(
     cells = [_event_row(event) for event in adaptation.records.events]
     for part in rows("events", ("event", "clusters", "output error"), cells, everything=False):
         console.print(part)
+    return _result(adaptation, cache_plan)
+
+
+def _result(adaptation: "AttentionAdaptation", before: AttentionPlan) -> AttentionAdaptResult:
     return result_of(
         AttentionAdaptResult,
         adaptation,
         planned_error=adaptation.state.planned_error,
         largest_error=adaptation.state.largest_error,
-        clusters_before=cache_plan.clusters,
+        clusters_before=before.clusters,
         clusters=adaptation.plan.clusters,
         events=[dict(event) for event in adaptation.records.events],
     )

@@ -130,13 +130,17 @@ def evaluate_command(
         questions = samples(limit, sample_tokens or _QUESTION_TOKENS)
         scores.append(_continuation_score(model, cache_plan, questions))
     if others:
-        scores.extend(
-            _harness_scores(model, tokenizer, cache_plan, others, limit, task_folder, download)
+        scores += _harness_scores(
+            model, tokenizer, cache_plan, others, limit, task_folder, download=download
         )
-    title = f"at {cache_plan.share:z.0%} of the cache's bytes; with standard errors"
+    _print_scores(scores, cache_plan.share)
+    return EvaluationResult(share=cache_plan.share, loss=None, scores=scores)
+
+
+def _print_scores(scores: list[ScoreResult], share: float) -> None:
+    title = f"at {share:z.0%} of the cache's bytes; with standard errors"
     for part in rows(title, _SCORE_COLUMNS, list(map(_score_row, scores)), everything=True):
         terminal().print(part)
-    return EvaluationResult(share=cache_plan.share, loss=None, scores=scores)
 
 
 def _score_row(score: ScoreResult) -> tuple[str, ...]:
@@ -213,6 +217,7 @@ def _harness_scores(
     names: list[str],
     limit: int,
     task_folder: Path | None,
+    *,
     download: bool,
 ) -> Iterator[ScoreResult]:
     if not download:

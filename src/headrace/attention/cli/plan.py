@@ -119,6 +119,10 @@ def cache_plan_command(
     print_written(output)
     for table in cache_tables(plan, everything=False):
         terminal().print(table)
+    return _result(plan, output)
+
+
+def _result(plan: AttentionPlan, output: Path) -> CachePlanResult:
     return result_of(
         CachePlanResult,
         plan,

@@ -32,6 +32,7 @@ from headrace.units import parse_time
 
 if TYPE_CHECKING:
     from headrace.collectives.measure import ProbeEffort, Profile
+    from headrace.collectives.plan.book import PlanBook
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -134,7 +135,7 @@ def plan_command(
 
     Example: headrace collectives plan network.profile -o network.book
     """
-    from headrace.collectives.cli.entries import entry_result, entry_tables
+    from headrace.collectives.cli.entries import entry_result
     from headrace.collectives.plan.book import build_book
     from headrace.collectives.plan.generators.table import ALL_GENERATORS
     from headrace.collectives.plan.generators.templates.rows import TEMPLATES
@@ -152,23 +153,30 @@ def plan_command(
             progress=report,
         )
     book.save(output)
-    out = terminal()
-    for shown in entry_tables(entry for entry in book.entries if entry.root == 0):
-        out.print(shown)  # the other roots' entries are much the same
-    if search and method.model.streaming:
-        out.print(
-            "Search gains nothing over templates under the executor's model: leave out --search.",
-            soft_wrap=True,
-        )
-    out.print(f"Wrote [bold]{text_of(output)}[/]: {len(book.entries)} plans.", soft_wrap=True)
     planned = {entry.collective for entry in book.entries}
-    if missing := [name.value for name in collective or STANDARD if name not in planned]:
-        out.print(
-            f"Interrupted: without plans, which leaves {', '.join(missing)} to templates.",
-            soft_wrap=True,
-        )
+    missing = [name.value for name in collective or STANDARD if name not in planned]
+    _print(book, output, missing, futile_search=search and method.model.streaming)
     return PlanBookResult(
         file=WrittenFile.at(output),
         plans=[entry_result(entry) for entry in book.entries],
         interrupted=missing,
     )
+
+
+def _print(book: "PlanBook", output: Path, missing: list[str], *, futile_search: bool) -> None:
+    from headrace.collectives.cli.entries import entry_tables
+
+    console = terminal()
+    for table in entry_tables(entry for entry in book.entries if entry.root == 0):
+        console.print(table)  # the other roots' entries are much the same
+    if futile_search:
+        console.print(
+            "Search gains nothing over templates under the executor's model: leave out --search.",
+            soft_wrap=True,
+        )
+    console.print(f"Wrote [bold]{text_of(output)}[/]: {len(book.entries)} plans.", soft_wrap=True)
+    if missing:
+        console.print(
+            f"Interrupted: without plans, which leaves {', '.join(missing)} to templates.",
+            soft_wrap=True,
+        )

@@ -85,6 +85,10 @@ def infer_command(
     order = None
     if machine is not None:
         order = _place(console, hardware, machine, places, output)
+    return _result(hardware, order, output)
+
+
+def _result(hardware: "Hardware", order: list[int] | None, output: Path | None) -> InferenceResult:
     return result_of(
         InferenceResult,
         hardware,

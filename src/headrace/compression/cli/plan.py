@@ -19,7 +19,7 @@ from headrace.cli.options import (
 )
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
-from headrace.compression.plan.advice import LOCAL_STEPS, line_to_write
+from headrace.compression.plan.advice import LOCAL_STEPS, Advice, line_to_write
 from headrace.compression.plan.models import MODELS, bundled_profile
 from headrace.compression.plan.network import (
     HOST_LATENCY_US,
@@ -130,15 +130,12 @@ def advise_command(
     from headrace.compression.cli.show import advice_tables
     from headrace.compression.plan.plan import CompressionPlan
 
-    job_profile = _profile(
-        profile, bundled, None if batch is None else parse_count(batch, "--batch")
-    )
+    job_profile = _profile(profile, bundled, batch)
     specs = tuple(CodecSpec.parse(text) for text in (codecs or "").split(",") if text.strip())
     if topology is not None:
         times, origin = _book_network(topology, ranks, bandwidth)
     else:
-        latency_us = None if latency is None else 1e6 * parse_time(latency, "--latency")
-        times, origin = _formula(scheme, ranks, bandwidth, latency_us, ranks_per_host)
+        times, origin = _formula(scheme, ranks, bandwidth, latency, ranks_per_host)
     plan = CompressionPlan.make(
         job_profile,
         times,
@@ -149,12 +146,14 @@ def advise_command(
     )
     if output is not None:
         plan.save(output)
-    console = terminal()
     for table in advice_tables(plan, False):
-        console.print(table)
+        terminal().print(table)
     if output is not None:
         print_written(output)
-    advice = plan.advice
+    return _result(plan.advice, output)
+
+
+def _result(advice: Advice, output: Path | None) -> CompressionPlanResult:
     return result_of(
         CompressionPlanResult,
         advice,
@@ -165,7 +164,7 @@ def advise_command(
     )
 
 
-def _profile(file: Path | None, model: str | None, batch: int | None) -> CompressionProfile:
+def _profile(file: Path | None, model: str | None, batch: str | None) -> CompressionProfile:
     if (file is None) == (model is None):
         count = "neither" if file is None else "both"
         raise CompressionError(
@@ -173,7 +172,7 @@ def _profile(file: Path | None, model: str | None, batch: int | None) -> Compres
             f"measure writes a profile, and the bundled models are {', '.join(MODELS)}"
         )
     if model is not None:
-        return bundled_profile(model, batch)
+        return bundled_profile(model, None if batch is None else parse_count(batch, "--batch"))
     if batch is not None:
         raise CompressionError("--batch is for --bundled alone: a profile holds for its own batch")
     assert file is not None
@@ -184,7 +183,7 @@ def _formula(
     scheme: str,
     workers: int | None,
     bandwidth: str | None,
-    latency: float | None,
+    latency: str | None,
     ranks_per_host: int,
 ) -> tuple[FormulaNetwork, dict[str, Any]]:
     """Return the network, and what was assumed of it."""
@@ -200,7 +199,7 @@ def _formula(
         scheme=scheme,
         workers=workers,
         bandwidth_bytes_per_s=parse_bandwidth(bandwidth, "--bandwidth"),
-        alpha_us=latency or 0.0,
+        alpha_us=0.0 if latency is None else 1e6 * parse_time(latency, "--latency"),
         ranks_per_host=ranks_per_host,
     )
     if latency is not None:

@@ -1,7 +1,9 @@
 """``headrace embeddings measure``: which rows batches access, and what each design moves."""
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +19,8 @@ from headrace.units import parse_count
 
 if TYPE_CHECKING:
     from headrace.embeddings.data.files import FileLayout
+    from headrace.embeddings.data.rejects import Rejects
+    from headrace.embeddings.profile import EmbeddingProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,21 @@ class AccessResult:
     rejected: int
 
 
-@with_options(form=format_options)
+def reject_options(
+    rejects: Annotated[
+        Path | None, output_option("File for lines that are rejected.", "--rejects")
+    ] = None,
+    most_rejected: Annotated[
+        float, typer.Option(help="Share of lines that may be rejected.", min=0.0, max=1.0)
+    ] = 0.0,
+) -> "Callable[[], Rejects]":
+    """Return the options of rejected lines, as a function that opens their file."""
+    from headrace.embeddings.data.rejects import Rejects
+
+    return partial(Rejects, rejects, most_rejected)
+
+
+@with_options(form=format_options, rejects=reject_options)
 def access_command(
     data: Annotated[
         list[Path], typer.Argument(help="Files of examples, in their order, or folders of them.")
@@ -121,12 +139,7 @@ def access_command(
         bool,
         typer.Option(help="Measure the processor time of a job's processes, for predicted steps."),
     ] = True,
-    rejects: Annotated[
-        Path | None, output_option("File for lines that are rejected.", "--rejects")
-    ] = None,
-    most_rejected: Annotated[
-        float, typer.Option(help="Share of lines that may be rejected.", min=0.0, max=1.0)
-    ] = 0.0,
+    rejects: "Callable[[], Rejects]",
 ) -> AccessResult:
     """Measure how often and how soon again batches access embedding rows.
 
@@ -135,7 +148,6 @@ def access_command(
     from headrace.embeddings.cli.show import access_tables
     from headrace.embeddings.data.examples import in_batches
     from headrace.embeddings.data.files import files_of
-    from headrace.embeddings.data.rejects import Rejects
     from headrace.embeddings.measure.accesses import measure_accesses
     from headrace.embeddings.measure.rates import MeasuredBatches
 
@@ -145,7 +157,7 @@ def access_command(
     layout = form.layout(name, paths[0])
     with (
         progress(terminal(stderr=True), visible=True) as report,
-        closing(Rejects(rejects, most_rejected)) as rejected,
+        closing(rejects()) as rejected,
     ):
         timed = MeasuredBatches(in_batches(layout.read(paths, rejected), examples))
         profile = measure_accesses(
@@ -163,13 +175,17 @@ def access_command(
     print_written(output)
     for table in access_tables(profile, everything=False):
         terminal().print(table)
+    return _result(profile, output, rejected.rejected)
+
+
+def _result(profile: "EmbeddingProfile", output: Path, rejected: int) -> AccessResult:
+    transfers = {
+        name.value: result_of(TransferResult, moved) for name, moved in profile.transfers.items()
+    }
     return result_of(
         AccessResult,
         profile,
         file=WrittenFile.at(output),
-        transfers={
-            name.value: result_of(TransferResult, moved)
-            for name, moved in profile.transfers.items()
-        },
-        rejected=rejected.rejected,
+        transfers=transfers,
+        rejected=rejected,
     )

@@ -97,7 +97,6 @@ def run_job_command(
 
     Example: headrace embeddings run clicks.plan --state commits -- train.py
     """
-    from headrace.embeddings.cli.run_progress import summary_lines
     from headrace.embeddings.plan.plan import EmbeddingPlan
 
     argv = _command(script)
@@ -111,15 +110,22 @@ def run_job_command(
         times = _run(argv, options, hosts, start, errors)
     provenance = {"plan": job.digest, "script": argv[1:]}
     recorded = recording.keep(times, job, ideal_step_s, provenance)
+    _print_summary(recorded, errors)
+    _warn_of_ideal(errors, ideal=recording.ideal)
+    return _result(recorded, recording.record)
+
+
+def _print_summary(recorded: "EmbeddingRecord | None", console: Console) -> None:
+    from headrace.embeddings.cli.run_progress import summary_lines
+
     if recorded is None:
-        errors.print(
+        console.print(
             "[bold yellow]warning:[/] the script trained on no batch: it has to call "
             "headrace.embeddings.fit and iterate over the batches, unless a commit has them all"
         )
-    for line in [] if recorded is None else summary_lines(recorded):
-        errors.print(line, markup=False)
-    _warn_of_ideal(errors, ideal=recording.ideal)
-    return _result(recorded, recording.record)
+        return
+    for line in summary_lines(recorded):
+        console.print(line, markup=False)
 
 
 def _result(recorded: "EmbeddingRecord | None", file: Path | None) -> JobRunResult:

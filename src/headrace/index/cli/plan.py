@@ -87,18 +87,20 @@ def plan_index_command(
     plan.save(output)
     _print(plan, output)
     warn_if_busy(plan.provenance)
-    return IndexPlanResult(
-        file=WrittenFile.at(output),
-        candidates=[
-            ConfigurationResult(
-                configuration=candidate.configuration.name,
-                operations_per_s=candidate.per_s,
-                bytes_per_key=candidate.bytes_per_key,
-                runs=candidate.trials,
-            )
-            for candidate in plan.candidates
-        ],
-    )
+    return _result(plan, output)
+
+
+def _result(plan: "IndexPlan", output: Path) -> IndexPlanResult:
+    candidates = [
+        ConfigurationResult(
+            configuration=candidate.configuration.name,
+            operations_per_s=candidate.per_s,
+            bytes_per_key=candidate.bytes_per_key,
+            runs=candidate.trials,
+        )
+        for candidate in plan.candidates
+    ]
+    return IndexPlanResult(file=WrittenFile.at(output), candidates=candidates)
 
 
 def _print(plan: "IndexPlan", output: Path) -> None:

@@ -104,6 +104,10 @@ def estimate_step_command(
         )
     roofline = UNNAMED_DEVICE if device is None else load_roofline(device)
     _print(step, f"{dtype}, {optimizer}", roofline)
+    return _result(step)
+
+
+def _result(step: "StepEstimate") -> StepEstimateResult:
     return result_of(
         StepEstimateResult,
         step,
