@@ -46,16 +46,6 @@ _Provable = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeResult:
-    """A figure or table that differs; see `headrace.report`."""
-
-    name: str
-    before: str
-    after: str
-    change: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactResult:
     """An artifact: its head, and tables by columns."""
 
@@ -73,7 +63,7 @@ class ShowResult:
 
     artifact: ArtifactResult | None
     benchmark: dict[str, Any] | None
-    changes: list[ChangeResult] | None
+    changes: list[ArtifactChange] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +94,7 @@ def show_command(
         changes = changes_between(file, after)
         for table in _change_tables(f"{file} -> {after}", changes, everything):
             console.print(table)
-        shown = [result_of(ChangeResult, change) for change in changes]
-        return ShowResult(artifact=None, benchmark=None, changes=shown)
+        return ShowResult(artifact=None, benchmark=None, changes=changes)
     if (result := stored_result(file)) is not None:
         for table in result_tables(result, str(file), everything):
             console.print(table)

@@ -18,7 +18,7 @@ from headrace.attention.cli.models import (
 )
 from headrace.attention.cli.show import cache_tables
 from headrace.attention.errors import AttentionError
-from headrace.attention.plan.plan import AttentionPlan
+from headrace.attention.plan.plan import AttentionPlan, FrontierPoint
 from headrace.attention.profile import AttentionProfile
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal
@@ -42,16 +42,6 @@ class PlanMethod(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontierResult:
-    """A measured choice; see `headrace.attention.FrontierPoint`."""
-
-    name: str
-    share: float
-    added_loss: float
-    standard_error: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CachePlanResult:
     """A plan of a model's cache: the share of its bytes, and the frontier that was measured."""
 
@@ -59,7 +49,7 @@ class CachePlanResult:
     share: float
     point: str
     output_error: float | None
-    frontier: list[FrontierResult]
+    frontier: list[FrontierPoint]
 
 
 def cache_plan_command(
@@ -128,7 +118,7 @@ def _result(plan: AttentionPlan, output: Path) -> CachePlanResult:
         plan,
         file=WrittenFile.at(output),
         point=plan.chosen,
-        frontier=[result_of(FrontierResult, point) for point in plan.frontier],
+        frontier=list(plan.frontier),
     )
 
 

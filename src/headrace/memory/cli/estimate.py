@@ -76,10 +76,7 @@ def estimate_step_command(
         str | None,
         size_option("Memory of a training step: what it costs, and the largest batch within it"),
     ] = None,
-    device: Annotated[
-        Path | None,
-        data_sheet("Times by a model of a device, for --budget"),
-    ] = None,
+    device: Annotated[Path | None, data_sheet("Times by a model of a device, for --budget")] = None,
 ) -> StepEstimateResult:
     """Estimate the memory of a training step by a model's name, without weights or a download.
 
