@@ -19,7 +19,7 @@ from headrace.cli.options import (
 )
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
-from headrace.compression.plan.advice import LOCAL_STEPS, Advice, line_to_write
+from headrace.compression.plan.advice import LOCAL_STEPS, Advice, AdviceRow, line_to_write
 from headrace.compression.plan.models import MODELS, bundled_profile
 from headrace.compression.plan.network import (
     HOST_LATENCY_US,
@@ -64,31 +64,16 @@ _Codecs = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodecResult:
-    """A codec's predicted step; see `headrace.compression.AdviceRow`."""
-
-    codec: str
-    mode: str
-    step_us: float
-    codec_us: float
-    communication_us: float
-    payload_bytes: float
-    memory_bytes: int
-    fits: bool
-    break_even_bytes_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionPlanResult:
     """Predicted steps with every codec: the fastest, the line to write for it, and why."""
 
     file: WrittenFile | None
-    winner: CodecResult
+    winner: AdviceRow
     write: str
     why: str
     alone_us: float
     needed_compression: float | None
-    codecs: list[CodecResult]
+    codecs: list[AdviceRow]
 
 
 def advise_command(
@@ -158,9 +143,8 @@ def _result(advice: Advice, output: Path | None) -> CompressionPlanResult:
         CompressionPlanResult,
         advice,
         file=None if output is None else WrittenFile.at(output),
-        winner=result_of(CodecResult, advice.winner),
         write=line_to_write(advice.winner),
-        codecs=[result_of(CodecResult, row) for row in advice.rows],
+        codecs=list(advice.rows),
     )
 
 
