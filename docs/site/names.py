@@ -128,7 +128,8 @@ def _offered_by(statement: ast.stmt) -> str | None:
     for decorator in getattr(statement, "decorator_list", ()):
         match decorator:
             case ast.Call(
-                func=ast.Name(id="offered_by"), args=[ast.Constant(value=str() as facade)]
+                func=ast.Name(id="offered_by" | "public_value" | "stored_value"),
+                args=[ast.Constant(value=str() as facade), *_],
             ):
                 return facade
             case _:

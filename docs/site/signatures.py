@@ -53,7 +53,8 @@ def _is_dataclass(statement: ast.ClassDef) -> bool:
         decorator.func if isinstance(decorator, ast.Call) else decorator
         for decorator in statement.decorator_list
     ]
-    return any(isinstance(name, ast.Name) and name.id == "dataclass" for name in names)
+    dataclasses = {"dataclass", "public_value", "stored_value"}
+    return any(isinstance(name, ast.Name) and name.id in dataclasses for name in names)
 
 
 def _fields(sources: Sources, module: str, statement: ast.ClassDef) -> list[str]:

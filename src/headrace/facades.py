@@ -7,10 +7,11 @@ defining modules of their time: `FORMER_MODULES` leads these to the facades.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -73,6 +74,25 @@ def offered_by(facade: str) -> Callable[[_Class], _Class]:
         return offered
 
     return name_facade
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def public_value(
+    facade: str,
+    *,
+    eq: bool = True,
+    repr: bool = True,  # noqa: A002 - as of dataclass
+) -> Callable[[_Class], _Class]:
+    """Return a decorator of a public value: a frozen dataclass with slots and keywords alone.
+
+    `facade` offers it; `eq` and `repr` are as of `dataclass`.
+    """
+    as_dataclass = dataclass(frozen=True, slots=True, kw_only=True, eq=eq, repr=repr)
+
+    def make(value: _Class) -> _Class:
+        return offered_by(facade)(as_dataclass(value))
+
+    return make
 
 
 def deferred_names(

@@ -10,12 +10,11 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self, get_type_hints
 
 from headrace.errors import InputError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.kinds import packages_with
 
 __all__ = [
@@ -132,8 +131,7 @@ def _file_or_port(variable: str, text: str) -> Path | int:
     return int(text)
 
 
-@offered_by("headrace")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace")
 class Settings:
     """Checked settings from the environment that all capabilities share.
 

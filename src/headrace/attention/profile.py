@@ -1,7 +1,7 @@
 """The attention profile: how alike the heads of a model are, on a text."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from dataclasses import fields as fields_of
 from itertools import zip_longest
 from typing import Any
@@ -15,7 +15,7 @@ from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.formats import LayerHeads
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.fields import Field
 
 _MOST = 1 << 20
@@ -30,8 +30,7 @@ _LATER_COLUMN = "sample_correlation_beyond_first"
 """Of the table of pairs, which profiles by an earlier version do not have."""
 
 
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@public_value("headrace.attention", eq=False, repr=False)
 class LayerProfile:
     """Likeness of the heads of one layer, [heads, heads] but where noted.
 

@@ -35,12 +35,12 @@ becomes slots ``s*c`` to ``s*c + c-1``, and so do items.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from itertools import accumulate
 
 from headrace.collectives.errors import ProgramError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 
 @offered_by("headrace.collectives")
@@ -79,8 +79,7 @@ DemandRow = tuple[int, int, int, tuple[int, ...]]
 """(rank, slot, item, contributors): a row of a custom demand."""
 
 
-@offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.collectives")
 class Demand:
     """One collective over `ranks` ranks, its blocks cut into `chunks` chunks each.
 

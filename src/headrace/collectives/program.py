@@ -27,7 +27,6 @@ Meaning of a program
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ from headrace.artifact_value import ArtifactValue
 from headrace.collectives.custom import demand_from_head, demand_to_head
 from headrace.collectives.demand import Demand
 from headrace.collectives.errors import ProgramError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 
 class Op(IntEnum):
@@ -79,8 +78,7 @@ class Transfer(NamedTuple):
     joined: bool = False
 
 
-@offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.collectives", eq=False)
 class Schedule:
     """Transfers in one global order: each comes after all that it depends on.
 
@@ -145,8 +143,7 @@ _FREE_BITS, _STEP_BITS = 1 << 32, 1 << 12
 """The same for the sets of contributing ranks of combined values, in bits."""
 
 
-@offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@public_value("headrace.collectives", eq=False, repr=False)
 class Program(ArtifactValue):
     """The executable form, all ranks in one value. Columns are one-dimensional arrays.
 

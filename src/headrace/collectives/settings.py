@@ -1,10 +1,9 @@
 """Settings of collectives from the environment: the shared ones, and their own section."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.settings import (
     Settings,
     existing_file,
@@ -22,8 +21,7 @@ def _is_one(_variable: str, text: str) -> bool:
     return text == "1"
 
 
-@offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.collectives")
 class CollectiveSettings(Settings):
     """Checked settings of collectives.
 

@@ -6,18 +6,16 @@ Nothing here imports torch, so that plans are made without it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Self
 
 from headrace.compression.errors import CompressionError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 WIRES: Mapping[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 """Types of values on the wire, and their bytes."""
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class Family:
     """A family of codecs.
 
@@ -109,8 +107,7 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class CodecSpec:
     """A codec: its family, parameter and type of values on the wire. ``str`` gives its text.
 

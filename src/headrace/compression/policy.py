@@ -4,12 +4,12 @@ import fnmatch
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec, codec_spec
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 SMALLEST = 1024
 """Elements below which a tensor is sent as it is: its share of the bytes is not worth encoding."""
@@ -21,8 +21,7 @@ _WRAPPER = "module."
 """Prefix of the names of a DistributedDataParallel module."""
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class Policy:
     """Codec of each parameter, by its name and shape.
 

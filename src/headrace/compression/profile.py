@@ -7,7 +7,7 @@ read too: measurements of others need no headrace (docs/compression.md).
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ from headrace.artifact_value import PlainArtifactValue
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.fields import Field
 from headrace.units import duration, size
 
@@ -32,8 +32,7 @@ _MOST_RANKS_PER_HOST = 1024
 _FLOAT32_BYTES = 4
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class ModelTensor:
     """A parameter of the model: its name and shape."""
 
@@ -46,8 +45,7 @@ class ModelTensor:
         return math.prod(self.shape)
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class GradientBucket:
     """Gradients that are exchanged together, as DDP forms them.
 
@@ -62,8 +60,7 @@ class GradientBucket:
     ready_us: float
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class CodecTiming:
     """Time of a codec on one rank while all ranks of its host encode at once.
 
@@ -90,8 +87,7 @@ class CodecTiming:
         return _interpolated(elements, self.elements, self.decode_us)
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@public_value("headrace.compression", repr=False)
 class CompressionProfile(PlainArtifactValue):
     """Times of a training step without communication, and of codecs, on one kind of device.
 

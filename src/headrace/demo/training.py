@@ -3,12 +3,11 @@
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.collectives.plan.book import PlanBook
 from headrace.errors import CommunicationError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.launch.roles import Message, Roles
 from headrace.testbed import Testbed, rank_roles
 
@@ -19,8 +18,7 @@ _SILENCE_S = 300.0
 _JOB = (sys.executable, "-W", "ignore::FutureWarning", "-m", "headrace.demo.train")
 
 
-@offered_by("headrace.demo")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.demo")
 class TrainingResult:
     """Measurements of one run of the job, all at rank 0.
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from headrace.doctor import installation, machine, storage, torch
 from headrace.doctor.finding import CheckFinding, Status
 from headrace.doctor.needs import StageNeeds, asked_stages
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 _CHECKS: tuple[Callable[[], CheckFinding], ...] = (
     machine.check_python,
@@ -34,8 +33,7 @@ _TORCH = ("torch", "torch-backends", "devices")
 _NATIVE = ("native", "tls")
 
 
-@offered_by("headrace.doctor")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.doctor")
 class Diagnosis:
     """The findings on this machine and installation, and the stages that can run by them.
 

@@ -1,9 +1,8 @@
 """The result of one check."""
 
 import enum
-from dataclasses import dataclass
 
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 
 @offered_by("headrace.doctor")
@@ -15,8 +14,7 @@ class Status(enum.Enum):
     MISSING = "missing"
 
 
-@offered_by("headrace.doctor")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.doctor")
 class CheckFinding:
     """The result of one check.
 

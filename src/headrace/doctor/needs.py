@@ -12,15 +12,13 @@ the same way. The tables are read without an import of the capability, which may
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from headrace.errors import InputError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.kinds import registered_commands
 
 
-@offered_by("headrace.doctor")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.doctor")
 class StageNeeds:
     """A stage of a capability, and its checks.
 

@@ -1,11 +1,11 @@
 """Embedding tables, and groups of tables whose rows have one shape."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple
 
 from headrace.embeddings.errors import EmbeddingError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 
 class RowState(NamedTuple):
@@ -24,8 +24,7 @@ ROW_STATES: Mapping[str, RowState] = {
 """By the class of the optimizer: torch's, and TorchRec's RowWiseAdagrad."""
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.embeddings")
 class InitialValues:
     """Values of a row before its first update.
 
@@ -40,8 +39,7 @@ class InitialValues:
     scale: float | None = None
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.embeddings")
 class EmbeddingTable:
     """A table of embedding rows.
 
@@ -86,8 +84,7 @@ class EmbeddingTable:
         return 1.0 if self.initial.distribution != "uniform" else self.rows**-0.5
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.embeddings")
 class TableGroup:
     """Tables whose rows have one shape: they share slots of the caches.
 

@@ -9,7 +9,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +20,7 @@ from headrace.executor import programs
 from headrace.executor.connect.listener import Listener
 from headrace.executor.programs import ExecutableProgram, LoadedProgram, ProgramProof
 from headrace.executor.statistics import StatisticsReader
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 DEFAULT_DEADLINE_S = 60.0
 """Seconds that a call may take where its caller states no deadline."""
@@ -53,8 +52,7 @@ Every block is divided into `chunks` slots: slot k of a block covers its element
 """
 
 
-@offered_by("headrace.executor")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.executor", eq=False)
 class Recorded:
     """One rank's times of one call, in ns of its own CLOCK_MONOTONIC (`time.monotonic_ns`).
 

@@ -5,13 +5,12 @@ forms; the executor depends on neither planning nor proving.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from headrace import _native
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 Columns = Mapping[str, np.ndarray]
 """Columns of a table by name: one-dimensional arrays of one length."""
@@ -93,8 +92,7 @@ class ProgramProof(Protocol):
         ...
 
 
-@offered_by("headrace.executor")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.executor")
 class LoadedProgram:
     """A proven program, loaded for one rank.
 

@@ -9,12 +9,11 @@ about the network between them.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 from headrace.forks import ForkMark
 
 # The kernel counts busy time in ticks of 1 to 10 ms: over less than this a rate would be noise.
@@ -41,8 +40,7 @@ class Stat(IntEnum):
     RETRANSMITS = 12
 
 
-@offered_by("headrace.executor")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.executor", eq=False)
 class ConnectionStatistics:
     """One rank's connections by peer: k peers, arrays of shape (k,).
 

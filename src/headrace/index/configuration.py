@@ -1,11 +1,11 @@
 """The configuration of an index: the type of its leaves, and their parameters."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.fields import Field, boolean, conform, number, shown, table, text
 from headrace.index.errors import ConfigurationError
 from headrace.index.tables import INTEGER_LIMITS, LEAVES, NUMBER_LIMITS
@@ -18,8 +18,7 @@ _USED = {
 }
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.index")
 class Configuration:
     """Parameters of an index (section 6.2 of the paper), those of the native tree.
 

@@ -4,12 +4,11 @@ Keys are *codes*: 64-bit unsigned numbers in the order of the keys that they sta
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.fields import shown
 from headrace.index.errors import TraceError
 from headrace.index.tables import KEY_TYPES
@@ -67,8 +66,7 @@ def decode(codes: np.ndarray, kind: str) -> np.ndarray:
     return (codes ^ np.where(codes >> np.uint64(63), _SIGN, _MOST)).view(np.float64)
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.index", eq=False)
 class Trace:
     """Operations on an index that holds some keys at first.
 

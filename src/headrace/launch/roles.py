@@ -13,13 +13,13 @@ import signal
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from subprocess import DEVNULL, PIPE, STDOUT, Popen
 from typing import Any, Generic, Self, TypeVar
 
 from headrace.errors import CommunicationError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 from headrace.launch.process import ProcessGroup, RoleProcess
 from headrace.settings import child_environment
 
@@ -53,8 +53,7 @@ def start_local(
     return Popen(argv, env=child_environment(env), **options)
 
 
-@offered_by("headrace.launch")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.launch")
 class Role:
     """A process to be started.
 

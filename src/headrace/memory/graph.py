@@ -6,13 +6,12 @@ schedule (`headrace.memory.schedule`) may run those of the forward pass again.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class Storage:
     """Memory that an operator creates: an activation, a gradient, or a result of the step.
 
@@ -25,8 +24,7 @@ class Storage:
     nbytes: int
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class Implementation:
     """One way to compute an operator (4.4 of the paper).
 
@@ -51,8 +49,7 @@ class Implementation:
     reorders: bool = False
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class Operator:
     """An operator of the forward or backward pass.
 
@@ -79,8 +76,7 @@ class Operator:
         return f"'{self.name}'" + (f" of module '{self.module}'" if self.module else "")
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class Graph:
     """A training step.
 

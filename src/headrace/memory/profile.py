@@ -6,7 +6,7 @@ In an artifact the names are in the head and the numbers in columns. The same as
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from headrace import fields
 from headrace.artifact import Artifact, Table, columns_of
 from headrace.artifact_value import PlainArtifactValue
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.fields import Field
 from headrace.memory.graph import Graph
 from headrace.memory.graph_json import GRAPH_FIELDS, graph_document, read_graph
@@ -45,8 +45,7 @@ TABLES: dict[str, dict[str, type]] = {
 next table that belong to it, one after the other. `overwrites` is -1 for none."""
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class ModelInput:
     """An input of the model in one step: its name, shape and element type, such as ``float32``."""
 
@@ -55,8 +54,7 @@ class ModelInput:
     dtype: str
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class EagerStep:
     """A step of the model as it is, forward and backward pass, measured.
 
@@ -69,8 +67,7 @@ class EagerStep:
     time_us: float
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@public_value("headrace.memory", repr=False)
 class MemoryProfile(PlainArtifactValue):
     """A training step on one kind of device.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 from headrace.memory.graph import Graph
 
 
@@ -15,8 +15,7 @@ class Step:
     implementation: int = 0
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class Schedule:
     """Runs of operators, in order: all of the forward pass, then the backward pass.
 

@@ -4,17 +4,15 @@ HiGHS keeps the model and its basis, so that each solve starts from the optimum 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from headrace.errors import ModelError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 
-@offered_by("headrace.solver")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.solver", eq=False)
 class LinearSolution:
     """Solution of a linear program.
 

@@ -1,16 +1,14 @@
 """The problem: a mixed-integer linear program, built from arrays."""
 
 import copy
-from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.errors import ModelError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 
-@offered_by("headrace.solver")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.solver", eq=False)
 class Matrix:
     """Rows in compressed form: row i has ``columns[first[i]:first[i + 1]]``.
 

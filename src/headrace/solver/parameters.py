@@ -1,19 +1,17 @@
 """Parameters of a solve: limits, seed, start and callbacks."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
 
 from headrace.errors import InputError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 METHODS = ("choose", "simplex", "ipm", "pdlp")
 
 
-@offered_by("headrace.solver")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.solver")
 class SolverProgress:
     """Progress of a solver.
 
@@ -41,8 +39,7 @@ class SolverProgress:
         return f"incumbent {self.incumbent:.4g}, bound {self.bound:.4g}, gap {self.gap:z.1%}"
 
 
-@offered_by("headrace.solver")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.solver", eq=False)
 class Parameters:
     """Parameters of a solve: equal counted limits and seeds give equal results.
 

@@ -1,11 +1,10 @@
 """Result of a solve: the reason why it stopped, apart from the status that it proved."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 
 @offered_by("headrace.solver")
@@ -33,8 +32,7 @@ class Proved(StrEnum):
     NOTHING = "nothing"
 
 
-@offered_by("headrace.solver")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.solver", eq=False)
 class Result:
     """Result of a solve; a limit that is reached is a result, not an error.
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace import fields
 from headrace.errors import TestbedError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 from headrace.fields import Field
 from headrace.files import read_text
 from headrace.testbed.rates import PAYLOAD_SHARE, PAYLOAD_SHARE_V6, parse_rate
@@ -50,8 +50,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 IPV4, IPV6, BOTH = FAMILIES = ("ipv4", "ipv6", "both")
 
 
-@offered_by("headrace.testbed")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.testbed")
 class Host:
     """One emulated machine.
 
@@ -74,8 +73,7 @@ class Host:
         return (self.address, *([self.second_address] if self.second_address else []))
 
 
-@offered_by("headrace.testbed")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.testbed")
 class Rack:
     """Hosts behind one uplink; `bytes_per_s` is the uplink's rate, the same both ways."""
 

@@ -12,12 +12,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import TestbedError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.testbed import teardown
 from headrace.testbed.spec import TestbedSpec
 
@@ -28,8 +27,7 @@ NAMESPACES = "namespaces"
 LOOPBACK = "loopback"
 
 
-@offered_by("headrace.testbed")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.testbed")
 class Record:
     """One testbed as it is on disk.
 

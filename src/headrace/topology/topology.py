@@ -1,7 +1,6 @@
 """Ranks, hosts, directed links with alpha-beta costs, and the capacities they share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -11,7 +10,7 @@ from headrace import fields
 from headrace.artifact import Artifact, Table
 from headrace.artifact_value import ArtifactValue, stored_value
 from headrace.errors import TopologyError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.fields import Field
 
 BYTES_PER_MB = 1_000_000
@@ -67,8 +66,7 @@ class Switch:
     multicast: bool = False
 
 
-@offered_by("headrace.topology")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.topology")
 class LinkColumns:
     """Columns of a topology's links, by link index: int64 ranks, float64 us and us/MB."""
 

@@ -6,17 +6,16 @@ compared with the first requests. More clusters are never taken back: the error 
 observed then. Nothing here has a clock or a thread.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, auto
 from math import isfinite
 from statistics import median
 
 from headrace.attention.errors import AttentionError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.attention")
 class ClusterLimits:
     """Policy.
 
@@ -47,8 +46,7 @@ class ClusterLimits:
             raise AttentionError(f"requests are {self.requests}, needs at least 1")
 
 
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.attention")
 class SeenRequest:
     """Observation of a request, or of a turn of one.
 
@@ -62,8 +60,7 @@ class SeenRequest:
     output_error: float
 
 
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.attention")
 class ClusterState:
     """Memory between observations.
 

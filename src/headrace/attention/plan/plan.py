@@ -1,7 +1,7 @@
 """The attention plan: representatives and bits of every layer, and what they were chosen by."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, replace
+from dataclasses import MISSING, field, replace
 from dataclasses import fields as fields_of
 from itertools import pairwise
 from typing import Any
@@ -19,7 +19,7 @@ from headrace.attention.plan.formats import (
     value_bytes,
 )
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.fields import Field, number
 
 FIRST_TOKENS = 5
@@ -96,8 +96,7 @@ class LayerPlan:
         return batch * (round(blocks * self.token_bytes(element_bytes)) + tail)
 
 
-@offered_by("headrace.attention")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.attention")
 class FrontierPoint:
     """One point of the frontier of bytes against loss.
 

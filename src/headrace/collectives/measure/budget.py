@@ -2,16 +2,14 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 ProgressCallback = Callable[[str, float], None]
 """Called with the current step and the share (0 to 1) of the whole that is done."""
 
 
-@offered_by("headrace.collectives.measure")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.collectives.measure")
 class ProbeEffort:
     """Limits and repetitions of a survey; the field names stand in the provenance of profiles.
 

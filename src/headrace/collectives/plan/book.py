@@ -22,7 +22,7 @@ from headrace.collectives.plan.request import METHOD, Generator, Method, Request
 from headrace.collectives.plan.verify import Proof
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 from headrace.topology import Topology
 
 TABLES = ("lanes", "steps", "dependencies")
@@ -43,8 +43,7 @@ Every program is proven, in time proportional to slots, and may move many slots 
 """
 
 
-@offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.collectives", eq=False)
 class Entry:
     """`plan` for `collective` from `root` at ``from_bytes <= total_bytes < to_bytes``.
 

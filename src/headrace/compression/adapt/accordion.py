@@ -13,7 +13,7 @@ the history that the first window's end is compared with.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from headrace.compression.adapt.rates import falls_between, is_decay_step
 from headrace.compression.adapt.schedule import (
@@ -27,14 +27,13 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.traffic import sent_bytes, transfers
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 ETA = 0.5
 """Relative change of the norm that makes a regime critical, in all of the paper's experiments."""
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class CriticalRegimes:
     """Detection of critical regimes, for levels of any kind: codecs or batch sizes.
 
@@ -121,8 +120,7 @@ def _bytes_of(codec: CodecSpec) -> float:
     return sum(sent_bytes(transfer, 2) for transfer in transfers(codec, [(1024, 1024)], 2))
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class Accordion:
     """Switch every layer between two codecs: `low` in its critical regimes, else `high`.
 

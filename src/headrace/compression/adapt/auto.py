@@ -27,7 +27,7 @@ from headrace.compression.adapt.schedule import LevelSchedule
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import codec_spec
 from headrace.compression.policy import Policy
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 LEAST_GAIN = 0.01
 """Relative gain below which the gentler level is kept: gradients are changed for nothing."""
@@ -48,8 +48,7 @@ DEFAULT_LEVELS = ("none", "bf16", "powersgd:4")
 paper (Vogels et al., 2019, ResNet-18 and an LSTM) its accuracy was that of no compression."""
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class Auto:
     """Choice among levels; given to `headrace.compression.ddp_hook` in place of a policy.
 

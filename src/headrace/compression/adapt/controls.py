@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 
 from headrace.compression.adapt.schedule import (
@@ -15,11 +15,10 @@ from headrace.compression.adapt.schedule import (
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class AdaQS:
     """Compress less as the gradient's ratio of mean to standard deviation falls.
 
@@ -111,8 +110,7 @@ def _ratio(mean: float, deviation: float) -> float:
     return mean / deviation if deviation > 0 else math.nan
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class HandSet:
     """Levels that the user sets beforehand, the same for all layers (3.2.1).
 

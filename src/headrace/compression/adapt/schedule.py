@@ -6,13 +6,12 @@ plain JSON, so that a job's checkpoint holds it. A layer is a parameter, by its 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 ScheduleState = dict[str, Any]
 """State of a schedule: numbers, texts, lists and tables of these, as JSON has them."""
@@ -23,8 +22,7 @@ MARKS = 10
 """Marks of a window that is given in steps, as the paper's window is of ten epochs (3.3)."""
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class SeenMark:
     """Observation of the mark that has ended; equal on all ranks.
 
@@ -44,8 +42,7 @@ class SeenMark:
     noise: Mapping[str, float] | None = None
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class Levels:
     """Decision of a schedule, for the next mark.
 

@@ -8,7 +8,6 @@ before there is one, of the module alone (`headrace.compression.adapt.pair`).
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression.errors import CompressionError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 DEVICES = ("cpu", "cuda")
 """Types of devices whose gradients can be compressed."""
@@ -26,8 +25,7 @@ GRADIENT_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Types of gradients that codecs encode; others are averaged as they are."""
 
 
-@offered_by("headrace.compression")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.compression")
 class HookedModel:
     """A model whose gradients a hook averages.
 

@@ -5,7 +5,6 @@ on are its ids: hashes of 32 bits, or integers. A field of these may be empty: i
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ from headrace.embeddings.data.examples import Examples
 from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.data.text import LineFormat, parse_lines, text_blocks
 from headrace.embeddings.errors import ExampleError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 _HASHES = (
     *("site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category"),
@@ -44,8 +43,7 @@ def field_kind(column: str) -> FieldKind:
     return _KINDS[column]
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.embeddings")
 class AvazuFormat:
     """Layout of files of Avazu's format, and numbers of rows for their ids.
 

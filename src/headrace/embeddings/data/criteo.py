@@ -5,7 +5,6 @@ label. A field may be empty: an integer is 0 then, and a hash is the id `MISSING
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ from headrace.embeddings.data.examples import Examples
 from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.data.text import LineFormat, parse_lines, text_blocks
 from headrace.embeddings.errors import ExampleError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 INTEGERS = 13
 HASHES = 26
@@ -25,8 +24,7 @@ MISSING = MISSING_ID
 """Id of an empty field: hashes have 32 bits."""
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.embeddings")
 class CriteoFormat:
     """Layout of files of Criteo's format, and numbers of rows for their hashes.
 

@@ -1,17 +1,15 @@
 """Examples that a recommendation model is trained on, as columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.embeddings.errors import EmbeddingError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@public_value("headrace.embeddings", eq=False, repr=False)
 class Examples:
     """Some examples.
 

@@ -15,7 +15,7 @@ from headrace.embeddings.data.examples import Examples, in_batches
 from headrace.embeddings.data.parquet import ParquetFormat
 from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.errors import EmbeddingError, ExampleError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 
 @offered_by("headrace.embeddings")
@@ -198,8 +198,7 @@ class ExampleFiles(Generic[L]):
             raise EmbeddingError(f"the description of data cannot be read: {error}") from error
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.embeddings")
 class CriteoData(ExampleFiles[CriteoFormat]):
     """Files in Criteo's format: Kaggle's data set, and the days of the Terabyte one.
 
@@ -211,8 +210,7 @@ class CriteoData(ExampleFiles[CriteoFormat]):
     LAYOUT = CriteoFormat
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.embeddings")
 class AvazuData(ExampleFiles[AvazuFormat]):
     """Files in Avazu's format.
 
@@ -223,8 +221,7 @@ class AvazuData(ExampleFiles[AvazuFormat]):
     LAYOUT = AvazuFormat
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.embeddings")
 class ParquetData(ExampleFiles[ParquetFormat]):
     """Parquet files, with the columns that the layout names."""
 

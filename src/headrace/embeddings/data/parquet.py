@@ -2,7 +2,6 @@
 
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +20,7 @@ from headrace.embeddings.data.parquet_columns import (
 )
 from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.errors import ExampleError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 _ROWS = 1 << 14
 """Converted at once: a row group may have millions."""
@@ -30,8 +29,7 @@ _BUFFER_BYTES = 1 << 18
 """Read ahead of every column: row groups are not read in whole."""
 
 
-@offered_by("headrace.embeddings")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.embeddings")
 class ParquetFormat:
     """Columns of Parquet files, by their names.
 

@@ -7,12 +7,12 @@ they have become slower. Nothing here has a clock or a thread: times are of the 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum, auto
 
 import numpy as np
 
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 from headrace.index.adapt.workload import (
     NONE,
     SeenWorkload,
@@ -58,8 +58,7 @@ class TuningOutcome(Enum):
     FAILED = auto()
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.index")
 class TuningLimits:
     """Policy.
 
@@ -87,8 +86,7 @@ class TuningLimits:
     most_pause_s: float = 60.0
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.index")
 class SeenActivity:
     """One look at the index.
 
@@ -104,8 +102,7 @@ class SeenActivity:
     outcome: TuningOutcome | None = None
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.index", eq=False)
 class TuningState:
     """Memory between observations.
 

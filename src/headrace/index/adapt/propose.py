@@ -1,12 +1,12 @@
 """Proposals: a configuration for what was recorded, and the gain over the one in force."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.index.configuration import Configuration
 from headrace.index.measure.sample import sample_trace
 from headrace.index.measure.survey import survey_trace
@@ -30,8 +30,7 @@ BATCH = 1024
 """Operations of a window of a trial, if the index is used in batches."""
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.index")
 class Proposal:
     """A configuration for a recorded workload.
 

@@ -1,18 +1,15 @@
 """The workload of an index in one period: its mix of operations, and where its keys are."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.index.trace import OPERATIONS, SCAN
 
 _CONFIDENT = 1.63
 """Coefficient of the two-sample Kolmogorov-Smirnov test at a level of 1%."""
 
 
-@offered_by("headrace.index")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.index", eq=False)
 class SeenWorkload:
     """Operations of one period.
 

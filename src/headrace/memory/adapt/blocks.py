@@ -7,12 +7,12 @@ Each block gets plans for several budgets of its own; a program chooses one for 
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.adapt.options import StepOptions
 from headrace.memory.adapt.outside_blocks import BlockCall, Outside, traced_outside
@@ -37,8 +37,7 @@ SHARES = (1.25, 0.8, 0.6, 0.45, 0.3)
 leaves room for workspaces, which are not known before the block is measured."""
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class FittedBlocks:
     """Blocks of a model that train by plans under one budget.
 

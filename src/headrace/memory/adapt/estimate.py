@@ -1,13 +1,13 @@
 """Memory of a model's training step by the model's name, before there are weights or a device."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.optim import Optimizer
 
 from headrace.errors import InputError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.memory.errors import BudgetError
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
@@ -42,8 +42,7 @@ _TOLERANCE = 0.05
 """Share by which the largest batch may be too low."""
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class BudgetEstimate:
     """Cost of a budget, with `headrace.memory.fit`, by a model of a device.
 
@@ -65,8 +64,7 @@ class BudgetEstimate:
     largest_batch: int | None
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class StepEstimate:
     """Memory of a model's training step, in bytes.
 

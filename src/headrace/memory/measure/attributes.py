@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.preserve import MOST_DEPTH, slots_of
 from headrace.memory.measure.probe import ValueProbe, is_probe
@@ -79,8 +79,7 @@ class Identity:
         return self
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class AttributeChange:
     """Assignment of an attribute by a call of `forward`, or an addition to one that is an integer.
 

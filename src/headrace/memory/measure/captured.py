@@ -10,7 +10,7 @@ from torch._functorch._aot_autograd.schemas import JointWithDescriptors
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.memory.graph import Graph
 from headrace.memory.measure.attributes import AttributeChange
 
@@ -22,8 +22,7 @@ class Stored:
     storage: int
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class TracedCall:
     """Computation of an operator by an implementation that is not its own node.
 
@@ -42,8 +41,7 @@ class TracedCall:
     draws: bool = False
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class Capture:
     """A training step as traced.
 

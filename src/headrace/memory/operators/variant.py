@@ -1,21 +1,20 @@
 """Alternative implementations of a node of the joint graph: values."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.memory.exactness import Exactness
 
 aten = torch.ops.aten
 
 
-@offered_by("headrace.memory.operators")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory.operators")
 class Intermediate:
     """A tensor that a forward operator creates for its backward operator, beside its outputs.
 
@@ -39,8 +38,7 @@ Creation = int | Intermediate
 """Index of an output of the node (0 if it has one), or an intermediate."""
 
 
-@offered_by("headrace.memory.operators")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory.operators")
 class Variant:
     """One implementation of a node beside its default, which is the node's own operator.
 

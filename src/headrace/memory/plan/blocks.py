@@ -6,10 +6,9 @@ is a small integer program.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.memory.errors import BudgetError
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.plan.verify import stored_bytes
@@ -21,8 +20,7 @@ _KIB = 1024
 _LIMIT_S = 20.0
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class BlockPlan:
     """A plan of a block, and what it needs beside the block's parameters, buffers and arguments.
 
@@ -48,8 +46,7 @@ class BlockPlan:
         )
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class HeldBytes:
     """Bytes that a model holds beside what its blocks store and need.
 

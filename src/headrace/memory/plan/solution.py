@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.memory.schedule import Schedule
 from headrace.solver import Stop
 from headrace.units import duration
@@ -32,8 +32,7 @@ class SolveLimits:
     gap: float = 0.005
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class SolveProgress:
     """The state of a solve.
 

@@ -16,14 +16,13 @@ schedules. It replays the schedule storage by storage and proves:
 
 from dataclasses import dataclass, field
 
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph, Implementation
 from headrace.memory.schedule import Schedule
 
 
-@offered_by("headrace.memory")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.memory")
 class VerifiedFigures:
     """Figures of a schedule that `verify` accepted.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headrace.errors import TopologyError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.topology.presets.boxes import Box, Inter, LocalLink, Nics, cluster, gpu_ports
 from headrace.topology.topology import Switch, Topology, beta_from_bytes_per_s
 
@@ -20,8 +20,7 @@ NVLINK_BYTES_PER_S: Mapping[int, float] = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5
 """NVLink generation -> bytes a second of one link, each way, as NVIDIA publishes them."""
 
 
-@offered_by("headrace.topology.importers")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.topology.importers")
 class LinkCosts:
     """Default costs where a tool has none; set them from measurements where available.
 

@@ -19,7 +19,7 @@ be missing: ``alone`` replaces it. A box with several NICs is one table for each
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from headrace import fields
 from headrace.artifact import Artifact, Table, columns_of
 from headrace.artifact_value import ArtifactValue
 from headrace.errors import ArtifactError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 from headrace.fields import Field
 from headrace.files import decoded, parse_json, read_bytes
 
@@ -62,8 +62,7 @@ ProbeRow = tuple[ProbeKind, int, int, int, float]
 """(probe, gpu or -1, other or -1, cpu, value)."""
 
 
-@offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@public_value("headrace.collectives", eq=False, repr=False)
 class HardwareProbes(ArtifactValue):
     """The probes of one box and one of its NICs; columns of equal length.
 

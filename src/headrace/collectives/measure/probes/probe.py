@@ -10,7 +10,6 @@ first manner with chunks of `ACK_BYTES`; a bulk transfer is the second.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from headrace.collectives.program import (
     Program,
 )
 from headrace.errors import InputError
-from headrace.facades import offered_by
+from headrace.facades import offered_by, public_value
 
 ACK_BYTES = 8
 """Bytes of an acknowledgement, and of an echo."""
@@ -50,8 +49,7 @@ class Flow(NamedTuple):
     chunk_bytes: int
 
 
-@offered_by("headrace.collectives.measure")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.collectives.measure")
 class Probe:
     """Flows that run at the same time, `repeats` times over.
 

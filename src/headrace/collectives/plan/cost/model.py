@@ -15,13 +15,10 @@ The *table model* of published 1 MB figures is `full` on a topology whose links 
 no alpha (`headrace.topology.without_local_alpha`).
 """
 
-from dataclasses import dataclass
-
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 
-@offered_by("headrace.collectives.plan.cost")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.collectives.plan.cost")
 class CostModel:
     """Costs of a program in `simulate`, and what the choice among programs adds.
 

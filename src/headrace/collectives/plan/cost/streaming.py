@@ -14,7 +14,6 @@ Simplifications: the receiver's buffers are unbounded, lost packets do not exist
 is free unless the model says otherwise. The grouping of steps into messages is ignored.
 """
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NoReturn
 
@@ -26,14 +25,13 @@ from headrace.collectives.plan.cost.pieces import RECV, SEND, Pieces
 from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.program import Direction, Program
 from headrace.errors import InputError, TopologyError, VerificationError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.topology import BYTES_PER_MB, Topology
 
 _STREAMING = CostModel(name="streaming", streaming=True)
 
 
-@offered_by("headrace.collectives.plan.cost")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.collectives.plan.cost", eq=False)
 class Simulation:
     """Predicted times of a program.
 

@@ -1,7 +1,6 @@
 """Commodities of a packing, the columns of its linear program, loads, and orbits of each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,13 +8,12 @@ from headrace.collectives.plan.cost.resources import resource_routes
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.collectives.plan.ir.permutations import chunk_images
 from headrace.errors import TopologyError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.topology import Topology
 from headrace.topology.symmetry import orbits
 
 
-@offered_by("headrace.collectives.plan.flows")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.collectives.plan.flows")
 class Commodity:
     """Data that starts at `origin` and has to reach all `targets`, `mb` of it."""
 
@@ -24,8 +22,7 @@ class Commodity:
     mb: float
 
 
-@offered_by("headrace.collectives.plan.flows")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.collectives.plan.flows", eq=False)
 class TreeColumn:
     """A column of the packing: a tree (or path) of a commodity and the MB that go down it.
 

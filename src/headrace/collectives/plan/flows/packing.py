@@ -24,7 +24,7 @@ Combining collectives are packed on the transposed topology.
 """
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from headrace.collectives.plan.flows.commodities import (
 from headrace.collectives.plan.flows.pricing import Master, Pricing
 from headrace.collectives.plan.ir.chunks import Deliveries
 from headrace.collectives.plan.ir.permutations import link_images
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.topology import Topology
 
 _FLOOR = 1e-4
@@ -48,8 +48,7 @@ _SMOOTHING = 0.6
 """Weight of the best prices so far when pricing (Wentges 1997), as the master's oscillate."""
 
 
-@offered_by("headrace.collectives.plan.flows")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.collectives.plan.flows", eq=False)
 class Packing:
     """Result of `pack`.
 
@@ -80,8 +79,7 @@ class Packing:
         )
 
 
-@offered_by("headrace.collectives.plan.flows")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@public_value("headrace.collectives.plan.flows")
 class PackSettings:
     """Search limits.
 
@@ -105,6 +103,9 @@ class PackSettings:
     limit_s: float = 60.0
 
 
+_DEFAULTS = PackSettings()
+
+
 def pack(
     topology: Topology,
     deliveries: Deliveries,
@@ -112,7 +113,7 @@ def pack(
     *,
     weights: np.ndarray | None = None,
     symmetry: np.ndarray | None = None,
-    settings: PackSettings = PackSettings(),
+    settings: PackSettings = _DEFAULTS,
 ) -> Packing:
     """Return trees and paths that carry `deliveries` with (nearly) the least load.
 

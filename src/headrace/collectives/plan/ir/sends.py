@@ -14,12 +14,11 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.events import SAME_MOMENT
 from headrace.collectives.plan.cost.resources import slowest_betas
 from headrace.errors import TopologyError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 from headrace.topology import Topology
 
 
-@offered_by("headrace.collectives.plan.flows")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@public_value("headrace.collectives.plan.flows", eq=False)
 class Deliveries:
     """Delivery problem: origin and targets of every chunk (multicommodity multicast).
 

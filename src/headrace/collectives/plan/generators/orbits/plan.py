@@ -8,7 +8,6 @@ at that size.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from headrace.artifact import Artifact, Table
 from headrace.artifact_value import ArtifactValue
 from headrace.collectives.demand import Collective, Demand
 from headrace.collectives.errors import ProgramError
-from headrace.facades import offered_by
+from headrace.facades import public_value
 
 ORBIT_COLLECTIVES = frozenset(
     {
@@ -46,8 +45,7 @@ _FREE_CHUNKS = 1 << 16
 """Chunks to be received that a plan may have without the sends for them."""
 
 
-@offered_by("headrace.collectives")
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@public_value("headrace.collectives", eq=False, repr=False)
 class OrbitPlan(ArtifactValue):
     """The sends of rank 0, and the group that maps them to the sends of all ranks.
 
