@@ -121,6 +121,15 @@ void decode_float8(Vector<const Byte> codes, Vector<const float> scales, std::si
   codec::decode_float8(codes.data(), scales.data(), bucket, out.data(), out.shape(0), add);
 }
 
+void round_with_residual(Vector<const float> vector, bool brain, Vector<std::uint16_t> rounded,
+                         Vector<float> residual) {
+  check_size("rounded", rounded.shape(0), vector.shape(0));
+  check_size("residual", residual.shape(0), vector.shape(0));
+  nb::gil_scoped_release release;
+  codec::round_with_residual(vector.data(), vector.shape(0), brain, rounded.data(),
+                             residual.data());
+}
+
 void check_levels(std::size_t count, int bits, std::size_t bucket, std::size_t codes,
                   std::size_t norms) {
   check_bits(bits, 2);
@@ -178,6 +187,8 @@ void bind_codec(nb::module_& module) {
   module.def("decode_float8", decode_float8, nb::arg("codes").noconvert(),
              nb::arg("scales").noconvert(), "bucket"_a, nb::arg("out").noconvert(),
              "add"_a = false);
+  module.def("round_with_residual", round_with_residual, nb::arg("vector").noconvert(), "brain"_a,
+             nb::arg("rounded").noconvert(), nb::arg("residual").noconvert());
   module.def("encode_levels", encode_levels, nb::arg("vector").noconvert(), "bits"_a, "bucket"_a,
              "euclidean"_a, "key"_a, nb::arg("codes").noconvert(), nb::arg("norms").noconvert());
   module.def("decode_levels", decode_levels, nb::arg("codes").noconvert(),

@@ -63,6 +63,11 @@ void decode_float8(const std::uint8_t* codes, const float* scales, std::size_t b
   best_kernels().decode_float8(codes, scales, bucket, out, count, add);
 }
 
+void round_with_residual(const float* vector, std::size_t count, bool brain, std::uint16_t* rounded,
+                         float* residual) {
+  best_kernels().round_with_residual(vector, count, brain, rounded, residual);
+}
+
 void encode_levels(const float* vector, std::size_t count, int bits, std::size_t bucket,
                    bool euclidean, std::uint64_t key, std::uint8_t* codes, float* norms) {
   best_kernels().encode_levels(vector, count, bits, bucket, euclidean, key, codes, norms);

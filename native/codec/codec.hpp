@@ -43,6 +43,11 @@ void encode_float8(const float* vector, std::size_t count, std::size_t bucket, s
 void decode_float8(const std::uint8_t* codes, const float* scales, std::size_t bucket, float* out,
                    std::size_t count, bool add);
 
+// bfloat16 (`brain`) or float16 of each element, to nearest, ties to even; what is rounded off is
+// added to `residual`, nothing where the element or its rounding is not finite.
+void round_with_residual(const float* vector, std::size_t count, bool brain, std::uint16_t* rounded,
+                         float* residual);
+
 // Levels of each bucket's norm, rounded up or down at random without bias (stochastic rounding, 2
 // to 8 bits): of s = 2^(bits-1) - 1 levels an element x has one of the two beside s |x| / norm,
 // which is its expectation; its code is s plus or minus the level. `norms` gets every bucket's

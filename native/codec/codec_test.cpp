@@ -302,6 +302,26 @@ void test_float8(const CodecTable& table, const Floats& vector, std::size_t buck
   CHECK(same(out.taken(), decoded));
 }
 
+void test_rounding(const CodecTable& table, const Floats& vector, bool brain) {
+  const auto& format = brain ? reference::kBFloat16 : reference::kFloat16;
+  auto count = vector.size();
+  Floats left(count, 0.25F);
+  for (std::size_t i = 0; i < count; ++i) {
+    auto rest = vector[i] - format.widen(format.narrow(vector[i]));
+    if (std::isfinite(rest)) left[i] += rest;
+  }
+  Guarded<std::uint16_t> rounded(count);
+  Guarded<float> residual(count);
+  std::fill_n(residual.data(), count, 0.25F);
+  table.round_with_residual(vector.data(), count, brain, rounded.data(), residual.data());
+  CHECK(same(residual.taken(), left));
+  auto taken = rounded.taken();
+  for (std::size_t i = 0; i < count; ++i) {
+    auto expected = format.narrow(vector[i]);
+    CHECK(taken[i] == expected || (format.is_nan(taken[i]) && format.is_nan(expected)));
+  }
+}
+
 void test_topk(const CodecTable& table, const Floats& vector, std::size_t chosen) {
   std::vector<std::int32_t> order(vector.size());
   std::iota(order.begin(), order.end(), 0);
@@ -330,6 +350,7 @@ void test_table(const CodecTable& table) {
       auto vector = vector_of(kind, count);
       test_signs(table, vector);
       test_float8(table, vector, 64);
+      for (bool brain : {false, true}) test_rounding(table, vector, brain);
       for (std::size_t chosen : {std::size_t{0}, count / 100, count / 2, count}) {
         test_topk(table, vector, chosen);
       }

@@ -21,6 +21,7 @@ struct CodecTable {
   void (*select_topk)(const float*, std::size_t, std::size_t, std::int32_t*, float*);
   void (*encode_float8)(const float*, std::size_t, std::size_t, std::uint8_t*, float*);
   void (*decode_float8)(const std::uint8_t*, const float*, std::size_t, float*, std::size_t, bool);
+  void (*round_with_residual)(const float*, std::size_t, bool, std::uint16_t*, float*);
   void (*encode_levels)(const float*, std::size_t, int, std::size_t, bool, std::uint64_t,
                         std::uint8_t*, float*);
   void (*decode_levels)(const std::uint8_t*, const float*, int, std::size_t, float*, std::size_t,

@@ -169,6 +169,22 @@ void decode_float8(const std::uint8_t* codes, const float* scales, std::size_t b
   (add ? decode_float8_to<true> : decode_float8_to<false>)(codes, scales, bucket, out, count);
 }
 
+template <class T>
+void round_to(const float* vector, std::size_t count, std::uint16_t* rounded, float* residual) {
+  for (std::size_t i = 0; i < count; ++i) {
+    auto result = headrace::HEADRACE_ISA::narrow<T>(vector[i]);
+    auto rest = vector[i] - headrace::HEADRACE_ISA::widen(result);
+    auto magnitude = static_cast<std::int32_t>(bits_of(rest) & 0x7fffffff);
+    rounded[i] = result.bits;
+    residual[i] += magnitude < 0x7f800000 ? rest : 0.0F;
+  }
+}
+
+void round_with_residual(const float* vector, std::size_t count, bool brain, std::uint16_t* rounded,
+                         float* residual) {
+  (brain ? round_to<BFloat16> : round_to<Float16>)(vector, count, rounded, residual);
+}
+
 #define HEADRACE_NAME_OF(name) #name
 #define HEADRACE_NAME(name) HEADRACE_NAME_OF(name)
 
@@ -183,6 +199,7 @@ constexpr CodecTable kTable = {HEADRACE_NAME(HEADRACE_ISA),
                                select_topk,
                                encode_float8,
                                decode_float8,
+                               round_with_residual,
                                encode_levels,
                                decode_levels};
 

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from headrace.compression.bounds import check_feedback
 from headrace.compression.codecs.codec import Codec, State
+from headrace.compression.codecs.loops import round_with_residual
 from headrace.compression.codecs.requests import (
     AllReduce,
     Context,
@@ -54,9 +55,8 @@ from headrace.staging import download
 PIECE = 1 << 20
 """Elements that a vector codec encodes at a time, and so an upper bound of its scratch memory."""
 
-_BLOCK = (
-    1 << 15
-)  # elements exchanged at a time between mean and residual: 128 KiB stay in the cache
+_BLOCK = 1 << 15
+"""Elements exchanged at a time between mean and residual: 128 KiB stay in the cache."""
 
 Gradients = Sequence[tuple[str, Tensor]]
 """Gradients by parameter name, which are overwritten with their means."""
@@ -132,11 +132,15 @@ class _Job:
             _swap(self.sums, self.mean)
             self._write(self.sums)
             return self.mean
-        residual = self.sums.to(residual_type) if is_wide else self.sums
-        self.gradient.copy_(self.mean.view(self.gradient.shape))
-        if not is_wide and self.family != "dgc":  # whose residuals hold momentum, too
-            _add_rounding(residual, self.mean, self.gradient.reshape(-1))
-        return residual.to(residual_type)
+        if is_wide or self.family == "dgc":  # whose residuals hold momentum, too
+            residual = self.sums.to(residual_type)
+            self.gradient.copy_(self.mean.view(self.gradient.shape))
+            return residual
+        rounded = self.gradient.contiguous()
+        round_with_residual(self.mean, rounded.view(-1), self.sums)
+        if rounded is not self.gradient:
+            self.gradient.copy_(rounded)
+        return self.sums.to(residual_type)
 
     def _write(self, mean: Tensor) -> None:
         """Write the mean to the gradient, if it is in other memory."""
@@ -718,15 +722,6 @@ def _swap(first: Tensor, second: Tensor) -> None:
         saved = scratch[: left.numel()].copy_(left)
         left.copy_(right)
         right.copy_(saved)
-
-
-def _add_rounding(residual: Tensor, mean: Tensor, rounded: Tensor) -> None:
-    """Add to a residual what is rounded off a mean (n,); nothing where that overflowed."""
-    block = _BLOCK if residual.is_cpu else PIECE
-    for left, exact, written in zip(
-        residual.split(block), mean.split(block), rounded.split(block), strict=True
-    ):
-        left.add_((exact - written).nan_to_num_(nan=0, posinf=0, neginf=0))
 
 
 def _sum_of(vector: Tensor, ranks: int) -> Exchanges:

@@ -356,3 +356,15 @@ def test_native_loops_refuse_sizes_that_do_not_fit() -> None:
         _native.pack_signs(floats.astype(np.float64), payload[:8])
     with pytest.raises(TypeError):
         _native.pack_signs(floats[::2], payload[:4])
+
+
+@pytest.mark.parametrize("type_", [torch.bfloat16, torch.float16])
+def test_rounding_adds_what_is_rounded_off_to_the_residual(type_: torch.dtype) -> None:
+    for n in SIZES:
+        given, residual = vector(n, special=True), vector(n, seed=1)
+        before, rounded = residual.clone(), torch.empty(n, dtype=type_)
+        loops.round_with_residual(given, rounded, residual)
+        torch.testing.assert_close(rounded, given.to(type_), rtol=0, atol=0, equal_nan=True)
+        rest = given - rounded.float()
+        expected = torch.where(rest.isfinite(), before + rest, before)
+        torch.testing.assert_close(residual, expected, rtol=0, atol=0)

@@ -178,6 +178,24 @@ def decode_float8(
         rows.add_(values) if add else rows.copy_(values)
 
 
+def round_with_residual(vector: Tensor, rounded: Tensor, residual: Tensor) -> None:
+    """Round to 16 bits, and add what is rounded off to a residual: nothing where it is not finite.
+
+    Parameters
+    ----------
+    vector, residual : float32 (n,).
+    rounded : bfloat16 or float16 (n,).
+    """
+    if arrays := _arrays(vector, rounded.view(torch.uint16), residual):
+        brain = rounded.dtype is torch.bfloat16
+        _native.round_with_residual(arrays[0], brain, arrays[1], arrays[2])
+        return
+    for begin, end in _blocks(vector, 1):
+        exact, written = vector[begin:end], rounded[begin:end]
+        written.copy_(exact)
+        residual[begin:end].add_((exact - written).nan_to_num_(nan=0, posinf=0, neginf=0))
+
+
 def encode_levels(
     vector: Tensor,
     bits: int,
