@@ -23,6 +23,7 @@ NETWORKS = {
     "": Network(trainers=2, mbit=MBIT),
     "-4-trainers": Network(trainers=4, mbit=MBIT),
     f"-{SLOW_MBIT}-mbit": Network(trainers=2, mbit=SLOW_MBIT),
+    f"-4-trainers-{SLOW_MBIT}-mbit": Network(trainers=4, mbit=SLOW_MBIT),
 }
 """By the suffix of their bars' names; a quick run has the first one."""
 
@@ -72,7 +73,8 @@ def measure(report: Report, *, quick: bool) -> None:
             report.bar("over-distinct-0.5-dim-128", _over(times, "distinct"))
     report.note(
         "of-ideal: over a step without rows, the device's time and the average of the dense part's "
-        "gradients; rivals and ideal on the faster of Gloo and headrace"
+        "gradients; rivals and ideal on the faster of Gloo and headrace. idle: share of the "
+        "processors' time, which all hosts of the testbed share"
     )
 
 
@@ -136,6 +138,7 @@ def _rows(report: Report, job: TimedJob, model: str, ratio: float, times: Times)
             step_ms=times.median_ms(variant),
             over_targeted=times.over(variant, TARGETED),
             sent_mb=times.counts[variant]["wire_bytes"] / times.counts[variant]["batches"] / 1e6,
+            idle=times.idle[variant],
         )
     counts = times.counts[TARGETED]
     batches = counts["batches"] * job.network.trainers

@@ -9,6 +9,7 @@ from benchmarks.embeddings.bed import spec
 from benchmarks.embeddings.designs import PREFETCH, Design, started
 from benchmarks.embeddings.turns import Job, job
 from benchmarks.embeddings.workload import KAGGLE, Workload
+from benchmarks.processors import processor_ticks
 from headrace.embeddings.run.job_processes import JobProcesses
 from headrace.testbed import Testbed
 
@@ -52,11 +53,13 @@ class Times:
     Attributes
     ----------
     rounds : of each variant, the median seconds of a step in each round.
-    counts : of each design, sums over all trainers and rounds; "batches" are those of one trainer.
+    counts : of each variant, sums over all trainers and rounds; "batches" are those of one trainer.
+    idle : of each variant, the median share of the processors' time in which they were idle.
     """
 
     rounds: Mapping[str, list[float]]
     counts: Mapping[str, dict[str, float]]
+    idle: Mapping[str, float]
 
     def median_ms(self, variant: str) -> float:
         """Return the median milliseconds of a step."""
@@ -143,17 +146,21 @@ class TimedJob:
         compute_s = ratio * self.pooled_s
         rounds: dict[str, list[float]] = {}
         sums: dict[str, dict[str, float]] = {}
+        idle: dict[str, list[float]] = {}
         for _ in range(turns.rounds):
             for variant, backend in variants:
                 is_design = variant in self.designs
                 first = FIRST_STEPS if is_design else 1
+                before = processor_ticks()
                 seconds, counts = self.turn(variant, backend, compute_s, first + turns.steps, dense)
                 name = variant if is_design else f"{variant}, {backend}"
+                idle.setdefault(name, []).append(before.idle_share(processor_ticks()))
                 rounds.setdefault(name, []).append(statistics.median(seconds[first:]))
                 total = sums.setdefault(name, dict.fromkeys(counts, 0.0))
                 for key, number in counts.items():
                     total[key] += number
-        return Times(rounds=rounds, counts=sums)
+        medians = {name: statistics.median(shares) for name, shares in idle.items()}
+        return Times(rounds=rounds, counts=sums, idle=medians)
 
 
 @contextmanager

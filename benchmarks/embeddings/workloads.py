@@ -142,7 +142,7 @@ def measure(report: Report, *, quick: bool) -> None:
     report.note(
         f"steps by batch and by trainers: decisions look at {WINDOW} examples, whatever the batch; "
         f"the paper has {_PAPER_SCALING} times the examples a second with 32 trainers in place "
-        "of 16. All hosts share this machine's processors"
+        "of 16. All hosts share this machine's processors; idle: share of their time"
     )
 
 
@@ -160,6 +160,7 @@ def _measured(cell: Cell) -> dict[str, float]:
         "over_pooled": times.over(pooled, TARGETED),
         "most_over_pooled": times.over(pooled, ideal),
         "of_ideal": 1 / times.over(ideal, TARGETED),
+        "idle": times.idle[TARGETED],
         **_rows(job, times.counts[TARGETED]),
     }
 

@@ -12,7 +12,6 @@ import math
 import sys
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.instruments.models import Chain, Emulated
 from benchmarks.jobs import emit
+from benchmarks.processors import processor_ticks
 
 BACKENDS = ("headrace", "gloo")
 ALONE = "alone"
@@ -110,13 +110,13 @@ class Job:
         began = time.monotonic()
         loss.backward()
         ended = time.monotonic()
-        idle, everything = (b - a for a, b in zip(before, processor_ticks(), strict=True))
+        idle = before.idle_share(processor_ticks())
         return {
             "began": began,
             "end": ended,
             "ready": hook.ready,
             "ended": hook.ended,
-            "idle": idle / max(1, everything),
+            "idle": idle,
         }
 
     def gradients(self) -> list[torch.Tensor]:
@@ -133,13 +133,6 @@ class Job:
             dist.all_reduce(tensor, group=self._groups[mode])
             taken.append((began, time.monotonic()))
         return taken
-
-
-def processor_ticks() -> tuple[int, int]:
-    """Return the idle time of all processors, and their whole time; see proc(5)."""
-    counts = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    _, _, _, idle, waiting_for_disks, *_ = counts
-    return idle + waiting_for_disks, sum(counts)
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:

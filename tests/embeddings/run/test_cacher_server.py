@@ -14,6 +14,7 @@ from headrace.embeddings.data.criteo import HASHES
 from headrace.embeddings.run.batches import TrainerBatch
 from headrace.embeddings.run.cacher import CacherOptions, dispatched
 from headrace.embeddings.run.cacher_client import CacherClient, CacherStream
+from headrace.embeddings.run.commits import CommitFolder
 from headrace.embeddings.run.reader_server import AHEAD, FileBatches, ReaderServer
 from headrace.embeddings.tables import table_groups
 from headrace.errors import CommunicationError, HeadraceError
@@ -29,6 +30,7 @@ from tests.embeddings.run.jobs import (
     running,
 )
 from tests.embeddings.run.test_batch_messages import assert_same
+from tests.embeddings.run.test_commits import mark_of
 from tests.waiting import STALL_S, no_hang, wait_until
 
 
@@ -137,6 +139,21 @@ def failures(actions: list[Callable[[], Any]]) -> list[Exception]:
         return caught.value
 
     return at_once([lambda action=action: error_of(action) for action in actions])
+
+
+def test_servers_open_a_commit_before_trainers_join(tmp_path: Path) -> None:
+    """They did so afterwards, while all trainers waited."""
+    folder = CommitFolder(tmp_path)
+    folder.write(mark_of(description(), folder.begin(), 0))
+    servers = Servers()
+    with running([ListedBatches(9).of], 2, servers, folder=str(tmp_path)) as job, no_hang():
+        wait_until(lambda: servers.started, "servers have started")
+        (start,) = servers.started
+        assert (start["start"], start["first_commit"]) == (2, 1)
+        clients = clients_of(job)
+        slots = description(slots=(40, 9))  # which a job may change
+        at_once([lambda client=client: client.join(slots) for client in clients])
+    assert len(servers.started) == 1
 
 
 def test_a_wrong_line_is_an_error_at_all_trainers(tmp_path: Path) -> None:

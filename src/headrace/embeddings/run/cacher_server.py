@@ -35,10 +35,11 @@ from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.pulses import PULSES, PulseListener, silence_of
 from headrace.embeddings.run.reader_batches import ReaderBatches
 from headrace.embeddings.run.reader_connections import ReaderConnections
-from headrace.embeddings.run.row_client import mark_servers, start_servers
+from headrace.embeddings.run.row_client import mark_servers
 from headrace.embeddings.run.row_logs import ServerFolder
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcServer
 from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.server_start import ServerStart
 from headrace.embeddings.run.slots import cache_bytes_for
 from headrace.embeddings.run.step_times import CacherTimes, Laps, TrainerTimes
 from headrace.errors import CommunicationError
@@ -122,6 +123,9 @@ class CacherServer:
             on_end=lambda role: self._note_end(role, "its connection ended"),
         )
         self._server = RpcServer(settings.role, methods, secret=settings.secret, host=settings.host)
+        self._servers = ServerStart(settings, self._options, self._start, self._beginning)
+        if self._mark is not None:
+            self._servers.begin(self._mark.job)
 
     @property
     def address(self) -> str:
@@ -321,18 +325,7 @@ class CacherServer:
             if self._mark is not None:
                 self._mark.check(description)
             options = self._options.decisions(description)
-            start_servers(
-                self._options.servers,
-                description,
-                self._options.trainers,
-                role=self._settings.role,
-                secret=self._settings.secret,
-                deadline_s=self._settings.deadline_s,
-                start=self._start,
-                first_batch=beginning.batch,
-                first_commit=beginning.commit,
-                committed=beginning.servers,
-            )
+            self._servers.finish(description)
             job = {"data": description.data, "columns": description.columns}
             first_batch = beginning.batch
             first_of_epoch = beginning.batch - beginning.epoch_began
