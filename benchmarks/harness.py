@@ -44,10 +44,16 @@ _COMPARE = {">=": operator.ge, "<=": operator.le}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Command line of a benchmark: `quick` ends in a minute, `keep` stores for git."""
+    """Command line of a benchmark: `quick` ends in a minute, `keep` stores for git.
+
+    Attributes
+    ----------
+    state : folder with which an interrupted run goes on; None: that of the results.
+    """
 
     quick: bool = False
     keep: bool = False
+    state: Path | None = None
 
 
 def options_parser(description: str | None) -> argparse.ArgumentParser:
@@ -57,6 +63,12 @@ def options_parser(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="smaller and fewer")
     parser.add_argument("--keep", action="store_true", help="store the result where git sees it")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="FOLDER",
+        help="of rows by which an interrupted run goes on (default: beside the results)",
+    )
     return parser
 
 
@@ -145,6 +157,11 @@ class Report:
         }
         self._started = datetime.now(UTC)
         self._clock = time.monotonic()
+
+    @property
+    def state_folder(self) -> Path:
+        """Folder of what an interrupted run has measured: `Options.state`, or the results'."""
+        return self.options.state or self._folder
 
     def row(self, table: str, /, **columns: Any) -> None:
         """Add a row to `table`; tables and columns appear in the order of their first use.

@@ -19,14 +19,22 @@ class KeptRows:
     Parameters
     ----------
     claim, section : whose rows; those of a quick run are apart.
+    folder : of the file; None: the claim's results.
     quiet : names of values that are too long to print.
     """
 
     def __init__(
-        self, claim: str, section: str, *, quick: bool, quiet: tuple[str, ...] = ()
+        self,
+        claim: str,
+        section: str,
+        *,
+        quick: bool,
+        folder: Path | None = None,
+        quiet: tuple[str, ...] = (),
     ) -> None:
         kind = "quick" if quick else "full"
-        self._open(ROOT / claim / "results" / f"{section}-{kind}.jsonl", section, quiet)
+        folder = folder or ROOT / claim / "results"
+        self._open(folder / f"{section}-{kind}.jsonl", section, quiet)
 
     def _open(self, path: Path, section: str, quiet: tuple[str, ...] = ()) -> None:
         self._path, self._section, self._quiet = path, section, quiet

@@ -7,21 +7,20 @@ full run has ended: an interrupted one goes on.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
-import torch
-
-from benchmarks.attention import quality_models, quality_text
+from benchmarks.attention import quality_models
 from benchmarks.attention.quality_compared import compared_methods
-from benchmarks.attention.quality_losses import Losses, Samples, Subject, silent
-from benchmarks.attention.quality_models import FULL, QUICK, STATES
+from benchmarks.attention.quality_losses import Losses, Subject
+from benchmarks.attention.quality_models import QUICK
 from benchmarks.attention.quality_saved import saved_bytes
+from benchmarks.attention.quality_subjects import (
+    model_states,
+    profile_of,
+    smollm2_subject,
+    trained_subjects,
+)
 from benchmarks.harness import Report
-from benchmarks.kept import KeptRows, settings_of
-from headrace.attention.measure.likeness import measure_likeness
-from headrace.attention.measure.text import documentation, token_samples
-from headrace.attention.models import model_digest
-from headrace.attention.profile import AttentionProfile
+from benchmarks.kept import KeptRows
 
 SEEDS = (0, 1, 2, 3, 4)
 EXCEEDED = 1.1
@@ -44,11 +43,13 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Train, plan and compare; a full run can be interrupted."""
-    rows = KeptRows("attention", "quality", quick=quick, quiet=("losses",))
+    rows = KeptRows(
+        "attention", "quality", quick=quick, folder=report.state_folder, quiet=("losses",)
+    )
     figures: dict[str, list[float]] = {name: [] for name in bars()}
     for subject in _subjects(report, quick):
         losses = Losses(rows, subject)
-        profile = _profile(subject)
+        profile = profile_of(subject, model_states(report))
         for name, figure in (
             *saved_bytes(report, subject, losses, profile, quick),
             *compared_methods(report, subject, losses, profile, quick),
@@ -58,23 +59,7 @@ def measure(report: Report, *, quick: bool) -> None:
         worst = max if required.startswith("<=") else min
         if figures[name]:
             report.bar(name, worst(figures[name]))
-    report.note(
-        "kvpress needs Transformers below 5.3 and is not compared here: python -m venv kvpress && "
-        "kvpress/bin/pip install kvpress 'transformers<5.3'"
-    )
     rows.clear()
-
-
-def _profile(subject: Subject) -> AttentionProfile:
-    """Return the profile of a model: measured, or stored by an earlier run."""
-    samples = subject.samples.profile
-    digest = settings_of(model_digest(subject.model), samples.tolist())
-    path = STATES / f"profile-{digest}.attention-profile"
-    if not path.exists():
-        profile = measure_likeness(subject.model, samples, text="", progress=silent)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        profile.save(path)
-    return AttentionProfile.load(path)
 
 
 def _subjects(report: Report, quick: bool) -> Iterator[Subject]:
@@ -86,54 +71,6 @@ def _subjects(report: Report, quick: bool) -> Iterator[Subject]:
     if missing := quality_models.smollm2_missing():
         report.note(f"quality: {missing}")
     else:
-        yield _smollm2(quick)
+        yield smollm2_subject(quick)
     for seed in SEEDS[: 1 if quick else None]:
-        yield from _trained(report, seed, quick)
-
-
-def _trained(report: Report, seed: int, quick: bool) -> Iterator[Subject]:
-    training = QUICK if quick else FULL
-    grown = quality_models.grown_model(seed, training)
-    differences = quality_models.pair_differences(grown)
-    report.row(
-        "differences of pairs of heads that were grown from one",
-        seed=seed,
-        least_of_queries=float(differences[:, 0].min()),
-        least_of_keys=float(differences[:, 1].min()),
-        largest=float(differences.max()),
-    )
-    counts = (4, 10, 5) if quick else (16, 40, 391)
-    samples = _samples(quality_text.byte_tokens, quality_text.held_out_text(), 512, counts)
-    models = {"grown": (grown, (12, 8), (12, 8))}
-    if not quick:
-        models["plain"] = (quality_models.plain_model(seed, training), (6, 4), ())
-    for name, (model, clusters, barred) in models.items():
-        yield Subject(
-            name=name,
-            seed=seed,
-            model=model.to(torch.bfloat16),
-            tokenizer=None,
-            samples=samples,
-            clusters=clusters,
-            barred=barred,
-        )
-
-
-def _smollm2(quick: bool) -> Subject:
-    model, tokenizer = quality_models.smollm2()
-    tokens, counts = (512, (4, 3, 4)) if quick else (1024, (8, 20, 196))
-    return Subject(
-        name="smollm2",
-        seed=0,
-        model=model.to(torch.bfloat16),
-        tokenizer=tokenizer,
-        samples=_samples(tokenizer, documentation(), tokens, counts),
-        clusters=(8,) if quick else (8, 6),
-        barred=(8,),
-    )
-
-
-def _samples(tokenizer: Any, text: str, tokens: int, counts: tuple[int, int, int]) -> Samples:
-    numbers = token_samples(tokenizer, text, sum(counts), tokens)
-    profile, plan, unseen = numbers.split([*counts[:2], len(numbers) - sum(counts[:2])])
-    return Samples(profile=profile, plan=plan, unseen=unseen)
+        yield from trained_subjects(report, seed, quick)

@@ -49,13 +49,13 @@ def compared_methods(
         )
         return loss, error
 
-    full = _full_plan(profile)
+    full = full_plan(profile)
     heads = profile.layers[0].heads.query_heads
     for clusters in subject.clusters:
         size = f"{clusters} of {heads} heads"
-        chai = _own_membership(full, clusters)
+        chai = own_membership(full, clusters)
         theirs, error = row(f"CHAI, {size}", losses.of_plan("CHAI", chai, samples))
-        plan = _chosen_clusters(losses, profile, clusters, subject.samples.plan)
+        plan = chosen_clusters(losses, profile, clusters, subject.samples.plan)
         ours, _ = row(f"headrace, {size}", losses.of_plan("headrace", plan, samples))
         if theirs <= 2 * error:
             report.note(f"{subject.name}: CHAI's loss at {size} is within two standard errors of 0")
@@ -68,7 +68,7 @@ def compared_methods(
             row(f"CHAI-QKV, {size}", losses.of_method(f"QKV {clusters}", reused, samples))
     if quick and subject.name == "smollm2":
         return
-    for name, plan in _bit_plans(full):
+    for name, plan in bit_plans(full):
         row(name, losses.of_plan(name, plan, samples))
     for name, method in (
         *((f"DejaVu's dropping of {share:.0%}", dejavu(share)) for share in (0.1, 0.3, 0.5)),
@@ -102,7 +102,7 @@ def _stock_cache(
         report.note(f"{name}: not measured: {' '.join(str(error).split())}")
 
 
-def _full_plan(profile: AttentionProfile) -> AttentionPlan:
+def full_plan(profile: AttentionProfile) -> AttentionPlan:
     return AttentionPlan(
         layers=tuple(uncompressed_layer(layer.heads) for layer in profile.layers),
         model=profile.model,
@@ -110,7 +110,7 @@ def _full_plan(profile: AttentionProfile) -> AttentionPlan:
     )
 
 
-def _bit_plans(full: AttentionPlan) -> Iterator[tuple[str, AttentionPlan]]:
+def bit_plans(full: AttentionPlan) -> Iterator[tuple[str, AttentionPlan]]:
     """Yield the plans of fewer bits, with names."""
     int8, int4 = StorageFormat.INT8, StorageFormat.INT4
     for name, keys, values in (
@@ -122,7 +122,7 @@ def _bit_plans(full: AttentionPlan) -> Iterator[tuple[str, AttentionPlan]]:
         yield f"headrace, {name}", replace(full, layers=layers)
 
 
-def _own_membership(full: AttentionPlan, clusters: int, **settings: Any) -> AttentionPlan:
+def own_membership(full: AttentionPlan, clusters: int, **settings: Any) -> AttentionPlan:
     """Return a plan that clusters each request's heads by its first tokens."""
     layers = tuple(
         replace(layer, clusters=clusters, key_heads=min(clusters, layer.heads.key_value_heads))
@@ -136,7 +136,7 @@ def _fixed(
 ) -> AttentionPlan:
     """Return a plan of fixed representatives."""
     return replace(
-        _full_plan(profile),
+        full_plan(profile),
         layers=tuple(
             with_representatives(uncompressed_layer(layer.heads), representatives_of(layer))
             for layer in profile.layers
@@ -151,13 +151,13 @@ def _by_output_error(layer: LayerProfile, clusters: int) -> NDArray[np.int32]:
     return representatives_by_error(layer.output_error, heads, clusters)[0]
 
 
-def _chosen_clusters(
+def chosen_clusters(
     losses: Losses, profile: AttentionProfile, clusters: int, samples: Tensor
 ) -> AttentionPlan:
     """Return what the product chooses among: fixed clusters, or each request's by 64 tokens."""
     plans = {
         "fixed": _fixed(profile, lambda layer: _by_output_error(layer, clusters)),
-        "by 64 tokens": _own_membership(_full_plan(profile), clusters, first_tokens=64),
+        "by 64 tokens": own_membership(full_plan(profile), clusters, first_tokens=64),
     }
     return min(plans.items(), key=lambda item: float(np.mean(losses.of_plan(*item, samples))))[1]
 

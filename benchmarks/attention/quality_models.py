@@ -3,7 +3,7 @@
 (a) *Plain*: two layers of eight heads, over bytes. (b) *Grown*: each head of (a) twice, with the
 output's weights shared out unequally (equal halves would get equal gradients, and never differ),
 trained on until the two heads of every pair differ. A training that is interrupted goes on from its
-last state in the results' folder; a trained model is kept there.
+last state in a folder; a trained model is kept there.
 """
 
 import math
@@ -20,10 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.attention.quality_text import training_tokens
-from benchmarks.harness import ROOT
 from benchmarks.kept import settings_of
 
-STATES = ROOT / "attention" / "results" / "quality-models"
 HEADS, HEAD_DIM, LAYERS = 8, 32, 2
 SPLIT = 0.3
 """Share of the first head of a pair in the output of the head that it was grown from."""
@@ -78,27 +76,28 @@ def new_model(heads: int) -> nn.Module:
     )
 
 
-def plain_model(seed: int, training: Training) -> nn.Module:
-    """Return model (a), trained."""
+def plain_model(seed: int, training: Training, states: Path) -> nn.Module:
+    """Return model (a), trained; its states are in a folder."""
     torch.manual_seed(seed)
     model = new_model(HEADS)
     name = f"plain-{seed}-{_settings(training.plain_tokens, training.packages)}"
     steps = training.plain_tokens // (_BATCH * _TOKENS)
-    _train(name, model, steps, training, seed)
+    _train(states / f"{name}.pt", model, steps, training, seed)
     return model.eval()
 
 
-def grown_model(seed: int, training: Training) -> nn.Module:
+def grown_model(seed: int, training: Training, states: Path) -> nn.Module:
     """Return model (b), trained until the heads of all pairs differ.
 
     Raises
     ------
     ArithmeticError : they do not within the training's tokens.
     """
-    model = grown(plain_model(seed, training))
+    model = grown(plain_model(seed, training, states))
     name = f"grown-{seed}-{_settings(training)}"
     steps = training.grown_tokens // (_BATCH * _TOKENS)
-    _train(name, model, steps, training, seed + 1000, ended=_all_differ)
+    path = states / f"{name}.pt"
+    _train(path, model, steps, training, seed + 1000, ended=_all_differ)
     if not _all_differ(model):
         raise ArithmeticError(
             f"{name}: pairs of heads differ by {float(pair_differences(model).min()):.3f} at "
@@ -146,7 +145,7 @@ def _all_differ(model: nn.Module) -> bool:
 
 
 def _train(
-    name: str,
+    path: Path,
     model: Any,
     steps: int,
     training: Training,
@@ -155,7 +154,6 @@ def _train(
     ended: Callable[[nn.Module], bool] | None = None,
 ) -> None:
     """Train in place, from the last state that was stored, until `ended` or after so many steps."""
-    path = STATES / f"{name}.pt"
     optimizer = torch.optim.AdamW(model.parameters(), _RATE, betas=(0.9, 0.95))
     step = 0
     if path.exists():
@@ -182,7 +180,7 @@ def _train(
         if time.monotonic() - stored > _STATE_S:
             stored = time.monotonic()
             _store(path, model, optimizer, step)
-            print(f"{name}: step {step} of {steps}, loss {loss.item():.3f}", file=sys.stderr)
+            print(f"{path.stem}: step {step} of {steps}, loss {loss.item():.3f}", file=sys.stderr)
     _store(path, model, None, step)
 
 

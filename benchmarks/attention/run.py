@@ -2,10 +2,36 @@
 
 import sys
 
-from benchmarks.attention import decode, generate, grouped, latency, prompt, quality, sizes
-from benchmarks.sections import run_sections
+import torch
 
-SECTIONS = (decode, grouped, prompt, sizes, generate, latency, quality)
+from benchmarks.attention import (
+    decode,
+    generate,
+    gpu,
+    grouped,
+    latency,
+    peak,
+    pressed,
+    prompt,
+    quality,
+    sizes,
+    weights,
+)
+from benchmarks.sections import Section, run_sections
+
+SECTIONS: tuple[Section, ...] = (
+    decode,
+    grouped,
+    prompt,
+    sizes,
+    peak,
+    generate,
+    latency,
+    quality,
+    weights,
+    pressed,
+    *((gpu,) if torch.cuda.is_available() else ()),
+)
 
 if __name__ == "__main__":
     sys.exit(run_sections("attention", __doc__, SECTIONS))

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.harness import Report
 from headrace import _native
@@ -32,7 +33,7 @@ def measure(report: Report, *, quick: bool) -> None:
     errors: list[float] = []
     shares: dict[str, float] = {}
     for name, plan in _plans().items():
-        allocated, predicted, stock = _bytes(plan, tokens=2048)
+        allocated, predicted, stock, maps = _bytes(plan, tokens=2048)
         errors.append(abs(allocated / predicted - 1))
         shares[name] = allocated / stock
         report.row(
@@ -41,6 +42,7 @@ def measure(report: Report, *, quick: bool) -> None:
             allocated=allocated,
             predicted=predicted,
             of_stock=shares[name],
+            cluster_maps=maps,
         )
     report.bar("cache-bytes-error", max(errors))
     report.bar("cache-bytes-clusters", shares["12 of 32 heads represent"])
@@ -72,8 +74,8 @@ def _with(plan: LayerPlan, keys: StorageFormat, values: StorageFormat) -> LayerP
     )
 
 
-def _bytes(plan: LayerPlan, tokens: int) -> tuple[int, int, int]:
-    """Return allocated, predicted and stock bytes after a prompt and some steps."""
+def _bytes(plan: LayerPlan, tokens: int) -> tuple[int, int, int, int]:
+    """Return allocated, predicted, stock and cluster maps' bytes after a prompt and some steps."""
     torch.manual_seed(0)
     layer = LayerCache(plan, first_tokens=_FIRST_TOKENS)
     parts = (tokens - 100, *[1] * 100)
@@ -84,24 +86,31 @@ def _bytes(plan: LayerPlan, tokens: int) -> tuple[int, int, int]:
     assert rows is not None
     assert plan.clustered or (rows == np.arange(32)).all()
     stock = 2 * 2 * 32 * tokens * 64 * 2
-    return layer.allocated_bytes, plan.cache_bytes(2, tokens, element_bytes=2), stock
+    predicted = plan.cache_bytes(2, tokens, element_bytes=2)
+    return layer.allocated_bytes, predicted, stock, layer.map_bytes
 
 
 def _cluster_ms(report: Report) -> float:
     """Return the milliseconds of clustering the heads of a request in all layers."""
-    generator = np.random.default_rng(0)
-    scores = generator.normal(size=(_LAYERS, 1, 32, _FIRST_TOKENS, _FIRST_TOKENS))
-    scores = np.where(np.tri(_FIRST_TOKENS, dtype=bool), scores, -np.inf)
-    weights = np.exp(scores)
-    rows = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
-    features = np.ascontiguousarray(rows.reshape(_LAYERS, 1, 32, -1))
+    features = first_probabilities()
     out = np.empty((1, 32), np.int32)
     seconds: list[float] = []
     for _ in range(21):
         began = time.thread_time()
-        for layer in range(_LAYERS):
-            _native.attention_clusters(features[layer], 12, out)
+        for layer in features:
+            _native.attention_clusters(layer, 12, out)
         seconds.append(time.thread_time() - began)
     milliseconds = 1e3 * float(np.median(seconds))
-    report.row("clustering of a request", layers=_LAYERS, heads=32, clusters=12, ms=milliseconds)
+    report.row(
+        "clustering of a request", layers=len(features), heads=32, clusters=12, ms=milliseconds
+    )
     return milliseconds
+
+
+def first_probabilities() -> NDArray[np.float32]:
+    """Return random ones of a request's first tokens, [32 layers, 1, 32 heads, tokens squared]."""
+    generator = np.random.default_rng(0)
+    scores = generator.normal(size=(_LAYERS, 1, 32, _FIRST_TOKENS, _FIRST_TOKENS))
+    weights = np.exp(np.where(np.tri(_FIRST_TOKENS, dtype=bool), scores, -np.inf))
+    rows = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+    return np.ascontiguousarray(rows.reshape(_LAYERS, 1, 32, -1))

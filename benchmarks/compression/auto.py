@@ -88,7 +88,7 @@ def cells(*, quick: bool) -> list[AutoCell]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Measure the cells and changes that an interrupted run has not measured, and give the bars."""
-    kept = KeptRows("compression", "auto", quick=quick)
+    kept = KeptRows("compression", "auto", quick=quick, folder=report.state_folder)
     wanted = cells(quick=quick)
     for workers in sorted({cell.workers for cell in wanted}):
         left = [each for each in wanted if each.workers == workers and each.key not in kept.rows]

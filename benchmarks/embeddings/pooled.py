@@ -6,9 +6,9 @@ from contextlib import ExitStack, contextmanager
 
 from benchmarks.embeddings.bed import MBIT, spec
 from benchmarks.embeddings.drawn import BATCH, capped
-from benchmarks.embeddings.installed import installed
 from benchmarks.embeddings.turns import Job, job
 from benchmarks.harness import ROOT, Report
+from benchmarks.installed import installed
 from headrace.testbed import Testbed
 
 TRAINERS = 2
@@ -59,7 +59,7 @@ def measure(report: Report, *, quick: bool) -> None:
 def _rival(testbed: Testbed, module: str, backend: str) -> Generator[Job]:
     environment: dict[str, str | None] = {}
     if module == "rank_of_torchrec":
-        environment["PYTHONPATH"] = f"{installed('torchrec')}:{ROOT.parent}"
+        environment["PYTHONPATH"] = f"{installed('embeddings', 'torchrec')}:{ROOT.parent}"
     task = {
         "backend": backend,
         "counts": capped(_ROWS),

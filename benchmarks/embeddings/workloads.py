@@ -129,7 +129,7 @@ FULL_ONLY = True
 
 def measure(report: Report, *, quick: bool) -> None:
     """Measure every cell."""
-    kept = KeptRows("embeddings", "workloads", quick=quick)
+    kept = KeptRows("embeddings", "workloads", quick=quick, folder=report.state_folder)
     for cell in cells():
         if cell.key not in kept.rows:
             kept.add(cell.key, _measured(cell))

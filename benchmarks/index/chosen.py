@@ -57,7 +57,7 @@ def bars() -> dict[str, str]:
 def measure(report: Report, *, quick: bool) -> None:
     describe_machine(report)
     report.note(f"choices: on {machine()['processor']}, rows kept of it alone")
-    kept = KeptRows("index", "chosen", quick=quick, quiet=("rates",))
+    kept = KeptRows("index", "chosen", quick=quick, folder=report.state_folder, quiet=("rates",))
     cells = _QUICK_CELLS if quick else [(name, mix) for name in NAMES for mix in MIXES]
     for name, mix in cells:
         _cell(kept, name, mix, _QUICK if quick else _FULL)

@@ -59,7 +59,9 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     describe_machine(report)
-    kept = KeptRows("index", "unique", quick=quick, quiet=("headrace", *_RIVALS))
+    kept = KeptRows(
+        "index", "unique", quick=quick, folder=report.state_folder, quiet=("headrace", *_RIVALS)
+    )
     worst: list[float] = []
     for name, mix in _cells(quick=quick):
         has_bar = mix in _BOUNDS.get(name, {})

@@ -68,7 +68,7 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Plan all cells that an interrupted run has not planned."""
-    kept = KeptRows("memory", SECTION, quick=quick)
+    kept = KeptRows("memory", SECTION, quick=quick, folder=report.state_folder)
     seconds = _QUICK_SECONDS if quick else _SECONDS
     for workload in PAPER:
         planned = not quick or workload.name in _QUICK_NETWORKS

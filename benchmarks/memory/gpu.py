@@ -78,7 +78,7 @@ def measure(report: Report, *, quick: bool) -> None:
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
     device = torch.device("cuda", torch.cuda.current_device())
     where = torch.cuda.get_device_name(device)
-    kept = KeptRows("memory", SECTION, quick=quick)
+    kept = KeptRows("memory", SECTION, quick=quick, folder=report.state_folder)
     for workload in PAPER:
         if quick and workload.name not in _QUICK_NETWORKS:
             continue

@@ -36,7 +36,7 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Profile the steps that an interrupted run has not profiled."""
-    kept = KeptRows("memory", SECTION, quick=quick)
+    kept = KeptRows("memory", SECTION, quick=quick, folder=report.state_folder)
     for workload, batch in _QUICK_STEPS if quick else _STEPS:
         whole = f"{workload.name} {batch}"
         if whole in kept.rows:

@@ -35,7 +35,7 @@ def bars() -> dict[str, str]:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Capture and plan every model that an interrupted run has not planned."""
-    kept = KeptRows("memory", SECTION, quick=quick)
+    kept = KeptRows("memory", SECTION, quick=quick, folder=report.state_folder)
     for workload in (*MORE, *LIBRARIES):
         if not quick or workload.name in _QUICK_MODELS:
             _add_rows(kept, workload, _QUICK_SOLVE_S if quick else _SOLVE_S)

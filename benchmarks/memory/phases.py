@@ -56,7 +56,7 @@ def bars() -> dict[str, str]:
 def measure(report: Report, *, quick: bool) -> None:
     """Plan every cell with all phases, and without each of them."""
     sizes = _QUICK if quick else _FULL
-    kept = KeptRows("memory", SECTION, quick=quick)
+    kept = KeptRows("memory", SECTION, quick=quick, folder=report.state_folder)
     for workload in PAPER:
         if workload.name not in sizes.networks:
             continue

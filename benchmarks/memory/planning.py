@@ -21,8 +21,8 @@ from benchmarks.kept import CommittedRows, KeptRows, settings_of
 from benchmarks.memory.checkmate import round_checkmate, solve_checkmate
 from benchmarks.memory.knapsack import KNAPSACKS, Verified, fastest, knapsack_schedules
 from benchmarks.memory.papers import FULL, NOOP, TO_2_PERCENT, TO_5_PERCENT, hours, solved
-from benchmarks.memory.step import reset_resident_peak, resident_peak_bytes
 from benchmarks.memory.workloads import PAPER, Loss, Workload
+from benchmarks.resident import reset_resident_peak, resident_peak_bytes
 from headrace._native import ScheduleSearch
 from headrace.memory.errors import BudgetError, ScheduleError
 from headrace.memory.exactness import Exactness
@@ -149,7 +149,11 @@ def _settings(key: str) -> str:
 
 def measure(report: Report, *, quick: bool) -> None:
     """Plan all cells that earlier runs have not planned, and give the bars."""
-    kept = KeptRows("memory", SECTION, quick=True) if quick else planned_cells()
+    kept = (
+        KeptRows("memory", SECTION, quick=True, folder=report.state_folder)
+        if quick
+        else planned_cells()
+    )
     plan_left(kept, quick=quick)
     if isinstance(kept, CommittedRows):
         report.note(kept.note)

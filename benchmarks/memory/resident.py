@@ -10,8 +10,9 @@ import sys
 
 from benchmarks.memory.fitted import Budget
 from benchmarks.memory.rivals import CHECKPOINTS, EAGER
-from benchmarks.memory.step import MIB, one_thread, resident_growth, step_allocations
+from benchmarks.memory.step import MIB, one_thread, step_allocations
 from benchmarks.memory.workloads import RESNET, WORKLOADS
+from benchmarks.resident import resident_growth
 
 RIVALS = {rival.name: rival for rival in (EAGER, *CHECKPOINTS)}
 

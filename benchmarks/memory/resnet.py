@@ -19,7 +19,6 @@ from benchmarks.memory.rivals import BY_BLOCK, CHECKPOINTS, EAGER, FRACTIONS, Ri
 from benchmarks.memory.sac import InfeasibleError, estimates, sac_ilp
 from benchmarks.memory.step import (
     MIB,
-    RETURN_MEMORY,
     Allocations,
     Step,
     Times,
@@ -28,6 +27,7 @@ from benchmarks.memory.step import (
     step_allocations,
 )
 from benchmarks.memory.workloads import RESNET
+from benchmarks.resident import RETURN_MEMORY
 
 SECTION = "resnet"
 _TABLE = "ResNet-50, 10 classes, batch 8, 128 px"

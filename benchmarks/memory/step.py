@@ -1,4 +1,4 @@
-"""Instruments for a training step: peak of allocations, resident memory, paired times, gradients.
+"""Instruments for a training step: peak of allocations, paired times, gradients.
 
 A step is forward pass, loss and backward pass of one batch. Before it, parameters have no gradients
 (`zero_grad` sets them to None), so that those it makes count as its allocations.
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +69,7 @@ def allocations(call: Callable[[], object], alignment: int = 1) -> Allocations:
 
     The profiler records every allocation and release, in the operators' inside, too, so the result
     is exact and repeatable. Memory that was there before does not count, nor does its release; nor
-    do buffers that oneDNN allocates by itself, which only `resident_growth` shows.
+    do buffers that oneDNN allocates by itself, which only `benchmarks.resident` shows.
 
     Parameters
     ----------
@@ -108,38 +107,6 @@ def step_allocations(step: Step, *, accumulate: bool = False, alignment: int = 1
     found = allocations(step.run, alignment)
     step.clear()
     return found
-
-
-def resident_growth(call: Callable[[], object]) -> int:
-    """Return the highest resident memory of this process during a call, above that before it.
-
-    What a call returns is freed within it. Memory that the process freed before has to be back at
-    the system: start it with `RETURN_MEMORY`.
-    """
-    before = _status_bytes("VmRSS")
-    reset_resident_peak()
-    call()
-    return resident_peak_bytes() - before
-
-
-def reset_resident_peak() -> None:
-    """Make the present resident memory of this process its highest."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def resident_peak_bytes() -> int:
-    """Return the highest resident memory of this process since `reset_resident_peak`."""
-    return _status_bytes("VmHWM")
-
-
-RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-"""Environment in which freed memory goes back to the system at once: what is resident is in use."""
-
-
-def _status_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (found,) = (line.split()[1] for line in lines if line.startswith(f"{field}:"))
-    return 1024 * int(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,8 +52,7 @@ def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(
     training = quality_models.Training(plain_tokens=6 * 64, grown_tokens=0, packages=False)
 
     def trained(folder: str) -> dict[str, torch.Tensor]:
-        monkeypatch.setattr(quality_models, "STATES", tmp_path / folder)
-        return quality_models.plain_model(0, training).state_dict()
+        return quality_models.plain_model(0, training, tmp_path / folder).state_dict()
 
     expected = trained("at once")
     monkeypatch.setattr(quality_models, "_STATE_S", 0.0)
@@ -80,13 +79,12 @@ def test_growing_stops_once_all_pairs_differ_and_says_where_they_do_not(
     text = torch.arange(4096).remainder(251).to(torch.uint8)
     monkeypatch.setattr(quality_models, "training_tokens", lambda *, packages: text)
     monkeypatch.setattr(quality_models, "_TOKENS", 16)
-    monkeypatch.setattr(quality_models, "STATES", tmp_path)
     training = quality_models.Training(plain_tokens=32, grown_tokens=32 * 40, packages=False)
     with pytest.raises(ArithmeticError, match="pairs of heads differ by 0.0"):
-        quality_models.grown_model(0, training)
+        quality_models.grown_model(0, training, tmp_path)
     monkeypatch.setattr(quality_models, "DIFFERENCE", 1e-3)
     training = quality_models.Training(plain_tokens=32, grown_tokens=32 * 60, packages=False)
-    assert pair_differences(quality_models.grown_model(0, training)).min() >= 1e-3
+    assert pair_differences(quality_models.grown_model(0, training, tmp_path)).min() >= 1e-3
     state = torch.load(next(tmp_path.glob("grown-0-*.pt")))
     steps = {torch.load(path)["step"] for path in tmp_path.glob("grown-0-*.pt")}
     assert steps == {40, 20}, "it was checked every 20 steps"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import kept
+from benchmarks.harness import Report, arguments
 from benchmarks.kept import KeptRows
 
 
@@ -25,6 +26,16 @@ def test_a_run_goes_on_after_a_kill(tmp_path: Path, capsys: pytest.CaptureFixtur
     second.add("b", {"ms": 3.5})
     assert list(KeptRows("claim", "section", quick=False).rows) == ["a", "b"]
     assert KeptRows("claim", "section", quick=True).rows == {}
+
+
+def test_a_run_goes_on_in_the_folder_that_it_is_given(tmp_path: Path) -> None:
+    options = arguments("", ["--state", str(tmp_path / "state")])
+    report = Report("claim", bars={}, options=options, folder=tmp_path / "results")
+    KeptRows("claim", "section", quick=False, folder=report.state_folder).add("a", {"ms": 1})
+    assert (tmp_path / "state" / "section-full.jsonl").exists()
+    assert KeptRows("claim", "section", quick=False).rows == {}
+    here = Report("claim", bars={}, options=arguments("", []), folder=tmp_path / "results")
+    assert here.state_folder == tmp_path / "results"
 
 
 def test_a_run_that_has_ended_leaves_none() -> None:

@@ -32,10 +32,10 @@ from benchmarks.memory.step import (
     gradients,
     paired_times,
     relative_error,
-    resident_growth,
     step_allocations,
 )
 from benchmarks.memory.workloads import RESNET, WORKLOADS, Workload, pixels, text, token_loss
+from benchmarks.resident import resident_growth
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
 from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile

@@ -139,6 +139,23 @@ def test_keys_of_the_others_are_gone() -> None:
     assert caches["half"].allocated_bytes == 0.75 * caches["all"].allocated_bytes
 
 
+def test_a_cluster_map_is_a_few_numbers_of_every_head() -> None:
+    model = model_of("llama")
+    plan = shared_plan(model, fixed=False)
+    layer = headrace.attention.cache(model, plan).layers[0].layer
+    heads, clusters, keys = (
+        plan.layers[0].heads.query_heads,
+        plan.layers[0].clusters,
+        plan.layers[0].key_heads,
+    )
+    assert layer.map_bytes == 0, "no request, no map"
+    query, key, value = (torch.zeros(3, heads, 7, plan.layers[0].heads.dim) for _ in range(3))
+    layer.attend(query, key, value, scale=1.0)
+    assert layer.map_bytes == 3 * 4 * (2 * heads + 2 * clusters + keys)
+    layer.select(torch.tensor([1]))
+    assert layer.map_bytes == 4 * (2 * heads + 2 * clusters + keys)
+
+
 @pytest.mark.parametrize(
     ("keys", "values", "bound"),
     [

@@ -139,6 +139,14 @@ class LayerCache:
         return sum(part.allocated_bytes for part in parts if part is not None)
 
     @property
+    def map_bytes(self) -> int:
+        """Bytes of the cluster map: of the numbers that say which heads represent which.
+
+        They are on the host, and not among `allocated_bytes`.
+        """
+        return 0 if self._membership is None else self._membership.nbytes
+
+    @property
     def representatives(self) -> NDArray[np.int32] | None:
         """Head that represents each head, [batch, heads]; None while tokens are too few."""
         return None if self._membership is None else self._membership.representatives

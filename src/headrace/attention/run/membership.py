@@ -110,6 +110,12 @@ class HeadMembership:
             representatives=representatives, stored=stored, query=query, key=key, score=score
         )
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        arrays = (self.representatives, self.stored, self.query, self.key, self.score)
+        return sum(array.nbytes for array in arrays)
+
     def select(self, requests: NDArray[np.integer]) -> "HeadMembership":
         """Return that of some requests, each any number of times."""
         return self._of(
