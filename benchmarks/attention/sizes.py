@@ -5,6 +5,7 @@ import time
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.cluster import KMeans
 
 from benchmarks.harness import Report
 from headrace import _native
@@ -15,6 +16,7 @@ from headrace.attention.run.layer import LayerCache
 HEADS = LayerHeads(query_heads=32, key_value_heads=32, dim=64)
 _LAYERS = 32
 _FIRST_TOKENS = 5
+_CLUSTERS = 12
 
 
 def bars() -> dict[str, str]:
@@ -98,13 +100,26 @@ def _cluster_ms(report: Report) -> float:
     for _ in range(21):
         began = time.thread_time()
         for layer in features:
-            _native.attention_clusters(layer, 12, out)
+            _native.attention_clusters(layer, _CLUSTERS, out)
         seconds.append(time.thread_time() - began)
     milliseconds = 1e3 * float(np.median(seconds))
     report.row(
-        "clustering of a request", layers=len(features), heads=32, clusters=12, ms=milliseconds
+        "clustering of a request",
+        layers=len(features),
+        heads=32,
+        clusters=_CLUSTERS,
+        ms=milliseconds,
+        scikit_learn_ms=_scikit_learn_ms(features),
     )
     return milliseconds
+
+
+def _scikit_learn_ms(features: NDArray[np.float32]) -> float:
+    """Return the milliseconds of scikit-learn's k-means for the same heads, begun once."""
+    began = time.thread_time()
+    for layer in features:
+        KMeans(_CLUSTERS, n_init=1, random_state=0).fit(layer[0])
+    return 1e3 * (time.thread_time() - began)
 
 
 def first_probabilities() -> NDArray[np.float32]:
