@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from headrace.attention import AttentionPlan, AttentionProfile
 from headrace.attention.cli import measure
+from headrace.attention.plan import step
 from headrace.attention.plan.step import decoding_step, step_bound
 from headrace.cli.app import app
 from headrace.cli.interrupts import interrupts
@@ -89,6 +90,27 @@ def test_the_bound_of_a_step_is_printed_for_requests_tokens_and_a_device(
     step = decoding_step(loaded, batch=3, tokens=700)
     assert "takes on a sheet" in output
     assert f"{step.read_bytes / 1e3:.4g} s" in output
+
+
+def test_figures_of_a_bound_are_computed_once_for_its_tables_and_its_json(
+    plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were computed twice: for the tables, and again for the result."""
+    steps: list[AttentionPlan] = []
+
+    def counted_step(served: AttentionPlan, **sizes: int) -> step.DecodingStep:
+        steps.append(served)
+        return decoding_step(served, **sizes)
+
+    monkeypatch.setattr(step, "decoding_step", counted_step)
+    output = invoke(
+        "attention", "bound", "--plan", plan, "--requests", 3, "--cached-tokens", 700, "--json"
+    )
+    (figures,) = json.loads(output)["result"]["steps"]
+    own, planned = (decoding_step(served, batch=3, tokens=700) for served in steps)
+    assert figures["own_read_bytes"] == own.read_bytes
+    assert figures["plan_read_bytes"] == planned.read_bytes
+    assert figures["faster_at_most"] == own.read_bytes / planned.read_bytes
 
 
 def test_generation_says_where_a_prompt_is_left_to_the_stock_kernel(

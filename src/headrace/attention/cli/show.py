@@ -8,24 +8,13 @@ import numpy as np
 from rich.console import RenderableType
 
 from headrace.artifact import Artifact
+from headrace.attention.cli.serving import serving_bound, serving_tables
 from headrace.attention.plan.clusters import clustering_errors, elbow
 from headrace.attention.plan.formats import StorageFormat
 from headrace.attention.plan.plan import AttentionPlan, LayerPlan
-from headrace.attention.plan.step import (
-    DecodingStep,
-    decoding_step,
-    fitting_requests,
-    step_bound,
-)
 from headrace.attention.profile import AttentionProfile, LayerProfile
 from headrace.cli.tables import facts, rows
 from headrace.errors import VerificationError
-from headrace.roofline import Roofline
-from headrace.units import duration, size
-
-SERVED_TOKENS = (2048, 8192, 32768)
-SERVED_REQUESTS = (1, 16)
-SERVED_GIB = 16
 
 
 def likeness_tables(profile: AttentionProfile, everything: bool) -> Iterable[RenderableType]:
@@ -125,61 +114,9 @@ def cache_tables(plan: AttentionPlan, everything: bool) -> Iterable[RenderableTy
             ],
             everything=everything,
         )
-    yield from serving_tables(plan, everything=everything)
+    yield from serving_tables(serving_bound(plan), everything=everything)
     columns = ("represent", "heads of keys", "keys", "values")
     yield from _layers(columns, plan.layers, _plan_cells, everything)
-
-
-def serving_tables(
-    plan: AttentionPlan,
-    *,
-    everything: bool,
-    requests: Sequence[int] = SERVED_REQUESTS,
-    tokens: Sequence[int] = SERVED_TOKENS,
-    memory_bytes: int = SERVED_GIB << 30,
-    device: Roofline | None = None,
-) -> Iterator[RenderableType]:
-    """Return the tables of what serving by a plan gains: requests in memory, and a step's bound."""
-    own = plan.uncompressed()
-    yield from rows(
-        f"requests that fit into {size(memory_bytes)}",
-        ("tokens", "model's own cache", "plan's"),
-        [
-            (
-                f"{count:,}",
-                f"{fitting_requests(own, tokens=count, memory_bytes=memory_bytes):,}",
-                f"{fitting_requests(plan, tokens=count, memory_bytes=memory_bytes):,}",
-            )
-            for count in tokens
-        ],
-        everything=everything,
-    )
-    if plan.weights is None:
-        return
-    columns = ("requests", "tokens", "model's own", "plan's", "faster by at most")
-    read = "reads" if device is None else f"takes on {device.name}"
-    yield from rows(
-        f"what a step of decoding {read}",
-        columns,
-        [
-            (
-                f"{batch:,}",
-                f"{count:,}",
-                *(
-                    _step_text(decoding_step(served, batch=batch, tokens=count), device)
-                    for served in (own, plan)
-                ),
-                f"{step_bound(plan, batch=batch, tokens=count, device=device):.2f}x",
-            )
-            for batch in requests
-            for count in tokens
-        ],
-        everything=everything,
-    )
-
-
-def _step_text(step: DecodingStep, device: Roofline | None) -> str:
-    return size(round(step.read_bytes)) if device is None else duration(1e6 * step.seconds(device))
 
 
 def error_text(output_error: float | None) -> str:

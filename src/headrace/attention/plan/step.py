@@ -74,6 +74,33 @@ def _unused_rows(layer: LayerPlan, batch: int) -> int:
     return unused * heads.dim
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepComparison:
+    """A step of decoding by the model's own cache, and by a plan's."""
+
+    own: DecodingStep
+    planned: DecodingStep
+
+    def bound(self, device: Roofline | None) -> float:
+        """Return the largest gain; see `step_bound`."""
+        if device is None:
+            return self.own.read_bytes / self.planned.read_bytes
+        return self.own.seconds(device) / self.planned.seconds(device)
+
+
+def compare_steps(plan: AttentionPlan, *, batch: int, tokens: int) -> StepComparison:
+    """Return a step by the model's own cache and by a plan's.
+
+    Raises
+    ------
+    AttentionError : see `decoding_step`.
+    """
+    return StepComparison(
+        own=decoding_step(plan.uncompressed(), batch=batch, tokens=tokens),
+        planned=decoding_step(plan, batch=batch, tokens=tokens),
+    )
+
+
 def step_bound(
     plan: AttentionPlan, *, batch: int, tokens: int, device: Roofline | None = None
 ) -> float:
@@ -89,11 +116,7 @@ def step_bound(
     ------
     AttentionError : see `decoding_step`.
     """
-    own = decoding_step(plan.uncompressed(), batch=batch, tokens=tokens)
-    planned = decoding_step(plan, batch=batch, tokens=tokens)
-    if device is None:
-        return own.read_bytes / planned.read_bytes
-    return own.seconds(device) / planned.seconds(device)
+    return compare_steps(plan, batch=batch, tokens=tokens).bound(device)
 
 
 def fitting_requests(plan: AttentionPlan, *, tokens: int, memory_bytes: int) -> int:
