@@ -91,6 +91,35 @@ def test_the_loss_can_be_captured_with_the_model() -> None:
     assert captured.graph.storages[output].nbytes == 64  # a scalar
 
 
+class NotesItsCalls(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+        self.log: list[object] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.log.append(object())
+        return self.layers(x)
+
+
+def test_modules_have_the_names_that_they_have_in_the_users_model() -> None:
+    """A loss is added by a wrapper, whose attribute for the model was the first part of names."""
+    model, inputs = CASES["convolutional"]()
+    captured = capture(WithLoss(model, SquareLoss()), (*inputs, torch.zeros(())))
+    modules = [each.module for each in captured.graph.operators]
+    assert modules[:7] == ["0", "1", "1", "2", "3", "4", "6"]
+    assert {"(loss)"} < set(modules[7:])
+    assert not any(name.startswith("model") for name in modules)
+    called, x = WithLoss(NotesItsCalls(), SquareLoss()), torch.randn(3, 6)
+    with pytest.raises(CaptureError, match="attribute 'log' of the model is changed"):
+        capture(called, (x, torch.zeros(())))
+    with pytest.raises(CaptureError, match=r"module 'layers\.0' cannot be captured"):
+        capture(called, (x[:, :5], torch.zeros(())))
+    called.model.layers[1].register_forward_hook(lambda *_: None)
+    with pytest.raises(CaptureError, match=r"module 'layers\.1' has forward hooks"):
+        capture(called, (x, torch.zeros(())))
+
+
 def test_frozen_parameters_have_no_gradient() -> None:
     captured = capture(Combined(), (torch.randn(3, 6),), {"y": torch.randn(3, 6)})
     # of the order of parameters, then inputs

@@ -21,6 +21,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
+from headrace.memory.measure.arguments import named_parts
 from headrace.memory.measure.live_bytes import LiveBytes
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.running_averages import averages_as_tensors
@@ -95,7 +96,7 @@ def traced_outside(
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise CaptureError(f"the model cannot be run on fake tensors: {reason[0]}") from error
-    names = {module: name for name, module in model.named_modules()}
+    names = {module: name for name, module in named_parts(model)}
     for block in blocks:
         count = sum(called is block for called, _, _ in calls)
         if count != 1:

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph
+from headrace.memory.measure.arguments import named_parts
 from headrace.memory.measure.attributes import (
     AttributeChange,
     AttributeReader,
@@ -265,7 +266,7 @@ class Variants:
         kwargs: Mapping[str, Any],
     ) -> tuple[tuple[AttributeChange, ...], set[Name]]:
         """Return the changes, as additions where they are, and which attributes are not used."""
-        modules = dict(self._model.named_modules())
+        modules = dict(named_parts(self._model))
         values = {
             (module, attribute): vars(modules[module]).get(attribute)
             for module, attribute in names

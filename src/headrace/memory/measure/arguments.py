@@ -1,7 +1,7 @@
 """Arguments of a model's call, by position and by name, and which of them is a loss's target."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -14,6 +14,9 @@ _ANY = Signature(
 )
 
 _CACHE = "use_cache"
+
+_LOSS = "(loss)"
+"""Name of a step's loss among the modules; no module of a model is likely to have it."""
 
 
 class WithLoss(nn.Module):
@@ -28,6 +31,29 @@ class WithLoss(nn.Module):
         """Return the loss of the model's output."""
         inputs, named, target = split_target(self.model, self.loss, args, kwargs)
         return self.loss(self.model(*inputs, **named), target)
+
+
+def named_parts(called: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules by the names that users know: those of the model, without its loss's wrapper.
+
+    Parameters
+    ----------
+    called : the model, or a `WithLoss`: names of the loss's modules then begin with ``(loss)``.
+    """
+    if not isinstance(called, WithLoss):
+        yield from called.named_modules()
+        return
+    memo: set[nn.Module] = set()
+    yield from called.model.named_modules(memo)
+    yield from called.loss.named_modules(memo, _LOSS)
+
+
+def part_named(called: nn.Module, name: str) -> nn.Module:
+    """Return the module that `named_parts` yields with a name."""
+    if not isinstance(called, WithLoss):
+        return called.get_submodule(name)
+    first, _, rest = name.partition(".")
+    return called.loss.get_submodule(rest) if first == _LOSS else called.model.get_submodule(name)
 
 
 def step_arguments(

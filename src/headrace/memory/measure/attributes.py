@@ -26,11 +26,12 @@ from torch import nn
 
 from headrace.facades import public_value
 from headrace.memory.errors import CaptureError
+from headrace.memory.measure.arguments import named_parts, part_named
 from headrace.memory.measure.preserve import MOST_DEPTH, slots_of
 from headrace.memory.measure.probe import ValueProbe, is_probe
 
 Name = tuple[str, str]
-"""Of an attribute: its module's, and its own."""
+"""Of an attribute: its module's (`named_parts`), and its own."""
 _SHARED = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 """Attributes that are not compared: parameters, buffers, modes and hooks are elsewhere, and
 recurrent layers collect their parameters at every call."""
@@ -97,7 +98,7 @@ class AttributeChange:
     def apply(self, model: nn.Module) -> None:
         """Change the attribute in a model."""
         module, attribute = self.name
-        attributes = vars(model.get_submodule(module))
+        attributes = vars(part_named(model, module))
         attributes[attribute] = attributes[attribute] + self.value if self.adds else self.value
 
 
@@ -151,10 +152,9 @@ class AttributeReader:
         return self._contents
 
     def _read_all(self) -> Mapping[Name, Any]:
-        named = list(self._model.named_modules())
-        self._modules = [module for _, module in named]
+        self._modules = list(self._model.modules())
         reader = _Reader(self._modules)
-        self._rows = [_Row.of(name, module) for name, module in named]
+        self._rows = [_Row.of(name, module) for name, module in named_parts(self._model)]
         self._contents = {
             (row.module_name, name): reader.content(value, 0)
             for row in self._rows
@@ -334,7 +334,7 @@ def attribute_changes(
 ) -> tuple[AttributeChange, ...]:
     """Return the changes that a call of `forward` has made."""
     changes: list[AttributeChange] = []
-    modules = dict(model.named_modules())
+    modules = dict(named_parts(model))
     for name in differing_names(before, after):
         module_name, attribute = name
         attributes: dict[str, Any] = vars(modules[module_name])

@@ -16,6 +16,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
+from headrace.memory.measure.arguments import named_parts
 from headrace.memory.measure.attributes import Name
 from headrace.memory.measure.sizes import tensors_of
 from headrace.memory.operators import is_rewritten
@@ -47,7 +48,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 def refuse_hooks(model: nn.Module) -> None:
     """Raise a `CaptureError` if a module has hooks that a trace cannot have."""
-    for name, module in model.named_modules():
+    for name, module in named_parts(model):
         for kind in HOOKS:
             if getattr(module, kind):
                 raise CaptureError(
@@ -60,7 +61,7 @@ def hook_counts(model: nn.Module) -> dict[Name, int]:
     """Return how many hooks modules have, by the module's name and the kind of hook."""
     return {
         (name, kind): len(getattr(module, kind))
-        for name, module in model.named_modules()
+        for name, module in named_parts(model)
         for kind in HOOKS
     }
 

@@ -21,6 +21,7 @@ from torch.fx.traceback import annotate, preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
 from headrace.memory.errors import CaptureError
+from headrace.memory.measure.arguments import named_parts
 from headrace.memory.measure.attributes import (
     AttributeChange,
     AttributeReader,
@@ -190,7 +191,7 @@ def _modules_noted(model: nn.Module, entered: list[str]) -> Generator[None]:
             entered.pop()
 
     with ExitStack() as hooks:
-        for name, module in model.named_modules():
+        for name, module in named_parts(model):
             before = module.register_forward_pre_hook(lambda *_, name=name: enter(name))
             after = module.register_forward_hook(lambda *_: leave())
             hooks.callback(before.remove)
@@ -215,7 +216,7 @@ def _changes_noted(model: nn.Module, calls: list[tuple[AttributeChange, ...]]) -
     """
     namespaces = [
         (name, attributes)
-        for name, module in model.named_modules()
+        for name, module in named_parts(model)
         for attributes in (vars(module), module._buffers)
     ]
     before = [dict(attributes) for _, attributes in namespaces]
