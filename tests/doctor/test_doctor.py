@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.doctor import CheckFinding, Diagnosis, Status, command, diagnose, diagnosis
+from headrace.doctor import (
+    CheckFinding,
+    Diagnosis,
+    Status,
+    command,
+    diagnose,
+    diagnosis,
+    installation,
+    storage,
+)
 from headrace.doctor.needs import StageNeeds, asked_stages, registered_stages
 from headrace.doctor.probing import probe
 from headrace.errors import InputError
@@ -74,12 +83,45 @@ def test_the_text_names_the_remedy_of_what_is_not_ok(
     assert json.loads(capsys.readouterr().out)["result"]["ready"] is False
 
 
+def test_ranks_that_openssl_keeps_from_connecting_are_named_with_the_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, connected = installation.check_native(connects=True)
+    assert connected.status is Status.OK
+    assert "two ranks connect" in connected.text
+    configuration = tmp_path / "openssl.cnf"
+    # a level of security that the cipher's 128 bits do not reach
+    configuration.write_text(
+        "openssl_conf = init\n[init]\nssl_conf = ssl\n[ssl]\nsystem_default = default\n"
+        "[default]\nCipherString = DEFAULT@SECLEVEL=5\n"
+    )
+    monkeypatch.setenv("OPENSSL_CONF", str(configuration))
+    _, refused = installation.check_native(connects=True)
+    assert refused.status is Status.MISSING
+    assert "two ranks cannot connect" in refused.text
+    assert "OPENSSL_CONF" in refused.remedy
+
+
+def test_a_job_that_is_to_be_encrypted_needs_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _stage("run", ["torch"], ["tls", "cache"])
+    assert run.with_needed("tls").needs == ("torch", "tls")
+    assert run.with_needed("devices") is run
+    for text, expected in (("on", True), ("off", False), ("", False), ("perhaps", False)):
+        monkeypatch.setenv("HEADRACE_TLS", text)
+        assert storage.encrypts() is expected
+
+
 def test_an_unknown_word_names_the_nearest() -> None:
     with pytest.raises(InputError, match=r"CAPABILITY is 'memry'.*did you mean memory\?"):
         asked_stages("memry", None)
     with pytest.raises(InputError, match=r"STAGE of memory is 'plann'.*did you mean plan\?"):
         asked_stages("memory", "plann")
     assert command.run_plainly(["memry"]) == 2
+
+
+def test_the_models_that_estimates_know_are_asked_about() -> None:
+    (estimate,) = asked_stages("memory", "estimate")
+    assert {"timm", "transformers"} <= set(estimate.helps)
 
 
 def test_a_probe_reports_what_it_printed_before_it_ended() -> None:

@@ -93,6 +93,8 @@ def diagnose(capability: str | None = None, stage: str | None = None) -> Diagnos
     InputError : if a name is not known; names the nearest.
     """
     stages = asked_stages(capability, stage)
+    if storage.encrypts():
+        stages = [needs.with_needed("tls") for needs in stages]
     names = {name for needs in stages for name in (*_ALWAYS, *needs.needs, *needs.helps)}
     findings: dict[str, CheckFinding] = {}
     with ThreadPoolExecutor() as threads:
@@ -100,7 +102,7 @@ def diagnose(capability: str | None = None, stage: str | None = None) -> Diagnos
         if names.intersection(_TORCH):
             slow.append(threads.submit(_torch_findings))
         if names.intersection(_NATIVE):
-            slow.append(threads.submit(installation.check_native))
+            slow.append(threads.submit(installation.check_native, connects="tls" in names))
         quick = [threads.submit(check) for check in _CHECKS]
         findings = {finding.name: finding for finding in (done.result() for done in quick)}
         packages = sorted(names.difference(findings, _TORCH, _NATIVE))

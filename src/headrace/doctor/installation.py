@@ -12,6 +12,8 @@ from headrace.extras import Dependency, dependency
 
 _REINSTALL = "pip install --force-reinstall --no-deps headrace, or make native in a checkout"
 
+_WITH_TLS = "built with OpenSSL"
+
 _IMPORT = """
 import importlib, json, sys
 for module in sys.argv[1:]:
@@ -26,6 +28,27 @@ for module in sys.argv[1:]:
 _NATIVE = """
 import json, headrace._native
 print(json.dumps({"tls": headrace._native.has_tls()}))
+"""
+
+_ENCRYPTED_GROUP = """
+import json, threading
+from headrace.executor import Executor
+ranks = [
+    Executor(rank, 2, secret="of a trial", shared_memory=False, tls=True) for rank in range(2)
+]
+addresses = [executor.address for executor in ranks]
+problems = []
+def connect(executor):
+    try:
+        executor.connect(addresses, 10.0)
+    except Exception as error:
+        problems.append(str(error))
+threads = [threading.Thread(target=connect, args=(executor,)) for executor in ranks]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(json.dumps({"problem": problems[0] if problems else ""}))
 """
 
 
@@ -59,8 +82,13 @@ def check_installation() -> CheckFinding:
     return CheckFinding.ok(name, text)
 
 
-def check_native() -> tuple[CheckFinding, CheckFinding]:
-    """Check that the native module can be imported, and whether it has TLS."""
+def check_native(*, connects: bool = False) -> tuple[CheckFinding, CheckFinding]:
+    """Check that the native module can be imported, and whether it has TLS.
+
+    Parameters
+    ----------
+    connects : whether two ranks try to connect by TLS.
+    """
     result = probe(_NATIVE)
     if result.problem or not result.answers:
         problem = result.problem.removeprefix("ImportError: ")
@@ -69,13 +97,29 @@ def check_native() -> tuple[CheckFinding, CheckFinding]:
         return missing, without
     native = CheckFinding.ok("native", "the native module can be imported")
     if result.answers[-1]["tls"]:
-        return native, CheckFinding.ok("tls", "built with OpenSSL")
+        return native, _check_encryption() if connects else CheckFinding.ok("tls", _WITH_TLS)
     tls = CheckFinding.missing(
         "tls",
         "this build of the native module has none",
         remedy="apt-get install libssl-dev, then build headrace again",
     )
     return native, tls
+
+
+def _check_encryption() -> CheckFinding:
+    """Check that two ranks connect by TLS; there are no certificates that could expire."""
+    result = probe(_ENCRYPTED_GROUP, deadline_s=60.0)
+    if not result.answers and "ModuleNotFoundError" in result.problem:
+        return CheckFinding.ok("tls", _WITH_TLS)  # the package has its own finding
+    problem = result.answers[-1]["problem"] if result.answers else result.problem
+    if not problem:
+        return CheckFinding.ok("tls", f"{_WITH_TLS}; two ranks connect, each time by a new key")
+    return CheckFinding.missing(
+        "tls",
+        f"{_WITH_TLS}, and two ranks cannot connect: {problem}",
+        remedy="allow TLS 1.3 with TLS_AES_128_GCM_SHA256 in OpenSSL's configuration "
+        "(openssl version -d, OPENSSL_CONF)",
+    )
 
 
 def import_problems(names: Iterable[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ the same way. The tables are read without an import of the capability, which may
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 
 from headrace.errors import InputError
 from headrace.facades import public_value
@@ -33,6 +34,10 @@ class StageNeeds:
     stage: str
     needs: tuple[str, ...]
     helps: tuple[str, ...]
+
+    def with_needed(self, check: str) -> "StageNeeds":
+        """Return the stage as one that cannot run without a check, if the check helps it."""
+        return replace(self, needs=(*self.needs, check)) if check in self.helps else self
 
 
 def registered_stages() -> list[StageNeeds]:

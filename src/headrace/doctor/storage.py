@@ -46,6 +46,15 @@ def check_settings() -> CheckFinding:
     return CheckFinding.ok("settings", "every HEADRACE_ variable is valid")
 
 
+def encrypts() -> bool:
+    """Return whether the environment asks for TLS, which jobs then do not run without."""
+    variable = "HEADRACE_TLS"
+    try:
+        return Settings.from_environment({variable: child_environment().get(variable, "")}).tls
+    except InputError:  # of the check of settings
+        return False
+
+
 def section_problems(classes: Iterable[type[Settings]]) -> tuple[list[str], list[str]]:
     """Return the errors and warnings of reading the environment by classes of settings."""
     problems: list[str] = []
