@@ -17,14 +17,12 @@ and the claim's ``run.py`` lists them::
         sys.exit(run_sections("executor", __doc__, SECTIONS))
 """
 
-import signal
-import sys
 import traceback
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
 from benchmarks.harness import Options, Report, options_parser
+from benchmarks.termination import ended_by_sigterm
 
 
 class Section(Protocol):
@@ -70,15 +68,6 @@ def is_full_only(section: Section) -> bool:
     return getattr(section, "FULL_ONLY", False)
 
 
-@contextmanager
-def _sigterm_as_exit() -> Generator[None]:
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def run_sections(
     claim: str,
     description: str | None,
@@ -88,7 +77,8 @@ def run_sections(
     """Run a claim's sections by the command line, and return the exit code.
 
     A section that fails leaves its bars unmeasured and does not affect the others. SIGTERM ends the
-    run as Ctrl-C does: processes are ended, and temporary files removed.
+    run, also within a command that a section runs in this process: temporary files are removed, and
+    all processes that it started are ended.
 
     Parameters
     ----------
@@ -100,7 +90,7 @@ def run_sections(
     left_out = frozenset[str]().union(*map(not_in_quick, chosen))
     full_only = [section for section in chosen if options.quick and is_full_only(section)]
     with (
-        _sigterm_as_exit(),
+        ended_by_sigterm(),
         Report(claim, bars=bars, options=options, not_in_quick=left_out) as report,
     ):
         for section in chosen:

@@ -3,10 +3,13 @@
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import benchmarks.compression.run
 import benchmarks.executor.run
@@ -14,9 +17,10 @@ import benchmarks.index.run
 import benchmarks.memory.run
 import benchmarks.network.run
 import benchmarks.synthesis.run
-from benchmarks import harness
+from benchmarks import harness, termination
 from benchmarks.harness import Options, Report
 from benchmarks.sections import not_in_quick, parse, run_sections, section_name
+from headrace.testbed.teardown import start_time
 
 RUNS = (
     benchmarks.compression.run,
@@ -138,6 +142,44 @@ def test_a_section_that_is_not_asked_for_is_not_run(
     assert run_sections("claim", None, (first, last), ["--only", "last"]) == 0
     assert (first.quick, last.quick) == (None, False)
     assert "first" not in capsys.readouterr().out
+
+
+class RunsACommand(Fake):
+    """A section whose command, run in this process, is at work when SIGTERM arrives."""
+
+    def __init__(self, child: Path) -> None:
+        super().__init__("only")
+        self.child, self.ended_command = child, False
+
+    def measure(self, report: Report, *, quick: bool) -> None:
+        # a shell that waits for another: the one that is left when its parent is killed
+        script = f"sleep 600 & echo $! > {self.child}.part; mv {self.child}.part {self.child}; wait"
+
+        def command() -> None:
+            with subprocess.Popen(["sh", "-c", script]) as process:
+                while not self.child.exists():
+                    assert process.poll() is None
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pause()
+
+        app = typer.Typer()
+        app.command()(command)
+        CliRunner().invoke(app, [])
+        self.ended_command = True
+
+
+def test_sigterm_within_a_command_ends_the_run_and_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command took the exit for its own, and the run went on with the next one."""
+    monkeypatch.setattr(harness, "ROOT", tmp_path)
+    monkeypatch.setattr(termination, "_GRACE_S", 0.2)
+    section = RunsACommand(tmp_path / "child")
+    with pytest.raises(SystemExit) as ended:
+        run_sections("claim", None, (section,), ["--quick"])
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not section.ended_command
+    assert start_time(int(section.child.read_text())) is None
 
 
 def test_sigterm_ends_a_run_as_an_exit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
