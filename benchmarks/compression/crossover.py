@@ -106,7 +106,8 @@ def measure(report: Report, *, quick: bool) -> None:
         )
     report.note(
         "cross-over: predicted, from literature: throughputs of NVIDIA's DeepLearningExamples and "
-        "Table 4.1's times of ResNet-50, in proportion to multiply-adds and elements; PowerSGD "
+        "the paper's times of codecs on ResNet-50 (Table 4.1), in proportion to multiply-adds and "
+        "elements; PowerSGD "
         f"runs after the backward pass, latency {_LATENCY_US:g} us a hop"
     )
 

@@ -50,7 +50,7 @@ PAPER_MS: Mapping[str, float | None] = {
     "bf16": None,
     "none": None,
 }
-"""Codecs, and what Table 4.1 of the paper says for a V100."""
+"""Codecs, and the paper's times on a V100 (Table 4.1)."""
 
 RATES = {"sign": "sign", "4 bits": "4bit", "8 bits": "8bit", "bf16": "bf16"}
 """Loops with a bar, and its name."""
@@ -254,7 +254,7 @@ def _table41(report: Report, rounds: int) -> None:
         most = 1 if codec.startswith("atomo") else rounds + 1
         times = {f"{device}_ms": 1e3 * _step_s(codec, device, most) for device in devices}
         report.row(
-            "Table 4.1: ResNet-50's gradient, 102 MB",
+            "codecs of ResNet-50's gradient (Table 4.1), 102 MB",
             codec=codec,
             **times,
             paper_v100_ms=paper,

@@ -24,7 +24,7 @@ _COUNTED = 8
 """Batches whose decisions are counted."""
 
 PAPER_CACHES_MB = {5: 39.6, 10: 66.7, 50: 235.2, 100: 410.5, 200: 720.6, 300: 1003.3}
-"""Of Table 5.3, by lookahead; for rows of 48 floats."""
+"""Caches of the paper by lookahead (Table 5.3); for rows of 48 floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

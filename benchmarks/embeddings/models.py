@@ -1,4 +1,4 @@
-"""Recommendation models of Table 5.2 as plain torch modules, and the area under the ROC curve."""
+"""The paper's recommendation models (Table 5.2) as torch modules, and the area under the ROC."""
 
 import itertools
 from collections.abc import Callable, Sequence

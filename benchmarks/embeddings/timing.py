@@ -19,7 +19,7 @@ DENSE = {
     "DeepFM": 88_706,
     "DeepFM, dense linear terms": 33_851_283,
 }
-"""Parameters of the dense part, of Table 5.2; DeepFM's without its linear terms, and with them."""
+"""Parameters of the dense part (Table 5.2); DeepFM's without its linear terms, and with them."""
 
 BACKENDS = ("gloo", "headrace")
 FIRST_STEPS = PREFETCH + 1

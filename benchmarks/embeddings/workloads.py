@@ -19,13 +19,13 @@ SHARE = 8_192
 
 _TURNS = Turns(rounds=5, steps=5)
 _PAPER_STEPS_MS = {5: 535.6, 10: 289.3, 50: 85.7, 100: 67.3}
-"""Of Table 5.3, by lookahead: eight V100s at 10 Gbit/s."""
+"""The paper's steps by lookahead (Table 5.3): eight V100s at 10 Gbit/s."""
 
 _PAPER_OVER_TORCHREC = {"avazu": "1.9 to 2.4", "terabyte": "1.9 to 2.4", "DeepFM": "3.7"}
-"""Of Figures 5.9 and 5.11: eight V100s at 10 Gbit/s."""
+"""The paper's speed over TorchRec (Figures 5.9 and 5.11): eight V100s at 10 Gbit/s."""
 
 _PAPER_SCALING = 1.4
-"""Of Figure 5.15: examples a second of 32 trainers over those of 16."""
+"""The paper's scaling (Figure 5.15): examples a second of 32 trainers over those of 16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,7 @@ def _tables(report: Report, name: str, mix: str, rounds: Sequence[Round]) -> Non
     operations = first["absl"]["operations"]
     cell = {"keys": name, "mix": mix, "operations": operations}
     rates = {label: round(per_s(sums) / 1e6, 3) for label, sums in first.items()}
-    report.row("rates (Figure 6.6), million operations a second", **cell, **rates)
+    report.row("rates of unique keys (Figure 6.6), million operations a second", **cell, **rates)
     over = {f"over {rival}": ratio(list(rounds), "headrace", rival) for rival in _RIVALS}
     report.row("headrace over rivals, medians of rounds", **cell, **over)
     bytes_per_key = {

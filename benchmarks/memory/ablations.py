@@ -1,6 +1,7 @@
 """Plans with one kind of implementation at a time, Gist's encodings, and sizes of programs.
 
-Figures 4.5 and A.1, Table 4.3's rows of Gist and Table 4.5, on the steps of `planning`.
+The paper's kinds of implementations (Figures 4.5 and A.1), its comparison with Gist (Table 4.3)
+and its sizes of programs (Table 4.5), on the steps of `planning`.
 """
 
 from collections.abc import Collection, Mapping
@@ -39,7 +40,8 @@ KINDS: Mapping[str, Collection[str]] = {
     "convolution": (ALGORITHM,),
     "all": tuple(_WORDS),
 }
-"""Rows of Figure 4.5. A roofline has one algorithm of convolutions, a GPU's profile several."""
+"""The paper's kinds of implementations (Figure 4.5). A roofline has one algorithm of
+convolutions, a GPU's profile several."""
 _GIST = (IN_PLACE, ENCODED)
 _PAPERS_GIST = {
     "vgg16": 0.76,
@@ -48,7 +50,7 @@ _PAPERS_GIST = {
     "mobilenet_v2": 0.69,
     "unet": 0.73,
 }
-"""Memory ratio of Table 4.3."""
+"""Memory of Gist over PyTorch's, as the paper measured it (Table 4.3)."""
 _SHARES, _QUICK_SHARES = (0.7, 0.53, 0.4, 0.33), (0.53,)
 _QUICK_NETWORKS = ("unet", "resnet50")
 _SECONDS, _QUICK_SECONDS = 60.0, 4.0
@@ -191,7 +193,7 @@ def gist_row(steps: Steps, seconds: float) -> dict[str, Any]:
 
 
 def _program_row(steps: Steps) -> dict[str, Any]:
-    """Return rows and variables of each program, as Table 4.5 does after presolve."""
+    """Return rows and variables of programs; the paper's are those after presolve (Table 4.5)."""
     row: dict[str, Any] = {
         "network": steps.workload.name,
         "forward": steps.graphs[NOOP].forward_count,

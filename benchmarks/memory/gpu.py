@@ -1,4 +1,4 @@
-"""Measured memory and times on a GPU: Table 4.2's networks at the paper's batches.
+"""Measured memory and times on a GPU: the paper's networks (Table 4.2) at its batches.
 
 The section is in the list only where torch sees a GPU; other runs have no bars of it. The peak is
 that of CUDA's allocator, parameters and inputs included, as in the paper. Profiles are written to

@@ -1,4 +1,4 @@
-"""Models beyond Table 4.2: a plan for each within five minutes, and what of its memory is covered.
+"""Models beyond the paper's: plans within five minutes, and what of their memory is covered.
 
 Captured on fake tensors at full size, with times by a roofline of the paper's GPU.
 """
@@ -43,7 +43,7 @@ def measure(report: Report, *, quick: bool) -> None:
     for row in rows:
         papers = (row["model"], row["budget"]) == ("unet3d", UNET3D_SHARE)
         report.row(
-            f"models beyond Table 4.2 ({P100.name})",
+            f"models beyond the paper's ({P100.name})",
             **row,
             papers_overhead=UNET3D_OVERHEAD if papers else None,
         )

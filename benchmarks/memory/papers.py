@@ -49,7 +49,7 @@ def hours(
 
 
 def solved(plans: str) -> set[tuple[str, int]]:
-    """Return the cells (network, budget in GB) that Table 4.4 solves."""
+    """Return the cells (network, budget in GB) that the paper solves (Table 4.4)."""
     return {
         (network, budget_gb)
         for (network, kind), times in TO_5_PERCENT.items()

@@ -1,4 +1,4 @@
-"""Plans of Table 4.2's networks at the paper's batches: times, gaps, and memory at 10% overhead.
+"""Plans of the paper's networks (Table 4.2) at its batches: times, gaps, memory at 10% overhead.
 
 No GPU is needed: steps are captured on fake tensors, and operators take what a roofline of the
 paper's GPU says. Every schedule is replayed by the verifier.
@@ -169,11 +169,11 @@ def measure(report: Report, *, quick: bool) -> None:
     judge(report, rows, quick=quick)
     report.note(
         "planning: GB are 1e9 bytes. overhead: over a plain run by first implementations. gap: of "
-        "the proven bound. to_5%, to_2%: seconds until the gap was that; papers_h_to: hours of "
-        "Tables 4.4 and A.1. memory_gb: largest resident memory of the process while it plans, "
-        "graphs and torch included. stock: torch's knapsack solvers, the schedule then "
-        "post-optimised. checkmate: its program within a limit of time, or its relaxation rounded, "
-        "as checkmate_by says. All implementations include those that round differently "
+        "the proven bound. to_5%, to_2%: seconds until the gap was that; papers_h_to: hours that "
+        "the paper took (Tables 4.4 and A.1). memory_gb: largest resident memory of the process "
+        "while it plans, graphs and torch included. stock: torch's knapsack solvers, the schedule "
+        "then post-optimised. checkmate: its program within a limit of time, or its relaxation "
+        "rounded, as checkmate_by says. All implementations include those that round differently "
         "and batch norms from their output (as in 4.4), whose condition on the weights `fit` does "
         "not assume by default. At 10% overhead Checkmate-O is headrace's "
         "planner with one implementation each, the schedule then post-optimised: Checkmate's "
@@ -231,7 +231,8 @@ def _faster(rivals: float, own: float | None) -> bool:
 def judge(report: Report, rows: Sequence[Mapping[str, Any]], *, quick: bool) -> None:
     """Give the bars from the rows.
 
-    Of the cells that Table 4.4 solves, those without a plan count: as slower, and with a gap of 1.
+    Of the cells that the paper solves (Table 4.4), those without a plan count: as slower, and with
+    a gap of 1.
     A quick run has some of them. Rows of earlier versions have neither torch's solvers nor memory:
     with them, what is about these is unmeasured.
     """
@@ -257,7 +258,7 @@ def judge(report: Report, rows: Sequence[Mapping[str, Any]], *, quick: bool) -> 
 def _gaps(
     rows: Sequence[Mapping[str, Any]], plans: str, *, quick: bool
 ) -> dict[tuple[str, int], float | None]:
-    """Return the gap in each cell that Table 4.4 solves; None without a plan."""
+    """Return the gap in each cell that the paper solves (Table 4.4); None without a plan."""
     found = {
         (row["network"], row["budget_gb"]): row.get("gap")
         for row in rows

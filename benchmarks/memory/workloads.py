@@ -36,7 +36,7 @@ class Workload:
     sample : makes inputs and targets of a batch.
     batch : of the paper's tables where the network is one of theirs.
     loss : of outputs and targets.
-    eager_gb, monet_gb : memory of PyTorch, and of MONeT at 10% overhead, in Table 4.2, in GB; None
+    eager_gb, monet_gb : memory of PyTorch, and of MONeT at 10% overhead, in GB (Table 4.2); None
         where the paper has none.
     """
 
@@ -125,7 +125,8 @@ PAPER = (
         monet_gb=4.8,
     ),
 )
-"""Models of Table 4.2, with the batches of Table 4.3 (Figure A.1 has MobileNet-V2 with 272)."""
+"""The paper's models (Table 4.2), with the batches of its comparison with Gist (Table 4.3); its
+kinds of implementations (Figure A.1) have MobileNet-V2 with 272."""
 
 MORE = (
     Workload(

@@ -1,8 +1,8 @@
 """Effects of synthesis inputs (5.8.3): allgather on two DGX-2, one input varied at a time.
 
 By default: the links of dgx2-sk-1 (odd GPUs send between nodes, each to the even one
-beside it), one chunk a rank, searched by matching; costs of Table 5.1, full cost model. Every
-algorithm is proven; sizes are those of the output, 32 chunks.
+beside it), one chunk a rank, searched by matching; the paper's costs of links (Table 5.1), full
+cost model. Every algorithm is proven; sizes are those of the output, 32 chunks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,25 +46,25 @@ NOTES = (
     "ablation, connections: allowed_us is the best found when a sender may use up to n "
     "connections; it uses one or two, for a second is a second alpha at the NIC, and small "
     "differences are the search's. In forced_us every sender sends to n receivers, which pass it "
-    "on to 16/n GPUs each, as in Figure 5.9: many connections save messages through the "
-    "receivers' switch ports and help small chunks, one is best for large ones (there the best n "
-    "is 8 at 1 KB, 4 at 32 KB and 1 at 1 MB).",
-    "ablation, chunk size: an algorithm is best near the size that it was made for, as in Figure "
-    "5.10: made for small chunks it has few, joined messages, made for large ones it forwards "
+    "on to 16/n GPUs each, as the paper's connections do (Figure 5.9): many save messages "
+    "through the receivers' switch ports and help small chunks, one is best for large ones (there "
+    "the best n is 8 at 1 KB, 4 at 32 KB and 1 at 1 MB).",
+    "ablation, chunk size: an algorithm is best near the size that it was made for (Figure "
+    "5.10): made for small chunks it has few, joined messages, made for large ones it forwards "
     "early.",
     "ablation, partitions: two chunks a rank gain at 1 GiB by forwarding sooner what has crossed, "
-    "as in Figure 5.11, and lose at small sizes by twice the alphas; us has 8 instances, "
-    "one_instance_us one.",
+    "as the paper's partitions do (Figure 5.11), and lose at small sizes by twice the alphas; us "
+    "has 8 instances, one_instance_us one.",
     "ablation, hyperedge policy: neighbours is to how many GPUs of its node one may send, 1 being "
     "the ring that uc-min comes down to, 15 what uc-max may use; rows named after policies are "
-    "the sketch-guided pipeline's. Few connections lose at small sizes, as in Figure 5.12. That "
+    "the sketch-guided pipeline's. Few connections lose at small sizes (Figure 5.12). That "
     "they win at large ones does not show: it is congestion at the switch (Figure 5.2), which the "
     "model does not charge; from two neighbours on they merely cost nothing there.",
     "ablation, instances: each chunk becomes n on the same way, so n messages for one, each with "
-    "its alpha at every port and NIC: the loss at small sizes of Figure 5.13, though harsher than "
-    "on hardware, where instances run side by side. The gain at large sizes is earlier forwarding "
-    "alone: that one threadblock cannot keep a V100's NVLinks busy, the paper's reason, is not in "
-    "the model, where every message has the whole link.",
+    "its alpha at every port and NIC: the paper's loss at small sizes (Figure 5.13), though "
+    "harsher than on hardware, where instances run side by side. The gain at large sizes is "
+    "earlier forwarding alone: that one threadblock cannot keep a V100's NVLinks busy, the paper's "
+    "reason, is not in the model, where every message has the whole link.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Plan books with a point for every generator at every size: the curves of Figures 5.6 to 5.8."""
+"""Plan books, a point for every generator and size: the paper's curves (Figures 5.6 to 5.8)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,8 @@
 """Against NCCL, simulated: its best template at every size beside the synthesized plan.
 
 Both are timed by the one simulator under the full cost model and proven by the one verifier; costs
-are those of Table 5.1. The paper measured on hardware; the notes say what that changes.
+of links are the paper's (Table 5.1). The paper measured on hardware; the notes say what that
+changes.
 """
 
 from collections.abc import Callable, Mapping
@@ -143,7 +144,10 @@ def bars() -> dict[str, str]:
 def measure(report: Report, *, quick: bool) -> None:
     """Add a table for each machine, the notes, a plan book of each and a page of all curves."""
     sizes = QUICK_SIZES if quick else SIZES
-    page = Page("Against NCCL", "Simulated under the full cost model; costs of Table 5.1.")
+    page = Page(
+        "Against NCCL",
+        "Simulated under the full cost model; the paper's costs of links (Table 5.1).",
+    )
     for name, machine in MACHINES.items():
         if quick and name == "ndv2-x4":
             continue

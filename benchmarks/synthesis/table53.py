@@ -2,7 +2,8 @@
 
 Printed there are seconds of TACCL with a commercial solver, two nodes each. The rows for allreduce
 exclude the allgather that they start from; so do these. Chunk sizes are those of
-5.8.2: 2 MB for dgx2-sk-1, 1 MB for ndv2-sk-1, 1 KB for the others; costs are those of Table 5.1.
+5.8.2: 2 MB for dgx2-sk-1, 1 MB for ndv2-sk-1, 1 KB for the others; costs of links
+are the paper's (Table 5.1).
 """
 
 import time
@@ -74,9 +75,11 @@ def measure(report: Report, *, quick: bool) -> None:
     """Add the rows and give the bars."""
     del quick  # all of it takes seconds
     for row in table_5_3():
-        report.row("Table 5.3, whole pipeline", **asdict(row))
+        report.row("times of the whole pipeline (Table 5.3)", **asdict(row))
         report.bar(f"table53-{row.collective}-{row.sketch}", row.seconds)
-    report.note("allreduce rows of Table 5.3 leave out the allgather that they start from")
+    report.note(
+        "the paper's rows of allreduce (Table 5.3) leave out the allgather that they start from"
+    )
 
 
 def _limit_s(printed_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Figures 3.1b, 3.2, 3.3a and 3.6 of the paper, repeated small.
+"""Critical regimes as the paper shows them (Figures 3.1b, 3.2, 3.3a and 3.6), repeated small.
 
 3.1b (hand-set levels and their reverse) and 3.6 (extreme batches) are regimes of the study. Here:
 the top eigenvalue of the Hessian beside the norm of the gradient, and the overlap of the largest

@@ -8,7 +8,8 @@ from torch.nn import functional
 class UNet(nn.Module):
     """UNet (Ronneberger et al. 2015, figure 1) with batch norms and padded convolutions.
 
-    Forward operators: 67, as in Table 4.5 of the paper. Sides of inputs are multiples of 16.
+    Forward operators: 67, as the paper's program has (Table 4.5). Sides of inputs are multiples of
+    16.
     """
 
     def __init__(self, channels: int = 3, classes: int = 2, width: int = 64) -> None:

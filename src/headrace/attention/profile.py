@@ -49,7 +49,7 @@ class LayerProfile:
     sample_correlation_beyond_first : `correlation_beyond_first` of one sample; None of a profile by
         an earlier version.
     changes : [tokens]: share of pairs of heads that are in one cluster by the first n tokens, and
-        not by the first n + 1, or the other way round, from n = 2 on (Figure 6.6).
+        not by the first n + 1, or the other way round (Figure 6.6); from n = 2 on.
     """
 
     heads: LayerHeads

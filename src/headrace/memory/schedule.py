@@ -22,8 +22,8 @@ class Schedule:
     Nothing is freed by name. A run of an operator makes an instance of each storage that it
     creates; a read is of the latest instance; an instance is freed after its last read, at once if
     there is none. Kept to the end are the instances of outputs that the forward pass leaves, and
-    those of results. So the order alone says what is stored and what is recomputed: s and r of
-    Table 4.1.
+    those of results. So the order alone says what is stored and what is recomputed, which the paper
+    has as variables s and r (Table 4.1).
 
     Attributes
     ----------

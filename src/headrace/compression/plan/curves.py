@@ -16,9 +16,10 @@ Curve = tuple[list[float], list[float | None]]
 
 _POINTS = 41
 BATCHES = (0.25, 0.5, 1.0)
-"""Batches of Figures 4.7, 4.8 and 4.11, relative to the profile's: 16, 32 and 64."""
+"""Batches of the paper's curves of scaling (Figures 4.7, 4.8 and 4.11), relative to the profile's:
+16, 32 and 64."""
 EXPONENTS = (1, 2, 3)
-"""l of Figure 4.14."""
+"""l of the trade of encode time for compression (Figure 4.14)."""
 
 
 def bandwidths(network: FormulaNetwork) -> list[float]:

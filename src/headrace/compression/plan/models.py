@@ -7,11 +7,12 @@ Devlin et al., 2018, with Hugging Face's). No time is fitted to the paper's cros
   (PyTorch 21.03), and 8.36 sequences/s of 512 tokens for BERT-large in FP32 on one V100 (PyTorch
   19.07). ResNet-101 and BERT-base have these rates by multiply-adds. The time is proportional to
   the batch, one third is the forward pass, and gradients are ready by the layers' multiply-adds.
-- Codecs: Table 4.1's times for ResNet-50, for other models in proportion to the elements, for other
-  ranks of PowerSGD in proportion to the rank (its orthogonalisation takes the rank's columns one
-  by one). The casts are not in the table: bytes read and written at the V100's 900 GB/s. Nor are
-  minmax and fp8: they have a share of qsgd:2's time, whose passes over memory are theirs, as
-  measured on a CPU (``benchmarks/compression/ratios.py``). Such times are marked as derived.
+- Codecs: the paper's times for ResNet-50 (Table 4.1), for other models in proportion to the
+  elements, for other ranks of PowerSGD in proportion to the rank (its orthogonalisation takes the
+  rank's columns one by one). The casts are not in the table: bytes read and written at the V100's
+  900 GB/s. Nor are minmax and fp8: they have a share of qsgd:2's time, whose passes over memory are
+  theirs, as measured on a CPU (``benchmarks/compression/ratios.py``). Such times are marked as
+  derived.
 - gamma: 1.07, the middle of the paper's 1.04 to 1.1.
 - Memory: 16 GiB, of which weights, gradients and the optimizer's state are counted as used;
   activations are not.
@@ -74,7 +75,7 @@ DERIVED = {
 SOURCE = (
     "compute: NVIDIA DeepLearningExamples, FP32 on one V100 (ResNet-50: 367 images/s; BERT-large, "
     "512 tokens: 8.36 sequences/s), other models by multiply-adds, in proportion to the batch; "
-    "codecs: Table 4.1 (ResNet-50, V100), in proportion to the elements, "
+    "codecs: the paper's times (Table 4.1: ResNet-50, V100), in proportion to the elements, "
     "others derived; gamma: 4.2.4.1's range; memory: without activations"
 )
 

@@ -1,4 +1,4 @@
-"""Times of single collectives: by the formulas of Table 4.2, or predicted for a plan book."""
+"""Times of single collectives: by the paper's formulas (Table 4.2), or predicted by a plan book."""
 
 import math
 from collections.abc import Callable
@@ -91,14 +91,14 @@ SCHEMES: dict[str, Callable[[str, float, int], tuple[float, float]]] = {
 }
 """(latencies, bytes through the busiest link) of a collective, by aggregation scheme.
 
-Those of an allreduce are Table 4.2's. The table has no others: an allgather's bytes are what a rank
-has to receive, an all-to-all's what it has to send, and a server relays both.
+Those of an allreduce are the paper's formulas (Table 4.2). It has no others: an allgather's bytes
+are what a rank has to receive, an all-to-all's what it has to send, and a server relays both.
 """
 
 
 @stored_value("headrace.compression", CompressionError)
 class FormulaNetwork:
-    """A network of equal links, and an aggregation scheme of Table 4.2.
+    """A network of equal links, and a scheme of aggregation (Table 4.2).
 
     Attributes
     ----------

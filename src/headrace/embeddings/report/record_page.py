@@ -63,7 +63,7 @@ def record_page(record: EmbeddingRecord, source: str) -> Page:
 
 
 def _parts_figure(record: EmbeddingRecord) -> "go.Figure":
-    """Draw Figure 5.3: a bar for each trainer, of the parts of its steps."""
+    """Draw a bar for each trainer, of the parts of its steps (Figure 5.3)."""
     figure = empty_figure()
     totals = [
         record.sums("trainer", trainer, first=record.steady) for trainer in range(record.trainers)

@@ -28,12 +28,12 @@ class LinkCosts:
     ----------
     link_bytes_per_s : of one NVLink or Infinity Fabric link, each way. None: by the GPU's
         generation where the file has it, else 25 GB/s (NVLink 2 to 4).
-    alpha_us : of a message over such links; 0.7 us is Table 5.1's.
+    alpha_us : of a message over such links; 0.7 us is NVLink's in TACCL's costs (Table 5.1).
     pcie_bytes_per_s : of a GPU's PCIe port, each way (12.5 GB/s: generation 3, 16 lanes).
     sys_bytes_per_s : of a path between sockets, if that is less.
     pcie_alpha_us : of a message between GPUs by level of the path: round numbers, no measured ones.
     nic_bytes_per_s : of a NIC, each way.
-    remote_alpha_us : of a message between nodes; 1.7 us is Table 5.1's.
+    remote_alpha_us : of a message between nodes; 1.7 us is InfiniBand's in the same costs.
     """
 
     link_bytes_per_s: float | None = None

@@ -1,8 +1,8 @@
 """NVIDIA machines: the NVLink mesh of eight V100, and GPUs around an NVSwitch.
 
-Costs that are not measured follow from vendors' published rates, and the alphas are those of
-Table 5.1 of the dissertation on TACCL (0.7 us for NVLink, 1.7 us for InfiniBand), as there are no
-published ones.
+Costs that are not measured follow from vendors' published rates, and the alphas are those
+of links in the dissertation on TACCL (Table 5.1: 0.7 us for NVLink, 1.7 us for InfiniBand), as
+there are no published ones.
 """
 
 from headrace.topology.presets.boxes import (
@@ -25,7 +25,7 @@ _ONE_NIC, _NIC_PER_PAIR = (0,) * 8, tuple(gpu // 2 for gpu in range(16))
 
 
 def ndv2(nodes: int = 1, *, inter: Inter = "auto") -> Topology:
-    """Azure NDv2: eight V100 in an NVLink mesh and one NIC a node; costs of Table 5.1.
+    """Azure NDv2: eight V100 in an NVLink mesh, one NIC a node; TACCL's costs of links (Table 5.1).
 
     NVLink 0.7 us and 46 us/MB (23 over two NVLinks), InfiniBand 1.7 us and 106 us/MB. NIC
     traffic goes over PCIe and host memory, off the NVLinks. Nothing can multicast.
@@ -55,7 +55,7 @@ def dgx1(nodes: int = 1, *, inter: Inter = "auto") -> Topology:
 
 
 def dgx2(nodes: int = 1, *, inter: Inter = "auto") -> Topology:
-    """DGX-2: sixteen V100 on an NVSwitch, eight NICs a node; costs of Table 5.1.
+    """DGX-2: sixteen V100 on an NVSwitch, eight NICs a node; TACCL's costs of links (Table 5.1).
 
     NVLink 0.7 us and 8 us/MB, InfiniBand 1.7 us and 106 us/MB. Every GPU has one port each way
     into the NVSwitch, which cannot multicast. GPUs 2i and 2i+1 share NIC i over a PCIe switch:
