@@ -1,4 +1,4 @@
-"""What serving by a plan gains: figures, and their tables."""
+"""Gains of serving by a plan: their figures, and the tables of these."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def serving_bound(
     memory_bytes: int = SERVED_GIB << 30,
     device: Roofline | None = None,
 ) -> BoundResult:
-    """Return what serving by a plan gains: requests in memory, and a step's bound.
+    """Return the gains of serving by a plan: requests in memory, and a step's bound.
 
     Parameters
     ----------
