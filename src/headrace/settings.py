@@ -5,6 +5,7 @@ section is found by name: a class below `Settings`, as ``SETTINGS`` in its modul
 """
 
 import difflib
+import functools
 import importlib
 import os
 import re
@@ -185,7 +186,8 @@ class Settings:
         return self.testbed_address if self.pace is not None else None
 
     @classmethod
-    def variables(cls) -> dict[str, tuple[str, Parser]]:
+    @functools.cache
+    def variables(cls) -> Mapping[str, tuple[str, Parser]]:
         """Return (environment variable, parser of its text) of every field, by its name."""
         hints = get_type_hints(cls, include_extras=True)
         return {field: hint.__metadata__ for field, hint in hints.items()}

@@ -1,6 +1,6 @@
 """Rendezvous of ranks: over an in-memory store, with ranks as threads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from headrace.collectives.run.rendezvous import Rendezvous, _chosen
+from headrace.collectives.run.incarnation import digest_of
+from headrace.collectives.run.offers import GroupConfig, _chosen
+from headrace.collectives.run.rendezvous import Joined, Rendezvous, allgather_through_store
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, InputError
 from headrace.executor.connect.addresses import addresses_towards, is_loopback
@@ -33,20 +35,71 @@ def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
         return list(pool.map(guarded, range(count)))
 
 
-def test_every_rank_gets_the_secret_and_the_hosts() -> None:
-    configs = together(3, lambda r, s: Rendezvous(s, r, 3, HANG_S).agree(DEFAULTS))
+class Unconnected:
+    """An executor that listens at an address, and connects with nobody."""
+
+    def __init__(self, config: GroupConfig, rank: int, error: Exception | None = None) -> None:
+        self.config = config
+        self.address = f"10.0.0.{rank}:5"
+        self.connected: Sequence[str] = ()
+        self.closed = 0
+        self._error = error
+
+    def connect(
+        self, addresses: Sequence[str], deadline_s: float, check: Callable[[], None]
+    ) -> None:
+        if self._error is not None:
+            raise self._error
+        self.connected = addresses
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Waiting(Unconnected):
+    """One that waits for another rank, until that fails."""
+
+    def connect(
+        self, addresses: Sequence[str], deadline_s: float, check: Callable[[], None]
+    ) -> None:
+        while self._error is None:
+            check()
+        raise self._error
+
+
+def join(
+    rank: int,
+    store: Any,
+    ranks: int,
+    settings: CollectiveSettings = DEFAULTS,
+    limit_s: float = HANG_S,
+    **options: Any,
+) -> Joined:
+    def make(config: GroupConfig) -> Any:
+        return Unconnected(config, rank)
+
+    return Rendezvous(store, rank, range(ranks), limit_s).join(settings, make, **options)
+
+
+def test_every_rank_gets_the_secret_the_hosts_and_the_addresses_by_rank() -> None:
+    results: list[Joined] = together(3, lambda r, s: join(r, s, 3))
+    configs = [joined.config for joined in results]
     assert {config.secret for config in configs} == {configs[0].secret}
     assert len(configs[0].secret) == 32
     assert all(config.rank_host == (0, 0, 0) for config in configs)
     assert all(config.host == "127.0.0.1" for config in configs)
+    for joined in results:
+        assert joined.addresses == ["10.0.0.0:5", "10.0.0.1:5", "10.0.0.2:5"]
+        assert joined.executor.connected == joined.addresses
+        assert joined.executor.closed == 0
 
 
 class Keeping:
-    """A store that notes every key that is written and cannot say which keys it holds."""
+    """A store that notes every key that is written, instead of a prefix."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, written: set[str]) -> None:
         self._store = store
-        self.written: set[str] = set()
+        self.written = written
 
     def set(self, key: str, value: str) -> None:
         self.written.add(key)
@@ -58,7 +111,7 @@ class Keeping:
 
 @pytest.mark.parametrize("kind", ["hash", "file", "tcp"])
 def test_the_secret_is_gone_from_the_store_once_all_are_connected(
-    kind: str, tmp_path: Path
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stayed for the life of the store, for any process that reaches it to read."""
     store = {
@@ -66,47 +119,66 @@ def test_the_secret_is_gone_from_the_store_once_all_are_connected(
         "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
         "tcp": lambda: dist.TCPStore("localhost", 0, 1, True),
     }[kind]()
-    parts = [
-        Keeping(dist.PrefixStore("own", store.clone() if kind == "tcp" else store))
-        for _ in range(2)
-    ]
-
-    def act(rank: int, _: Any) -> str:
-        rendezvous = Rendezvous(parts[rank], rank, 2, 20)
-        config = rendezvous.agree(DEFAULTS)
-        rendezvous.addresses("x")  # as late as a group is connected: all have read it
-        rendezvous.forget_secret()
-        return config.secret
-
-    secrets = together(2, act)
-    assert len(set(secrets)) == 1
-    kept = [key for key in parts[0].written | parts[1].written if store.check([f"own/{key}"])]
-    assert kept
-    for key in kept:
-        assert secrets[0].encode() not in store.get(f"own/{key}")
-    assert len(kept) == len(parts[0].written | parts[1].written) - 1
+    own = [store.clone() if kind == "tcp" else store for _ in range(2)]
+    written: set[str] = set()
+    monkeypatch.setattr(
+        "torch._C._distributed_c10d.PrefixStore",
+        lambda _prefix, store: Keeping(store, written),
+    )
+    [first, second] = together(2, lambda r, _: join(r, own[r], 2))
+    assert first.config.secret == second.config.secret
+    assert {"round/0/0", "round/0/1", "round/1/0", "round/1/1"} <= written
+    for key in written:
+        assert first.config.secret.encode() not in store.get(key)
 
 
-def test_a_store_that_cannot_delete_keeps_the_secret_without_an_error() -> None:
-    class Fixed(Keeping):
-        def delete_key(self, _key: str) -> bool:
-            raise NotImplementedError
+def test_a_rank_that_cannot_listen_fails_all_with_its_reason() -> None:
+    def act(rank: int, store: Any) -> Any:
+        def make(config: GroupConfig) -> Any:
+            if rank == 1:
+                raise CommunicationError("cannot listen on 127.0.0.1: no luck")
+            executors.append(Unconnected(config, rank))
+            return executors[-1]
 
-    rendezvous = Rendezvous(Fixed(dist.HashStore()), 0, 1, 20)
-    rendezvous.agree(DEFAULTS)
-    rendezvous.forget_secret()
+        return Rendezvous(store, rank, range(3), HANG_S).join(DEFAULTS, make)
+
+    executors: list[Unconnected] = []
+    first, second, third = together(3, act)
+    assert str(second) == "cannot listen on 127.0.0.1: no luck"
+    for rank, error in ((0, first), (2, third)):
+        assert isinstance(error, CommunicationError)
+        assert str(error) == f"rank {rank}: rendezvous of 3 ranks: rank 1 failed: {second}"
+    assert [executor.closed for executor in executors] == [1, 1]
 
 
-def test_addresses_come_by_rank() -> None:
-    found = together(3, lambda r, s: Rendezvous(s, r, 3, HANG_S).addresses(f"10.0.0.{r}:5"))
-    assert found == [["10.0.0.0:5", "10.0.0.1:5", "10.0.0.2:5"]] * 3
+def test_a_rank_that_cannot_connect_fails_those_that_wait_for_it() -> None:
+    def act(rank: int, store: Any) -> Any:
+        error = None if rank == 0 else CommunicationError("no way")
+        return Rendezvous(store, rank, range(2), HANG_S).join(
+            DEFAULTS, lambda config: Waiting(config, rank, error)
+        )
+
+    first, second = together(2, act)
+    assert str(second) == "no way"
+    assert str(first) == "rank 0: rendezvous of 2 ranks: rank 1 failed: no way"
+
+
+def test_errors_of_an_attempt_that_was_given_up_do_not_reach_the_next() -> None:
+    """Its settings are still in the store when the other rank arrives."""
+    store = dist.HashStore()
+    with pytest.raises(CommunicationError, match=r"ranks \[0\] did not reach the rendezvous"):
+        join(1, store, 2, CollectiveSettings(tls=True), 0.05)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(join, 0, store, 2)
+        rounds = dist.PrefixStore("headrace/" + digest_of(range(2)), store)
+        rounds.wait(["round/1/0"], timedelta(seconds=HANG_S))
+        assert not join(1, store, 2).config.tls
+        assert not first.result(HANG_S).config.tls
 
 
 def test_different_plan_books_are_an_error_that_names_the_ranks() -> None:
     digests = ["a" * 64, "b" * 64, "a" * 64, ""]
-    errors = together(
-        4, lambda r, s: Rendezvous(s, r, 4, 20).agree(DEFAULTS, book_digest=digests[r])
-    )
+    errors = together(4, lambda r, s: join(r, s, 4, book_digest=digests[r]))
     for error in errors:
         assert isinstance(error, InputError)
         for words in ("ranks 0, 2 have aaaa", "rank 1 has bbbb", "rank 3 has none"):
@@ -115,19 +187,26 @@ def test_different_plan_books_are_an_error_that_names_the_ranks() -> None:
 
 def test_tls_on_some_ranks_only_is_an_error_that_names_them() -> None:
     def act(rank: int, store: Any, wanted: list[bool]) -> Any:
-        return Rendezvous(store, rank, 3, 20).agree(CollectiveSettings(tls=wanted[rank]))
+        return join(rank, store, 3, CollectiveSettings(tls=wanted[rank]))
 
     for error in together(3, lambda r, s: act(r, s, [True, False, True])):
         assert isinstance(error, InputError)
         assert "TLS of ranks differ: ranks 0, 2 have TLS; rank 1 has no TLS" in str(error)
     for all_ranks in (True, False):
-        configs = together(3, lambda r, s, wanted=all_ranks: act(r, s, [wanted] * 3))
-        assert [config.tls for config in configs] == [all_ranks] * 3
+        results = together(3, lambda r, s, wanted=all_ranks: act(r, s, [wanted] * 3))
+        assert [joined.config.tls for joined in results] == [all_ranks] * 3
+
+
+def test_texts_gathered_through_the_store_come_by_rank() -> None:
+    def gather(rank: int, store: Any) -> list[str]:
+        return allgather_through_store(store, rank, 3, f"rank {rank}", HANG_S)
+
+    assert together(3, gather) == [["rank 0", "rank 1", "rank 2"]] * 3
 
 
 def test_missing_ranks_are_named() -> None:
     def act(rank: int, store: Any) -> Any:
-        return None if rank == 1 else Rendezvous(store, rank, 3, STALL_S).addresses("x")
+        return None if rank == 1 else allgather_through_store(store, rank, 3, "x", STALL_S)
 
     first, _, last = together(3, act)
     for error in (first, last):
@@ -137,7 +216,7 @@ def test_missing_ranks_are_named() -> None:
 
 def test_an_unknown_interface_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(InputError, match=r"HEADRACE_SOCKET_IFNAME is 'nosuch0'.*\blo\b"):
-        Rendezvous(dist.HashStore(), 0, 1, 5).agree(CollectiveSettings(socket_interface="nosuch0"))
+        join(0, dist.HashStore(), 1, CollectiveSettings(socket_interface="nosuch0"))
 
 
 @pytest.mark.parametrize("all_ranks", [False, True])
@@ -174,19 +253,19 @@ def test_a_monitored_barrier_of_all_ranks_is_silent() -> None:
 
 
 def test_the_rank_that_asks_for_the_most_channels_gets_them() -> None:
-    configs = together(
+    results = together(
         3,
-        lambda r, s: Rendezvous(s, r, 3, HANG_S).agree(
-            CollectiveSettings(channels=(1, 1, 2)[r]), channels=(1, 4, 1)[r]
+        lambda r, s: join(
+            r, s, 3, CollectiveSettings(channels=(1, 1, 2)[r]), channels=(1, 4, 1)[r]
         ),
     )
-    assert [config.channels for config in configs] == [4] * 3
+    assert [joined.config.channels for joined in results] == [4] * 3
 
 
 def test_the_way_to_the_store_is_found_behind_all_prefixes() -> None:
     store = dist.TCPStore("localhost", 0, 1, True)
     behind = dist.PrefixStore("own", dist.PrefixStore("default_pg", store))
-    config = Rendezvous(behind, 0, 1, 5).agree(DEFAULTS)
+    config = join(0, behind, 1).config
     assert behind.underlying_store.underlying_store.host == "localhost"
     assert config.host == "127.0.0.1"
 

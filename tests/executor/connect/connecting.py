@@ -21,7 +21,9 @@ from headrace.executor.connect.handshake import (
     CONTROL_CHANNEL,
     WELCOME_BYTES,
     Dialler,
+    LocalDialler,
     Purpose,
+    group_addresses,
 )
 from headrace.executor.connect.handshake_loop import Loop
 from headrace.executor.connect.listener import Listener, PeerConnection
@@ -192,14 +194,27 @@ def listening_in_vain() -> Iterator[str]:
         waiting.result()
 
 
-def handshake(sock: socket.socket, purpose: Purpose, memory_fd: int = -1) -> bytes:
+def handshake(sock: socket.socket, purpose: Purpose) -> bytes:
     """Do the dialler's part, with the secret: returns the welcome, or b"" if hung up on."""
     sock.settimeout(HANG_S)
     dialler = Dialler(SECRET, purpose)
     sock.sendall(dialler.hello)
     sock.sendall(dialler.prove(sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)))
-    if memory_fd >= 0:
-        socket.send_fds(sock, [b"m"], [memory_fd])
+    return _welcome(sock)
+
+
+def local_handshake(
+    sock: socket.socket, purpose: Purpose, addresses: Sequence[str], fds: Sequence[int]
+) -> bytes:
+    """Do the dialler's part inside a host, like `handshake`, with the descriptors `fds`."""
+    sock.settimeout(HANG_S)
+    hello = LocalDialler(SECRET, purpose, group_addresses(addresses)).hello
+    with contextlib.suppress(BrokenPipeError):
+        socket.send_fds(sock, [hello], list(fds))
+    return _welcome(sock)
+
+
+def _welcome(sock: socket.socket) -> bytes:
     with contextlib.suppress(ConnectionResetError):
         return sock.recv(WELCOME_BYTES, socket.MSG_WAITALL)
     return b""

@@ -40,6 +40,7 @@ from tests.executor.connect.connecting import (
     handshake,
     listener,
     listening_in_vain,
+    local_handshake,
     no_descriptor_is_left,  # noqa: F401 - a fixture
     no_pairs,
     patience,
@@ -284,18 +285,35 @@ def no_memory() -> int:
     return os.open("/dev/null", os.O_RDWR)
 
 
-@pytest.mark.parametrize("offer", [small, unsealed, no_memory])
+@pytest.mark.parametrize("offer", [small, unsealed, no_memory, None])
 def test_only_sealed_memory_of_the_right_size_is_taken(
-    offer: Callable[[], int],
+    offer: Callable[[], int] | None,
 ) -> None:
     purpose = Purpose(6, 3, 0, CONTROL_CHANNEL, True)
-    good, bad = make_memory(MEMORY_BYTES), offer()
+    offers = [[] if offer is None else [offer()], [make_memory(MEMORY_BYTES)]]
     with listening_in_vain() as address:
-        for memory_fd, size in ((bad, 0), (good, WELCOME_BYTES)):
+        for fds, size in zip(offers, (0, WELCOME_BYTES), strict=True):
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.connect(local_name(SECRET, address))
-                assert len(handshake(sock, purpose, memory_fd)) == size
-            os.close(memory_fd)
+                assert len(local_handshake(sock, purpose, [address] * 6, fds)) == size
+            for fd in fds:
+                os.close(fd)
+
+
+@pytest.mark.parametrize("hello", [b"x" * HELLO_BYTES, b"x"])
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_descriptors_of_unauthenticated_peers_are_closed(hello: bytes, count: int) -> None:
+    memory_fd = make_memory(MEMORY_BYTES)
+    with listening_in_vain() as address, socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(HANG_S)
+        sock.connect(local_name(SECRET, address))
+        socket.send_fds(sock, [hello], [memory_fd] * count)
+        with contextlib.suppress(OSError):  # hung up on
+            socket.send_fds(sock, [hello], [memory_fd] * count)
+            sock.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            assert sock.recv(1) == b""
+    os.close(memory_fd)
 
 
 def test_running_out_of_descriptors_says_what_to_do() -> None:

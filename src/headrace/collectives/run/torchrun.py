@@ -1,29 +1,28 @@
 """Rendezvous of the ranks that torchrun started, for a group of executors."""
 
-from typing import Any
+from collections.abc import Callable
 
-from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous
-from headrace.collectives.run.torch.incarnation import own_part
+from headrace.collectives.run.offers import GroupConfig
+from headrace.collectives.run.rendezvous import Joined, Rendezvous
 from headrace.collectives.settings import CollectiveSettings
+from headrace.executor import Executor
 from headrace.launch.torchrun import torchrun_store
 
 _RENDEZVOUS_S = 120.0
 
 
 def join_torchrun(
-    name: str, settings: CollectiveSettings
-) -> tuple[int, int, Any, Rendezvous, GroupConfig]:
-    """Run round one of a rendezvous; every rank calls this.
+    name: str,
+    settings: CollectiveSettings,
+    make: Callable[[int, int, GroupConfig], Executor],
+) -> Joined:
+    """Connect the ranks; every one calls this.
 
     Parameters
     ----------
     name : of the purpose; the store may have keys of another.
-
-    Returns
-    -------
-    tuple[int, int, Any, Rendezvous, GroupConfig]
-        This rank, the number of ranks, the group's part of torch's store, the rendezvous, and what
-        was agreed.
+    make : makes this rank's executor from the rank, the number of ranks, and what they agreed on;
+        called again, after that was closed, if another rank was replaced meanwhile.
 
     Raises
     ------
@@ -34,6 +33,6 @@ def join_torchrun(
     from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
     # the store may outlive this: an earlier group left its keys there
-    part = own_part(PrefixStore(f"headrace/{name}", store), rank, range(ranks), _RENDEZVOUS_S)
-    rendezvous = Rendezvous(part, rank, ranks, _RENDEZVOUS_S)
-    return rank, ranks, part, rendezvous, rendezvous.agree(settings)
+    part = PrefixStore(f"headrace/{name}", store)
+    rendezvous = Rendezvous(part, rank, range(ranks), _RENDEZVOUS_S)
+    return rendezvous.join(settings, lambda config: make(rank, ranks, config))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace.collectives.run.offers import GroupConfig
 from headrace.collectives.run.torchrun import join_torchrun
 from headrace.collectives.settings import CollectiveSettings
 from headrace.collectives.trace.agent import channels_of
@@ -76,20 +77,25 @@ def trace_torchrun(
     CommunicationError : naming the rank that did not appear, died or hung.
     """
     settings = CollectiveSettings.from_environment()
-    rank, ranks, _, rendezvous, config = join_torchrun("trace", settings)
-    job = job_of(ranks, config.shared_memory and len(set(config.rank_host)) == 1)
-    executor = Executor(
-        rank,
-        ranks,
-        host=config.host,
-        secret=config.secret,
-        channels=channels_of(job.program),
-        threads=settings.threads,
-        shared_memory=config.shared_memory,
-        tls=config.tls,
-    )
+    jobs: list[TraceJob] = []
+
+    def executor_of(rank: int, ranks: int, config: GroupConfig) -> Executor:
+        job = job_of(ranks, config.shared_memory and len(set(config.rank_host)) == 1)
+        jobs[:] = [job]
+        return Executor(
+            rank,
+            ranks,
+            host=config.host,
+            secret=config.secret,
+            channels=channels_of(job.program),
+            threads=settings.threads,
+            shared_memory=config.shared_memory,
+            tls=config.tls,
+        )
+
+    executor = join_torchrun("trace", settings, executor_of).executor
+    [job] = jobs
     try:
-        rendezvous.connect(executor, settings)
         return job, trace_ranks(executor, job, on_progress)
     finally:
         executor.close()

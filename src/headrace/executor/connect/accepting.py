@@ -15,7 +15,10 @@ from headrace.executor.connect.handshake import (
     PROOF_BYTES,
     Acceptor,
     GroupMember,
+    LocalAcceptor,
+    Purpose,
     Refused,
+    group_addresses,
 )
 from headrace.executor.connect.handshake_loop import HANDSHAKE_S, Handshake, Loop, Steps
 from headrace.executor.connect.sockets import prepare
@@ -36,6 +39,7 @@ class Accepting:
     ----------
     own : this rank.
     listeners : listening sockets; that of AF_UNIX is the local one.
+    addresses : listening addresses by rank.
     loop : runs the handshakes.
     links : output: connections by peer and channel.
 
@@ -49,11 +53,13 @@ class Accepting:
         self,
         own: GroupMember,
         listeners: Sequence[socket.socket],
+        addresses: Sequence[str],
         loop: Loop,
         links: dict[tuple[int, int], Handshake],
     ) -> None:
         self._own = own
         self._listeners = listeners
+        self._addresses = group_addresses(addresses)
         self._loop = loop
         self._links = links
         self._origins: dict[Handshake, str] = {}  # of active handshakes
@@ -113,12 +119,22 @@ class Accepting:
             local = sock.family == socket.AF_UNIX
             self._origins[handshake] = "this host" if local else f"{address[0]} port {address[1]}"
             self._silent[handshake] = None
-            self._loop.begin(
-                handshake, self._steps(handshake, local), partial(self._ended, handshake)
-            )
+            steps = self._local_steps(handshake) if local else self._steps(handshake)
+            self._loop.begin(handshake, steps, partial(self._ended, handshake))
 
-    def _steps(self, handshake: Handshake, local: bool) -> Steps:
-        acceptor = Acceptor(self._own, local=local)
+    def _local_steps(self, handshake: Handshake) -> Steps:
+        acceptor = LocalAcceptor(self._own, self._addresses)
+        welcome = acceptor.welcome((yield from handshake.receive_memory(HELLO_BYTES)))
+        self._silent.pop(handshake)
+        if acceptor.purpose.channel != CONTROL_CHANNEL:
+            raise Refused(
+                f"requested channel {acceptor.purpose.channel}, which the pair's memory has"
+            )
+        handshake.check_memory(self._own.memory_bytes)
+        self._connected(handshake, acceptor.purpose, welcome)
+
+    def _steps(self, handshake: Handshake) -> Steps:
+        acceptor = Acceptor(self._own)
         hello = yield from handshake.receive(HELLO_BYTES)
         challenge = acceptor.challenge(hello)
         if hello in self._hellos:
@@ -127,15 +143,15 @@ class Accepting:
         self._silent.pop(handshake)
         handshake.send(challenge)
         welcome = acceptor.welcome((yield from handshake.receive(PROOF_BYTES)))
-        peer, channel = acceptor.purpose.dialler, acceptor.purpose.channel
-        if local:
-            if channel != CONTROL_CHANNEL:
-                raise Refused(f"requested channel {channel}, which the pair's memory has")
-            yield from handshake.receive_memory(self._own.memory_bytes)
+        if self._own.tls:
+            handshake.tls_key = acceptor.tls_key()
+        self._connected(handshake, acceptor.purpose, welcome)
+
+    def _connected(self, handshake: Handshake, purpose: Purpose, welcome: bytes) -> None:
+        """End a handshake by its welcome, unless the rank is connected on this channel."""
+        peer, channel = purpose.dialler, purpose.channel
         if (peer, channel) in self._links:
             raise Refused(f"requested channel {channel} of rank {peer}, which is connected")
-        if self._own.tls and not local:
-            handshake.tls_key = acceptor.tls_key()
         prepare(handshake.sock, channel)
         handshake.send(welcome)
         self._links[peer, channel] = handshake

@@ -27,8 +27,10 @@ from headrace.executor.connect.handshake import (
     WELCOME_BYTES,
     Dialler,
     GroupMember,
+    LocalDialler,
     Purpose,
     Refused,
+    group_addresses,
     local_name,
 )
 from headrace.executor.connect.handshake_loop import (
@@ -97,6 +99,7 @@ class Dialling:
         self._own = own
         self._source = source
         self._addresses = addresses
+        self._group = group_addresses(addresses)
         self._loop = loop
         self._links = links
         self._dials: dict[tuple[int, int], _Dial] = {}
@@ -137,9 +140,8 @@ class Dialling:
         # a peer dialled by TCP may answer as late as the deadline allows
         expires = time.monotonic() + HANDSHAKE_S if dial.local else math.inf
         handshake = Handshake(sock, memory_fd, expires)
-        self._loop.begin(
-            handshake, self._steps(handshake, dial), partial(self._ended, handshake, dial)
-        )
+        steps = self._local_steps if dial.local else self._steps
+        self._loop.begin(handshake, steps(handshake, dial), partial(self._ended, handshake, dial))
 
     def _memory(self, dial: _Dial) -> int:
         try:
@@ -159,26 +161,34 @@ class Dialling:
             return Endpoint(socket.AF_UNIX, local_name(self._own.secret, address))
         return parsed(address, self._source)
 
+    def _local_steps(self, handshake: Handshake, dial: _Dial) -> Steps:
+        dialler = LocalDialler(self._own.secret, self._purpose(dial), self._group)
+        yield from handshake.connect(self._endpoint(dial).address)
+        dial.reached = True
+        handshake.send_memory(dialler.hello)
+        handshake.welcomed = True
+        dialler.finish((yield from handshake.receive(WELCOME_BYTES)))
+        prepare(handshake.sock, dial.channel)
+
     def _steps(self, handshake: Handshake, dial: _Dial) -> Steps:
-        own = self._own
-        dialler = Dialler(
-            own.secret, Purpose(own.ranks, own.rank, dial.peer, dial.channel, dial.local, own.tls)
-        )
+        dialler = Dialler(self._own.secret, self._purpose(dial))
         yield from handshake.connect(self._endpoint(dial).address)
         dial.reached = True
         handshake.send(dialler.hello)
         proof = dialler.prove((yield from handshake.receive(CHALLENGE_BYTES)))
         in_doubt = 0 < dial.local_failures < LOCAL_ATTEMPTS
-        if not dial.local and in_doubt and dialler.peer_listens_locally:
+        if in_doubt and dialler.peer_listens_locally:
             raise _Nearby("listens locally")
         handshake.expires = math.inf  # authenticated: once it has our proof, only it may abort
         handshake.send(proof)
-        if handshake.memory_fd >= 0:
-            handshake.send_memory()
         dialler.finish((yield from handshake.receive(WELCOME_BYTES)))
-        if own.tls and not dial.local:
+        if self._own.tls:
             handshake.tls_key = dialler.tls_key()
         prepare(handshake.sock, dial.channel)
+
+    def _purpose(self, dial: _Dial) -> Purpose:
+        own = self._own
+        return Purpose(own.ranks, own.rank, dial.peer, dial.channel, dial.local, own.tls)
 
     def _ended(self, handshake: Handshake, dial: _Dial, error: Exception | None) -> None:
         if error is not None:

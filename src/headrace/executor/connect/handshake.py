@@ -1,6 +1,6 @@
 """Mutual challenge-response authentication of two ranks by a shared secret: pure functions.
 
-Four messages of fixed length::
+Between hosts, four messages of fixed length::
 
     hello      from the dialler   purpose of the connection, a nonce, MAC
     challenge  from the acceptor  whether it listens locally, a nonce, MAC
@@ -15,6 +15,12 @@ hello's MAC can be replayed and admits no peer: it separates unauthenticated pee
 first message, so that the former can be dropped first. No message is parsed before its MAC has been
 checked.
 
+Inside a host two messages suffice, hello and welcome. Their transcript begins with the addresses of
+all ranks, which are new for every group and known to its ranks before they connect: these take the
+place of the acceptor's nonce. So a hello is valid for one group only, in which every dialler is
+admitted once; and there is no network on which it could be overheard and be sent first by another
+peer.
+
 Where the connection continues in TLS, its pre-shared key is one more such MAC, which is not sent,
 of the whole transcript, both nonces included. So it is new for every connection, and known to both
 ends.
@@ -23,6 +29,7 @@ ends.
 import hmac
 import secrets
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,7 +37,7 @@ CONTROL_CHANNEL = -2
 """As in native/transport/wire.hpp; data channels count from 0."""
 POINT_TO_POINT_CHANNEL = -1
 
-_MAGIC = b"headrac4"
+_MAGIC = b"headrac5"
 _NONCE_BYTES = 32
 _MAC_BYTES = 32
 _HELLO = struct.Struct(f"<8sIIIi??{_NONCE_BYTES}s")
@@ -91,9 +98,9 @@ class GroupMember:
 class _Transcript:
     """One side's account of a handshake: all its bytes so far."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, beginning: bytes = b"") -> None:
         self._secret = secret
-        self._so_far = b""
+        self._so_far = beginning
 
     def tls_key(self) -> bytes:
         """Return the TLS key of this connection, once the handshake has ended."""
@@ -115,11 +122,38 @@ class _Transcript:
 
     def _mac(self, name: bytes, body: bytes = b"") -> bytes:
         # unambiguous: no name has a zero byte, and the transcript has one length for each name
+        # after its beginning, which is fixed
         return hmac.digest(self._secret, name + b"\0" + self._so_far + body, "sha256")
 
 
+class LocalDialler(_Transcript):
+    """Dialling side of a handshake inside a host.
+
+    Parameters
+    ----------
+    addresses : of all ranks, see `group_addresses`.
+
+    Attributes
+    ----------
+    hello : the first message.
+    """
+
+    def __init__(self, secret: bytes, purpose: Purpose, addresses: bytes) -> None:
+        super().__init__(secret, addresses)
+        self.hello = self._sign(b"local hello", _hello(purpose))
+
+    def finish(self, welcome: bytes) -> None:
+        """Check the last message.
+
+        Raises
+        ------
+        Refused : its sender does not know the secret.
+        """
+        self._verify(b"welcome", welcome)
+
+
 class Dialler(_Transcript):
-    """Dialling side of a handshake.
+    """Dialling side of a handshake between hosts.
 
     Attributes
     ----------
@@ -129,8 +163,7 @@ class Dialler(_Transcript):
 
     def __init__(self, secret: bytes, purpose: Purpose) -> None:
         super().__init__(secret)
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        self.hello = self._sign(b"hello", _HELLO.pack(_MAGIC, *purpose, nonce))
+        self.hello = self._sign(b"hello", _hello(purpose))
         self.peer_listens_locally = False
 
     def prove(self, challenge: bytes) -> bytes:
@@ -149,13 +182,37 @@ class Dialler(_Transcript):
         self._verify(b"welcome", welcome)
 
 
-class Acceptor(_Transcript):
-    """Accepting side of a handshake.
+class LocalAcceptor(_Transcript):
+    """Accepting side of a handshake inside a host.
 
     Parameters
     ----------
     own : this rank.
-    local : whether the connection came in through the local listener.
+    addresses : of all ranks, see `group_addresses`.
+
+    Attributes
+    ----------
+    purpose : of the connection; authenticated once `welcome` has returned.
+    """
+
+    def __init__(self, own: GroupMember, addresses: bytes) -> None:
+        super().__init__(own.secret, addresses)
+        self._own = own
+        self.purpose = Purpose(own.ranks, -1, own.rank, CONTROL_CHANNEL, local=True)
+
+    def welcome(self, hello: bytes) -> bytes:
+        """Return the welcome that answers the hello.
+
+        Raises
+        ------
+        Refused : its sender does not know the secret, or dialled the wrong rank or channel.
+        """
+        self.purpose = _admitted(self._own, self._verify(b"local hello", hello), local=True)
+        return self._sign(b"welcome")
+
+
+class Acceptor(_Transcript):
+    """Accepting side of a handshake between hosts.
 
     Attributes
     ----------
@@ -163,11 +220,10 @@ class Acceptor(_Transcript):
         has.
     """
 
-    def __init__(self, own: GroupMember, *, local: bool) -> None:
+    def __init__(self, own: GroupMember) -> None:
         super().__init__(own.secret)
         self._own = own
-        self._local = local
-        self.purpose = Purpose(own.ranks, -1, own.rank, CONTROL_CHANNEL, local)
+        self.purpose = Purpose(own.ranks, -1, own.rank, CONTROL_CHANNEL, local=False)
 
     def challenge(self, hello: bytes) -> bytes:
         """Return the challenge that answers the hello.
@@ -176,24 +232,9 @@ class Acceptor(_Transcript):
         ------
         Refused : its sender does not know the secret, or dialled the wrong rank or channel.
         """
-        own = self._own
-        magic, *fields, _ = _HELLO.unpack(self._verify(b"hello", hello))
-        purpose = Purpose(*fields)
-        if magic != _MAGIC:
-            raise Refused("uses another version of the protocol")
-        if purpose.tls != own.tls:
-            has, wants = ("TLS", "none") if own.tls else ("no TLS", "it")
-            raise Refused(f"wants {wants} where this group has {has}: set it alike for all ranks")
-        offered = Purpose(
-            own.ranks, purpose.dialler, own.rank, purpose.channel, self._local, own.tls
-        )
-        if purpose != offered or not own.rank < purpose.dialler < own.ranks:
-            raise Refused(f"dialled another rank than {own.rank} of {own.ranks}: {purpose}")
-        if not CONTROL_CHANNEL <= purpose.channel < own.channels:
-            raise Refused(f"requested channel {purpose.channel} of {own.channels} data channels")
-        self.purpose = purpose
-        body = _CHALLENGE.pack(own.listens_locally, secrets.token_bytes(_NONCE_BYTES))
-        return self._sign(b"challenge", body)
+        self.purpose = _admitted(self._own, self._verify(b"hello", hello), local=False)
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return self._sign(b"challenge", _CHALLENGE.pack(self._own.listens_locally, nonce))
 
     def welcome(self, proof: bytes) -> bytes:
         """Return the welcome that answers the proof.
@@ -204,6 +245,32 @@ class Acceptor(_Transcript):
         """
         self._verify(b"proof", proof)
         return self._sign(b"welcome")
+
+
+def _hello(purpose: Purpose) -> bytes:
+    return _HELLO.pack(_MAGIC, *purpose, secrets.token_bytes(_NONCE_BYTES))
+
+
+def _admitted(own: GroupMember, hello: bytes, *, local: bool) -> Purpose:
+    """Return the purpose that a hello states; raises Refused if it is none of `own`'s."""
+    magic, *fields, _ = _HELLO.unpack(hello)
+    purpose = Purpose(*fields)
+    if magic != _MAGIC:
+        raise Refused("uses another version of the protocol")
+    if purpose.tls != own.tls:
+        has, wants = ("TLS", "none") if own.tls else ("no TLS", "it")
+        raise Refused(f"wants {wants} where this group has {has}: set it alike for all ranks")
+    offered = Purpose(own.ranks, purpose.dialler, own.rank, purpose.channel, local, own.tls)
+    if purpose != offered or not own.rank < purpose.dialler < own.ranks:
+        raise Refused(f"dialled another rank than {own.rank} of {own.ranks}: {purpose}")
+    if not CONTROL_CHANNEL <= purpose.channel < own.channels:
+        raise Refused(f"requested channel {purpose.channel} of {own.channels} data channels")
+    return purpose
+
+
+def group_addresses(addresses: Sequence[str]) -> bytes:
+    """Return the addresses of all ranks, by rank, as handshakes inside a host begin with them."""
+    return "\n".join(addresses).encode()
 
 
 def local_name(secret: bytes, address: str) -> bytes:

@@ -26,6 +26,7 @@ Steps = Generator[int, None, None]
 HANDSHAKE_S = 2.0
 """Timeout of a peer that is not authenticated; a rank that is running takes milliseconds."""
 
+_ONE_DESCRIPTOR = socket.CMSG_LEN(array.array("i").itemsize)
 _EXPIRY_S = 0.1  # resolution of the timeout
 
 # without these, a peer that shrinks the file kills a process that accesses the rest (SIGBUS)
@@ -43,6 +44,8 @@ class Handshake:
     Attributes
     ----------
     expires : time at which it is aborted, in seconds of `time.monotonic`.
+    welcomed : whether the peer's next message, a welcome, ends it: then it is aborted only if that
+        was not sent, as the peer is connected once it has sent it. AF_UNIX sockets only.
     memory_fd : descriptor of the shared memory of the connection, or -1.
     tls_key : pre-shared key if the connection continues in TLS, else empty; known after the
         handshake.
@@ -52,6 +55,7 @@ class Handshake:
         self.sock = sock
         self.memory_fd = memory_fd
         self.expires = expires
+        self.welcomed = False
         self.tls_key = b""
 
     def connect(self, address: Any) -> Steps:
@@ -79,30 +83,51 @@ class Handshake:
         if self.sock.send(message, socket.MSG_NOSIGNAL) != len(message):
             raise Refused("does not read its messages")
 
-    def send_memory(self) -> None:
-        """Pass the descriptor of the memory to the peer, with one byte of data."""
+    def send_memory(self, message: bytes) -> None:
+        """Send one message together with the descriptor of the memory."""
         # not socket.send_fds: in Python 3.11 it drops its flags (gh-107898), and NOSIGNAL with them
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self.memory_fd]))
-        self.sock.sendmsg([b"m"], [rights], socket.MSG_NOSIGNAL)
+        if self.sock.sendmsg([message], [rights], socket.MSG_NOSIGNAL) != len(message):
+            raise Refused("does not read its messages")
 
-    def receive_memory(self, nbytes: int) -> Steps:
-        """Receive the peer's memory; raises Refused unless it has `nbytes` and is sealed."""
-        while True:
+    def receive_memory(self, size: int) -> Generator[int, None, bytes]:
+        """Receive `size` bytes with the descriptor of the peer's memory, which is kept.
+
+        It is not memory as it should be before `check_memory` has returned.
+        """
+        data = b""
+        while len(data) < size:
             try:
-                data, ancillary, flags, _ = self.sock.recvmsg(
-                    1, socket.CMSG_LEN(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC
+                part, ancillary, flags, _ = self.sock.recvmsg(
+                    size - len(data), _ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC
                 )
-                break
             except BlockingIOError:
                 yield selectors.EVENT_READ
-        fds = _descriptors(ancillary)
-        if len(fds) == 1 and not flags & socket.MSG_CTRUNC:
-            self.memory_fd = fds[0]
-            _check_memory(self.memory_fd, nbytes)
-            return
-        for fd in fds:
-            os.close(fd)
-        raise Refused("closed the connection" if not data else "offered no memory, or too much")
+                continue
+            fds = _descriptors(ancillary)
+            if self.memory_fd < 0 and len(fds) == 1 and not flags & socket.MSG_CTRUNC:
+                self.memory_fd = fds.pop()
+            for fd in fds:
+                os.close(fd)
+            if fds or flags & socket.MSG_CTRUNC:
+                raise Refused("offered too much memory")
+            if not part:
+                raise Refused("closed the connection")
+            data += part
+        return data
+
+    def check_memory(self, nbytes: int) -> None:
+        """Raise Refused unless the peer sent memory of `nbytes` as `make_memory` makes it."""
+        if self.memory_fd < 0:
+            raise Refused("offered no memory")
+        _check_memory(self.memory_fd, nbytes)
+
+    def refuse_welcome(self) -> None:
+        """Make the peer's welcome fail if it has not been sent; then `receive` raises Refused."""
+        # Linux takes data for an AF_UNIX socket, or fails to send them, before or after this: no
+        # welcome that was sent is lost.
+        self.expires = math.inf
+        self.sock.shutdown(socket.SHUT_RD)
 
     def release(self) -> tuple[int, int]:
         """Transfer ownership of the descriptors of socket and memory to the caller."""
@@ -181,8 +206,11 @@ class Loop:
             heapq.heappop(self._timers)[2]()
         if now - self._checked >= _EXPIRY_S:
             self._checked = now
-            for late in [each for each in self._active if each.expires <= now]:
-                self.end(late, Late("did not answer in time"))
+            for late in [handshake for handshake in self._active if handshake.expires <= now]:
+                if late.welcomed:
+                    late.refuse_welcome()
+                else:
+                    self.end(late, Late("did not answer in time"))
 
     def close(self) -> None:
         """Close every handshake that has not ended."""

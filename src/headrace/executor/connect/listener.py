@@ -1,7 +1,7 @@
 """Full-mesh connection set-up of a group: every pair of ranks, on every channel.
 
 Higher ranks dial lower ones. Two ranks of one host are connected by one AF_UNIX socket and memory
-for all channels; others by TCP, each channel by its own. Each connection begins with the handshake
+for all channels; others by TCP, each channel by its own. Each connection begins with a handshake
 of `handshake.py`; all handshakes run concurrently, so that a slow peer delays no other.
 """
 
@@ -148,7 +148,7 @@ class Listener:
                 raise InputError(f"{len(addresses)} addresses for {own.ranks} ranks")
             for address in addresses:
                 parsed(address)
-            accepting = Accepting(own, self._listeners, loop, links)
+            accepting = Accepting(own, self._listeners, addresses, loop, links)
             dialling = Dialling(own, self._source, addresses, loop, links)
             deadline = time.monotonic() + deadline_s
             next_check = time.monotonic() + _CHECK_S

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from headrace.collectives.run.rendezvous import Rendezvous
+from headrace.collectives.run.rendezvous import allgather_through_store
 from headrace.errors import CommunicationError
 from headrace.executor import Executor
 from headrace.executor.pacing import pace
@@ -66,8 +66,9 @@ class StoreRegroup:
         self._executor = Executor(
             place, len(members), host=self._host, secret=self._secret, tls=settings.tls
         )
-        bootstrap = Rendezvous(self._part("addresses"), place, len(members), _CONNECT_S)
-        addresses = bootstrap.addresses(self._executor.address)
+        addresses = allgather_through_store(
+            self._part("addresses"), place, len(members), self._executor.address, _CONNECT_S
+        )
         self._executor.connect(addresses, _CONNECT_S)
         pace(self._executor, addresses, settings)
         return self._executor, members

@@ -1,10 +1,12 @@
 """Measuring under torchrun: rendezvous in torch's store, then without torch."""
 
 import socket
+from collections.abc import Sequence
 
 from headrace.collectives.measure.budget import ProbeEffort, ProgressCallback
 from headrace.collectives.measure.launch.regroup import StoreRegroup
 from headrace.collectives.measure.survey import measure_ranks
+from headrace.collectives.run.offers import GroupConfig
 from headrace.collectives.run.torchrun import join_torchrun
 from headrace.collectives.settings import CollectiveSettings
 from headrace.executor import Executor
@@ -35,17 +37,21 @@ def measure_torchrun(
     torchrun itself ends all ranks when one dies; other launchers may leave survivors.
     """
     settings = CollectiveSettings.from_environment()
-    rank, ranks, store, rendezvous, config = join_torchrun("measure", settings)
-    executor = Executor(rank, ranks, host=config.host, secret=config.secret, tls=config.tls)
-    regroup = StoreRegroup(store, executor, config.host, config.secret)
+    joined = join_torchrun("measure", settings, _executor)
+    executor, config = joined.executor, joined.config
+    regroup = StoreRegroup(joined.store, executor, config.host, config.secret)
     try:
-        hosts = host_names(config.rank_host, rendezvous.connect(executor, settings))
+        hosts = host_names(config.rank_host, joined.addresses)
         return measure_ranks(executor, hosts, effort=effort, progress=progress, regroup=regroup)
     finally:
         regroup.close()
 
 
-def host_names(rank_host: tuple[int, ...], addresses: list[str]) -> list[str]:
+def _executor(rank: int, ranks: int, config: GroupConfig) -> Executor:
+    return Executor(rank, ranks, host=config.host, secret=config.secret, tls=config.tls)
+
+
+def host_names(rank_host: Sequence[int], addresses: Sequence[str]) -> list[str]:
     """Name every rank's host by the address of the first rank on it."""
     if len(set(rank_host)) == 1 and len(set(map(host_of, addresses))) == 1:
         return [socket.gethostname()] * len(rank_host)

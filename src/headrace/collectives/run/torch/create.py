@@ -4,7 +4,7 @@ import atexit
 import hmac
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +13,17 @@ from torch._C._distributed_c10d import DebugLevel, PrefixStore, get_debug_level
 
 from headrace.collectives.run.book import channels, describe_book, fitting, load_book
 from headrace.collectives.run.choose import Chooser
-from headrace.collectives.run.rendezvous import GroupConfig, Rendezvous, allgather_addresses
+from headrace.collectives.run.offers import GroupConfig
+from headrace.collectives.run.rendezvous import Joined, Rendezvous, allgather_addresses
 from headrace.collectives.run.switch import PlanSwitch
 from headrace.collectives.run.torch.callbacks import Callbacks
 from headrace.collectives.run.torch.caller import Caller
 from headrace.collectives.run.torch.compared import CallComparison
 from headrace.collectives.run.torch.completions import completion_threads
 from headrace.collectives.run.torch.group import HeadraceBackend, HeadraceGroup, check_device
-from headrace.collectives.run.torch.incarnation import own_part
 from headrace.collectives.run.torch.split import Origin
 from headrace.collectives.settings import CollectiveSettings
-from headrace.errors import CommunicationError, HeadraceError
+from headrace.errors import CommunicationError
 from headrace.executor import Executor
 from headrace.executor.connect.addresses import host_of
 from headrace.executor.connect.descriptors import shortage
@@ -76,18 +76,25 @@ def create(
     show_log(settings.log_level, members[rank] if members else rank)
     timeout_s = min(options.timeout.total_seconds(), settings.deadline_s)
     book = load_book(settings.plan_book)
-    store = own_part(options.store, rank, members or range(ranks), timeout_s)
-    joined = _join(store, rank, ranks, settings, book, timeout_s)
+    rendezvous = Rendezvous(options.store, rank, members or range(ranks), timeout_s)
+    joined = rendezvous.join(
+        settings,
+        lambda config: _executor(rank, ranks, config, settings),
+        book_digest="" if book is None else book.digest,
+        channels=channels(book),
+        compares_calls=get_debug_level() == DebugLevel.DETAIL,
+    )
     if members and list(members) != list(range(dist.get_world_size())):
         book = None  # it was made for the whole job
     else:
-        book = _job_book(book, joined, store)
+        book = _job_book(book, joined, settings, timeout_s)
     if rank == 0:
-        hosts = _hosts(joined.config.rank_host)
+        hosts = _hosts(joined.config)
         log.info("group of %d ranks on %s: %s", ranks, hosts, describe_book(book))
     if kind is None:
         kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
-    group = _group(kind, options.group_id, store, joined, book)
+    connections = _Connections(joined=joined, settings=settings, timeout_s=timeout_s)
+    group = _group(kind, options.group_id, connections, book)
     group.origin = Origin(
         store=options.store,
         device=device,
@@ -97,24 +104,17 @@ def create(
     group.observed = settings.observed
     _live.add(group)
     if follow is not None:
-        group.background = follow(store, joined.executor, group.switch, book, settings)
+        group.background = follow(joined.store, joined.executor, group.switch, book, settings)
     return group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Joined:
-    """A rank's connections with the others of its group, and what they agreed on."""
+class _Connections:
+    """A rank's connections with the others of its group, and how to make more."""
 
+    joined: Joined
     settings: CollectiveSettings
     timeout_s: float
-    config: GroupConfig
-    executor: Executor
-    addresses: Sequence[str]
-
-    @property
-    def one_host(self) -> bool:
-        """Return whether all ranks share one host."""
-        return len(set(self.config.rank_host)) == 1
 
     def connect_again(self, name: str, deadline_s: float) -> Executor:
         """Return another executor of this rank, connected with those of all ranks.
@@ -124,74 +124,40 @@ class _Joined:
         CommunicationError : at every rank, if one lacks file descriptors; naming the ranks that did
             not come in time.
         """
-        lacking = shortage(self.executor.ranks)
-
-        def exchange(mine: str) -> list[str]:
-            addresses = allgather_addresses(self.executor, name, mine, deadline_s)
-            if lacking or "" in addresses:
-                raise CommunicationError(
-                    f"rank {addresses.index('')} cannot make more connections for calls in "
-                    f"callbacks: {lacking or 'it has too few file descriptors (ulimit -n)'}"
-                )
-            return addresses
-
+        first, config = self.joined.executor, self.joined.config
+        lacking = shortage(first.ranks)
         if lacking:  # the others would wait for the address
-            exchange("")
-        secret = hmac.digest(self.config.secret.encode(), name.encode(), "sha256").hex()
-        connected, _ = _connected(
-            self.executor.rank,
-            self.executor.ranks,
-            replace(self.config, secret=secret),
-            self.settings,
-            exchange,
-            deadline_s,
-        )
-        return connected
+            self._exchange(name, "", deadline_s, lacking)
+        secret = hmac.digest(config.secret.encode(), name.encode(), "sha256").hex()
+        executor = _executor(first.rank, first.ranks, replace(config, secret=secret), self.settings)
+        try:
+            addresses = self._exchange(name, executor.address, deadline_s)
+            executor.connect(addresses, deadline_s)
+            pace(executor, addresses, self.settings)
+        except BaseException:
+            executor.close()
+            raise
+        return executor
 
-
-def _join(
-    store: Any,
-    rank: int,
-    ranks: int,
-    settings: CollectiveSettings,
-    book: "PlanBook | None",
-    timeout_s: float,
-) -> _Joined:
-    """Run the rendezvous of the ranks, and connect this one with the others."""
-    rendezvous = Rendezvous(store, rank, ranks, timeout_s)
-    digest = "" if book is None else book.digest
-    config = rendezvous.agree(
-        settings,
-        book_digest=digest,
-        channels=channels(book),
-        compares_calls=get_debug_level() == DebugLevel.DETAIL,
-    )
-    try:
-        executor, addresses = _connected(
-            rank, ranks, config, settings, rendezvous.addresses, timeout_s, rendezvous.check
-        )
-    except (HeadraceError, OSError) as error:
-        rendezvous.fail(error)
-        raise
-    finally:  # nothing listens any more: a rank that comes later cannot use it
-        rendezvous.forget_secret()
-    return _Joined(
-        settings=settings,
-        timeout_s=timeout_s,
-        config=config,
-        executor=executor,
-        addresses=addresses,
-    )
+    def _exchange(self, name: str, mine: str, deadline_s: float, lacking: str = "") -> list[str]:
+        """Return the addresses of all ranks from this rank's, which is empty if it has none."""
+        addresses = allgather_addresses(self.joined.executor, name, mine, deadline_s)
+        if "" in addresses:
+            raise CommunicationError(
+                f"rank {addresses.index('')} cannot make more connections for calls in "
+                f"callbacks: {lacking or 'it has too few file descriptors (ulimit -n)'}"
+            )
+        return addresses
 
 
 def _group(
     kind: type[HeadraceGroup | HeadraceBackend],
     group_id: str,
-    store: Any,
-    joined: _Joined,
+    connections: _Connections,
     book: "PlanBook | None",
 ) -> HeadraceGroup | HeadraceBackend:
     """Return the group, or backend of one device, that calls the executor by the book's plans."""
+    joined = connections.joined
     config = joined.config
     callbacks = Callbacks(
         group_id,
@@ -204,37 +170,23 @@ def _group(
     compares = config.compares_calls and kind is HeadraceGroup
 
     def caller_on(connected: Executor) -> Caller:
-        one_host = config.shared_memory and joined.one_host
+        one_host = config.shared_memory and config.one_host
         chooser = Chooser(connected.ranks, book, one_host=one_host, channels=config.channels)
-        caller = Caller(connected, chooser, joined.timeout_s, callbacks)
+        caller = Caller(connected, chooser, connections.timeout_s, callbacks)
         if compares:
             rank, ranks = connected.rank, connected.ranks
             caller.comparison = CallComparison(rank, ranks, caller.gather_rows)
         return caller
 
     def connect_again(name: str, deadline_s: float) -> Caller:
-        return caller_on(joined.connect_again(name, deadline_s))
+        return caller_on(connections.connect_again(name, deadline_s))
 
-    return kind(caller_on(joined.executor), group_id, store, connect_again)
+    return kind(caller_on(joined.executor), group_id, joined.store, connect_again)
 
 
-def _connected(
-    rank: int,
-    ranks: int,
-    config: GroupConfig,
-    settings: CollectiveSettings,
-    exchange: Callable[[str], list[str]],
-    timeout_s: float,
-    check: Callable[[], None] | None = None,
-) -> tuple[Executor, list[str]]:
-    """Return an executor that is connected with all ranks', and the addresses of all.
-
-    Parameters
-    ----------
-    exchange : returns the addresses of all ranks from this rank's.
-    check : raises if another rank failed.
-    """
-    executor = Executor(
+def _executor(rank: int, ranks: int, config: GroupConfig, settings: CollectiveSettings) -> Executor:
+    """Return an executor that listens, for the group that was agreed on."""
+    return Executor(
         rank,
         ranks,
         host=config.host,
@@ -245,14 +197,6 @@ def _connected(
         tls=config.tls,
         completions=completion_threads.queue,
     )
-    try:
-        addresses = exchange(executor.address)
-        executor.connect(addresses, timeout_s, check)
-        pace(executor, addresses, settings)
-    except BaseException:
-        executor.close()
-        raise
-    return executor, addresses
 
 
 def show_log(level: str, rank: int) -> None:
@@ -298,19 +242,21 @@ def _alone(process_group: Any, device: str) -> bool:
     )
 
 
-def _job_book(loaded: "PlanBook | None", joined: _Joined, store: Any) -> "PlanBook | None":
+def _job_book(
+    loaded: "PlanBook | None", joined: Joined, settings: CollectiveSettings, timeout_s: float
+) -> "PlanBook | None":
     """Return the plan book of a group of all ranks: the loaded one if it fits, or an automatic one.
 
     Called after connecting, as the addresses identify the hosts.
     """
     config, warn = joined.config, joined.executor.rank == 0
     book = fitting(loaded, config.rank_host, joined.addresses, warn=warn)
-    if joined.settings.plan_book is None and not joined.one_host:
-        return _automatic(joined, store)
+    if settings.plan_book is None and not config.one_host:
+        return _automatic(joined, settings, timeout_s)
     return book
 
 
-def _automatic(joined: _Joined, store: Any) -> "PlanBook | None":
+def _automatic(joined: Joined, settings: CollectiveSettings, timeout_s: float) -> "PlanBook | None":
     """Return a plan book for the network of the job; see `automatic.found_book`."""
     from headrace.collectives.run.bootstrap import HostId, found_book  # it loads all of planning
 
@@ -319,14 +265,14 @@ def _automatic(joined: _Joined, store: Any) -> "PlanBook | None":
         for address, identity in zip(joined.addresses, joined.config.identities, strict=True)
     ]
     try:
-        return found_book(joined.executor, store, hosts, joined.settings, joined.timeout_s)
+        return found_book(joined.executor, joined.store, hosts, settings, timeout_s)
     except BaseException:
         joined.executor.close()
         raise
 
 
-def _hosts(rank_host: Sequence[int]) -> str:
-    count = len(set(rank_host))
+def _hosts(config: GroupConfig) -> str:
+    count = len(set(config.rank_host))
     return "1 host" if count == 1 else f"{count} hosts"
 
 

@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from headrace.collectives.run.torch import incarnation
-from headrace.collectives.run.torch.incarnation import own_part
+from headrace.collectives.run import incarnation
+from headrace.collectives.run.incarnation import Attempt, Entry, Rounds
 from headrace.errors import CommunicationError
 from headrace.job.store import describe_store
 from tests.conformance.launch import outputs, ranks
 from tests.waiting import ENDLESS_S, HANG_S
 
 FRESH = itertools.count()
-JOB = Path(__file__).with_name("regroup_job.py")
+JOB = Path(__file__).parent / "torch" / "regroup_job.py"
 
 STORES: dict[str, Callable[[Path], Any]] = {
     "hash": lambda _: dist.HashStore(),
@@ -47,10 +47,26 @@ def connection(store: Any) -> Any:
     return store.clone() if isinstance(store, dist.TCPStore) else store
 
 
+def agreed(
+    store: Any, rank: int, members: Sequence[int], timeout_s: float
+) -> incarnation.Incarnation:
+    """Make the group, and check that each text comes from the rank that it names."""
+    expected = [f"here is {peer}" for peer in range(len(members))]
+
+    def acknowledge(arrivals: Sequence[str]) -> str:
+        assert list(arrivals) == expected
+        return f"{rank} knows of {len(arrivals)}"
+
+    result = Attempt(store, rank, members, timeout_s).agree(f"here is {rank}", acknowledge)
+    size = len(members)
+    assert result.acknowledgements == [f"{peer} knows of {size}" for peer in range(size)]
+    return result
+
+
 def attempt(store: Any, rank: int, members: Sequence[int], timeout_s: float = ENDLESS_S) -> Any:
     """Make the group: its part of the store, or what was raised."""
     try:
-        return own_part(connection(store), rank, members, timeout_s)
+        return agreed(connection(store), rank, members, timeout_s).store
     except CommunicationError as error:
         return error
 
@@ -101,8 +117,9 @@ def test_a_rank_that_died_after_its_arrival_is_waited_for() -> None:
     attempt(store, 1, [0, 1, 2], 0.05)
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(attempt, store, rank, [0, 1, 2]) for rank in (0, 2)]
-        log = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1, 2]), store)
-        log.wait(["slot/4"], timedelta(seconds=HANG_S))  # three arrivals, two acknowledgements
+        rounds = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1, 2]), store)
+        acknowledgements = ["round/1/0", "round/1/2"]
+        rounds.wait(acknowledgements, timedelta(seconds=HANG_S))
         assert not any(future.done() for future in waiting)
         successor = pool.submit(attempt, store, 1, [0, 1, 2])
         parts = [name(future.result(HANG_S)) for future in (*waiting, successor)]
@@ -122,42 +139,67 @@ def test_a_rank_that_made_more_attempts_than_others_is_no_obstacle() -> None:
 def test_incarnations_never_mix() -> None:
     """All orders of arrivals, deaths and lives: agreement, and one attempt of every rank in each.
 
-    Model: ranks append to one log, one at a time at random; attempts end at any point, and begin to
-    read at any slot that an incarnation began at.
+    Model: ranks write to their places in rounds, one at a time at random; attempts end at any
+    point, and begin to read at any round that an incarnation ended before.
     """
     for seed in range(60):
         random_ = random.Random(seed)
         ranks = random_.randint(1, 4)
-        log: list[str] = []
+        written: dict[tuple[int, int], Entry] = {}
         starts = [0]
         agreed: dict[int, dict[int, str]] = {}  # name -> rank -> attempt
         fresh = itertools.count()
-        attempts: dict[int, tuple[incarnation.Log, str]] = {}
-        slots: dict[int, int] = {}
+        attempts: dict[int, tuple[Rounds, str]] = {}
+        numbers: dict[int, int] = {}
         for turn in itertools.count():
             deadly = turn < 1000
             rank = random_.randrange(ranks)
             if rank not in attempts or (deadly and random_.random() < 0.02):
-                attempts[rank] = incarnation.Log(ranks), f"a{next(fresh)}"
-                slots[rank] = random_.choice(starts)
+                attempts[rank] = Rounds(), f"a{next(fresh)}"
+                numbers[rank] = random_.choice(starts)
             state, mine = attempts[rank]
-            wanted = state.answer(rank, mine)
-            if slots[rank] == len(log):
-                if wanted is None:
-                    continue
-                log.append(wanted)
-            state.apply(slots[rank], log[slots[rank]])
-            slots[rank] += 1
-            if not state.is_agreed or state.attempts[rank] != mine:
+            number = numbers[rank]
+            entry = Entry(not state.may_acknowledge(rank, mine), mine, "")
+            written.setdefault((number, rank), entry)
+            if any((number, peer) not in written for peer in range(ranks)):
                 continue
-            starts.append(slots[rank])
-            members = agreed.setdefault(state.newest, dict(state.attempts))
+            state.apply([written[number, peer] for peer in range(ranks)])
+            numbers[rank] += 1
+            if not state.acknowledgements or not state.includes(rank, mine):
+                continue
+            starts.append(numbers[rank])
+            writers = {peer: written[number, peer].attempt for peer in range(ranks)}
+            assert writers == state.attempts, "each attempt acknowledged its own arrival"
+            members = agreed.setdefault(number, dict(state.attempts))
             assert members == state.attempts, "two incarnations mixed"
             del attempts[rank]
             if not deadly and not attempts:  # those that are left at the end all succeed
                 break
         taken = [attempt for members in agreed.values() for attempt in members.values()]
         assert len(taken) == len(set(taken)), "an attempt is in one incarnation only"
+
+
+def test_a_rank_that_is_replaced_changes_what_the_others_acknowledge() -> None:
+    """Texts of dead attempts are replaced by those of their successors."""
+    store = dist.HashStore()
+    texts: dict[int, list[list[str]]] = {0: [], 1: []}
+
+    def act(rank: int, arrival: str) -> Sequence[str]:
+        def acknowledge(arrivals: Sequence[str]) -> str:
+            texts[rank].append(list(arrivals))
+            return " ".join(arrivals)
+
+        return Attempt(store, rank, [0, 1], ENDLESS_S).agree(arrival, acknowledge).acknowledgements
+
+    with pytest.raises(CommunicationError):
+        Attempt(store, 1, [0, 1], 0.05).agree("dead", " ".join)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(act, 0, "zero")
+        rounds = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1]), store)
+        rounds.wait(["round/1/0"], timedelta(seconds=HANG_S))
+        second = pool.submit(act, 1, "successor")
+        assert first.result(HANG_S) == second.result(HANG_S) == ["zero successor"] * 2
+    assert texts == {0: [["zero", "dead"], ["zero", "successor"]], 1: [["zero", "successor"]]}
 
 
 @pytest.mark.sampled(1)
@@ -186,8 +228,8 @@ def test_a_store_that_ends_is_named_and_no_rank_blamed() -> None:
         assert describe_store(dist.PrefixStore("a", store)) == f"the store at 127.0.0.1:{port}"
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(attempt, store, 0, [0, 1])
-            log = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1]), store.clone())
-            log.wait(["slot/0"], timedelta(seconds=HANG_S))
+            rounds = dist.PrefixStore("headrace/" + incarnation.digest_of([0, 1]), store.clone())
+            rounds.wait(["round/0/0"], timedelta(seconds=HANG_S))
             server.kill()
             error = waiting.result(HANG_S)
         for found in (error, attempt_on_dead(store)):
@@ -202,31 +244,29 @@ def test_a_store_that_ends_is_named_and_no_rank_blamed() -> None:
 
 def attempt_on_dead(store: Any) -> Any:
     with pytest.raises(CommunicationError) as raised:
-        own_part(store, 0, [0, 1], 5)
+        agreed(store, 0, [0, 1], 5)
     return raised.value
 
 
-class WaitCounter(dist.Store):
-    """A store that counts the waits of one rank: each is a round trip and a sleep."""
+class Counting(dist.Store):
+    """A store that counts the operations of one rank: each is a round trip."""
 
     def __init__(self, store: Any) -> None:
         super().__init__()
         self.waits = 0
+        self.others = 0
         self._store = store
 
     def set(self, key: str, value: str) -> None:
+        self.others += 1
         self._store.set(key, value)
 
-    def get(self, key: str) -> bytes:
-        return self._store.get(key)
-
-    def check(self, keys: list[str]) -> bool:
-        return self._store.check(keys)
-
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        self.others += 1
         return self._store.compare_set(key, expected, desired)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
+        self.others += 1
         return self._store.multi_get(keys)
 
     def wait(self, keys: list[str], timeout: timedelta = timedelta(seconds=ENDLESS_S)) -> None:
@@ -238,19 +278,13 @@ def test_ranks_wait_twice_however_many_they_are() -> None:
     """Making a group took 6 times as long as Gloo takes.
 
     A rank waited for the entries of the other ranks one after the other, so that the time to make a
-    group grew with its size. It waits once for all arrivals and once for all acknowledgements.
+    group grew with its size. It waits once for all arrivals and once for all acknowledgements; and
+    wrote each entry where all ranks wrote theirs, to the first place that was free.
     """
     size = 8
     shared = dist.HashStore()
-    stores = [WaitCounter(shared) for _ in range(size)]
+    stores = [Counting(shared) for _ in range(size)]
     with ThreadPoolExecutor(size) as pool:
-        names = set(
-            pool.map(
-                lambda rank: incarnation.agreed_slot(
-                    stores[rank], rank, size, ENDLESS_S, f"rank {rank}"
-                ),
-                range(size),
-            )
-        )
-    assert len(names) == 1
+        list(pool.map(lambda rank: agreed(stores[rank], rank, range(size), ENDLESS_S), range(size)))
     assert max(store.waits for store in stores) <= 2, [store.waits for store in stores]
+    assert max(store.others for store in stores) <= 8, [store.others for store in stores]
