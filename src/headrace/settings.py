@@ -205,7 +205,8 @@ class Settings:
         """
         source = os.environ if environment is None else environment
         variables = cls.variables()
-        present = {name for name, text in source.items() if text.strip()}
+        ours = [name for name in source if name.upper().startswith(_PREFIX)]
+        present = {name for name in ours if source[name].strip()}
         _warn_of_unknown(present.difference(name for name, _ in variables.values()))
         parsed = {
             field: parse(name, text)

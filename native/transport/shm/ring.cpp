@@ -24,13 +24,15 @@ constexpr std::size_t kPublishBytes = 32 << 10;
   throw CommunicationError("shared memory: " + what + ": " + std::strerror(errno));
 }
 
-void* map(void* at, std::size_t bytes, int fd, std::size_t offset, int more_flags) {
-  auto* found = ::mmap(at, bytes, fd < 0 ? PROT_NONE : PROT_READ | PROT_WRITE,
-                       (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED) | more_flags, fd,
-                       static_cast<off_t>(offset));
-  if (found == MAP_FAILED) fail("cannot map it");
-  return found;
+std::byte* map(std::byte* at, std::size_t bytes, const Fd& memory, std::size_t offset) {
+  auto* begin =
+      ::mmap(at, bytes, PROT_READ | PROT_WRITE, at == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED,
+             memory.get(), static_cast<off_t>(offset));
+  if (begin == MAP_FAILED) fail("cannot map it");
+  return static_cast<std::byte*>(begin);
 }
+
+std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
 
@@ -46,36 +48,39 @@ RingMemory::RingMemory(const Fd& memory, std::size_t offset, std::size_t bytes) 
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     throw CommunicationError("shared memory: it is not sealed against shrinking");
   }
-  auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto page = page_bytes();
   if (bytes < 3 * page || (bytes - page) % (2 * page) != 0 || offset % page != 0) {
     throw CommunicationError("shared memory: " + std::to_string(bytes) +
                              " bytes are not a page and two rings of whole pages");
   }
   capacity_ = (bytes - page) / 2;
-  // Not initialised here, as the peer may have begun: new memory is all zeros.
-  shared_ = static_cast<Shared*>(map(nullptr, page, memory.get(), offset, 0));
-  for (std::size_t ring = 0; ring < 2; ++ring) {
-    auto* twice = static_cast<std::byte*>(map(nullptr, 2 * capacity_, -1, 0, 0));
-    rings_[ring] = twice;
-    for (auto* at : {twice, twice + capacity_}) {
-      map(at, capacity_, memory.get(), offset + page + ring * capacity_, MAP_FIXED);
-    }
+  // The memory is the page and the rings a and b, the mapping the page, a, a, b, b: from the page
+  // on, over that from a on, and over that from b on. Three calls, as a group has many rings.
+  begin_ = map(nullptr, mapped_bytes(), memory, offset);
+  try {
+    map(begin_ + page + capacity_, 2 * capacity_, memory, offset + page);
+    map(begin_ + page + 3 * capacity_, capacity_, memory, offset + page + capacity_);
+  } catch (...) {
+    ::munmap(begin_, mapped_bytes());
+    throw;
   }
+  // Not initialised here, as the peer may have begun: new memory is all zeros.
+  shared_ = reinterpret_cast<Shared*>(begin_);
+  rings_[0] = begin_ + page;
+  rings_[1] = begin_ + page + 2 * capacity_;
 }
 
 RingMemory::RingMemory(RingMemory&& other) noexcept
-    : capacity_(other.capacity_), shared_(std::exchange(other.shared_, nullptr)) {
-  for (std::size_t ring = 0; ring < 2; ++ring) {
-    rings_[ring] = std::exchange(other.rings_[ring], nullptr);
-  }
-}
+    : capacity_(other.capacity_),
+      begin_(std::exchange(other.begin_, nullptr)),
+      shared_(other.shared_),
+      rings_{other.rings_[0], other.rings_[1]} {}
 
 RingMemory::~RingMemory() {
-  for (auto* ring : rings_) {
-    if (ring != nullptr) ::munmap(ring, 2 * capacity_);
-  }
-  if (shared_ != nullptr) ::munmap(shared_, static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)));
+  if (begin_ != nullptr) ::munmap(begin_, mapped_bytes());
 }
+
+std::size_t RingMemory::mapped_bytes() const { return page_bytes() + 4 * capacity_; }
 
 Writer::Writer(const RingMemory& memory, int ring)
     : state_(&memory.state(ring)), bytes_(memory.bytes(ring)), capacity_(memory.capacity()) {}

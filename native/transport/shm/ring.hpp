@@ -50,7 +50,10 @@ class RingMemory {
   };
   static_assert(sizeof(Shared) <= 4096);
 
+  std::size_t mapped_bytes() const;
+
   std::size_t capacity_ = 0;
+  std::byte* begin_ = nullptr;  // of the mapping
   Shared* shared_ = nullptr;
   std::byte* rings_[2] = {nullptr, nullptr};
 };

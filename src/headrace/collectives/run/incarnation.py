@@ -126,12 +126,14 @@ class Attempt:
     def __init__(self, store: Any, rank: int, members: Sequence[int], timeout_s: float) -> None:
         from torch._C._distributed_c10d import PrefixStore  # not all importers of this load torch
 
-        self._store = PrefixStore(f"headrace/{digest_of(members)}", store)
+        self._prefix = f"headrace/{digest_of(members)}"
+        self._store = PrefixStore(self._prefix, store)
         self._rank = rank
         self._ranks = len(members)
         self._timeout_s = timeout_s
         self._number = secrets.token_hex(8)
-        self._arrived_at: str | None = None  # key of the newest arrival
+        self._arrived_at = ""  # key of the newest arrival
+        self._arrived = ""  # and the entry there
         self.what = f"rank {rank}: making a group of {len(members)} ranks"
 
     def agree(self, arrival: str, acknowledge: Callable[[Sequence[str]], str]) -> Incarnation:
@@ -153,8 +155,7 @@ class Attempt:
         until = time.monotonic() + self._timeout_s
         state = Rounds()
         with answering(self._store, self.what):
-            start = self._store.compare_set(_START, _ABSENT, _ABSENT).decode()
-            number = 0 if start == _ABSENT else int(start)
+            number = self._first_round(arrival)
             while not (state.acknowledgements and state.includes(self._rank, self._number)):
                 if state.may_acknowledge(self._rank, self._number):
                     texts = [state.arrivals[rank] for rank in range(self._ranks)]
@@ -163,7 +164,7 @@ class Attempt:
                     entry = Entry(True, self._number, arrival)
                 state.apply(self._round(number, entry, state, until))
                 number += 1
-            if self._rank == 0:  # one writer suffices: readers may begin at any round before
+            if self._rank == self._ranks - 1:  # one suffices: readers may begin at any before
                 self._store.set(_START, str(number))
         return Incarnation(
             store=PrefixStore(str(number - 1), self._store),
@@ -172,18 +173,29 @@ class Attempt:
 
     def replace_arrival(self, text: str) -> None:
         """Replace the text of this attempt's arrival in the store, once all have read it."""
-        if self._arrived_at is not None:
+        if self._arrived_at:
             self._store.set(self._arrived_at, json.dumps(Entry(True, self._number, text)))
+
+    def arrived_in(self, store: Any) -> bool:
+        """Return whether this attempt's arrival is in `store`: that it is the group's."""
+        from torch._C._distributed_c10d import PrefixStore
+
+        own = PrefixStore(self._prefix, store)
+        return own.compare_set(self._arrived_at, _ABSENT, _ABSENT).decode() == self._arrived
+
+    def _first_round(self, arrival: str) -> int:
+        """Return the number of the round to begin at; this rank may have arrived in it."""
+        stored = self._write(0, Entry(True, self._number, arrival))
+        if stored == self._arrived:
+            return 0  # as in most cases: no attempt of this rank before
+        start = self._store.compare_set(_START, _ABSENT, _ABSENT).decode()
+        return 0 if start == _ABSENT else int(start)
 
     def _round(self, number: int, entry: Entry, state: Rounds, until: float) -> list[Entry]:
         """Write an entry to a round unless this rank has one there; returns all entries."""
-        keys = [f"round/{number}/{rank}" for rank in range(self._ranks)]
-        key, text = keys.pop(self._rank), json.dumps(entry)
-        stored: str = self._store.compare_set(key, "", text).decode()
-        if stored == text:
-            self._store.set(key, text)  # torch's older TCP server wakes readers only for this
-            if entry.arrives:
-                self._arrived_at = key
+        keys = [_key(number, rank) for rank in range(self._ranks)]
+        own = keys.pop(self._rank)
+        stored = self._arrived if self._arrived_at == own else self._write(number, entry)
         if not wait_for(self._store, keys, until - time.monotonic(), self.what):
             absent = self._absent(number, state)
             raise CommunicationError(f"{self.what}: {absent} within {self._timeout_s:g} s")
@@ -191,13 +203,25 @@ class Attempt:
         texts.insert(self._rank, stored)
         return [Entry(*json.loads(value)) for value in texts]
 
+    def _write(self, number: int, entry: Entry) -> str:
+        """Write an entry to a round unless this rank has one there; returns that which is there."""
+        key, text = _key(number, self._rank), json.dumps(entry)
+        stored: str = self._store.compare_set(key, "", text).decode()
+        if stored == text:
+            self._store.set(key, text)  # torch's older TCP server wakes readers only for this
+            if entry.arrives:
+                self._arrived_at, self._arrived = key, text
+        return stored
+
     def _absent(self, number: int, state: Rounds) -> str:
-        ranks = [
-            rank for rank in range(self._ranks) if not self._store.check([f"round/{number}/{rank}"])
-        ]
+        ranks = [rank for rank in range(self._ranks) if not self._store.check([_key(number, rank)])]
         if state.attempts and not state.acknowledgements:
             return f"ranks {ranks} arrived and then went silent"
         return f"ranks {ranks} did not reach the rendezvous"
+
+
+def _key(number: int, rank: int) -> str:
+    return f"round/{number}/{rank}"
 
 
 def digest_of(members: Sequence[int]) -> str:

@@ -1,5 +1,6 @@
 """What the ranks of a group tell each other before they connect, and what follows from it."""
 
+import functools
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -214,10 +215,15 @@ def _of_interface(name: str) -> ByFamily:
 def _host_identity() -> str:
     """Return a name that is equal exactly for processes in one network namespace."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}"
+        return f"{_boot()}/{Path('/proc/self/ns/net').stat().st_ino}"
     except OSError:
         return socket.gethostname()
+
+
+@functools.cache
+def _boot() -> str:
+    """Return the kernel's name of its current boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _check_alike(offers: Sequence[Offer]) -> None:

@@ -162,6 +162,10 @@ class Rendezvous:
             store=incarnation.store, config=config, executor=executor, addresses=addresses
         )
 
+    def arrived_in(self, store: Any) -> bool:
+        """Return whether this rank has arrived in `store`, for use in `make`: it is the group's."""
+        return self._attempt.arrived_in(store)
+
     def _addresses(self, acknowledgements: Sequence[str]) -> list[str]:
         """Return the executors' addresses, by rank; raises the error of a rank that has none."""
         answers = [json.loads(text) for text in acknowledgements]

@@ -1,10 +1,11 @@
 """Addresses of IPv4 and IPv6: those of this host, and their text forms."""
 
 import fcntl
+import functools
 import ipaddress
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,9 +23,15 @@ ByFamily = Mapping[int, str]
 """Family -> a numeric address of this host; a link-local one ends in "%" and its interface."""
 
 
+@functools.lru_cache(maxsize=1024)
+def numeric_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the address that a text is; raises ValueError if it is none."""
+    return ipaddress.ip_address(text)
+
+
 def format_address(host: str, port: int) -> str:
     """Return "host:port", or "[host]:port" for IPv6; without the interface, as it is local."""
-    bare = str(ipaddress.ip_address(host.partition("%")[0]))
+    bare = str(numeric_address(host.partition("%")[0]))
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
 
 
@@ -35,12 +42,12 @@ def host_of(address: str) -> str:
 
 def family_of(host: str) -> int:
     """Return 4 or 6; raises ValueError if `host` is no numeric address."""
-    return ipaddress.ip_address(host).version
+    return numeric_address(host).version
 
 
 def is_loopback(host: str) -> bool:
     """Return whether `host`, a numeric address, is reachable from this host only."""
-    return ipaddress.ip_address(host).is_loopback
+    return numeric_address(host).is_loopback
 
 
 def interface_addresses(name: str) -> ByFamily:
@@ -70,7 +77,7 @@ def interface_addresses(name: str) -> ByFamily:
 def addresses_towards(host: str) -> ByFamily:
     """Return this host's source address of each family for `host`, a name or an address."""
     found: dict[int, str] = {}
-    for kind in (socket.AF_INET, socket.AF_INET6):
+    for kind in _families(host):
         with suppress(OSError):
             target = socket.getaddrinfo(host, _ANY_PORT, kind, socket.SOCK_DGRAM)[0][4]
             with socket.socket(kind, socket.SOCK_DGRAM) as probe:
@@ -80,9 +87,18 @@ def addresses_towards(host: str) -> ByFamily:
     return found
 
 
+def _families(host: str) -> Sequence[socket.AddressFamily]:
+    """Return the families of sockets that may reach `host`, a name or an address."""
+    try:
+        version = numeric_address(host.partition("%")[0]).version
+    except ValueError:
+        return socket.AF_INET, socket.AF_INET6
+    return (socket.AF_INET if version == IPV4 else socket.AF_INET6,)
+
+
 def _written(name: tuple[object, ...]) -> str:
     """Format a socket's own address; an IPv4-mapped IPv6 address as IPv4."""
-    host = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    host = numeric_address(str(name[0]).partition("%")[0])
     if isinstance(host, ipaddress.IPv4Address):
         return str(host)
     if host.ipv4_mapped is not None:

@@ -100,7 +100,7 @@ class Listener:
         if not secret:
             raise InputError("secret is empty: any process could join; give all ranks the same one")
         self._source = numeric_host(host)
-        tcp, self.address = tcp_listener(host)
+        tcp, self.address = tcp_listener(host, self._source)
         self._listeners = [tcp]
         if shared_memory:
             self._listen_locally(rank, local_name(secret, self.address))

@@ -8,7 +8,7 @@ import socket
 from typing import Any, NamedTuple
 
 from headrace.errors import CommunicationError, InputError
-from headrace.executor.connect.addresses import format_address
+from headrace.executor.connect.addresses import format_address, numeric_address
 from headrace.executor.connect.handshake import CONTROL_CHANNEL
 
 _BACKLOG = 4096
@@ -36,7 +36,7 @@ def numeric_host(host: str) -> Endpoint:
     InputError : it is not the numeric address of one interface.
     """
     try:
-        if ipaddress.ip_address(host).is_unspecified:
+        if numeric_address(host).is_unspecified:
             raise InputError(
                 f"{host!r} would listen on every interface: give the address of the one that "
                 "joins the ranks"
@@ -69,7 +69,7 @@ def parsed(address: str, source: Endpoint | None = None) -> Endpoint:
             raise ValueError("no host and port")
         if not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
             raise ValueError("no port from 1 to 65535")
-        of_link = ipaddress.ip_address(host).is_link_local
+        of_link = numeric_address(host).is_link_local
         if of_link and source is not None and source.family == socket.AF_INET6:
             scope = source.address[3]
             return Endpoint(source.family, (host.partition("%")[0], int(port), 0, scope))
@@ -80,15 +80,13 @@ def parsed(address: str, source: Endpoint | None = None) -> Endpoint:
         ) from None
 
 
-def tcp_listener(host: str) -> tuple[socket.socket, str]:
-    """Listen on a free port of `host` only; returns the socket and its address.
+def tcp_listener(host: str, endpoint: Endpoint) -> tuple[socket.socket, str]:
+    """Listen on a free port of `host` only, the endpoint's; returns the socket and its address.
 
     Raises
     ------
-    InputError : `host` is not numeric.
     CommunicationError : it is not an address of this machine, or cannot be listened on.
     """
-    endpoint = numeric_host(host)
     listener = socket.socket(endpoint.family, socket.SOCK_STREAM)
     try:
         listener.setblocking(False)
@@ -169,6 +167,9 @@ def check_connected(sock: socket.socket) -> None:
 
 
 def _resolved(host: str, port: int) -> Endpoint:
+    if isinstance(numeric_address(host), ipaddress.IPv4Address):
+        return Endpoint(socket.AF_INET, (host, port))
+    # the scope of a link-local address, too
     flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)[
         0

@@ -28,7 +28,6 @@ from headrace.executor import Executor
 from headrace.executor.connect.addresses import host_of
 from headrace.executor.connect.descriptors import shortage
 from headrace.executor.pacing import pace
-from headrace.job.store import answering
 
 if TYPE_CHECKING:
     from headrace.collectives.plan.book import PlanBook
@@ -68,22 +67,12 @@ def create(
     CommunicationError : naming the ranks that did not arrive in time, or the store if it does not
         answer.
     """
-    with answering(options.store, f"rank {options.group_rank}: making a group"):
-        device = _device(options.store, options.group_rank)
-    check_device(device)
     settings = CollectiveSettings.from_environment()
     rank, ranks, members = options.group_rank, options.group_size, options.global_ranks_in_group
     show_log(settings.log_level, members[rank] if members else rank)
     timeout_s = min(options.timeout.total_seconds(), settings.deadline_s)
     book = load_book(settings.plan_book)
-    rendezvous = Rendezvous(options.store, rank, members or range(ranks), timeout_s)
-    joined = rendezvous.join(
-        settings,
-        lambda config: _executor(rank, ranks, config, settings),
-        book_digest="" if book is None else book.digest,
-        channels=channels(book),
-        compares_calls=get_debug_level() == DebugLevel.DETAIL,
-    )
+    joined, device = _join(options, settings, book, timeout_s)
     if members and list(members) != list(range(dist.get_world_size())):
         book = None  # it was made for the whole job
     else:
@@ -106,6 +95,30 @@ def create(
     if follow is not None:
         group.background = follow(joined.store, joined.executor, group.switch, book, settings)
     return group
+
+
+def _join(
+    options: Any, settings: CollectiveSettings, book: "PlanBook | None", timeout_s: float
+) -> tuple[Joined, str]:
+    """Connect this rank with the others; returns the kind of device of the group, too."""
+    rank, ranks = options.group_rank, options.group_size
+    members = options.global_ranks_in_group or range(ranks)
+    rendezvous = Rendezvous(options.store, rank, members, timeout_s)
+    devices: list[str] = []
+
+    def make(config: GroupConfig) -> Executor:
+        devices[:] = [_device(options.store, rendezvous)]
+        check_device(devices[0])
+        return _executor(rank, ranks, config, settings)
+
+    joined = rendezvous.join(
+        settings,
+        make,
+        book_digest="" if book is None else book.digest,
+        channels=channels(book),
+        compares_calls=get_debug_level() == DebugLevel.DETAIL,
+    )
+    return joined, devices[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,19 +227,14 @@ def show_log(level: str, rank: int) -> None:
     logger.propagate = False  # else records appear twice if the application sets up logging later
 
 
-def _device(store: Any, rank: int) -> str:
+def _device(store: Any, rendezvous: Rendezvous) -> str:
     """Return the device kind that torch makes this backend for; the first one if it has several.
 
     It shows only in the part of torch's store that the backend gets, which is named after it.
     """
-    key = f"headrace/device/{rank}"
-    store.set(key, "")
-    try:
-        kinds = ["cpu", "cuda", *dist.Backend.default_device_backend_map]
-        underlying = store.underlying_store
-        return next(k for k in kinds if PrefixStore(f"{k}/", underlying).check([key]))
-    finally:
-        store.delete_key(key)
+    kinds = ["cpu", "cuda", *dist.Backend.default_device_backend_map]
+    jobs = store.underlying_store
+    return next(kind for kind in kinds if rendezvous.arrived_in(PrefixStore(f"{kind}/", jobs)))
 
 
 def _alone(process_group: Any, device: str) -> bool:
