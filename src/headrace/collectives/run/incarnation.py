@@ -48,7 +48,7 @@ _ABSENT = "?"  # no key has this value
 
 
 class Entry(NamedTuple):
-    """What a rank writes to a round: an arrival, or else an acknowledgement of all arrivals.
+    """A rank's text in a round: an arrival, or else an acknowledgement of all arrivals.
 
     Attributes
     ----------
@@ -204,7 +204,7 @@ class Attempt:
         return [Entry(*json.loads(value)) for value in texts]
 
     def _write(self, number: int, entry: Entry) -> str:
-        """Write an entry to a round unless this rank has one there; returns that which is there."""
+        """Write an entry to a round unless this rank has one there; returns this rank's entry."""
         key, text = _key(number, self._rank), json.dumps(entry)
         stored: str = self._store.compare_set(key, "", text).decode()
         if stored == text:

@@ -1,4 +1,4 @@
-"""What the ranks of a group tell each other before they connect, and what follows from it."""
+"""Offers of the ranks of a group to each other before they connect, and the configuration of all."""
 
 import functools
 import socket
@@ -58,7 +58,7 @@ class GroupConfig:
 
 
 class Offer(NamedTuple):
-    """What a rank has and wants, told with its arrival.
+    """Resources and settings of a rank, told with its arrival.
 
     Attributes
     ----------

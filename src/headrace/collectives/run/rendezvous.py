@@ -59,7 +59,7 @@ class _Listening:
     def __init__(self, rank: int, make: Callable[[GroupConfig], Executor]) -> None:
         self._rank = rank
         self._make = make
-        self._settled: tuple[Executor, GroupConfig] | None = None
+        self._executor_and_config: tuple[Executor, GroupConfig] | None = None
         self._error: HeadraceError | OSError | None = None
 
     def begin(self, arrivals: Sequence[str]) -> str:
@@ -76,21 +76,21 @@ class _Listening:
         except (HeadraceError, OSError) as error:
             self._error = error
             return json.dumps({"failed": str(error)})
-        self._settled = executor, config
+        self._executor_and_config = executor, config
         return json.dumps({"address": executor.address})
 
-    def settled(self) -> tuple[Executor, GroupConfig]:
+    def result(self) -> tuple[Executor, GroupConfig]:
         """Return the executor; raises the error of the last `begin` if it had one."""
         if self._error is not None:
             raise self._error
-        assert self._settled is not None, "a rank acknowledges what it agrees on"
-        return self._settled
+        assert self._executor_and_config is not None, "a rank acknowledges what it agrees on"
+        return self._executor_and_config
 
     def close(self) -> None:
         """Stop listening."""
-        if self._settled is not None:
-            self._settled[0].close()
-        self._settled = self._error = None
+        if self._executor_and_config is not None:
+            self._executor_and_config[0].close()
+        self._executor_and_config = self._error = None
 
 
 class Rendezvous:
@@ -149,7 +149,7 @@ class Rendezvous:
         listening = _Listening(self._rank, make)
         try:
             incarnation = self._attempt.agree(json.dumps([secret, offer]), listening.begin)
-            executor, config = listening.settled()
+            executor, config = listening.result()
             addresses = self._addresses(incarnation.acknowledgements)
             self._connect(incarnation.store, executor, addresses)
             pace(executor, addresses, settings)
@@ -196,7 +196,7 @@ class Rendezvous:
         """Take the group's secret out of the store; does nothing if the store is lost.
 
         Once a rank is connected with all others, all have read the secret, as each proved it in
-        its handshake. Nobody listens for that of a group that failed.
+        its handshake. No rank listens for that of a group that failed.
         """
         if self._rank == 0:
             with suppress(RuntimeError):
