@@ -1,4 +1,4 @@
-"""Offers of the ranks of a group to each other before they connect, and the configuration of all."""
+"""Offers of the ranks of a group to each other before they connect, and its configuration."""
 
 import functools
 import socket
