@@ -97,13 +97,6 @@ def caches() -> dict[str, str]:
     return {f"L{level} {kind.lower()}": size for level, kind, size in texts}
 
 
-def last_level_cache_bytes() -> int:
-    """Return the size of the largest cache; 0 where the system does not say."""
-    units = {"K": 1 << 10, "M": 1 << 20}
-    sizes = [int(size[:-1]) * units[size[-1]] for size in caches().values()]
-    return max(sizes, default=0)
-
-
 def describe_machine(report: Report) -> None:
     """Note caches and huge pages, which figures depend on; once in a report."""
     policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")

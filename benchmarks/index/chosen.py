@@ -23,7 +23,6 @@ from benchmarks.index.cells import (
     MIXES,
     Sizes,
     describe_machine,
-    last_level_cache_bytes,
     on_disk,
     per_s,
     workload,
@@ -33,6 +32,7 @@ from benchmarks.index.datasets import NAMES
 from benchmarks.index.maps import OrderedMap, running
 from benchmarks.index.workload import INSERT, MISS, Workload
 from benchmarks.kept import KeptRows
+from headrace.host_memory import last_level_cache_bytes
 
 _FULL = Sizes(loaded=4_000_000, operations=4_000_000, rounds=3)
 _QUICK = Sizes(loaded=400_000, operations=1_000_000, rounds=5)
@@ -128,7 +128,7 @@ def _cell(kept: KeptRows, name: str, mix: str, size: Sizes) -> None:
         **{f"over {rival}": chosen / final[rival] for rival in _RIVALS},
         "chosen_per_s": round(chosen),
         "seconds": round(choice.seconds, 2),
-        "in_cache": _BYTES_PER_KEY * _keys_at_the_end(made) <= last_level_cache_bytes(),
+        "in_cache": _BYTES_PER_KEY * _keys_at_the_end(made) <= (last_level_cache_bytes() or 0),
         "wrong": wrong + more_wrong,
     }
     kept.add(key, row)

@@ -1,4 +1,4 @@
-"""Memory of this host that a process can have."""
+"""Memory of this host: what a process can have, and the largest cache."""
 
 from pathlib import Path
 
@@ -25,6 +25,21 @@ def available_host_bytes(system: Path = Path("/")) -> int | None:
         return None
     system_bytes = [int(row.split()[1]) << 10 for row in rows if row.startswith("MemAvailable:")]
     return min((*system_bytes, *_group_bytes(system))) if system_bytes else None
+
+
+def last_level_cache_bytes(system: Path = Path("/")) -> int | None:
+    """Return the bytes of the first processor's largest cache; None if that cannot be told.
+
+    Parameters
+    ----------
+    system : root of the files of the kernel.
+    """
+    levels = (system / "sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    sizes = [level.read_text().strip() for level in levels]
+    shifts = {"K": 10, "M": 20, "G": 30}
+    return max(
+        (int(text[:-1]) << shifts[text[-1]] for text in sizes if text[-1:] in shifts), default=None
+    )
 
 
 def _group_bytes(system: Path) -> list[int]:

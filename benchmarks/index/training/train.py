@@ -28,7 +28,13 @@ from headrace.index.configuration import Configuration
 from headrace.index.plan import model as plan_model
 from headrace.index.plan.forest import PARTS
 from headrace.index.plan.inputs import configuration_input, image_input, vector_input
-from headrace.index.plan.model import CENTRES, FOREST_SHARE, save_model
+from headrace.index.plan.model import (
+    CENTRES,
+    FOREST_SHARE,
+    LAST_LEVEL_CACHE,
+    TRAINED_CACHE_BYTES,
+    save_model,
+)
 from headrace.index.profile import IndexProfile, TraceEncoding
 
 MODEL = Path(plan_model.__file__).with_name("model.npz")
@@ -258,6 +264,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=4, help="networks that are averaged")
     parser.add_argument("--folds", type=int, default=5, help="0: no held-out families")
     parser.add_argument("--machine", default="", help="where the data was collected")
+    parser.add_argument(
+        "--cache-bytes", type=int, default=TRAINED_CACHE_BYTES, help="its largest cache"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     data = load(options.folder)
@@ -271,6 +280,7 @@ def main() -> int:
         "data": f"{len(data.families)} traces of {', '.join(FAMILIES)}, "
         f"{len(data.configurations)} configurations each",
         "machine": options.machine,
+        LAST_LEVEL_CACHE: options.cache_bytes,
         "script": "benchmarks/index/training",
         "held_out": found,
     }

@@ -61,7 +61,9 @@ def plan_index_command(
 
     Example: headrace index plan keys.profile -o index.plan
     """
+    from headrace.host_memory import last_level_cache_bytes
     from headrace.index.plan.choose import plan as choose
+    from headrace.index.plan.model import LAST_LEVEL_CACHE
     from headrace.index.profile import IndexProfile
     from headrace.index.run.trial import keep_memory
     from headrace.index.run.trial import trial as run_trial
@@ -79,7 +81,10 @@ def plan_index_command(
             top=top,
             most_bytes_per_key=bytes_per_key,
             frontier=frontier,
-            provenance={"profile": dict(loaded.provenance)},
+            provenance={
+                "profile": dict(loaded.provenance),
+                LAST_LEVEL_CACHE: last_level_cache_bytes(),
+            },
             progress=report,
         )
     if trial:
@@ -104,6 +109,7 @@ def _result(plan: "IndexPlan", output: Path) -> IndexPlanResult:
 
 
 def _print(plan: "IndexPlan", output: Path) -> None:
+    from headrace.index.plan.cache import cache_text
     from headrace.index.report.tables import trials_text
 
     best = plan.chosen
@@ -114,4 +120,6 @@ def _print(plan: "IndexPlan", output: Path) -> None:
         f"{best.bytes_per_key:.3g} bytes per key, {tried}.",
         soft_wrap=True,
     )
+    if note := cache_text(plan):
+        console.print(note, soft_wrap=True)
     console.print(f"Wrote {text_of(output)}.", soft_wrap=True)

@@ -41,6 +41,14 @@ _STRIDE = 2
 _TEXTS = ("provenance", "known")
 _LEAVES, _LEAF_ROWS = "forest.value", "forest.value.rows"
 
+LAST_LEVEL_CACHE = "last_level_cache_bytes"
+"""Field of a provenance: of a model, of the machine that it was trained on; of a plan, of the
+machine that it was made on."""
+
+TRAINED_CACHE_BYTES = 32 << 20
+"""Of models whose provenance does not state it: the one of the package is of a Zen 4 server, whose
+cores share 32 MiB."""
+
 FOREST_SHARE = 0.75
 """Weight of the forest's ranking beside the networks', whose error is larger."""
 

@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from headrace.artifact import Artifact, Table
 from headrace.cli.tables import facts, rows
 from headrace.index.errors import ChoiceError
+from headrace.index.plan.cache import cache_text
 from headrace.index.plan.model import shipped_model
 from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan
 from headrace.index.profile import IndexProfile, TraceEncoding
@@ -125,6 +126,7 @@ def index_plan_summary(plan: IndexPlan) -> list[tuple[str, str]]:
         else ""
     )
     cap = plan.most_bytes_per_key
+    note = cache_text(plan)
     leaves = [f"{count:,} {name}" for name, count in zip(LEAVES, best.leaves, strict=True) if count]
     return [
         ("leaves", f"{best.configuration.leaf}: {used}"),
@@ -134,6 +136,7 @@ def index_plan_summary(plan: IndexPlan) -> list[tuple[str, str]]:
         ("runner-up", _runner_up(plan)),
         ("candidates", f"{len(plan.candidates)}, {tried} of them tried"),
         *([("machine", load_text(plan.provenance))] if tried else []),
+        *([("cache", note)] if note else []),
         ("operations", operations_text(plan.encoding)),
         ("profile", plan.profile_digest[:12]),
     ]

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import getitem
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -15,6 +14,7 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from headrace.host_memory import last_level_cache_bytes
 from headrace.memory.errors import CaptureError
 from headrace.memory.graph import Graph, Implementation, Operator
 from headrace.memory.measure.allocations import allocations_of
@@ -355,9 +355,7 @@ def _cache_bytes(device: torch.device) -> int:
     if device.type != "cpu":
         properties = torch.get_device_module(device).get_device_properties(device)
         return int(getattr(properties, "L2_cache_size", 0)) or _CACHE_BYTES
-    levels = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    sizes = [level.read_text().strip().removesuffix("K") for level in levels]
-    return max((int(size) << 10 for size in sizes if size.isdigit()), default=_CACHE_BYTES)
+    return last_level_cache_bytes() or _CACHE_BYTES
 
 
 def _roofline_cost(capture: Capture, call: TracedCall, device: Roofline) -> Cost:
