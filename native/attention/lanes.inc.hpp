@@ -114,6 +114,24 @@ inline Floats sums_of(Floats* vectors) {
   }
 }
 
+// Two vectors of consecutive numbers to those of even places and those of odd ones, and back.
+inline void split_pairs(Floats& first, Floats& second) {
+  Ints even{};
+  for (std::size_t i = 0; i < kLanes; ++i) even[i] = static_cast<std::int32_t>(2 * i);
+  auto numbers = first;
+  first = __builtin_shuffle(numbers, second, even);
+  second = __builtin_shuffle(numbers, second, even + 1);
+}
+inline void join_pairs(Floats& even, Floats& odd) {
+  Ints places{};
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    places[i] = static_cast<std::int32_t>(i / 2 + (i % 2) * kLanes);
+  }
+  auto numbers = even;
+  even = __builtin_shuffle(numbers, odd, places);
+  odd = __builtin_shuffle(numbers, odd, places + static_cast<std::int32_t>(kLanes / 2));
+}
+
 // e^x for x <= 0, to two units in the last place: 2^n times a polynomial of degree 7, that of
 // Cephes' expf; 0 below the logarithm of the smallest normal number; NaN for NaN.
 inline Floats exponential(Floats x) {

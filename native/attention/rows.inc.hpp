@@ -18,9 +18,11 @@ using headrace::HEADRACE_ISA::widen;
 inline constexpr std::size_t kMostDimensions = 512;
 
 // Rows of one head. `at` gives kLanes numbers of a row; they are read kStep dimensions at a time,
-// so that it is known while compiling which half of the bytes has a code of 4 bits.
+// so that it is known while compiling which half of the bytes has a code of 4 bits. kPaired: not in
+// their order, see `PairedRows`.
 struct Float32Rows {
   static constexpr bool kCodes = false;
+  static constexpr bool kPaired = false;
   static constexpr std::size_t kStep = kDimensions;
   const float* data;
   std::size_t dim;
@@ -32,6 +34,7 @@ struct Float32Rows {
 };
 struct BFloat16Rows {
   static constexpr bool kCodes = false;
+  static constexpr bool kPaired = false;
   static constexpr std::size_t kStep = kDimensions;
   const std::uint16_t* data;
   std::size_t dim;
@@ -41,8 +44,27 @@ struct BFloat16Rows {
   }
   Floats at(std::size_t row, std::size_t d) const { return widen_bfloat16(data + row * dim + d); }
 };
+// Of each 2 * kLanes dimensions `at` gives the even ones first, then the odd ones: a shift and a
+// mask widen both, where numbers in their order are moved between lanes first, which takes twice as
+// long.
+struct PairedRows {
+  static constexpr bool kCodes = false;
+  static constexpr bool kPaired = true;
+  static constexpr std::size_t kStep = 2 * kLanes;
+  const std::uint16_t* data;
+  std::size_t dim;
+  std::size_t bytes() const { return 2 * dim; }
+  const char* address(std::size_t row) const {
+    return reinterpret_cast<const char*>(data) + row * bytes();
+  }
+  Floats at(std::size_t row, std::size_t d) const {
+    auto pairs = read<Words>(data + row * dim + d / kStep * kStep);
+    return reinterpret_cast<Floats>(d & kLanes ? pairs & 0xffff0000 : pairs << 16);
+  }
+};
 struct Int8Rows {
   static constexpr bool kCodes = true;
+  static constexpr bool kPaired = false;
   static constexpr std::size_t kStep = kDimensions;
   const std::int8_t* data;
   std::size_t dim;
@@ -54,6 +76,7 @@ struct Int8Rows {
 };
 struct Int4Rows {
   static constexpr bool kCodes = true;
+  static constexpr bool kPaired = false;
   static constexpr std::size_t kStep = 2 * kDimensions;
   const std::uint8_t* data;
   std::size_t dim;
@@ -80,6 +103,18 @@ inline void with_rows(Format format, const void* data, std::size_t dim, Function
     case Format::kInt4Groups:
       return function(Int4Rows{static_cast<const std::uint8_t*>(data), dim});
   }
+}
+
+inline bool has_pairs(Format format, std::size_t dim) {
+  return format == Format::kBFloat16 && dim % PairedRows::kStep == 0;
+}
+// As `with_rows`, with numbers of bfloat16 in pairs where `has_pairs`.
+template <class Function>
+inline void with_paired_rows(Format format, const void* data, std::size_t dim, Function function) {
+  if (has_pairs(format, dim)) {
+    return function(PairedRows{static_cast<const std::uint16_t*>(data), dim});
+  }
+  with_rows(format, data, dim, function);
 }
 
 // Unit and number of code 0, of bfloat16.
