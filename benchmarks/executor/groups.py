@@ -32,6 +32,9 @@ def measure(report: Report, *, quick: bool) -> None:
         ratio = statistics.median(
             ours / theirs for ours, theirs in zip(headrace, gloo, strict=True)
         )
+        gloo_cpu, headrace_cpu = (
+            statistics.median(figures["cpu_ms"][backend][2:]) for backend in ("gloo", "headrace")
+        )
         descriptors = figures["descriptors"]
         report.row(
             "making a group, ranks of one host",
@@ -39,6 +42,8 @@ def measure(report: Report, *, quick: bool) -> None:
             headrace_ms=round(statistics.median(headrace), 2),
             gloo_ms=round(statistics.median(gloo), 2),
             time_over_gloo=round(ratio, 2),
+            headrace_cpu_ms=round(headrace_cpu, 2),
+            gloo_cpu_ms=round(gloo_cpu, 2),
             headrace_descriptors=descriptors["headrace"],
             gloo_descriptors=descriptors["gloo"],
         )
