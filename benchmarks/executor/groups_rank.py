@@ -19,7 +19,7 @@ def open_files() -> int:
 
 
 def main() -> None:
-    """Print as JSON rank 0's times, processor times (ms) and descriptors of both backends' groups."""
+    """Print as JSON rank 0's times, processor times (ms) and descriptors by backend."""
     repeats = int(sys.argv[1])
     dist.init_process_group("gloo", timeout=TIMEOUT)
     ms: dict[str, list[float]] = {backend: [] for backend in BACKENDS}
