@@ -148,7 +148,8 @@ class Builder {
     const auto room = std::max(Hashed::units(entries.count, varied_fill(entries)),
                                Hashed::units(reserved_, kReservedFill));
     auto units = at_least(Kind::hashed, room, most);
-    const auto least = at_least(Kind::hashed, Hashed::units(entries.count, kMostGrownFill), most);
+    const auto least =
+        at_least(Kind::hashed, Hashed::units(least_room(entries), kMostGrownFill), most);
     auto* lines = allocate(units, least, Hashed::kBucketLines);
     const Word word(lines, Kind::hashed, units, high_empty);
     Hashed(word).fill(entries);
@@ -163,7 +164,8 @@ class Builder {
         std::max(of(varied_fill(entries)), Log::units(reserved_, kReservedFill, fingerprints));
     const auto most = Log::units(kMostMovedKeys, 1, fingerprints);
     auto units = at_least(Kind::log, room, most);
-    const auto least = at_least(Kind::log, of(kMostGrownFill), most);
+    const auto least =
+        at_least(Kind::log, Log::units(least_room(entries), kMostGrownFill, fingerprints), most);
     auto* lines = allocate(units, least, Log::kUnitLines);
     Log::create(lines, units, fingerprints, entries);
     return Word(lines, Kind::log, units, high_empty);
@@ -173,6 +175,11 @@ class Builder {
   std::size_t expected_bytes(std::size_t count) const {
     const auto entry = sizeof(std::uint64_t) + value_bytes<Value>;
     return static_cast<std::size_t>(static_cast<double>(count * entry) * 1.05 / fill_);
+  }
+
+  // Entries that a leaf has room for where the memory for all that it asks for is not at hand.
+  std::size_t least_room(const Entries<Value>& entries) const {
+    return std::max(entries.count, reserved_ * 3 / 4);
   }
 
   // Neighbours that were filled alike would be full at the same time, and what they leave behind

@@ -6,9 +6,8 @@
 // include those of MAPLE's Figure 6.3):
 //   regrow   it has fewer keys than a leaf may have: copied into a larger one;
 //   widen    it is at the end of its model's range, and its keys are beyond: slots are added;
-//   split    it covers several slots of its node: split between two of them, or, if the code is
-//            beyond all of its entries, before the code's slot: keys that ascend are not moved
-//            again;
+//   split    it covers several slots of its node: split between two of them. If the code is beyond
+//            all of its entries, see ascending_change.hpp;
 //   refine   each slot of its node becomes two;
 //   deepen   it becomes an inner node with several leaves.
 #pragma once
@@ -18,31 +17,40 @@
 #include <cstdint>
 #include <utility>
 
+#include "index/tree/ascending_change.hpp"
 #include "index/tree/balance.hpp"
 #include "index/tree/build.hpp"
-#include "index/tree/path_change.hpp"
 
 namespace headrace::index {
 
 template <class Value, class Sharing, class Allocator>
-class Change : PathChange<Value, Sharing, Allocator> {
-  using Base = PathChange<Value, Sharing, Allocator>;
+class Change : AscendingChange<Value, Sharing, Allocator> {
+  using Base = AscendingChange<Value, Sharing, Allocator>;
+  using Base::any_order;
   using Base::at;
+  using Base::beyond_all;
+  using Base::beyond_all_keys;
   using Base::code_;
   using Base::count_children;
+  using Base::fill;
   using Base::gather;
   using Base::halve_slots;
   using Base::keys_of_leaf;
   using Base::leaf_;
   using Base::may_halve;
+  using Base::may_widen_up;
+  using Base::partition;
   using Base::path_;
   using Base::place_node;
   using Base::rebuild_slots;
   using Base::replace_node;
+  using Base::reserve;
   using Base::scratch_bytes;
   using Base::sort;
+  using Base::split_off;
   using Base::start;
   using Base::tree_;
+  using Base::widen_up;
   using typename Base::Draft;
   using typename Base::Making;
   using typename Base::Map;
@@ -83,26 +91,11 @@ class Change : PathChange<Value, Sharing, Allocator> {
   }
 
  private:
-  // Of a leaf with fewer entries, a random code is too often beyond all of them.
-  static constexpr std::size_t kFewAppended = 16;
-  // Of a leaf for keys in ascending order: each change looks at all of its slots.
-  static constexpr std::uint32_t kMostSlotsAhead = 1024;
-  // Of hashed and log leaves that are left behind by keys in ascending order.
-  static constexpr double kTightFill = 0.85;
-
   // A gapped leaf of some size whose model is worse than expected is split before it is full.
   bool slow() const {
     if (leaf_.kind() != Kind::gapped) return false;
     const GappedLeaf<Value, Sharing> leaf(leaf_);
     return leaf.count() >= 256 && leaf.too_slow();
-  }
-
-  // Leaves made by changes have room for the inserts to come. Of gapped and hashed ones operations
-  // become slower as they fill, of log ones as they grow.
-  double fill() const {
-    const auto& configuration = tree_.configuration;
-    if (configuration.leaf == Leaf::gapped) return 0.6;
-    return std::max(configuration.leaf == Leaf::hashed ? 0.55 : 0.66, configuration.fill - 0.1);
   }
 
   void point_and_retire(Word child) {
@@ -111,10 +104,12 @@ class Change : PathChange<Value, Sharing, Allocator> {
   }
 
   // A first leaf for a run of empty slots; inside of one half of a node, so that no leaf has both
-  // the lowest and the highest codes.
+  // the lowest and the highest codes. One beyond all keys is likely to be filled at once.
   void plant() {
     const auto half = static_cast<std::uint32_t>(slot_count(at().node) / 2);
     const auto slot = slot_in(at().node, code_);
+    const bool last = any_order() && beyond_all_keys();
+    at().end = std::min(at().end, slot + Base::kMostSlotsAhead);
     if (at().node.kind() == Kind::comparison) {  // whose children have one slot each
       at().first = slot;
       at().end = slot + 1;
@@ -125,16 +120,11 @@ class Change : PathChange<Value, Sharing, Allocator> {
     }
     Draft draft(tree_);
     Making builder(tree_, draft, fill(), true);
+    if (last) reserve(builder);
     const auto leaf = builder.make_leaf({}, at().child_range().low == 0);
     draft.keep(0);
     Map::point(at().node, at().first, at().end, leaf);
     count_children(1);
-  }
-
-  // True of a code above those of some entries, as keys in ascending order are.
-  bool beyond_all(const Entries<Value>& entries) const {
-    return entries.count >= kFewAppended &&
-           code_ > *std::max_element(entries.codes, entries.codes + entries.count);
   }
 
   // `appends`: more keys are likely to follow, so that leaves grow by more at once.
@@ -150,11 +140,6 @@ class Change : PathChange<Value, Sharing, Allocator> {
     if (leaf.none()) count_children(-1);
   }
 
-  // Leaves to be made do not need their entries in order, which costs more than all the rest.
-  bool any_order() const {
-    return tree_.configuration.leaf == Leaf::hashed || tree_.configuration.leaf == Leaf::log;
-  }
-
   // True of entries beyond either end of the range of their node's model.
   bool outside_model(const Entries<Value>& entries) {
     const auto& model = at().node.template to<LinearNode>()->model;
@@ -164,50 +149,6 @@ class Change : PathChange<Value, Sharing, Allocator> {
     const auto* const end = entries.codes + entries.count;
     return (at().first == 0 || at().end == model.slots()) &&
            std::any_of(entries.codes, end, outside);
-  }
-
-  // Splits a run of slots before the slot of the code, which is beyond all entries: what is in that
-  // slot moves to a leaf with room for more; the rest stays where it is, or, if much has moved, is
-  // made anew without room. False, and nothing is changed: the slot has all entries, or the code or
-  // an entry is outside of the model.
-  bool split_off(EntryBuffer<Value>& entries) {
-    if (at().node.kind() != Kind::linear || outside_model(entries)) return false;
-    const auto& model = at().node.template to<LinearNode>()->model;
-    const auto slot = model.slot(code_);
-    if ((code_ - model.base) >> model.shift > model.last || slot == at().first) return false;
-    const auto left = partition(entries, model.first_code(slot));
-    if (left == 0) return false;
-    const auto low = Entries<Value>(entries).part(0, left);
-    const auto high = Entries<Value>(entries).part(left, entries.count);
-    const bool stays = high.count == 0 || (!Sharing::kShared && high.count * 4 < entries.count);
-    Draft draft(tree_);
-    const auto low_leaf =
-        stays ? leaf_ : Making(tree_, draft, kTightFill, true).leaf(low, at().child_range());
-    Making builder(tree_, draft, fill(), true);
-    builder.reserve(std::min(tree_.size() / 2, most_keys(tree_.configuration)));
-    const auto high_leaf = builder.make_leaf(high, false);
-    tree_.state.expect(1);
-    draft.keep(stays ? high.count : entries.count);
-    const auto end = std::min(at().end, slot + kMostSlotsAhead);
-    Map::point(at().node, slot, end, high_leaf);
-    Map::point(at().node, end, at().end, Word());
-    count_children(1);
-    if (stays) {
-      erase_from_leaf(high);
-    } else {
-      Map::point(at().node, at().first, slot, low_leaf);
-      tree_.retire(leaf_);
-    }
-    return true;
-  }
-
-  // Of entries that another leaf has by now.
-  void erase_from_leaf(const Entries<Value>& entries) noexcept {
-    if (entries.count == 0) return;
-    tree_.forget_order(leaf_);
-    with_leaf<Value, Sharing>(leaf_, [&](auto leaf) {
-      for (std::size_t i = 0; i < entries.count; ++i) leaf.erase(entries.codes[i]);
-    });
   }
 
   // Splits a run of a few slots inside of the model's range where that halves its entries best.
@@ -243,20 +184,6 @@ class Change : PathChange<Value, Sharing, Allocator> {
     count_children(1);
     tree_.retire(leaf_);
     return true;
-  }
-
-  // Puts entries with codes below `code` first; returns how many these are.
-  static std::size_t partition(EntryBuffer<Value>& entries, std::uint64_t code) {
-    std::size_t low = 0;
-    auto high = entries.count;
-    for (;;) {
-      while (low < high && entries.codes[low] < code) ++low;
-      while (low < high && entries.codes[high - 1] >= code) --high;
-      if (low == high) return low;
-      std::swap(entries.codes[low], entries.codes[--high]);
-      if constexpr (value_bytes<Value> != 0) std::swap(entries.values[low], entries.values[high]);
-      ++low;
-    }
   }
 
   // The run's slots are parted where that halves its keys best. A slot with almost all of them gets
@@ -346,11 +273,8 @@ class Change : PathChange<Value, Sharing, Allocator> {
     const auto low = entries.codes[entries.count / 4];
     if (at().end == slots && high > model.base && (high - model.base) >> model.shift >= slots) {
       const auto needed = (high - model.base) >> model.shift;
-      const auto room = (at().range.high - model.base) >> model.shift;
-      if (needed >= std::min<std::uint64_t>(4 * slots + 16, most)) return false;
-      const auto last = std::min<std::uint64_t>({std::max(needed, 2 * slots), room, most - 1});
-      rebuild_slots({model.base, static_cast<std::uint32_t>(last), model.shift},
-                    [slots](std::size_t slot) { return std::min(slot, slots - 1); });
+      if (!may_widen_up(at(), needed)) return false;
+      widen_up(needed);
       return true;
     }
     if (at().first == 0 && low < model.base) {

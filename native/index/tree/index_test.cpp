@@ -309,6 +309,53 @@ void test_appends_move_few_keys() {
   }
 }
 
+// Keys that come in bursts, with pauses far longer than a burst: the last node had no slots for the
+// next burst, which became a subtree of its last leaf, and so did the one after that.
+void test_bursts_make_no_path_longer() {
+  constexpr std::uint64_t kBurst = 3000;
+  for (const auto leaf : {Leaf::hashed, Leaf::log}) {
+    CodeMap<std::uint64_t> map({.leaf = leaf});
+    std::vector<std::uint64_t> codes;
+    for (std::uint64_t code = 1 << 20; codes.size() < 60 * kBurst; code += 1 + below(4)) {
+      if (codes.size() % kBurst == 0) code += (1 << 20) + below(1 << 23);
+      codes.push_back(code);
+    }
+    const auto half = codes.size() / 2;
+    map.build(codes.data(), codes.data(), half);
+    for (std::size_t i = half; i < codes.size(); ++i) {
+      CHECK(map.insert(codes[i], codes[i]));
+      if (i % 9973 == 0) map.verify();
+    }
+    map.verify();
+    for (const auto code : codes) CHECK(map.find(code) != nullptr && *map.find(code) == code);
+    const auto statistics = map.statistics();
+    CHECK(statistics.depth <= 4);
+    CHECK(statistics.moved_keys < map.size());
+    CHECK(statistics.bytes < 32 * map.size());
+  }
+}
+
+// Bursts of several series by turns, in the middle of a map; and pauses that become longer.
+void test_bursts_beside_other_keys() {
+  CodeMap<std::uint64_t> map;
+  std::map<std::uint64_t, std::uint64_t> expected;
+  std::uint64_t next[] = {1ULL << 61, 1ULL << 62, 3ULL << 61};
+  for (int turn = 0; turn < 40; ++turn) {
+    for (auto& code : next) {
+      code += std::uint64_t{1} << (turn * 55 / 40);
+      for (int i = 0; i < 700; ++i, code += 1 + below(9)) {
+        CHECK(map.insert(code, code ^ 1) == expected.emplace(code, code ^ 1).second);
+      }
+    }
+    map.verify();
+  }
+  CHECK(map.size() == expected.size());
+  for (const auto& [code, value] : expected) {
+    CHECK(map.find(code) != nullptr && *map.find(code) == value);
+  }
+  CHECK(map.statistics().depth <= 10);
+}
+
 template <class Value>
 void test_values(Value (*of)(std::uint64_t)) {
   CodeMap<Value> map;
@@ -371,6 +418,8 @@ int main() {
   test_batches_and_conversion();
   test_orders_of_leaves();
   test_appends_move_few_keys();
+  test_bursts_make_no_path_longer();
+  test_bursts_beside_other_keys();
   test_values<std::uint64_t>([](std::uint64_t code) { return ~code; });
   test_values<std::uint32_t>([](std::uint64_t code) { return static_cast<std::uint32_t>(code); });
   test_values<std::uint8_t>([](std::uint64_t code) { return static_cast<std::uint8_t>(code); });
