@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from docs.site import pages
-from docs.site.docstrings import definitions, rst
+from docs.site.docstrings import definitions, with_texts_below
 from docs.site.names import Sources
 from docs.site.reference import undocumented
 from docs.site.registries import SETTINGS, registry_pages, undocumented_settings
+from docs.site.schemas import SCHEMAS, schema_pages
+from headrace.cli.schema import schemas_of
 
 DOCSTRING = """Return a plan.
 
@@ -24,15 +26,14 @@ InputError : ``ranks`` is 0.
 """
 
 
-def test_entries_of_a_docstring_become_definitions() -> None:
-    assert rst(DOCSTRING)[1:8] == [
+def test_texts_of_entries_are_not_taken_for_types() -> None:
+    assert with_texts_below(DOCSTRING.splitlines())[1:7] == [
         "",
-        ".. rubric:: Parameters",
-        "",
-        "``ranks``, ``hosts``",
+        "Parameters",
+        "----------",
+        "ranks, hosts",
         "    counts of a job,",
         "    of which the first is larger.",
-        "",
     ]
     assert definitions(DOCSTRING, "Parameters")["hosts"].endswith("is larger.")
     assert definitions(DOCSTRING, "Raises") == {"InputError": "``ranks`` is 0."}
@@ -53,6 +54,13 @@ def test_every_page_is_in_the_contents() -> None:
     contents = (pages.ROOT / pages.INDEX).read_text().splitlines()
     staged = {pages.staged_path(page) for page in pages.repository_pages()} - {"index.md"}
     assert {f"/{path.removesuffix('.md')}" for path in staged} <= {*contents}
+    assert f"/{SCHEMAS}/index" in contents
+
+
+def test_every_schema_is_on_a_page_of_the_site() -> None:
+    texts = schema_pages().values()
+    for verb in schemas_of():
+        assert sum(f'"title": "headrace {verb} --json"' in text for text in texts) == 1, verb
 
 
 @pytest.mark.slow

@@ -7,11 +7,12 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 
 import headrace
+from docs.site import hooks
 
 project = "headrace"
 author = "The headrace authors"
 version = release = headrace.__version__
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "index"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 
@@ -23,6 +24,14 @@ myst_dmath_allow_digits = False
 
 default_role = "py:obj"  # a name between single backticks in a docstring leads to its entry
 add_module_names = False
+autodoc_default_options = {
+    "members": True,
+    "special-members": "__call__, __enter__, __getitem__, __iter__",
+}
+autodoc_preserve_defaults = True
+napoleon_google_docstring = False
+napoleon_use_ivar = True  # attributes are fields, and properties have entries of their own
+napoleon_use_rtype = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 
@@ -39,7 +48,8 @@ def _write_math(translator: Any, node: nodes.Element, *, block: bool) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Register the renderer of formulas."""
+    """Register the renderer of formulas, and the answers to autodoc's events."""
+    hooks.connect(app)
     app.add_html_math_renderer(
         "mathml",
         (lambda translator, node: _write_math(translator, node, block=False), None),

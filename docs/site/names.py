@@ -9,7 +9,7 @@ from benchmarks.house.modules import source_modules
 from benchmarks.house.public import Definition, ParsedModule, definition_of, parse
 from docs.site.root import ROOT
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Documented = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,21 @@ class PublicName:
     def full_name(self) -> str:
         """Facade and name."""
         return f"{self.facade}.{self.name}"
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it is neither a class nor a function."""
+        return not isinstance(self.statement, _Documented)
+
+    @property
+    def is_alias(self) -> bool:
+        """Whether it is a name for another type."""
+        return isinstance(_assigned(self.statement), ast.Subscript | ast.BinOp)
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether it is a value that its source states, such as a number."""
+        return isinstance(_assigned(self.statement), ast.Constant)
 
 
 @dataclass(frozen=True)
@@ -75,35 +90,13 @@ class Sources:
             names.setdefault(public.definition, public.full_name)
         return names
 
-    def resolve(self, module: str, name: str) -> Definition:
-        """Return where a name of a module is defined."""
-        return definition_of(self.modules, (module, name))
-
-    def bases(self, module: str, statement: ast.ClassDef) -> list[tuple[Definition, ast.ClassDef]]:
-        """Return the bases of a class that the package defines."""
-        bases: list[tuple[Definition, ast.ClassDef]] = []
-        for base in statement.bases:
-            named = base.value if isinstance(base, ast.Subscript) else base
-            if isinstance(named, ast.Name):
-                definition = self.resolve(module, named.id)
-                base_class = self.statement(definition)
-                if isinstance(base_class, ast.ClassDef):
-                    bases.append((definition, base_class))
-        return bases
-
-    def statement(self, definition: Definition) -> ast.stmt | None:
-        """Return the last statement that defines a name; None if the package does not."""
-        module, name = definition
-        if module not in self.modules:
-            return None
-        statements = self.modules[module].defined.get(name)
-        return statements[-1] if statements else None
-
     def _public_name(self, facade: str, name: str) -> PublicName:
-        definition = self.resolve(facade, name)
-        statement = self.statement(definition)
-        if statement is None:
+        definition = definition_of(self.modules, (facade, name))
+        module = self.modules.get(definition[0])
+        statements = [] if module is None else module.defined.get(definition[1], [])
+        if not statements:
             raise LookupError(f"{facade}: __all__ has {name!r}, which no module defines")
+        statement = statements[-1]
         return PublicName(
             facade=facade,
             name=name,
@@ -113,7 +106,7 @@ class Sources:
         )
 
     def _docstring(self, module: str, statement: ast.stmt) -> str:
-        if isinstance(statement, ast.ClassDef | Function):
+        if isinstance(statement, _Documented):
             return ast.get_docstring(statement) or ""
         body = self.modules[module].tree.body
         following = body[body.index(statement) + 1 :][:1]
@@ -122,6 +115,11 @@ class Sources:
                 return text
             case _:
                 return ""
+
+
+def _assigned(statement: ast.stmt) -> ast.expr | None:
+    """Return what a statement assigns."""
+    return statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
 
 
 def _offered_by(statement: ast.stmt) -> str | None:

@@ -4,8 +4,9 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 
-from docs.site.docstrings import definition, definitions, heading, page_title
+from docs.site.docstrings import definitions
 from docs.site.names import Sources
+from docs.site.restructured import definition, directive, heading, page_title
 from headrace.kinds import ArtifactKind, artifact_kinds, foreign_formats
 from headrace.settings import Settings, sections
 
@@ -99,13 +100,12 @@ def _formats() -> Iterator[str]:
     yield "columns in Arrow (:doc:`layout </docs/plan-format>`). The schema is the version that is"
     yield "written; a file of an earlier one loads, or names the command that makes it again."
     yield ""
-    yield ".. list-table::"
-    yield "    :header-rows: 1"
-    yield ""
-    yield from _row("kind", "schema", "content", "page", "verbs")
+    rows = [*_row("kind", "schema", "content", "page", "verbs")]
     for kind in artifact_kinds().values():
         page = f":doc:`/docs/{kind.documentation.removesuffix('.md')}`"
-        yield from _row(f"``{kind.name}``", str(kind.schema), kind.summary, page, _verbs(kind))
+        rows += _row(f"``{kind.name}``", str(kind.schema), kind.summary, page, _verbs(kind))
+    yield from directive("list-table", "", [":header-rows: 1"], rows)
+    yield "What verbs print for scripts, and its schemas: :doc:`/reference/json/index`."
     yield ""
     yield from heading("Formats of other tools")
     for foreign in foreign_formats():
@@ -123,4 +123,4 @@ def _verbs(kind: ArtifactKind) -> str:
 
 def _row(*cells: str) -> Iterator[str]:
     for number, cell in enumerate(cells):
-        yield f"    {'* -' if number == 0 else '  -'} {cell}"
+        yield f"{'* -' if number == 0 else '  -'} {cell}"
