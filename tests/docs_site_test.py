@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from docs.site import pages
-from docs.site.docstrings import definitions, with_texts_below
+from docs.site.docstrings import definitions, with_fields
 from docs.site.names import Sources
 from docs.site.reference import undocumented
 from docs.site.registries import SETTINGS, registry_pages, undocumented_settings
@@ -26,14 +26,18 @@ InputError : ``ranks`` is 0.
 """
 
 
-def test_texts_of_entries_are_not_taken_for_types() -> None:
-    assert with_texts_below(DOCSTRING.splitlines())[1:7] == [
+def test_entries_of_a_docstring_become_fields() -> None:
+    assert with_fields(DOCSTRING.splitlines()) == [
+        "Return a plan.",
         "",
-        "Parameters",
-        "----------",
-        "ranks, hosts",
-        "    counts of a job,",
+        ":param ranks: counts of a job,",
         "    of which the first is larger.",
+        ":param hosts: counts of a job,",
+        "    of which the first is larger.",
+        ":param seed: for ties.",
+        "",
+        ":raises InputError: ``ranks`` is 0.",
+        "",
     ]
     assert definitions(DOCSTRING, "Parameters")["hosts"].endswith("is larger.")
     assert definitions(DOCSTRING, "Raises") == {"InputError": "``ranks`` is 0."}
@@ -54,7 +58,7 @@ def test_every_page_is_in_the_contents() -> None:
     contents = (pages.ROOT / pages.INDEX).read_text().splitlines()
     staged = {pages.staged_path(page) for page in pages.repository_pages()} - {"index.md"}
     assert {f"/{path.removesuffix('.md')}" for path in staged} <= {*contents}
-    assert f"/{SCHEMAS}/index" in contents
+    assert f"/{SCHEMAS}" in contents
 
 
 def test_every_schema_is_on_a_page_of_the_site() -> None:

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from rich.text import Text
 from sphinx.application import Sphinx
-from sphinx.util.console import strip_escape_sequences
 from sphinx.util.docutils import docutils_namespace
 
 from docs.site.sources import write_sources
@@ -63,7 +63,7 @@ def build(output: Path) -> Site:
         html=output / "html",
         pages=len(texts),
         names=names,
-        warnings=tuple(filter(None, strip_escape_sequences(warnings.getvalue()).splitlines())),
+        warnings=tuple(filter(None, Text.from_ansi(warnings.getvalue()).plain.splitlines())),
         broken_links=tuple(broken_links(output / "html")),
     )
 

@@ -12,7 +12,7 @@ from docs.site import hooks
 project = "headrace"
 author = "The headrace authors"
 version = release = headrace.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "index"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 
@@ -29,9 +29,6 @@ autodoc_default_options = {
     "special-members": "__call__, __enter__, __getitem__, __iter__",
 }
 autodoc_preserve_defaults = True
-napoleon_google_docstring = False
-napoleon_use_ivar = True  # attributes are fields, and properties have entries of their own
-napoleon_use_rtype = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 

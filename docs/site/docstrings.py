@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 _SECTION = re.compile(r"^([A-Z]\w+(?: \w+)?)\n-{3,}$", re.MULTILINE)
 _ENTRY = re.compile(r"^(\S.*?)(?: : ?(.*))?$")
-_NAMED = ("Parameters", "Attributes", "Raises")
+_FIELDS = {"Parameters": "param", "Attributes": "ivar", "Raises": "raises"}
+"""Names of Sphinx's fields, by sections of entries."""
 
 
 def sections(docstring: str) -> Iterator[tuple[str, str]]:
@@ -39,19 +40,18 @@ def definitions(docstring: str, title: str) -> dict[str, str]:
     }
 
 
-def with_texts_below(lines: list[str]) -> list[str]:
-    """Return the lines of a docstring with the text of each entry below its name.
-
-    So Sphinx's reader of NumPy's style does not take a text for a type.
-    """
+def with_fields(lines: list[str]) -> list[str]:
+    """Return the lines of a docstring with Sphinx's fields in place of its sections of entries."""
     changed: list[str] = []
     for title, text in sections("\n".join(lines)):
-        if title:
-            changed += ["", title, "-" * len(title)]
-        if title not in _NAMED:
-            changed += text.splitlines()
+        if title not in _FIELDS:
+            changed += [*(("", f".. rubric:: {title}", "") if title else ()), *text.splitlines()]
             continue
+        changed.append("")
         for names, description in entries(text):
-            names = names.replace("`", "")
-            changed += [names, *(f"    {line}".rstrip() for line in description.splitlines())]
+            for name in names.split(", "):
+                first, *others = description.splitlines() or [""]
+                shown = name.strip("`").replace("*", r"\*")
+                changed.append(f":{_FIELDS[title]} {shown}: {first}")
+                changed += [f"    {line}".rstrip() for line in others]
     return [*changed, ""]

@@ -5,11 +5,9 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from docs.site.docstrings import with_texts_below
+from docs.site.docstrings import with_fields
 from docs.site.names import Sources
 from docs.site.reference import told_bases
-
-_BEFORE_NAPOLEON = 400
 
 
 def connect(app: Sphinx) -> None:
@@ -23,18 +21,42 @@ def connect(app: Sphinx) -> None:
     ) -> None:
         if kind == "data":  # a value's own docstring is that of its type
             lines[:] = values.get(name, "").splitlines()
-        lines[:] = with_texts_below(lines)
+        lines[:] = with_fields(lines)
 
-    app.connect("autodoc-process-docstring", process_docstring, _BEFORE_NAPOLEON)
+    app.connect("autodoc-process-docstring", process_docstring)
+    app.connect("autodoc-process-signature", _process_signature)
     app.connect("autodoc-skip-member", _skip_member)
     app.connect("autodoc-process-bases", _process_bases)
 
 
+def _process_signature(
+    _app: Sphinx,
+    _kind: str,
+    _name: str,
+    documented: Any,
+    _options: Any,
+    parameters: str | None,
+    result: str | None,
+) -> tuple[str | None, str | None] | None:
+    """Leave out parameters that nobody passes, and write defaults as Python would read them."""
+    if isinstance(documented, enum.EnumType) or getattr(documented, "_is_protocol", False):
+        return "", None
+    return None if parameters is None else (parameters.replace("<factory>", "..."), result)
+
+
 def _skip_member(
-    _app: Sphinx, _kind: str, _name: str, member: Any, _skip: bool, _options: Any
+    _app: Sphinx, _kind: str, name: str, member: Any, _skip: bool, _options: Any
 ) -> bool | None:
-    """Keep the members of an enumeration, which have no docstrings."""
-    return False if isinstance(member, enum.Enum) else None
+    """Keep constants and members of enumerations, whose values say it; leave out what Python adds.
+
+    That is the texts of fields of a named tuple, and special methods of other packages.
+    """
+    if name.startswith("__") and not str(getattr(member, "__module__", "")).startswith("headrace"):
+        return True
+    if str(getattr(member, "__doc__", "")).startswith("Alias for field number"):
+        return True
+    is_constant = isinstance(member, enum.Enum | bool | int | float | str)
+    return False if is_constant and not name.startswith("_") else None
 
 
 def _process_bases(

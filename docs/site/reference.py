@@ -89,7 +89,9 @@ def _class(public: PublicName) -> list[str]:
     documented: type = _value(public)
     kind = "autoexception" if issubclass(documented, BaseException) else "autoclass"
     # methods of private bases are the class's own for a reader; others have entries elsewhere
-    elsewhere = [base.__name__ for base in documented.__mro__[1:] if not _is_private(base)]
+    bases = [base for base in documented.__mro__[1:] if not _is_private(base)]
+    # autodoc asks whether the class is one of a named base, which protocols refuse to tell
+    elsewhere = [base.__name__ for base in bases if not getattr(base, "_is_protocol", False)]
     options = [f":inherited-members: {', '.join(elsewhere)}"]
     options += [":show-inheritance:"] if told_bases(documented) else []
     return directive(kind, public.full_name, options)

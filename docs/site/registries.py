@@ -105,7 +105,7 @@ def _formats() -> Iterator[str]:
         page = f":doc:`/docs/{kind.documentation.removesuffix('.md')}`"
         rows += _row(f"``{kind.name}``", str(kind.schema), kind.summary, page, _verbs(kind))
     yield from directive("list-table", "", [":header-rows: 1"], rows)
-    yield "What verbs print for scripts, and its schemas: :doc:`/reference/json/index`."
+    yield "What verbs print for scripts, and its schemas: :doc:`/reference/json`."
     yield ""
     yield from heading("Formats of other tools")
     for foreign in foreign_formats():

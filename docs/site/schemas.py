@@ -9,6 +9,7 @@ from headrace.cli.schema import schemas_of
 from headrace.kinds import capabilities
 
 SCHEMAS = "reference/json"
+"""Path of the page that lists the others, without its ending, and of their folder."""
 _SHARED = "shared"
 
 
@@ -29,7 +30,7 @@ def schema_pages() -> dict[str, str]:
         *directive("toctree", "", [":maxdepth: 2"], [f"/{SCHEMAS}/{name}" for name in names]),
     ]
     pages = {f"{SCHEMAS}/{name}.rst": _page(name, groups[name]) for name in names}
-    return {f"{SCHEMAS}/index.rst": "\n".join(lines), **pages}
+    return {f"{SCHEMAS}.rst": "\n".join(lines), **pages}
 
 
 def _page(group: str, schemas: Mapping[str, Mapping[str, Any]]) -> str:

@@ -45,7 +45,7 @@ _CONTROL_BYTES = 4096 + 2 * 4096  # as in native/transport/shm/connection.hpp
 
 
 Segment = tuple[int, int, int, int]
-"""(address, elements, blocks, chunks): `blocks` blocks of `elements` elements each, contiguous.
+"""(address, elements, blocks, chunks): ``blocks`` blocks of ``elements`` elements each, contiguous.
 
 Every block is divided into `chunks` slots: slot k of a block covers its elements
 [k * elements // chunks, (k + 1) * elements // chunks).

@@ -88,7 +88,7 @@ def _numbers(plan: EmbeddingPlan, profile: EmbeddingProfile) -> Iterator[tuple[s
 def _moved_rows(plan: EmbeddingPlan, profile: EmbeddingProfile) -> Mapping[str, float]:
     """Return the rows of a step, by adding up those of each distance to their next use.
 
-    Of exchanges, `critical_rows` and `delayed_rows` have gradients and rows together.
+    Of exchanges, ``critical_rows`` and ``delayed_rows`` have gradients and rows together.
     """
     trainers, everywhere = plan.trainers, plan.synchronisation is Synchronisation.REPLICATED
     counts: dict[str, float] = dict.fromkeys(_COUNTED, 0.0)
