@@ -149,7 +149,8 @@ def test_a_rendezvous_at_a_port_that_is_in_use_is_an_error_at_once(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(JobError, match=f"(?s)^trainer 0 ended with .*{port}"):
+        error = f"(?s)^trainer 0 ended with .*: port {port} of this host"
+        with pytest.raises(JobError, match=error):
             run_embedding_job(
                 [sys.executable, str(SCRIPT), str(clicks), str(tmp_path / "learned")],
                 job_options(),
