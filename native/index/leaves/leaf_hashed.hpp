@@ -169,6 +169,8 @@ class HashedLeaf {
   }
 
   // Places of entries: bucket and entry of it as one number, below capacity().
+  // Memory of the entry at a place.
+  const void* entry_at(std::size_t place) const { return keys_at(place); }
   std::uint64_t code_at(std::size_t place) const {
     return Sharing::load(keys_at(place) + place % kEntries);
   }

@@ -56,9 +56,15 @@ class LeafOrder {
   template <class LeafType, class Value>
   bool append_lowest(const LeafType& entries, std::uint64_t from, std::size_t most,
                      EntryBuffer<Value>& to) const {
-    const auto first = first_from(entries, from);
-    const auto end = std::min(first + most, count());
+    const auto group = group_of(from);
     const auto* const ordered = places();
+    // Which entry is the first is known only when its group has been read: all that may be copied
+    // is fetched beside the group.
+    for (auto i = group, last = std::min(group + kGroup + most, count()); i < last; ++i) {
+      __builtin_prefetch(entries.entry_at(ordered[i]));
+    }
+    const auto first = first_from(entries, group, from);
+    const auto end = std::min(first + most, count());
     auto buffer = to;  // in registers
     for (auto i = first; i < end; ++i) {
       buffer.append(entries.code_at(ordered[i]), entries.value_at(ordered[i]));
@@ -75,19 +81,23 @@ class LeafOrder {
     return reinterpret_cast<std::uint16_t*>(codes() + groups(count()));
   }
 
-  // Without branches on codes, which cannot be predicted; and the entries of a group are read side
-  // by side, not one after the other as in a search by halves, each step of which may wait for
+  // Both without branches on codes, which cannot be predicted; and the entries of a group are read
+  // side by side, not one after the other as in a search by halves, each step of which may wait for
   // memory.
-  template <class LeafType>
-  std::size_t first_from(const LeafType& entries, std::uint64_t from) const {
+
+  // The first entry of the group that has the lowest code of at least `from`, or of the one after.
+  std::size_t group_of(std::uint64_t from) const {
     const auto all = groups(count());
     std::size_t group = 0;  // the first whose lowest code is at least `from`
     for (std::size_t i = 0; i < all; ++i) group += codes()[i] < from;
-    if (group == 0) return 0;
-    auto first = (group - 1) * kGroup;
-    const auto end = std::min(first + kGroup, count());
-    const auto begin = first;
-    for (auto i = begin; i < end; ++i) first += entries.code_at(places()[i]) < from;
+    return group == 0 ? 0 : (group - 1) * kGroup;
+  }
+  // The first entry of at least `from`.
+  template <class LeafType>
+  std::size_t first_from(const LeafType& entries, std::size_t group, std::uint64_t from) const {
+    auto first = group;
+    const auto end = std::min(group + kGroup, count());
+    for (auto i = group; i < end; ++i) first += entries.code_at(places()[i]) < from;
     return first;
   }
 
