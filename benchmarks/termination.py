@@ -28,17 +28,20 @@ class Terminated(BaseException):
 def ended_by_sigterm() -> Generator[None]:
     """Leave the block at SIGTERM, end what it has started, and exit with the signal's code.
 
+    Processes that were started before the block go on.
+
     Raises
     ------
-    SystemExit : at SIGTERM, once no process is left.
+    SystemExit : at SIGTERM, once none of the block's processes is left.
     """
     ending: list[Thread] = []
+    earlier = descendants(os.getpid())
 
     def end(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is under way ends the run
         # now: a process whose parent has ended is no descendant any more; and beside this thread,
         # which may wait for one of them as it leaves the block
-        started = descendants(os.getpid())
+        started = dict(descendants(os.getpid()).items() - earlier.items())
         ending.append(Thread(target=end_processes, args=(started, _GRACE_S)))
         ending[0].start()
         raise Terminated

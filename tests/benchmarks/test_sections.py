@@ -175,8 +175,11 @@ def test_sigterm_within_a_command_ends_the_run_and_what_it_started(
     monkeypatch.setattr(harness, "ROOT", tmp_path)
     monkeypatch.setattr(termination, "_GRACE_S", 0.2)
     section = RunsACommand(tmp_path / "child")
-    with pytest.raises(SystemExit) as ended:
-        run_sections("claim", None, (section,), ["--quick"])
+    with subprocess.Popen(["sleep", "600"]) as earlier:
+        with pytest.raises(SystemExit) as ended:
+            run_sections("claim", None, (section,), ["--quick"])
+        assert earlier.poll() is None  # a process of before the run goes on
+        earlier.kill()
     assert ended.value.code == 128 + signal.SIGTERM
     assert not section.ended_command
     assert start_time(int(section.child.read_text())) is None
