@@ -124,7 +124,7 @@ def test_a_failure_names_the_dead_with_the_end_of_their_output() -> None:
             assert body is not None
             pids[key] = body["pid"]
         os.kill(pids[1], signal.SIGKILL)
-        assert_ends(pids[1])
+        assert started.receive(HANG_S) == (1, None)
         started.send(2, {"do": "die", "code": 7})
         text = str(started.failure("counting", {0: "rank 2 is gone"}))
     assert text == (

@@ -1,16 +1,22 @@
 """A process that serves calls, or makes one: for tests that end it."""
 
+import atexit
 import sys
 import threading
 
-from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcMessage, RpcServer
 from headrace.errors import CommunicationError
-from tests.waiting import ENDLESS_S
+from tests.waiting import ENDLESS_S, HANG_S
 
 SECRET = "of the tests"
 
 
 def main(purpose: str, address: str = "") -> None:
+    printed = threading.Event()
+    if purpose == "leave":
+        # before that of the module below, so that it runs after it
+        atexit.register(printed.wait, HANG_S)
+    from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcMessage, RpcServer
+
     if purpose == "serve":
         called = threading.Condition()
 
@@ -34,6 +40,7 @@ def main(purpose: str, address: str = "") -> None:
             client.call("wait", deadline_s=ENDLESS_S)
         except CommunicationError as error:
             print(error, flush=True)
+            printed.set()
 
     threading.Thread(target=call, daemon=True).start()
     sys.stdin.readline()

@@ -14,6 +14,7 @@ from headrace.embeddings import EmbeddingTable
 from headrace.embeddings.errors import JobError
 from headrace.embeddings.run.batches import SlottedRows
 from headrace.embeddings.run.job_processes import JobHosts
+from headrace.embeddings.run.rpc import ConnectionLostError
 from headrace.embeddings.run.supervisor import run_embedding_job
 from headrace.errors import CommunicationError
 from tests.embeddings.run.test_job import (
@@ -44,7 +45,10 @@ def test_a_server_whose_system_has_no_more_memory_is_named_and_goes_on(tmp_path:
 
     def fetch_all(firsts: Iterable[int]) -> None:
         for first in firsts:
-            server.trainer.fetch(0, 0, -1, rows(first, 20_000))
+            try:
+                server.trainer.fetch(0, 0, -1, rows(first, 20_000))
+            except ConnectionLostError:  # gRPC had no memory for a thread, and the rows have some
+                continue
 
     table = EmbeddingTable(name="items", rows=100_000_000, dim=64)
     with ExitStack() as ends:

@@ -186,9 +186,9 @@ def round_with_residual(vector: Tensor, rounded: Tensor, residual: Tensor) -> No
     vector, residual : float32 (n,).
     rounded : bfloat16 or float16 (n,).
     """
-    if arrays := _arrays(vector, rounded.view(torch.uint16), residual):
+    if arrays := _arrays(vector, rounded.view(torch.int16), residual):
         brain = rounded.dtype is torch.bfloat16
-        _native.round_with_residual(arrays[0], brain, arrays[1], arrays[2])
+        _native.round_with_residual(arrays[0], brain, arrays[1].view("uint16"), arrays[2])
         return
     for begin, end in _blocks(vector, 1):
         exact, written = vector[begin:end], rounded[begin:end]

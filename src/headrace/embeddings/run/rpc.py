@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConnectionLostError(CommunicationError):
-    """A call ended with its connection: its server is gone, or the client was closed."""
+    """A call ended with its connection: its server is gone or was closed, or the client was."""
 
 
 EMPTY = RpcMessage(head={})
@@ -184,7 +184,8 @@ class _FlightServer(fl.FlightServerBase):  # pyright: ignore[reportUntypedBaseCl
         except InputError as error:
             reply = Encoded(EMPTY, {"error": "input", "text": str(error)})
         except CommunicationError as error:
-            reply = Encoded(EMPTY, {"error": "communication", "text": str(error)})
+            kind = "closed" if self._closed.is_set() else "communication"
+            reply = Encoded(EMPTY, {"error": kind, "text": str(error)})
         except Exception as error:  # of any kind: the caller learns of it
             _log.debug("a method of %s failed", self._role, exc_info=True)
             text = f"{type(error).__name__}: {error}"
@@ -305,6 +306,8 @@ class RpcClient:
             return reply
         if extra["error"] == "input":
             raise EmbeddingError(extra["text"])
+        if extra["error"] == "closed":
+            raise self._lost(method, extra["text"])
         raise self._error(method, extra["text"])
 
     def close(self) -> None:
