@@ -103,6 +103,7 @@ def _stock_cache(
 
 
 def full_plan(profile: AttentionProfile) -> AttentionPlan:
+    """Return the plan that compresses nothing."""
     return AttentionPlan(
         layers=tuple(uncompressed_layer(layer.heads) for layer in profile.layers),
         model=profile.model,

@@ -36,7 +36,7 @@ def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
 
 
 class Unconnected:
-    """An executor that listens at an address, and connects with nobody."""
+    """An executor that has an address, and opens no connections."""
 
     def __init__(self, config: GroupConfig, rank: int, error: Exception | None = None) -> None:
         self.config = config

@@ -19,7 +19,14 @@ from hypothesis.extra import numpy as arrays
 import headrace
 from headrace.embeddings import EmbeddingError
 from headrace.embeddings.run import rpc
-from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcMessage, RpcServer
+from headrace.embeddings.run.rpc import (
+    EMPTY,
+    ConnectionLostError,
+    RpcCall,
+    RpcClient,
+    RpcMessage,
+    RpcServer,
+)
 from headrace.errors import CommunicationError, InputError
 from tests.embeddings.run.rpc_peer import SECRET
 from tests.waiting import ENDLESS_S, HANG_S, no_hang, wait_until, with_longer_deadlines
@@ -394,7 +401,7 @@ def test_closing_the_server_ends_waiting_calls() -> None:
         call = in_thread(lambda: caller.call("wait", deadline_s=ENDLESS_S))
         wait_until(lambda: echo.waiting == 1, "the call waits")
         echo.server.close()
-        with pytest.raises(CommunicationError, match="the server, wait: .*the server was closed"):
+        with pytest.raises(ConnectionLostError, match="the server, wait: .*the server was closed"):
             call.result(HANG_S)
         echo.server.close()
         with pytest.raises(CommunicationError, match="no connection to"):
