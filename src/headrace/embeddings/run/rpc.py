@@ -332,6 +332,10 @@ class RpcClient:
         if isinstance(error, fl.FlightUnavailableError):
             reason = f"no connection to {self._address}, its process may have ended"
             return self._lost(method, reason)
+        if "resource exhausted" in str(error):  # Arrow has no class for it
+            return self._error(
+                method, "no thread for the call: the memory or threads of its machine are in use"
+            )
         return self._lost(method, f"the connection to {self._address} broke")
 
     def _error(self, method: str, reason: str) -> CommunicationError:
