@@ -263,6 +263,6 @@ void bind_index_durable(nb::module_& module) {
                                    "Rows in a folder that another process may change.");
   reader.def(nb::init<const std::string&, const std::string&>(), "folder"_a, "keys"_a)
       .def("refresh", &DurableReader::refresh,
-           "Read what was committed since; return whether anything was.");
+           "Read what was committed since; return whether rows may have changed.");
   bind_reads(reader);
 }

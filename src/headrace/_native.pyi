@@ -871,7 +871,7 @@ class DurableReader:
     def __init__(self, folder: str, keys: str) -> None: ...
 
     def refresh(self) -> bool:
-        """Read what was committed since; return whether anything was."""
+        """Read what was committed since; return whether rows may have changed."""
 
     def find(self, keys: Annotated[NDArray, dict(device='cpu', writable=False)], values: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')], found: Annotated[NDArray[numpy.bool_], dict(shape=(None,), order='C', device='cpu')]) -> int:
         """Write values and `found`; return the number found."""

@@ -49,12 +49,14 @@ class FolderView {
     again([this] { load(); });
   }
 
-  // Reads what was committed since, and returns whether anything was. If the logs since the last
-  // time were replaced by a snapshot, it reads all rows.
+  // Reads what was committed since, and returns whether rows may have changed. If a snapshot was
+  // written since the last time, it reads all rows: they may be others than those of the logs
+  // before it (DurableFolder::replace), and a checkpoint is due when the logs have as many bytes.
   bool refresh() {
-    const auto before = sequence_;
+    const auto snapshot = snapshot_;
+    const auto sequence = sequence_;
     again([this] { update(); });
-    return sequence_ != before;
+    return snapshot_ != snapshot || sequence_ != sequence;
   }
 
   const Map& tree() const { return tree_; }
@@ -121,6 +123,7 @@ class FolderView {
       sequence = changes.add(std::move(reader)).sequence;
     }
     build(base.get(), changes.sorted());
+    snapshot_ = files.snapshot;
     number_ = newest;
     bytes_ = bytes;
     sequence_ = sequence;
@@ -128,7 +131,7 @@ class FolderView {
 
   void update() {
     const auto files = survey();
-    if (!files.logs.contains(number_)) return load();
+    if (files.snapshot != snapshot_ || !files.logs.contains(number_)) return load();
     const auto newest = files.logs.rbegin()->first;
     const auto path = join_path(path_, files.logs.at(number_));
     if (newest == number_ && std::filesystem::file_size(path) == bytes_) return;
@@ -184,8 +187,9 @@ class FolderView {
   std::string path_;
   RowFormat format_;
   Map tree_;
-  std::uint64_t number_ = 0;  // of the newest log
-  std::uint64_t bytes_ = 0;   // of it, when it was read
+  std::optional<std::uint64_t> snapshot_;  // the newest, of which rows were read
+  std::uint64_t number_ = 0;               // of the newest log
+  std::uint64_t bytes_ = 0;                // of it, when it was read
   std::uint64_t sequence_ = 0;
 };
 

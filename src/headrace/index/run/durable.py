@@ -338,7 +338,10 @@ class DurableIndex:
         _done(self._open.checkpoint)
 
     def refresh(self) -> bool:
-        """Read what was committed since, if opened to read alone; return whether anything was."""
+        """Read what was committed since, if opened to read alone.
+
+        Returns whether rows may have changed: there were commits, or a snapshot was written.
+        """
         return self._read_only and _done(self._open.refresh)
 
     def close(self) -> None:
