@@ -10,6 +10,8 @@ import pytest
 
 from tests.old_files_test import WRITTEN
 
+SAMPLED = pytest.mark.sampled(2, of="capabilities")
+
 PAGE = Path(__file__).parent.parent / "docs" / "adding-a-capability.md"
 MAIN = (
     "import sys, headrace; headrace.__path__.append(sys.argv.pop(1)); "
@@ -54,6 +56,7 @@ def test_the_commands_are_found_by_name(folder: Path) -> None:
     assert headrace(folder, "echoes", "count", "four").stdout == "4\n"
 
 
+@SAMPLED
 def test_the_doctor_asks_it_for_its_needs(folder: Path) -> None:
     asked = headrace(folder, "doctor", "echoes", HEADRACE_CACHE=str(folder / "absent"))
     assert asked.returncode == 0, asked.stderr
@@ -61,6 +64,7 @@ def test_the_doctor_asks_it_for_its_needs(folder: Path) -> None:
     assert "echoes count" not in headrace(folder, "doctor", "echoes", "write").stdout
 
 
+@SAMPLED
 def test_help_describes_it_from_the_registry(folder: Path) -> None:
     """The capabilities are in the first sentence, the kinds of artifacts at FILE of every verb."""
     names = "collectives, compression, echoes, embeddings, index, memory"
@@ -76,6 +80,7 @@ def test_errors_of_the_generic_verbs_describe_it(folder: Path) -> None:
     assert re.search(r"field 'kind' is 'topology', needs one of [^:]*\becho\b", refused.stderr)
 
 
+@SAMPLED
 def test_the_generic_verbs_take_its_artifacts(folder: Path) -> None:
     wrote = headrace(folder, "echoes", "write", "hello", "a.echo")
     assert wrote.returncode == 0, wrote.stderr
@@ -86,6 +91,7 @@ def test_the_generic_verbs_take_its_artifacts(folder: Path) -> None:
     assert "a.echo: hello" in (folder / "a.html").read_text()
 
 
+@SAMPLED
 def test_its_settings_are_read_and_known(folder: Path) -> None:
     wrote = headrace(folder, "echoes", "write", "ho", "c.echo", HEADRACE_ECHO_TIMES="3")
     assert (wrote.returncode, wrote.stderr) == (0, "")

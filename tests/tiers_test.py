@@ -9,6 +9,8 @@ import pytest
 
 from tests.tiers import Sample, case
 
+SAMPLED = pytest.mark.sampled(1, of="tiers")
+
 ROOT = Path(__file__).parent.parent
 TESTS = """
 import pytest
@@ -57,6 +59,7 @@ def run(project: Path, *arguments: str) -> tuple[list[str], str]:
     return names, done.stdout
 
 
+@SAMPLED
 def test_the_fast_tier_has_samples_that_its_seed_repeats(project: Path) -> None:
     names, text = run(project, "--tier", "fast")
     few = [name for name in names if name.startswith("test_few[")]
@@ -84,6 +87,7 @@ def test_the_slow_tier_has_the_rest_and_the_whole_of_what_is_sampled(project: Pa
     assert run(project)[0] == [*few, "test_ordinary", "test_some", "test_tail"]
 
 
+@SAMPLED
 def test_two_processes_draw_one_sample(project: Path) -> None:
     names, text = run(project, "--tier", "fast", "-n", "2")
     assert len(names) == 6  # xdist refuses processes that collected different tests

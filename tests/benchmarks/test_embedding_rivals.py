@@ -35,6 +35,7 @@ def test_the_area_is_scikit_learn_s() -> None:
     assert np.isnan(auc(np.ones(3, np.float32), logits[:3]))
 
 
+@pytest.mark.slow
 def test_rivals_train_as_one_process() -> None:
     with ranks(2, JOB, PYTHONPATH=str(JOB.parents[2])) as processes:
         texts = outputs(processes)

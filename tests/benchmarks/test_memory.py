@@ -41,6 +41,8 @@ from headrace.memory.plan.verify import verify
 from headrace.memory.profile import MemoryProfile
 from headrace.memory.schedule import plain_schedule
 
+SAMPLED = pytest.mark.sampled(1, of="sections of memory")
+
 PARAMETERS = {
     "resnet50": 25_557_032,
     "googlenet": 6_624_904,
@@ -83,6 +85,7 @@ def test_plain_steps_need_about_what_the_paper_measured(name: str) -> None:
     assert max(ways[FULL]) > 1
 
 
+@SAMPLED
 def test_what_may_be_computed_again_is_covered() -> None:
     graph = Steps.of(WORKLOADS["unet"]).graphs[NOOP]
     assert covered_share(graph) == pytest.approx(1.0)
@@ -144,6 +147,7 @@ def test_times_are_paired() -> None:
     assert one.over(other) == 2.0  # of 0.5, 2 and 3; the medians are 4 and 2
 
 
+@SAMPLED
 def test_each_implementation_has_a_kind() -> None:
     graph = Steps.of(WORKLOADS["unet"]).graphs[FULL]
     found = {
@@ -190,6 +194,7 @@ def test_implementations_are_beside_the_first_ones() -> None:
     }
 
 
+@SAMPLED
 def test_the_section_of_a_gpu_measures_and_judges(tmp_path: Path) -> None:
     """On the CPU, by its instruments, a network so small that its program is solved exactly."""
 
@@ -273,6 +278,7 @@ def test_rivals_make_the_gradients_of_eager(rival: Rival) -> None:
     assert verdict.statistics == "none"
 
 
+@SAMPLED
 def test_a_budget_below_one_makes_wrong_gradients_with_dropout() -> None:
     """As torch 2.15 does: the masks of the second run are others."""
     (rival,) = stock((0.0,))

@@ -12,6 +12,8 @@ from tests.conformance import warm
 from tests.conformance.warm import command, environment, processor_s
 from tests.waiting import HANG_S, wait_until
 
+SAMPLED = pytest.mark.sampled(2, of="forked ranks")
+
 
 def run(code: str, number: int = 0, **settings: str) -> subprocess.CompletedProcess[str]:
     variables = environment(**settings)
@@ -24,6 +26,7 @@ def run(code: str, number: int = 0, **settings: str) -> subprocess.CompletedProc
     )
 
 
+@SAMPLED
 def test_streams_arguments_and_variables_are_the_programs_own() -> None:
     code = "import os, sys; print(sys.argv, os.environ['HEADRACE_DEADLINE_S'], __name__)"
     assert run(code, HEADRACE_DEADLINE_S="7").stdout == "['-c', 'argument'] 7 __main__\n"
@@ -47,6 +50,7 @@ def test_it_ends_as_its_fork_does(ending: str, code: int) -> None:
     assert run(ending).returncode == code
 
 
+@SAMPLED
 def test_torch_is_imported_before_the_fork_unless_a_variable_is_read_at_its_import() -> None:
     loaded = "import sys; print('torch' in sys.modules)"
     later = {"TORCHELASTIC_RUN_ID": "1", "PYTHONUNBUFFERED": "1", "KMP_INIT_AT_FORK": "FALSE"}
@@ -64,6 +68,7 @@ def test_what_libraries_set_for_themselves_is_not_passed_on(
     assert run("import sys; print('torch' in sys.modules)").stdout == "True\n"
 
 
+@SAMPLED
 def test_neighbours_differ_in_the_order_of_sets() -> None:
     code = "print(hash('a'))"
     assert run(code, 0).stdout == run(code, 2).stdout != run(code, 1).stdout
@@ -76,6 +81,7 @@ def test_neighbours_differ_in_the_order_of_sets() -> None:
     assert by_variable == {"0": run(code, 0).stdout, "1": run(code, 1).stdout}
 
 
+@SAMPLED
 def test_a_source_may_be_a_fork_of_another_one() -> None:
     """As those of the processes that share the tests: torch is imported for all of them at once."""
     shared = warm.start()

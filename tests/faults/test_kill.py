@@ -18,6 +18,8 @@ from headrace.launch.roles import Role, Roles, Start, start_local
 from headrace.testbed import Testbed, TestbedSpec, privileges
 from tests.waiting import ENDLESS_S, HANG_S
 
+SAMPLED = pytest.mark.sampled(2, of="kills")
+
 RANKS = 4
 VICTIM = 2
 SURVIVORS = (0, 1, 3)
@@ -144,6 +146,7 @@ def test_a_rank_that_is_continued_before_the_deadline_goes_on(transport: str) ->
             assert report["error"] == ""
 
 
+@SAMPLED
 def test_all_sides_of_a_partition_run_into_the_deadline() -> None:
     if reason := privileges.unavailable_reason():
         pytest.skip(f"needs network namespaces: {reason}")

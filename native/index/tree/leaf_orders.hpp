@@ -156,7 +156,7 @@ class LeafOrders {
     auto& set = table->sets[hash.set];
     for (const auto& kept : set.orders) {
       const auto found = kept.load(std::memory_order_acquire);
-      if (found != 0 && found >> kTagShift == hash.tag && order(found).leaf() == word) {
+      if (is_of(found, word, hash.tag)) {
         action(order(found));
         return true;
       }
@@ -173,7 +173,7 @@ class LeafOrders {
     const Hash hash(word, *table);
     for (auto& kept : table->sets[hash.set].orders) {
       const auto found = kept.load(std::memory_order_relaxed);
-      if (found == 0 || found >> kTagShift != hash.tag || order(found).leaf() != word) continue;
+      if (!is_of(found, word, hash.tag)) continue;
       kept.store(0, std::memory_order_relaxed);
       release(*table, found, allocator);
     }
@@ -229,6 +229,10 @@ class LeafOrders {
     return LeafOrder(reinterpret_cast<std::uint64_t*>(kept & kAddress));
   }
 
+  static bool is_of(std::uint64_t kept, Word leaf, std::uint64_t tag) {
+    return kept != 0 && kept >> kTagShift == tag && order(kept).leaf() == leaf;
+  }
+
   // Null: there is no memory for it.
   Table* add_table(std::size_t leaves, const Allocator& allocator) noexcept {
     Table* table = nullptr;
@@ -276,9 +280,15 @@ class LeafOrders {
     }
     const auto bytes = LeafOrder::words_for(order(made).count()) * sizeof(std::uint64_t);
     table.bytes.fetch_add(bytes, std::memory_order_relaxed);
+    // All threads try the places in one order, and no place becomes free beside a scan: so one that
+    // makes an order of the same leaf meanwhile tries the same place.
     for (auto& kept : set.orders) {
-      std::uint64_t none = 0;
-      if (kept.compare_exchange_strong(none, made, std::memory_order_acq_rel)) return made;
+      std::uint64_t found = 0;
+      if (kept.compare_exchange_strong(found, made, std::memory_order_acq_rel)) return made;
+      if (is_of(found, word, tag)) {
+        release(table, made, allocator);
+        return found;
+      }
     }
     release(table, made, allocator);
     return 0;

@@ -81,6 +81,7 @@ def test_a_plan_that_shares_nothing_changes_nothing(name: str) -> None:
     assert torch.equal(model(**inputs).logits, logits)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_one_pass_is_as_parts_of_a_prompt(name: str, fixed: bool) -> None:

@@ -48,6 +48,7 @@ def alone(inputs: dict[str, torch.Tensor], row: int, padding: int) -> dict[str, 
     return {name: tensor[row : row + 1, padding:] for name, tensor in inputs.items()}
 
 
+@pytest.mark.sampled(1)
 def test_beams_are_those_of_single_requests(plan: AttentionPlan) -> None:
     model = model_of("llama")
     inputs, paddings = padded_inputs(plan)
@@ -96,6 +97,7 @@ def stepwise(
     return torch.stack(logits)
 
 
+@pytest.mark.sampled(1)
 def test_assistants_change_no_token(plan: AttentionPlan) -> None:
     """Proposals of the assistant that are rejected leave the cache, with their codes."""
     model, assistant = model_of("llama"), model_of("llama-gqa")

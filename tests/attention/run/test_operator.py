@@ -11,6 +11,8 @@ from headrace.attention import AttentionError, AttentionPlan, CapacityError, Sto
 from headrace.attention.run.cache import CompressedCache
 from tests.attention.models import WORDS, model_of, plain_plan, shared_plan, with_bits
 
+SAMPLED = pytest.mark.sampled(1, of="compiled steps")
+
 PROMPT, TOKENS, ROOM = 3, 12, 24
 
 
@@ -49,6 +51,7 @@ def compare(name: str, plan: AttentionPlan, backend: str) -> None:
     assert not counters["graph_break"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("name", ["llama-gqa", "gpt2", "opt", "qwen3"])
 def test_one_graph_serves_all_lengths_and_caches(name: str, fixed: bool) -> None:
@@ -65,6 +68,7 @@ def test_generated_code_computes_the_same(name: str) -> None:
     compare(name, shared_plan(model_of(name), fixed=False), backend="inductor")
 
 
+@SAMPLED
 def test_a_compiled_step_follows_what_happens_to_its_cache() -> None:
     model, tokens = model_of("llama"), tokens_of()
     plan = with_bits(plain_plan(model), StorageFormat.INT8, StorageFormat.INT8)
@@ -88,6 +92,7 @@ def test_a_compiled_step_follows_what_happens_to_its_cache() -> None:
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@SAMPLED
 def test_a_compiled_step_refuses_a_full_cache_and_one_that_grows() -> None:
     model, tokens = model_of("llama"), tokens_of()
     plan = shared_plan(model, fixed=True)

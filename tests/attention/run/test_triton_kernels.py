@@ -34,7 +34,7 @@ def lines(*arguments: str, **variables: str) -> list[Any]:
 
 
 def test_every_format_and_shape_agrees_with_numpy(sample: Sample) -> None:
-    numbers = sample.of(range(len(CASES)), 5)
+    numbers = sample.of(range(len(CASES)), 3)
     *differences, (_, nan_heads) = lines(*map(str, numbers), TRITON_INTERPRET="1")
     assert [name for name, _ in differences] == [CASES[number].name for number in numbers]
     for number, (name, difference) in zip(numbers, differences, strict=True):

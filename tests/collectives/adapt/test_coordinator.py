@@ -23,6 +23,8 @@ from headrace.topology import Topology
 from tests.collectives.adapt.clusters import SimulatedJob, book_for, network
 from tests.conftest import GOLDEN
 
+SAMPLED = pytest.mark.sampled(3, of="coordinators")
+
 SIZE = 4 << 20
 LIMITS = Limits(look_every_s=1.0)
 
@@ -164,6 +166,7 @@ def test_what_is_explained_is_a_whole_step_of_every_rank(
     assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
+@SAMPLED
 def test_a_narrowed_uplink_calls_for_another_plan(narrow: Topology) -> None:
     story = Story(narrow)
     story.run(40)
@@ -178,6 +181,7 @@ def test_a_narrowed_uplink_calls_for_another_plan(narrow: Topology) -> None:
     assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
+@SAMPLED
 def test_a_change_while_planning_drops_the_plans(uniform: Topology) -> None:
     story = Story(uniform, planner=InlinePlanner(turns=30))
     story.run(40)
@@ -193,6 +197,7 @@ def test_a_change_while_planning_drops_the_plans(uniform: Topology) -> None:
     assert first["network"]["host0-out"] == pytest.approx(0.2, rel=0.2)
 
 
+@SAMPLED
 def test_what_comes_back_while_plans_are_made_needs_none(uniform: Topology) -> None:
     story = Story(uniform, planner=InlinePlanner(turns=30))
     story.run(40)
@@ -215,6 +220,7 @@ def test_plans_that_fail_leave_the_one_there_is(uniform: Topology) -> None:
     assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
+@SAMPLED
 def test_slower_computing_is_not_blamed_on_the_network(uniform: Topology) -> None:
     story = Story(uniform)
     story.run(40)
@@ -240,6 +246,7 @@ def test_an_announced_change_of_steps_moves_nothing(uniform: Topology, factor: f
     assert not any(story.events(name) for name in ("change", "look", "plan", "probe", "swap"))
 
 
+@SAMPLED
 def test_a_diagnosis_under_way_goes_on_when_another_codec_is_announced(uniform: Topology) -> None:
     story = Story(uniform, planner=InlinePlanner(turns=30))
     story.run(40)
@@ -267,6 +274,7 @@ def test_ranks_that_do_not_answer_stop_nothing(uniform: Topology) -> None:
     assert story.coordinator.phase is AdaptationPhase.WATCHING
 
 
+@SAMPLED
 def test_what_fails_is_recorded_and_adaptation_goes_on(
     uniform: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +296,7 @@ def test_what_fails_is_recorded_and_adaptation_goes_on(
     assert story.why
 
 
+@SAMPLED
 def test_events_keep_the_fields_that_earlier_versions_wrote(uniform: Topology) -> None:
     lines = (GOLDEN / "written" / "adaptation.jsonl").read_text().splitlines()
     earlier = {event["event"]: set(event) for event in map(json.loads, lines)}
@@ -302,6 +311,7 @@ def test_events_keep_the_fields_that_earlier_versions_wrote(uniform: Topology) -
             assert set(event) == earlier[event["event"]]
 
 
+@SAMPLED
 def test_a_refused_swap_leaves_the_plan(uniform: Topology) -> None:
     story = Story(uniform)
     story.job.agrees = False

@@ -25,6 +25,8 @@ from headrace.topology.presets import racks
 from tests.collectives.adapt.networks import imbalance, seen, slow_host, slow_uplink, tuned
 from tests.collectives.adapt.printed import printed
 
+SAMPLED = pytest.mark.sampled(1, of="tuning")
+
 TOTAL_BYTES = 16 << 20
 NIC = 50e6
 
@@ -132,6 +134,7 @@ def test_finetune_finds_most_of_it_by_itself(case: Case) -> None:
     assert story[-1][1] <= 1.15 * best_us
 
 
+@SAMPLED
 def test_masters_cannot_follow_a_host_to_another_rack() -> None:
     """Host 3 is behind the other uplink now: its group's traffic with it crosses in any assignment.
 

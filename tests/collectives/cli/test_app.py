@@ -23,6 +23,8 @@ from tests.collectives.measure.imports.iperf_json import result, write
 from tests.collectives.measure.network import Network, shuffled_racks
 from tests.waiting import JOB_S
 
+SAMPLED = pytest.mark.sampled(2, of="collective commands")
+
 TOPOLOGY, _ = shuffled_racks((2, 2), 3)
 TESTBED = """
 [defaults]
@@ -103,6 +105,7 @@ def test_an_unknown_order_is_refused(tmp_path: Path) -> None:
         run("measure", "-o", tmp_path / "p", "--testbed", tmp_path / "t.toml", "--order", "nowhere")
 
 
+@SAMPLED
 def test_plan_makes_a_book_from_a_profile_with_its_groups(profile: Path, tmp_path: Path) -> None:
     shown = run("plan", profile, "-o", tmp_path / "book", "--collective", "allreduce")
     for text in ("allreduce", "predicted", "bound", "gap", "plans."):
@@ -114,12 +117,14 @@ def test_plan_makes_a_book_from_a_profile_with_its_groups(profile: Path, tmp_pat
     assert {entry.collective for entry in book.entries} == {Collective.ALLREDUCE}
 
 
+@SAMPLED
 def test_plan_takes_a_topology_too(tmp_path: Path) -> None:
     TOPOLOGY.save(tmp_path / "t")
     run("plan", tmp_path / "t", "-o", tmp_path / "book", "--collective", "broadcast")
     assert artifact_io.load(tmp_path / "book").kind == "plan-book"
 
 
+@SAMPLED
 def test_search_states_that_it_gains_nothing_under_the_executors_model(tmp_path: Path) -> None:
     TOPOLOGY.save(tmp_path / "t")
     asked = ("plan", tmp_path / "t", "-o", tmp_path / "book", "--collective", "allgather")
@@ -130,12 +135,14 @@ def test_search_states_that_it_gains_nothing_under_the_executors_model(tmp_path:
     assert line not in run(*asked, "--search", "--cost-model", "full")
 
 
+@SAMPLED
 def test_plan_refuses_another_kind_of_file(profile: Path, tmp_path: Path) -> None:
     run("plan", profile, "-o", tmp_path / "book", "--collective", "reduce")
     with pytest.raises(InputError, match="field 'kind' is 'plan-book', needs 'profile'"):
         run("plan", tmp_path / "book", "-o", tmp_path / "again")
 
 
+@SAMPLED
 def test_the_table_of_plans_fits_80_columns(profile: Path, tmp_path: Path) -> None:
     shown = run(
         *("plan", profile, "-o", tmp_path / "book", "--collective", "reduce_scatter"),
@@ -161,6 +168,7 @@ def lines_with(lines: list[str], entries: list[Entry]) -> list[str]:
     ]
 
 
+@SAMPLED
 def test_an_old_profile_is_planned_for_with_a_warning(profile: Path, tmp_path: Path) -> None:
     def planned(path: Path) -> str:
         command = ("plan", path, "-o", tmp_path / "book", "--collective", "reduce")

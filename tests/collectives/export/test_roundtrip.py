@@ -18,6 +18,8 @@ from tests.collectives.export.operations import Operations
 from tests.collectives.export.programs import lowered, random_program, template_programs
 from tests.collectives.export.recover import divided, recovered, same_plan
 
+SAMPLED = pytest.mark.sampled(2, of="round trips")
+
 
 def targets(program: Program) -> list[Target]:
     out = [Target(instances=n) for n in (1, 2)]
@@ -91,6 +93,7 @@ def test_random_programs(block: int) -> None:
         check_json(f"random {seed}", program, target, runs=2)
 
 
+@SAMPLED
 def test_the_recovered_program_of_a_simple_plan_is_byte_for_byte_the_same() -> None:
     """Where lowering has only one way to write it down, even digests agree."""
     same = 0
@@ -193,6 +196,7 @@ def test_chains_and_trees_are_fused() -> None:
         assert text.count(f'"{kind}"') == 3 * 4
 
 
+@SAMPLED
 def test_random_buffered_exports() -> None:
     for seed in range(40):
         program = random_program(seed)

@@ -11,6 +11,8 @@ from headrace.errors import CommunicationError
 from headrace.topology import Link, SharedCapacity, Topology
 from tests.collectives.measure.network import Network, shuffled_racks
 
+SAMPLED = pytest.mark.sampled(3, of="surveys")
+
 PLENTY = ProbeEffort(budget_s=1000.0)
 
 
@@ -44,6 +46,7 @@ def compare_shared(found: Topology, actual: Topology) -> None:
         assert links in mine or len(links) < 2, f"no capacity of {beta} found over {links}"
 
 
+@SAMPLED
 def test_racks_whose_uplinks_differ_keep_their_own_rates() -> None:
     topology, _ = shuffled_racks((3, 3, 3), 2)
     slow = tuple(
@@ -118,6 +121,7 @@ def test_measuring_four_hosts_takes_a_few_seconds_of_network_time() -> None:
     assert network.total_us < 6e6
 
 
+@SAMPLED
 def test_many_hosts_take_rounds_not_pairs() -> None:
     topology, truth = shuffled_racks((8, 8), 0)
     network = Network(topology, noise=0.05)
@@ -202,6 +206,7 @@ def test_every_pair_has_its_bandwidth_and_latency() -> None:
     assert single.sum() == 12 * PLENTY.echoes
 
 
+@SAMPLED
 def test_racks_behind_uplinks_as_fast_as_a_host_show_under_permutation_traffic() -> None:
     topology, truth = shuffled_racks((4, 4), 3, host=100, uplink=100)
     network = Network(topology, noise=0.05)
@@ -213,6 +218,7 @@ def test_racks_behind_uplinks_as_fast_as_a_host_show_under_permutation_traffic()
         assert uplink.beta_us_per_mb == pytest.approx(80_000, rel=0.1)
 
 
+@SAMPLED
 def test_a_uniform_network_shows_no_racks_under_permutation_traffic_either() -> None:
     topology, _ = shuffled_racks((4, 4), 3, host=100, uplink=1000)
     profile = measured(Network(topology, noise=0.1))
@@ -269,6 +275,7 @@ def test_the_others_are_measured_whichever_ranks_are_lost_at_any_time(seed: int)
         assert link.beta_us_per_mb == pytest.approx(actual.beta_us_per_mb, rel=0.1)
 
 
+@SAMPLED
 def test_what_was_found_before_a_loss_is_not_measured_again() -> None:
     topology, _ = shuffled_racks((4, 4), 0)
     undisturbed = Network(topology)

@@ -1,4 +1,4 @@
-"""The verifier against 10,000 programs with one mistake each, a sample of 600 in the fast tier.
+"""The verifier against 10,000 programs with one mistake each, a sample of 300 in the fast tier.
 
 A mutant counts as non-equivalent if the dynamic interpreter (`chaos`) sees it misbehave in some
 interleaving. Of those the verifier must reject at least 99%; we hold it to all. Mutants that no
@@ -28,7 +28,7 @@ from tests.collectives.plan.reversal import reversed_sends
 from tests.tiers import Sample
 
 _NEEDED = 10_000
-_NEEDED_OF_A_SAMPLE = 600
+_NEEDED_OF_A_SAMPLE = 300
 _RUNS_IF_REJECTED = 16
 _RUNS_IF_ACCEPTED = 24
 

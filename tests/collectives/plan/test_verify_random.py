@@ -24,6 +24,8 @@ from tests.collectives.plan.chaos import Machine
 from tests.collectives.plan.handmade import Draft, Step
 from tests.tiers import Sample
 
+SAMPLED = pytest.mark.sampled(1, of="random programs")
+
 _SCRATCH = 5
 _RUNS = 24
 
@@ -120,6 +122,7 @@ def _races(made: Draft) -> tuple[bool, bool] | None:
     return found[0], found[1]
 
 
+@SAMPLED
 def test_short_paths_hide_no_race_that_clocks_see() -> None:
     rng = random.Random(11)
     both = Counter(_races(_random_draft(rng, rng.choice((1, 1, 2, 3)))) for _ in range(3000))

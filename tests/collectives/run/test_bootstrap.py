@@ -24,6 +24,8 @@ from headrace.testbed import Testbed, TestbedSpec, rank_environment
 from tests.conformance import warm
 from tests.waiting import JOB_S
 
+SAMPLED = pytest.mark.sampled(1, of="measured jobs")
+
 HOSTS = [HostId(f"10.0.0.{rank}", f"boot-{rank}") for rank in range(3)]
 QUICK = replace(automatic.EFFORT, budget_s=3.0, tournament_us=1000, quiet_us=1500, sharing_us=1000)
 
@@ -66,6 +68,7 @@ def job(
     return results
 
 
+@SAMPLED
 def test_all_ranks_get_the_book_of_what_was_measured_and_the_next_job_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +125,7 @@ def test_rank_0_decides_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not list(tmp_path.iterdir())
 
 
+@SAMPLED
 def test_a_corrupt_cache_is_measured_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = CollectiveSettings(measure="auto", cache=tmp_path)
     job(HOSTS, settings)
@@ -190,7 +194,7 @@ def start(testbed: Testbed, order: Sequence[int], cache: Path, **environment: st
     return said
 
 
-@pytest.mark.sampled(3, of="whole jobs")
+@pytest.mark.sampled(2, of="whole jobs")
 def test_a_job_on_a_testbed_measures_it_once_and_plans_by_that(tmp_path: Path) -> None:
     """Detected racks are a bar of the benchmark `network`: on a busy machine they differ."""
     with Testbed.up(SPEC, fallback=os.geteuid() != 0 or None) as testbed:

@@ -10,6 +10,8 @@ import pytest
 from tests.conformance.launch import environment, outputs, ranks
 from tests.waiting import JOB_S
 
+SAMPLED = pytest.mark.sampled(1, of="forks")
+
 CHILD = """
 import gc, os, sys, threading, time
 from headrace.executor import Executor
@@ -118,6 +120,7 @@ with two() as (first, second):
 """
 
 
+@SAMPLED
 def test_a_child_cannot_use_calls_that_are_pending_in_its_parent() -> None:
     """It waited for ever: for threads that only the parent has."""
     done = subprocess.run(
@@ -140,6 +143,7 @@ def trains(loaders: int, exits: int, deadline_s: float) -> None:
         assert [process.returncode for process in processes] == [0, 0], texts
 
 
+@SAMPLED
 def test_workers_of_a_data_loader_leave_their_parents_groups_alone() -> None:
     """A child that ended revoked blocks that its parent had published, and ended its group."""
     trains(10, 1, 180)

@@ -17,6 +17,7 @@ def job() -> list[dict[str, str]]:
         return results(outputs(processes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [check.__name__ for check in scheduled_job.CHECKS])
 def test_scheduled(check: str) -> None:
     for rank, found in enumerate(job()):

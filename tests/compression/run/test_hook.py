@@ -11,6 +11,8 @@ import torch
 from tests.conformance.launch import outputs, ranks, results
 from tests.waiting import JOB_S
 
+SAMPLED = pytest.mark.sampled(1, of="hooks")
+
 JOB = Path(__file__).with_name("hook_job.py")
 
 
@@ -34,6 +36,7 @@ def test_training_on_two_ranks(what: str, backend: str) -> None:
     assert all("all done" in text for text in texts)
 
 
+@SAMPLED
 def test_saved_killed_and_resumed_with_other_buckets_equals_uninterrupted(tmp_path: Path) -> None:
     with ranks(2, JOB, "resumable", "headrace", str(tmp_path), "whole") as processes:
         job = processes[0].job

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor
 from typer.testing import CliRunner
@@ -35,6 +36,7 @@ def learned(
     return torch.load(output), changes["job"]
 
 
+@pytest.mark.slow
 def test_a_job_learns_the_same_bit_for_bit_where_its_lookahead_follows_the_skew(
     tmp_path: Path,
 ) -> None:

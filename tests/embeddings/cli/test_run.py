@@ -16,6 +16,8 @@ from tests.embeddings.run.job_plans import job_plan
 from tests.launch.test_roles import assert_ends
 from tests.waiting import JOB_S
 
+SAMPLED = pytest.mark.sampled(2, of="embedding commands")
+
 COMMAND = """
 import sys
 from headrace.embeddings.run import job_processes
@@ -47,6 +49,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
+@SAMPLED
 def test_output_has_the_trainers_number_and_the_exit_code_is_that_of_the_failed_one(
     plan: Path, script: Path
 ) -> None:
@@ -64,6 +67,7 @@ def test_output_has_the_trainers_number_and_the_exit_code_is_that_of_the_failed_
     )
 
 
+@SAMPLED
 def test_a_job_that_ends_well(plan: Path, script: Path) -> None:
     with start(plan, "--trainers", 1, "--", script, "describe") as job:
         output, errors = job.communicate(timeout=JOB_S)
@@ -73,6 +77,7 @@ def test_a_job_that_ends_well(plan: Path, script: Path) -> None:
     assert '"WORLD_SIZE": "1"' in output
 
 
+@SAMPLED
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_all_processes(
     plan: Path, script: Path, number: signal.Signals, code: int

@@ -130,6 +130,7 @@ class Training:
         rows.step(DenseAverage(self.delay_s if late and self.late == "dense_wait_s" else 0.0, 8))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "late", ["compute_s", *(name for name in STALLS if "exchange" not in name)]
 )

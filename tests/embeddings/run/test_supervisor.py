@@ -25,6 +25,8 @@ from tests.embeddings.run.test_commits import description, mark_of
 from tests.launch.test_roles import is_running
 from tests.waiting import ENDLESS_S, HANG_S, no_hang, with_longer_deadlines
 
+SAMPLED = pytest.mark.sampled(4, of="supervisors")
+
 OPTIONS = JobOptions(
     lookahead=7,
     prefetch=2,
@@ -82,6 +84,7 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
+@SAMPLED
 @pytest.mark.parametrize("script_reads", [False, True])
 def test_trainers_are_started_with_what_serves_them(job: Job, script_reads: bool) -> None:
     job.run("describe", script_reads=script_reads, EXTRA="one")
@@ -115,6 +118,7 @@ def test_trainers_are_started_with_what_serves_them(job: Job, script_reads: bool
     assert described["trainer 0"]["peers"] == described["trainer 1"]["peers"]
 
 
+@SAMPLED
 def test_the_first_failure_of_a_trainer_ends_the_job(job: Job, tmp_path: Path) -> None:
     printed = tmp_path / "printed"
 
@@ -133,6 +137,7 @@ def test_the_first_failure_of_a_trainer_ends_the_job(job: Job, tmp_path: Path) -
     assert ("trainer 1", "last line of errors") in job.lines
 
 
+@SAMPLED
 def test_a_trainer_that_fails_by_the_loss_of_another_is_not_the_cause(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +156,7 @@ def test_a_trainer_that_fails_by_the_loss_of_another_is_not_the_cause(
     assert caught.value.exit_code == 3
 
 
+@SAMPLED
 def test_an_error_says_which_trainers_had_ended_and_what_was_raised(
     job: Job, tmp_path: Path
 ) -> None:
@@ -189,6 +195,7 @@ def test_a_killed_server_is_the_cause_of_the_errors_of_trainers(job: Job) -> Non
     assert caught.value.exit_code == 1
 
 
+@SAMPLED
 def test_a_stopped_cacher_is_named(job: Job) -> None:
     def stop_the_cacher(_name: str, line: str) -> None:
         if line.startswith("pids"):
@@ -207,6 +214,7 @@ def test_a_stopped_cacher_is_named(job: Job) -> None:
         with_longer_deadlines(check)
 
 
+@SAMPLED
 def test_a_killed_reader_starts_again_alone(job: Job) -> None:
     with no_hang():
         job.run("kill a reader", "2", restart=True)
@@ -218,6 +226,7 @@ def test_a_killed_reader_starts_again_alone(job: Job) -> None:
     assert job.lines[-1][1].startswith("a third process")
 
 
+@SAMPLED
 @pytest.mark.parametrize(("served", "restart", "restarts"), [(1, True, 1), (2, False, 0)])
 def test_a_reader_that_serves_nothing_does_not_start_again(
     job: Job, served: int, restart: bool, restarts: int
@@ -228,6 +237,7 @@ def test_a_reader_that_serves_nothing_does_not_start_again(
     assert [name for name, _ in job.lines].count("supervisor") == restarts
 
 
+@SAMPLED
 @pytest.mark.parametrize("role", ["server 1", "cacher"])
 def test_a_process_that_cannot_start_is_named(
     job: Job, role: str, monkeypatch: pytest.MonkeyPatch
@@ -300,6 +310,7 @@ GONE = [
 ]
 
 
+@SAMPLED
 @pytest.mark.parametrize(
     ("next_start", "return_s", "reason"), GONE, ids=["refuses", "hangs", "fails"]
 )
@@ -318,6 +329,7 @@ def test_a_job_goes_on_without_a_trainer_that_does_not_come_back(
     assert last == ["trainers", "2"]
 
 
+@SAMPLED
 def test_an_error_says_how_to_go_on_without_a_trainer(job: Job, tmp_path: Path) -> None:
     with no_hang(), pytest.raises(JobError) as caught:
         LostHost(job, tmp_path / "state", start_nothing).run(min_trainers=None)

@@ -14,6 +14,8 @@ from headrace.index.tables import LEAVES
 from headrace.index.trace import FIND, INSERT
 from tests.index.plan.models import FakeTrials, profile, random_model
 
+SAMPLED = pytest.mark.sampled(2, of="choices")
+
 MODEL = random_model()
 
 
@@ -39,6 +41,7 @@ def test_without_trials_the_best_prediction_is_chosen() -> None:
     assert plan(profile(), model=MODEL).digest == found.digest
 
 
+@SAMPLED
 def test_the_best_in_trials_is_chosen() -> None:
     trials = FakeTrials(rate_of, seconds=1e-3)
     found = plan(profile(), model=MODEL, trial=trials)
@@ -179,6 +182,7 @@ def test_other_types_than_those_predicted_best_are_tried() -> None:
     assert near <= {each.leaf for each in trials.asked}
 
 
+@SAMPLED
 def test_trials_correct_what_is_expected_of_their_type() -> None:
     known = plan(profile(), model=MODEL).candidates
     predicted = {each.configuration: each.predicted_per_s for each in known}

@@ -39,6 +39,7 @@ def test_draws_are_reproducible_and_of_every_family() -> None:
         assert (np.diff(trace.loaded.astype(object)) > 0).all()
 
 
+@pytest.mark.slow
 def test_a_model_is_trained_on_what_is_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ from headrace.memory.plan.solution import SolveProgress
 from tests.conformance.launch import outputs, ranks
 from tests.memory.training import assert_trains_alike
 
+SAMPLED = pytest.mark.sampled(1, of="blocks")
+
 CPU = torch.device("cpu")
 JOB = Path(__file__).with_name("fsdp_job.py")
 FSDP_BUDGET = 1_700_000
@@ -92,6 +94,7 @@ def test_a_step_is_within_the_budget_with_the_same_gradients(
     assert peak(model) > budget
 
 
+@SAMPLED
 def test_blocks_can_store_their_input_alone(cache_folder: Path) -> None:
     torch.manual_seed(0)
     layers = nn.ModuleList(
@@ -152,6 +155,7 @@ def test_a_loss_is_counted(chain: Chain) -> None:
     assert 0.9 * predicted <= found <= predicted
 
 
+@SAMPLED
 def test_options_of_fit_are_those_of_blocks(chain: Chain) -> None:
     model = deepcopy(chain)
     seen: list[SolveProgress] = []
@@ -175,7 +179,7 @@ def test_options_of_fit_are_those_of_blocks(chain: Chain) -> None:
         fit_blocks(chain, list(chain.layers), sample(), "1GiB", offload=True)
 
 
-@pytest.mark.sampled(3, of="whole jobs")
+@pytest.mark.sampled(2, of="whole jobs")
 def test_gradients_under_fsdp(cache_folder: Path) -> None:
     with ranks(2, JOB, "gloo", str(FSDP_BUDGET), HEADRACE_CACHE=str(cache_folder)) as processes:
         texts = outputs(processes)
@@ -184,6 +188,7 @@ def test_gradients_under_fsdp(cache_folder: Path) -> None:
         assert "equal after 3 steps" in text, text
 
 
+@SAMPLED
 def test_the_budget_holds_under_fsdp(cache_folder: Path) -> None:
     with ranks(1, JOB, "fake", str(FSDP_BUDGET), HEADRACE_CACHE=str(cache_folder)) as (process,):
         (text,) = outputs([process])

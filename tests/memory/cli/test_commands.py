@@ -22,6 +22,8 @@ from tests.memory.graphs import random_graph
 from tests.memory.test_profile import profile_of
 from tests.waiting import HANG_S
 
+SAMPLED = pytest.mark.sampled(2, of="memory commands")
+
 MODEL = """
 import torch
 from torch import nn
@@ -80,6 +82,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
     return ended.value.code
 
 
+@SAMPLED
 def test_a_model_is_measured_planned_shown_and_verified(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +163,7 @@ def test_wrong_arguments_get_one_line(
     assert not (folder / "out").exists()
 
 
+@SAMPLED
 def test_a_plan_of_least_energy(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +180,7 @@ def test_a_plan_of_least_energy(
     assert "watts.json: " in capsys.readouterr().err
 
 
+@SAMPLED
 def test_a_plan_to_start_from_is_of_the_same_step(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,6 +228,7 @@ def test_several_budgets_at_once(
     assert run(monkeypatch, *plan, "--budget", "1KiB,2KiB") == 2
 
 
+@SAMPLED
 def test_the_largest_batch_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +271,7 @@ def test_plans_for_other_conditions_suit_fit(
         fit(model, sample, "2MiB", plan=path)
 
 
+@SAMPLED
 def test_times_by_a_modelled_device(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -307,6 +314,7 @@ main()
 """The command, which prints when the search has a schedule."""
 
 
+@SAMPLED
 def test_an_interrupt_ends_the_search_with_the_best_plan_so_far(folder: Path) -> None:
     graph = random_graph(Random(1), 60, least=60)
     profile_of(graph).save(folder / "profile")

@@ -162,6 +162,7 @@ def test_all_that_a_call_changes_is_set_back() -> None:
     assert all(map(operator.is_, now, parts))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_fitting_leaves_models_and_generators(case: str) -> None:
     model, inputs = CASES[case]()

@@ -41,6 +41,7 @@ def check(model: nn.Module, x: torch.Tensor, splits: int = 1) -> Step:
     return step
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("convolution", CONVOLUTIONS, ids=str)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_split_gradients_are_the_same_bits(
@@ -76,6 +77,7 @@ def test_frozen_parameters_leave_the_input_gradient_alone() -> None:
     assert "convolution_backward" not in " ".join(str(each.target) for each in step.graph.nodes)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("convolution", CONVOLUTIONS, ids=str)
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_parts_of_the_batch(

@@ -31,6 +31,8 @@ from tests.memory.plan.test_programs import budget_of
 from tests.memory.simulate import simulate_step
 from tests.waiting import ENDLESS_S
 
+SAMPLED = pytest.mark.sampled(1, of="searches")
+
 UNTIMED = SolveLimits(seconds=ENDLESS_S, bound_seconds=ENDLESS_S)
 EXACT = replace(UNTIMED, gap=1e-9)
 
@@ -154,6 +156,7 @@ def test_a_network_within_its_certificate() -> None:
     assert "gap" in str(seen[-1])
 
 
+@SAMPLED
 def test_equal_seeds_and_rounds_give_equal_schedules() -> None:
     graph = resnet(blocks=(1,))
     budget = int(0.5 * simulate_step(graph, plain_schedule(graph)).peak_bytes)
@@ -180,6 +183,7 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
     assert warm.time_us <= found.time_us
 
 
+@SAMPLED
 @pytest.mark.parametrize("polls", [1, 20, 100])
 def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
     graph = resnet(blocks=(1, 1))
@@ -204,6 +208,7 @@ def test_an_interrupt_at_any_poll_ends_the_work_at_hand(polls: int) -> None:
     assert polled < polls + 100
 
 
+@SAMPLED
 def test_a_short_limit_leaves_time_for_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A polish that ran beyond the limit once left only the trivial bound.
 

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.conformance.launch import outputs, ranks
+
+SAMPLED = pytest.mark.sampled(1, of="fitted ranks")
 
 JOB = Path(__file__).with_name("ddp_job.py")
 
 
+@SAMPLED
 def test_two_ranks_with_different_plans_train_as_plain_ones() -> None:
     """Gradients, parameters and buffers are equal to the last bit."""
     with ranks(2, JOB, "gloo", "step", "accumulation", "autocast") as processes:
@@ -17,6 +22,7 @@ def test_two_ranks_with_different_plans_train_as_plain_ones() -> None:
         assert "all done" in text
 
 
+@SAMPLED
 def test_a_budget_holds_with_the_buckets() -> None:
     """It failed on a busy machine: Gloo's threads freed buckets late, unseen by the profiler."""
     with ranks(1, JOB, "fake", "fit") as (process,):

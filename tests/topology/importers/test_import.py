@@ -184,6 +184,7 @@ LARGE = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("name", LARGE)
 def test_large_garbage_takes_neither_long_nor_much_memory(

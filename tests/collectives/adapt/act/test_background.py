@@ -19,6 +19,8 @@ from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import book_for, network
 from tests.waiting import no_hang, wait_until
 
+SAMPLED = pytest.mark.sampled(2, of="background")
+
 CALLS = (
     (Collective.ALLREDUCE, 1 << 20),
     (Collective.ALLREDUCE, 1 << 10),
@@ -52,6 +54,7 @@ def answered(planner: BackgroundPlanner) -> Response:
     return responses[0]
 
 
+@SAMPLED
 def test_the_process_plans_what_is_called(
     request_: RebookRequest, planner: BackgroundPlanner
 ) -> None:
@@ -67,6 +70,7 @@ def test_the_process_plans_what_is_called(
     assert planner.poll() is None
 
 
+@SAMPLED
 def test_masters_are_moved_as_asked(request_: RebookRequest, planner: BackgroundPlanner) -> None:
     masters = spread_masters(GROUPS, 32, capacities=[9] + [1] * 7)
     planner.begin(replace(request_, masters=masters))
@@ -76,6 +80,7 @@ def test_masters_are_moved_as_asked(request_: RebookRequest, planner: Background
     assert {plan[3] for plan in found.plans} == {"finetune"}
 
 
+@SAMPLED
 def test_only_the_newest_request_is_answered(
     request_: RebookRequest, planner: BackgroundPlanner
 ) -> None:
@@ -105,6 +110,7 @@ def test_nothing_called_is_nothing_planned(
     assert "no call" in found.error
 
 
+@SAMPLED
 def test_what_cannot_be_planned_is_said(
     request_: RebookRequest, planner: BackgroundPlanner
 ) -> None:
@@ -114,6 +120,7 @@ def test_what_cannot_be_planned_is_said(
     assert found.error
 
 
+@SAMPLED
 def test_a_process_that_dies_is_an_error_and_is_replaced(
     request_: RebookRequest, planner: BackgroundPlanner
 ) -> None:

@@ -36,6 +36,8 @@ from headrace.topology import Topology
 from headrace.topology.presets import ring, uniform
 from tests.collectives.adapt.clusters import network
 
+SAMPLED = pytest.mark.sampled(1, of="books")
+
 GROUPS = ((0, 1, 2, 3), (4, 5, 6, 7))
 SIZE = 1 << 20
 
@@ -151,6 +153,7 @@ def test_only_masters_of_what_is_called_move(topology: Topology) -> None:
     assert PlanBook.from_bytes(made.book.to_artifact().to_bytes()).digest == made.book.digest
 
 
+@SAMPLED
 def test_a_book_is_adapted_offline(small: Topology) -> None:
     book = book_of(small, None)
     now = PortRates(factors={"host0-out": 0.4, "host0-in": 0.4}).apply(small)
@@ -169,6 +172,7 @@ def test_a_book_is_adapted_offline(small: Topology) -> None:
         adapt_book(book, uniform(3), None)
 
 
+@SAMPLED
 def test_an_unchanged_network_is_planned_for_as_well_as_before(small: Topology) -> None:
     book = book_of(small, None)
     adapted = adapt_book(book, small, None)

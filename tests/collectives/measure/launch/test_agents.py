@@ -18,6 +18,8 @@ from headrace.errors import CommunicationError, TestbedError
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import BYTES_PER_MB
 
+SAMPLED = pytest.mark.sampled(2, of="measuring agents")
+
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
 )
@@ -37,6 +39,7 @@ def hosts_in(order: list[int]) -> list[str]:
     return [SPEC.hosts[index].name for index in order]
 
 
+@SAMPLED
 @needs_root
 @pytest.mark.root
 def test_no_transfer_on_a_shuffled_testbed_is_faster_than_its_links() -> None:
@@ -70,6 +73,7 @@ def loopback():
         yield testbed
 
 
+@SAMPLED
 def test_without_namespaces_all_pairs_are_measured(loopback: Testbed) -> None:
     """That the transport keeps to the rates there is tested with the demo."""
     profile = measure_testbed(loopback, hosts_in([0, 2, 1, 3]), effort=QUICK)
@@ -79,6 +83,7 @@ def test_without_namespaces_all_pairs_are_measured(loopback: Testbed) -> None:
     assert pairs == {(src, dst) for src in range(4) for dst in range(4) if src != dst}
 
 
+@SAMPLED
 def test_several_ranks_may_share_a_host(loopback: Testbed) -> None:
     profile = measure_testbed(loopback, ["host1", "host1", "host0"], effort=QUICK)
     assert profile.topology.rank_host == (0, 0, 1)
@@ -131,6 +136,7 @@ def test_a_host_that_dies_in_the_middle_is_survived(
     assert killer.all_ended()
 
 
+@SAMPLED
 def test_the_loss_of_the_leader_is_survived(
     loopback: Testbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +147,7 @@ def test_the_loss_of_the_leader_is_survived(
     assert killer.all_ended()
 
 
+@SAMPLED
 def test_a_host_that_hangs_is_survived(loopback: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "_SURVIVORS_S", 1.0)
     monkeypatch.setattr(agents, "_AGENT", (sys.executable, "-c", SHORT_TIMEOUT_AGENT))
@@ -163,6 +170,7 @@ run_worker(measure_as_rank)
 """
 
 
+@SAMPLED
 def test_hosts_that_die_again_and_again_end_the_measuring(
     loopback: Testbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

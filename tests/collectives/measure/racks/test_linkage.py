@@ -6,6 +6,8 @@ from headrace.collectives.measure.racks.linkage import group_hosts
 from headrace.errors import InputError
 from tests.collectives.measure.network import Network, shuffled_racks
 
+SAMPLED = pytest.mark.sampled(1, of="linkage")
+
 SHAPES = [(2, 2), (4, 4), (2, 2, 2, 2), (3, 3), (3, 3, 3), (5, 2, 1), (8, 8, 8, 8)]
 
 
@@ -57,6 +59,7 @@ def invented(hosts: int, seeds: int = 60) -> int:
     return sum(len(group_hosts(matrix)) > 1 for matrix in matrices)
 
 
+@SAMPLED
 def test_much_noise_looks_like_racks_only_to_few_hosts() -> None:
     """`pytest -s` prints the figures of docs/adaptation.md."""
     found = {hosts: invented(hosts) for hosts in (3, 4, 5, 6, 8, 12, 16, 32)}
@@ -65,6 +68,7 @@ def test_much_noise_looks_like_racks_only_to_few_hosts() -> None:
     assert sum(found[hosts] for hosts in (3, 4, 5, 6)) <= 240 / 6
 
 
+@SAMPLED
 def test_much_noise_hides_some_racks_whose_uplinks_are_half_as_fast() -> None:
     """`pytest -s` prints the figures of docs/adaptation.md."""
     print("\nracks not found exactly, of 30 networks, alone and in a round-robin:")

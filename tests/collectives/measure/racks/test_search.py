@@ -13,6 +13,8 @@ from headrace.collectives.measure.racks.partition import Grouping, labels_of
 from headrace.collectives.measure.racks.search import concurrent_rounds, search_racks
 from tests.collectives.measure.network import Network, shuffled_racks
 
+SAMPLED = pytest.mark.sampled(2, of="racks")
+
 HOST = 25.0  # bytes per us
 
 
@@ -114,6 +116,7 @@ def test_a_network_without_racks_is_one_group(noise: float, seed: int) -> None:
     assert search_racks(rounds, [bandwidth]) == (tuple(range(8)),)
 
 
+@SAMPLED
 def test_a_slow_host_is_no_rack() -> None:
     rounds, bandwidth = made((tuple(range(8)),), slow={2: 0.4 * HOST}, noise=0.05)
     assert search_racks(rounds, [bandwidth]) == (tuple(range(8)),)

@@ -23,6 +23,8 @@ from headrace.topology import Topology
 from headrace.topology.presets import fat_tree, ndv2, torus
 from tests.tiers import Sample
 
+SAMPLED = pytest.mark.sampled(1, of="generators")
+
 MB = 1_000_000
 TOPOLOGIES = (ndv2(nodes=1), torus((2, 2)), fat_tree((2, 2)))
 QUICK = Method(model=FULL, engine=NativeSearch(), effort="quick")
@@ -154,6 +156,7 @@ def test_an_interrupt_in_a_search_keeps_the_templates() -> None:
     assert plan.candidates[-1].note == "interrupted"
 
 
+@SAMPLED
 def test_finer_cuts_of_what_is_far_behind_are_not_tried() -> None:
     row = next(row for row in SEARCH_GENERATORS if row.name == "packing")
     method = Method(model=FULL, engine=NativeSearch())
