@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from headrace.embeddings import EmbeddingError, InitialValues, fit
-from headrace.embeddings.run.commits import CommitFolder
+from headrace.embeddings.run.commits import CommitFolder, Mark
 from headrace.embeddings.run.connections import JobCommits
 from headrace.embeddings.run.fit import embedding_tables, fit_connected
 from headrace.embeddings.run.fitted import FittedBatches
@@ -152,6 +153,34 @@ def test_a_commit_that_is_due_with_the_last_batch_is_that_of_the_epoch(
     assert committed
     for name, row in committed.items():
         assert np.array_equal(job.servers.rows[name], row)
+
+
+def test_a_job_begins_from_no_commit_of_a_model_without_one_of_its_layers(
+    executor: Executor, tmp_path: Path
+) -> None:
+    folder = CommitFolder(tmp_path / "state")
+    reported: list[Mapping[str, Any]] = []
+    commits = JobCommits(folder=folder, start=folder.begin(), mark=None, report=reported.append)
+    model = DLRM()
+    job = InProcessJob(DATA, commits=commits)
+    optimizers = OPTIMIZERS["sgd"](model)
+    model, batches = fit_connected(model, DATA, optimizer=optimizers, connect=job.connect(executor))
+    with batches:
+        steps(model, batches, optimizers)
+    assert job.description is not None
+    names = ("commit", "epoch", "epoch_began", "batch", "steps")
+    position = {name: reported[-1][name] for name in names}
+    mark = Mark(
+        start=commits.start, trainers=1, servers=(), job=job.description, files=(), **position
+    )
+    wider = DLRM()
+    wider.bottom.append(nn.Linear(4, 4, bias=False))
+    job = InProcessJob(DATA, commits=replace(commits, mark=mark))
+    optimizers = OPTIMIZERS["sgd"](wider)
+    with pytest.raises(
+        EmbeddingError, match=r'model is not that of the commit: .*\n.*"bottom\.3\.weight"'
+    ):
+        fit_connected(wider, DATA, optimizer=optimizers, connect=job.connect(executor))
 
 
 BAGS = with_bags(clicks((*ROWS, 9), [16] * 7 + [5]), (0, 2))

@@ -1,5 +1,6 @@
 """Numbers that stand for a batch's ids, and the rows that modules look up by them."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -63,3 +64,28 @@ def test_tables_may_share_a_column_in_part() -> None:
     assert isinstance(ids, torch.Tensor)
     assert one.module(ids[:, 1:]).flatten().tolist() == [6, 5, 5]
     assert both.module(ids)[:, 0].tolist() == [33 + 32, 31 + 32, 30 + 30]
+
+
+@pytest.mark.parametrize("in_a_batch", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_state_may_lack_the_rows_of_a_batch_and_no_other_weight(
+    in_a_batch: bool, wrapped: bool
+) -> None:
+    """Any key that ends in "weight" could be absent, whichever module's it was."""
+    table = EmbeddingModule(name="table", module=nn.EmbeddingBag(50, 2, mode="sum"))
+    model = nn.ModuleDict(
+        {"bottom": nn.Linear(3, 2), "table": table.module, "top": nn.Linear(2, 1)}
+    )
+    whole = nn.ModuleDict({"module": model}) if wrapped else model
+    table.take_weight()
+    leaves = Leaves([table], [(0,)], [False], registered=True)
+    if in_a_batch:
+        leaf = nn.Parameter(rows(1, 2, 0))
+        leaves.set([ModuleRows(rows=leaf, ids=torch.tensor([0]))], examples=1)
+        assert "table.weight" in dict(model.named_parameters())
+    state = whole.state_dict()
+    assert not any(name.endswith("table.weight") for name in state)
+    whole.load_state_dict(state)
+    for name in state:
+        with pytest.raises(RuntimeError, match=rf'Missing key.*"{name}"'):
+            whole.load_state_dict({key: state[key] for key in state if key != name})

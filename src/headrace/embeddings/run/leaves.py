@@ -5,7 +5,7 @@ that looks up such numbers gets the rows of these ids, whichever of its columns 
 numbers that are no positions of its columns are errors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,13 +180,20 @@ def _positions(starts: Sequence[int], ids: Tensor, examples: int) -> _Positions:
 
 def _leave_out_of_states(module: nn.Module) -> None:
     """Leave a batch's rows, which are a parameter now and then, out of the states of a model."""
+    key = ""  # of the weight in the state that is being loaded
 
     def remove(_: nn.Module, state: dict[str, Any], prefix: str, _metadata: object) -> None:
         state.pop(f"{prefix}weight", None)
 
+    def note_key(_: nn.Module, _state: Mapping[str, Any], prefix: str, *_others: object) -> None:
+        nonlocal key
+        key = f"{prefix}weight"
+
     def expect_none(_: nn.Module, incompatible: Any) -> None:
-        missing: list[str] = incompatible.missing_keys
-        missing[:] = [key for key in missing if key.rpartition(".")[2] != "weight"]
+        missing: list[str] = incompatible.missing_keys  # of the whole model
+        if key in missing:
+            missing.remove(key)
 
     module.register_state_dict_post_hook(remove)
+    module.register_load_state_dict_pre_hook(note_key)
     module.register_load_state_dict_post_hook(expect_none)
