@@ -12,6 +12,7 @@ from headrace.embeddings.run.cacher import IdBatch
 from headrace.embeddings.run.cacher_client import CacherClient
 from headrace.embeddings.run.cacher_server import CacherServer
 from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.following import JobFollower
 from headrace.embeddings.run.process import RoleSettings
 from headrace.embeddings.run.reader_server import ReaderServer, SourceOf
 from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
@@ -119,6 +120,7 @@ class RunningJob:
         sources: Sequence[SourceOf],
         trainers: int,
         servers: Servers | None = None,
+        follower: JobFollower | None = None,
         **options: Any,
     ) -> None:
         self.ends = ExitStack()
@@ -140,6 +142,7 @@ class RunningJob:
         self.cacher = CacherServer(
             settings("cacher", **(values | options)),
             lambda **message: self.messages.append(message),
+            follower,
         )
         self.ends.callback(self.cacher.close)
 
@@ -176,9 +179,13 @@ class RunningJob:
 
 @contextmanager
 def running(
-    sources: Sequence[SourceOf], trainers: int, servers: Servers | None = None, **options: Any
+    sources: Sequence[SourceOf],
+    trainers: int,
+    servers: Servers | None = None,
+    follower: JobFollower | None = None,
+    **options: Any,
 ) -> Generator[RunningJob]:
-    job = RunningJob(sources, trainers, servers, **options)
+    job = RunningJob(sources, trainers, servers, follower, **options)
     with job.ends:
         yield job
 

@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ import pytest
 from headrace.embeddings import CriteoData, EmbeddingError, EmbeddingTable, InitialValues
 from headrace.embeddings.data.criteo import HASHES
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.cacher import CacherOptions, dispatched
+from headrace.embeddings.run.cacher import BatchDecisions, CacherOptions, dispatched
 from headrace.embeddings.run.cacher_client import CacherClient, CacherStream
 from headrace.embeddings.run.commits import CommitFolder
+from headrace.embeddings.run.following import CacherPace
 from headrace.embeddings.run.reader_server import AHEAD, FileBatches, ReaderServer
+from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.embeddings.tables import table_groups
 from headrace.errors import CommunicationError, HeadraceError
 from tests.embeddings.data.test_criteo import LINE
@@ -84,6 +86,37 @@ def test_trainers_get_the_parts_of_one_process_in_every_epoch(
     (start,) = servers.started
     assert (start["server"], start["servers"], start["trainers"]) == (0, 1, trainers)
     assert start["description"]["seed"] == 0
+
+
+class SharesOnce:
+    """A follower that gives trainers other shares when it first looks at a job."""
+
+    def __init__(self, *shares: float) -> None:
+        self.shares = shares
+        self.looked = False
+
+    def report(self, trainer: int, times: TrainerTimes) -> None:
+        pass
+
+    def follow(self, decisions: BatchDecisions, pace: CacherPace) -> None:
+        if not self.looked:
+            decisions.shares = self.shares
+        self.looked = True
+
+    def status(self) -> Mapping[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("lookahead", [3, 7])
+def test_shares_that_a_job_has_hold_from_the_first_batch_of_later_epochs(lookahead: int) -> None:
+    """Each epoch began with equal ones; one of no more batches than the lookahead had no others."""
+    follower = SharesOnce(1 / 3, 2 / 3)
+    with running([ListedBatches(7).of], 2, follower=follower, lookahead=lookahead) as job:
+        clients = job.joined()
+        for epoch in range(3):
+            examples = [[part.examples for part in parts] for parts in epochs(clients, epoch)]
+            equal = lookahead if epoch == 0 else 0  # batches that had arrived at the first look
+            assert examples == [[3] * equal + [part] * (7 - equal) for part in (2, 4)]
 
 
 def test_joining_says_where_the_servers_are() -> None:

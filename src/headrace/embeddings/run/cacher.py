@@ -72,14 +72,15 @@ class CacherOptions:
     tables : of the job.
     groups : of the tables; every table is in one.
     slots : of every group, rows that a trainer's cache has room for.
-    trainers : that share each batch; the first ones have one example more where their number does
-        not divide the batch.
+    trainers : that share each batch; of equal shares the first ones have one example more where
+        their number does not divide the batch.
     lookahead : batches that a decision looks at, its own included; None: as many as have arrived
         when the cache of one group would be full (5.3), at most `MOST_LOOKAHEAD`.
     prefetch : batches between a fetch and its use, at most `lookahead`.
     synchronisation : between the caches.
     commit_every : batches from one commit to the next, by their numbers; 0: there is none.
         After an epoch's last batch no row stays.
+    shares : of the trainers in a batch's examples, at first; they add up to 1. None: equal ones.
 
     Raises
     ------
@@ -95,6 +96,7 @@ class CacherOptions:
     prefetch: int = 1
     synchronisation: Synchronisation = Synchronisation.TARGETED
     commit_every: int = 0
+    shares: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if self.synchronisation not in CACHES:
@@ -241,7 +243,7 @@ class BatchDecisions:
         self._windows = _windows(options, self.lookahead, first_batch)
         self._pushed: deque[_PushedBatch] = deque()
         self._next = self.first_batch = first_batch
-        self.shares: Sequence[float] | None = None
+        self.shares = options.shares
 
     def push(self, batch: IdBatch) -> None:
         """Take the next batch.

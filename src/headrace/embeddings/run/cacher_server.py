@@ -87,6 +87,7 @@ class CacherServer:
         self._joined: dict[int, JobDescription] = {}
         self._started = False
         self._lookahead, self._prefetch = self._options.lookahead, self._options.prefetch
+        self._shares: Sequence[float] | None = None
         self._failure: Exception | None = None
         self._readers = ReaderConnections(
             self._options.readers, settings, restarted=self._options.readers_restart
@@ -346,7 +347,12 @@ class CacherServer:
                     except RefusedBatchError as error:
                         batch = error.batch - first_batch + first_of_epoch
                         raise _explained(error, description, batch) from error
-                options = replace(options, lookahead=self._lookahead, prefetch=self._prefetch)
+                options = replace(
+                    options,
+                    lookahead=self._lookahead,
+                    prefetch=self._prefetch,
+                    shares=self._shares,
+                )
                 if end is None:
                     return
                 if end == first_batch and first_of_epoch == 0:
@@ -401,6 +407,7 @@ class CacherServer:
         def follow(decisions: BatchDecisions) -> None:
             follower.follow(decisions, pace)
             self._lookahead, self._prefetch = decisions.lookahead, decisions.prefetch
+            self._shares = decisions.shares
 
         return follow
 
