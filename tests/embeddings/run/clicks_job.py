@@ -1,9 +1,11 @@
-"""Trains a small DLRM on clicks: ``clicks_job.py FILE OUTPUT [loader|kill-N|stop-N|ends-N]``.
+"""Trains a small DLRM on clicks: ``clicks_job.py FILE OUTPUT [SOURCE]``.
 
 With "loader" it reads the file itself, and shuffles it; with "kill-N" or "stop-N" trainer 1 ends
 or stops itself at batch N of the second epoch; with "ends-N" it ends before epoch N, with "ends-0"
-before it joins the job. Trainer 0 saves parameters and embedding rows. After the first epoch it
-waits for the file that AWAITED names.
+before it joins the job. With "load-N" rows of the folder that LOADED names are loaded after the
+first epoch, and trainer 1 ends itself at batch N of the second one, unless the job began there.
+Trainer 0 saves parameters and embedding rows. After the first epoch it waits for the file that
+AWAITED names.
 """
 
 import os
@@ -124,12 +126,15 @@ def main(path: str, output: str, source: str = "files") -> None:
         return
     schedule = schedule_of(optimizer)
     fitted, batches = fit(model, data, optimizer=optimizer, state={"schedule": schedule})
-    signals = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-    end_at = int(batch) if end in signals else None
+    signals = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "load": signal.SIGKILL}
+    ends = end in signals and not (end == "load" and batches.epoch > 0)
+    end_at = int(batch) if ends else None
     for number in range(batches.epoch, epochs):
         most = end_at if trainer == "1" and number == 1 else None
         loss = epoch(fitted, optimizer, batches, most, signals.get(end, signal.SIGKILL))
         schedule.step()
+        if end == "load" and number == 0:
+            batches.load(os.environ["LOADED"])
         print(f"epoch {number}: loss {loss:.6f}")
         if number == 0:
             await_file(os.environ.get("AWAITED"))

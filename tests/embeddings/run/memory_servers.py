@@ -100,9 +100,12 @@ class Connection:
         groups = self.servers.groups
         group = next(number for number, group in enumerate(groups) if table in group.tables)
         with self.servers.changed:
+            next_commit = len(self.servers.committed) - 1
+            pending = self.servers.pending.setdefault(next_commit, {})
             for row, numbers in zip(ids.tolist(), values, strict=True):
                 created = self._row(group, table, row)
                 created[: len(numbers)] = numbers
+                pending[table, row] = created.copy()
 
     def export(self, table: int, after: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
         with self.servers.changed:

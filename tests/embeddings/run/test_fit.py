@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -129,24 +130,40 @@ def test_one_trainer_trains_as_torch_does_bit_for_bit(
         assert torch.equal(parameters[parameter], values), parameter
 
 
+POSITION = ("commit", "epoch", "epoch_began", "batch", "steps")
+"""Fields of a mark."""
+
+
+class CommittingJob(InProcessJob):
+    """A job that makes commits in a folder.
+
+    Attributes
+    ----------
+    positions : of the commits, in their order.
+    """
+
+    def __init__(self, folder: Path, commit_every: int = 0) -> None:
+        self.positions: list[Mapping[str, int]] = []
+        state = CommitFolder(folder)
+        self.made = JobCommits(folder=state, start=state.begin(), mark=None, report=self._note)
+        super().__init__(DATA, commit_every=commit_every, commits=self.made)
+
+    def _note(self, fields: Mapping[str, Any]) -> None:
+        self.positions.append({name: fields[name] for name in POSITION})
+
+
 def test_a_commit_that_is_due_with_the_last_batch_is_that_of_the_epoch(
     executor: Executor, tmp_path: Path
 ) -> None:
     """A job that began from one of its own had an epoch without batches first."""
-    folder = CommitFolder(tmp_path / "state")
-    reported: list[Mapping[str, Any]] = []
-    commits = JobCommits(folder=folder, start=folder.begin(), mark=None, report=reported.append)
     model = DLRM()
     optimizers = OPTIMIZERS["sgd"](model)
-    job = InProcessJob(DATA, commit_every=4, commits=commits)
+    job = CommittingJob(tmp_path / "state", commit_every=4)
     model, batches = fit_connected(model, DATA, optimizer=optimizers, connect=job.connect(executor))
     for _ in range(2):
         steps(model, batches, optimizers)
     batches.close()
-    positions = [
-        tuple(fields[name] for name in ("commit", "epoch", "epoch_began", "batch", "steps"))
-        for fields in reported
-    ]
+    positions = [tuple(position.values()) for position in job.positions]
     assert positions == [(0, 0, 0, 4, 4), (1, 1, 8, 8, 8), (2, 1, 8, 12, 12), (3, 2, 16, 16, 16)]
     assert job.servers is not None
     committed = job.servers.committed[-1]
@@ -155,27 +172,59 @@ def test_a_commit_that_is_due_with_the_last_batch_is_that_of_the_epoch(
         assert np.array_equal(job.servers.rows[name], row)
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("commit_every", [0, 4])
+def test_rows_that_are_loaded_after_an_epoch_are_in_its_commit(
+    executor: Executor, tmp_path: Path, commit_every: int, is_whole: bool
+) -> None:
+    """It had the rows before them, and the dense part after them."""
+    for table, rows in enumerate(ROWS):
+        width = 4 if table < 2 or is_whole else 9  # else it fails behind two tables
+        np.savez(
+            tmp_path / f"tables.{table}.npz", id=np.arange(rows), row=np.full((rows, width), 0.5)
+        )
+    model = DLRM()
+    optimizers = OPTIMIZERS["sgd"](model)
+    job = CommittingJob(tmp_path / "state", commit_every=commit_every)
+    model, batches = fit_connected(model, DATA, optimizer=optimizers, connect=job.connect(executor))
+    steps(model, batches, optimizers)
+    with pytest.raises(EmbeddingError, match="9 numbers") if not is_whole else nullcontext():
+        batches.load(tmp_path)
+    assert job.servers is not None
+    loaded = {name: row.copy() for name, row in job.servers.rows.items()}
+    assert all((loaded[table, row] == 0.5).all() for table in (0, 1) for row in range(ROWS[table]))
+    epoch = iter(batches)
+    next(epoch)
+    position = job.positions[-1]
+    assert (position["epoch"], position["batch"]) == (1, 8)
+    committed = job.servers.committed[position["commit"] + 1]
+    assert committed.keys() == loaded.keys()
+    for name, row in loaded.items():
+        assert np.array_equal(committed[name], row)
+    batches.close()
+
+
 def test_a_job_begins_from_no_commit_of_a_model_without_one_of_its_layers(
     executor: Executor, tmp_path: Path
 ) -> None:
-    folder = CommitFolder(tmp_path / "state")
-    reported: list[Mapping[str, Any]] = []
-    commits = JobCommits(folder=folder, start=folder.begin(), mark=None, report=reported.append)
     model = DLRM()
-    job = InProcessJob(DATA, commits=commits)
+    job = CommittingJob(tmp_path / "state")
     optimizers = OPTIMIZERS["sgd"](model)
     model, batches = fit_connected(model, DATA, optimizer=optimizers, connect=job.connect(executor))
     with batches:
         steps(model, batches, optimizers)
     assert job.description is not None
-    names = ("commit", "epoch", "epoch_began", "batch", "steps")
-    position = {name: reported[-1][name] for name in names}
     mark = Mark(
-        start=commits.start, trainers=1, servers=(), job=job.description, files=(), **position
+        start=job.made.start,
+        trainers=1,
+        servers=(),
+        job=job.description,
+        files=(),
+        **job.positions[-1],
     )
     wider = DLRM()
     wider.bottom.append(nn.Linear(4, 4, bias=False))
-    job = InProcessJob(DATA, commits=replace(commits, mark=mark))
+    job = InProcessJob(DATA, commits=replace(job.made, mark=mark))
     optimizers = OPTIMIZERS["sgd"](wider)
     with pytest.raises(
         EmbeddingError, match=r'model is not that of the commit: .*\n.*"bottom\.3\.weight"'

@@ -9,9 +9,10 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DistributedSampler
 from typer.testing import CliRunner
 
@@ -51,8 +52,15 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def expected(clicks: Path, source: str) -> dict[str, Tensor]:
-    """Return what one process learns by torch alone."""
+def expected(
+    clicks: Path, source: str, loaded: Sequence[Tensor] | None = None
+) -> dict[str, Tensor]:
+    """Return what one process learns by torch alone.
+
+    Parameters
+    ----------
+    loaded : weights that the tables get after the first epoch, with the optimizer's initial state.
+    """
     model, optimizer = model_and_optimizer()
     schedule = schedule_of(optimizer)
     loader = loader_of(clicks)
@@ -61,6 +69,10 @@ def expected(clicks: Path, source: str) -> dict[str, Tensor]:
         loader.sampler.set_epoch(number)
         epoch(model, optimizer, loader if source == "loader" else torch_batches(data_of(clicks)))
         schedule.step()
+        for table, weight in zip(model.tables if number == 0 else (), loaded or (), strict=False):
+            assert isinstance(table, nn.Embedding)
+            table.weight.data.copy_(weight)
+            optimizer.state[table.weight]["sum"].zero_()
     return {name: weight.detach() for name, weight in model.state_dict().items()}
 
 
@@ -164,6 +176,32 @@ def test_a_killed_job_goes_on_from_its_last_commit_with_other_numbers(
     assert mark is not None
     assert (mark.epoch, mark.batch, len(mark.servers)) == (2, 22, 1)
     assert [path.name for path in folder.rglob("server-*")] == ["server-0-of-1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("commit_every", [0, 11])
+def test_rows_that_are_loaded_after_an_epoch_are_there_where_the_job_begins_again(
+    clicks: Path, tmp_path: Path, commit_every: int
+) -> None:
+    """The next epoch had the rows before them, and the dense part after them."""
+    output, folder, lines = tmp_path / "learned", tmp_path / "rows", list[tuple[str, str]]()
+    folder.mkdir()
+    loaded = torch.randn(TABLES, ROWS, 4, generator=torch.Generator().manual_seed(1)).double()
+    for number, rows in enumerate(loaded):
+        np.savez(folder / f"tables.{number}.npz", id=np.arange(ROWS), row=rows.numpy())
+    run_embedding_job(
+        [sys.executable, str(SCRIPT), str(clicks), str(output), "load-1"],
+        job_options(folder=tmp_path / "state", commit_every=commit_every),
+        JobHosts.on_this_machine(trainers=2, servers=2),
+        on_line=lambda name, line: lines.append((name, line)),
+        environment=environment() | {"LOADED": str(folder)},
+        restart=True,
+    )
+    (told,) = [line for name, line in lines if name == "supervisor"]
+    assert told.startswith("trainer 1 was ended by signal 9. ")
+    epochs = [line[:7] for name, line in lines if name == "trainer 0"]
+    assert epochs == ["epoch 0", "epoch 1"]  # the first one was not done again
+    assert_close(output, expected(clicks, "files", [*loaded]))
 
 
 @pytest.mark.slow

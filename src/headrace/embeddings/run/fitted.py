@@ -78,6 +78,7 @@ class FittedBatches:
         self._epoch_began = self._beginning.epoch_began
         self._next_batch = self._beginning.batch
         self._epoch_commit: RowCommit | None = None
+        self._loaded_since = False  # the epoch that ended last
         self._busy: str | None = None
         self._ends = ExitStack()
         self._ends.callback(connections.close)
@@ -143,6 +144,7 @@ class FittedBatches:
         """As in `TrainingBatches`."""
         with self._between_epochs("an import"):
             connections = self._connections
+            self._loaded_since = True  # also by an import that fails behind some rows
             if connections.executor.rank == 0:
                 load_tables(connections.servers, self._description, Path(folder))
             self._barrier()
@@ -207,6 +209,7 @@ class FittedBatches:
             # One that is due with the last batch is the epoch's: no row stays in a cache after it.
             self._epoch_commit = commit or rows.commit(self._next_batch - 1)
             self._epoch_commit.servers.result()  # what is loaded next belongs to a later one
+            self._loaded_since = False
         self._busy = None
 
     def _commit_epoch(self) -> None:
@@ -215,9 +218,12 @@ class FittedBatches:
         What the loop does after an epoch, such as the step of a schedule, is in it.
         """
         commit, self._epoch_commit = self._epoch_commit, None
-        if commit is not None and self._committer is not None and self._rows is not None:
-            self._committer.begin(commit, self._position(self._rows))
-            self._committer.finish()
+        if commit is None or self._committer is None or self._rows is None:
+            return
+        if self._loaded_since:  # at all trainers: the rows' commit is without them, and not marked
+            commit = self._rows.commit(commit.batch)
+        self._committer.begin(commit, self._position(self._rows))
+        self._committer.finish()
 
     def _position(self, rows: TrainerRows) -> Position:
         return Position(
