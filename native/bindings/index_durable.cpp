@@ -78,7 +78,7 @@ class Batch {
 
 // Reads of rows, `Rows` having the members of a CodeMap. Threads may share it: each call holds its
 // lock.
-template <class Rows>
+template <class Rows, class Lock>
 class LockedReads {
  public:
   explicit LockedReads(const std::string& keys) : type_(index::key_type_named(keys)) {}
@@ -126,21 +126,21 @@ class LockedReads {
  protected:
   virtual const Rows& rows() const = 0;
   // Throws ForkError where the lock must not be taken.
-  virtual std::mutex& usable() const { return mutex_; }
-  mutable std::mutex mutex_;
+  virtual Lock& usable() const { return mutex_; }
+  mutable Lock mutex_;
 
  private:
   index::KeyType type_;
 };
 
-class DurableRows final : public LockedReads<Map> {
+class DurableRows final : public LockedReads<Map, std::mutex> {
  public:
-  DurableRows(const std::string& folder, const std::string& keys, bool accept_unsynced_loss,
+  DurableRows(const std::string& folder, const std::string& keys, bool accept_loss,
               std::uint64_t checkpoint_log_bytes)
       : LockedReads(keys), folder_(folder) {
     Map::Options options;
     options.keys = kind_of(type());
-    options.accept_unsynced_loss = accept_unsynced_loss;
+    options.accept_unsynced_loss = options.accept_closed_loss = accept_loss;
     options.checkpoint_log_bytes = checkpoint_log_bytes;
     nb::gil_scoped_release release;
     map_ = std::make_unique<Map>(folder, options);
@@ -200,7 +200,21 @@ class DurableRows final : public LockedReads<Map> {
   std::unique_ptr<Map> map_;
 };
 
-class DurableReader final : public LockedReads<index::CodeMap<Value>> {
+// A lock that is free in a child, whatever other threads of its parent did: what they did under it
+// is as if it had not begun.
+class ForgottenLock final : public headrace::ForkListener {
+ public:
+  void lock() { lock_.lock(); }
+  void unlock() { lock_.unlock(); }
+  void after_fork_in_child() noexcept override { new (&lock_) std::mutex; }
+
+ private:
+  std::mutex lock_;
+};
+
+// A child of a fork has a copy that works: no thread is within the tree at a fork, and files are
+// read outside that lock, as that makes and ends fork listeners.
+class DurableReader final : public LockedReads<index::CodeMap<Value>, headrace::ForkSafeLock<>> {
  public:
   DurableReader(const std::string& folder, const std::string& keys) : LockedReads(keys) {
     nb::gil_scoped_release release;
@@ -208,8 +222,11 @@ class DurableReader final : public LockedReads<index::CodeMap<Value>> {
   }
   bool refresh() {
     nb::gil_scoped_release release;
+    const std::lock_guard refreshing(refreshing_);
+    auto news = view_->read();
     const std::lock_guard lock(mutex_);
-    return view_->refresh();
+    view_->apply(news);
+    return static_cast<bool>(news);
   }
   std::uint64_t groups() {
     nb::gil_scoped_release release;
@@ -221,6 +238,7 @@ class DurableReader final : public LockedReads<index::CodeMap<Value>> {
   const index::CodeMap<Value>& rows() const override { return view_->tree(); }
 
  private:
+  ForgottenLock refreshing_;
   std::unique_ptr<View> view_;
 };
 
@@ -250,7 +268,7 @@ void bind_index_durable(nb::module_& module) {
       .def("clear", &Batch::clear);
   nb::class_<DurableRows> rows(module, "DurableRows", "Rows in a folder. Threads may share it.");
   rows.def(nb::init<const std::string&, const std::string&, bool, std::uint64_t>(), "folder"_a,
-           "keys"_a, "accept_unsynced_loss"_a, "checkpoint_log_bytes"_a)
+           "keys"_a, "accept_loss"_a, "checkpoint_log_bytes"_a)
       .def("commit", &DurableRows::commit, "batch"_a, "sync"_a)
       .def("build", &DurableRows::build, nb::arg("keys").noconvert(), nb::arg("values").noconvert(),
            "Replace all rows.")

@@ -29,6 +29,11 @@ class ChangeLogReader {
     check_format(path_, {header_.width, header_.keys}, needed);
   }
 
+  // Whether a log is too short to have a header.
+  static bool is_cut(Files& files, const std::string& path) {
+    return files.map(path).bytes.size() < sizeof(change_log::Header);
+  }
+
   const std::string& path() const { return path_; }
   std::uint64_t generation() const { return header_.generation; }
   std::uint64_t first_sequence() const { return header_.sequence; }

@@ -11,6 +11,7 @@
 // not at all: a log that was cut or removed since is not taken for one that a failure ended.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -37,6 +38,8 @@ struct DurableOptions {
   // After a loss of power, open with what lies before groups that were committed without `sync` and
   // are lost in part, instead of refusing the folder.
   bool accept_unsynced_loss = false;
+  // Open with what is left where the folder was closed with more: its last log was cut or removed.
+  bool accept_closed_loss = false;
   // Open with the groups up to this one, and remove those after it: of several folders that commit
   // together, one may have a group that the others lack.
   std::uint64_t last_group = kNoLastGroup;
@@ -100,6 +103,7 @@ class DurableFolder {
       end = changes.add(std::move(reader), newest && options_.accept_unsynced_loss,
                         options_.last_group, last ? kWholeLog : bytes_before(generation + 1));
       if (last) check_end(end);
+      if (last && options_.accept_closed_loss) forget_closing();
       if (last) remove_logs_after(generation, end);
       if (last && !options_.new_log) {
         log_.emplace(files_, changes_path(generation), generation, end, file_bytes);
@@ -223,7 +227,9 @@ class DurableFolder {
     std::vector<std::string> left;
     for (const auto& name : files_.list(path_)) {
       if (is_unfinished(name)) files_.remove(join_path(path_, name));
-      if (name == "closed") closed_ = closing_record::read(files_, closed_path());
+      if (name == "closed" && !options_.accept_closed_loss) {
+        closed_ = closing_record::read(files_, closed_path());
+      }
       if (auto generation = durable::number_of(name, "snapshot-")) snapshots[*generation] = name;
       if (auto generation = durable::number_of(name, "changes-")) logs[*generation] = name;
     }
@@ -233,6 +239,7 @@ class DurableFolder {
       ChangeLog(files_, changes_path(0), {format_, 0, 0, 0}).show();
       logs[0] = "changes-0";
     }
+    if (options_.accept_closed_loss) restore_log(logs);
     newest_log_ = logs.empty() ? 0 : logs.rbegin()->first;
     for (auto generation = base_generation(); generation <= newest_log_; ++generation) {
       if (!logs.contains(generation)) throw missing(generation);
@@ -248,6 +255,26 @@ class DurableFolder {
                         " are wanted: the changes of each were merged");
     }
     schedule_checkpoint();
+  }
+
+  // If the log after the newest snapshot was removed, or cut within its header, and was the last:
+  // begins it again.
+  void restore_log(std::map<std::uint64_t, std::string>& logs) {
+    if (!base_) return;
+    const auto number = base_generation();
+    if (!logs.empty() && logs.rbegin()->first > number) return;
+    if (logs.contains(number) && !ChangeLogReader::is_cut(files_, changes_path(number))) return;
+    ChangeLog(files_, changes_path(number), {format_, number, base_->sequence(), 0}).show();
+    logs[number] = "changes-" + std::to_string(number);
+  }
+
+  // Removes the record of what the folder had when it was closed, once what is left has been read.
+  void forget_closing() {
+    closed_.reset();
+    const auto names = files_.list(path_);
+    if (std::find(names.begin(), names.end(), "closed") == names.end()) return;
+    files_.remove(closed_path());
+    files_.sync_folder(path_);
   }
 
   // Whether a log has only groups after the last one that is asked for.
@@ -277,9 +304,7 @@ class DurableFolder {
   void remove_logs_after(std::uint64_t generation, const ChangeLog::End& end) {
     if (options_.last_group == kNoLastGroup) return;
     if (closed_ && closed_->sequence > end.sequence) {
-      files_.remove(closed_path());
-      files_.sync_folder(path_);
-      closed_.reset();
+      forget_closing();
     }
     while (newest_log_ > generation) {
       files_.remove(changes_path(newest_log_--));
@@ -297,7 +322,7 @@ class DurableFolder {
     if (!closed_) return "";
     return ". The folder was closed with " + std::to_string(closed_->sequence) +
            " groups, the last in " + changes_path(closed_->generation) +
-           ": restore the file, or remove " + closed_path() + " to open what is left";
+           ": restore the file, or open what is left with accept_closed_loss";
   }
 
   // Throws if groups are missing that the folder had when it was closed.

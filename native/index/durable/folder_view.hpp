@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "index/durable/closing_record.hpp"
 #include "index/durable/durable_merge.hpp"
 #include "index/durable/files_system.hpp"
 #include "index/maps/code_map.hpp"
@@ -36,27 +37,64 @@ inline Mapping copied(const std::string& path) {
 }  // namespace folder_view
 
 // As of the opening, or of the last refresh(): all groups that were committed by then. No lock is
-// taken and nothing is written. One thread at a time; a child of a fork has a copy that works.
+// taken and nothing is written. One thread at a time, but that read() may run beside readers of the
+// tree; a child of a fork has a copy that works.
 template <class Value, class Map = CodeMap<Value>>
 class FolderView {
   static constexpr auto kWidth = static_cast<std::uint32_t>(value_bytes<Value>);
 
  public:
+  // What was committed since, read from the files: a tree in place of the view's, or logs whose
+  // changes follow those that it has.
+  class News {
+   public:
+    // Whether rows may be others.
+    explicit operator bool() const { return tree.has_value() || !logs.empty(); }
+
+   private:
+    friend FolderView;
+    std::optional<Map> tree;
+    std::vector<ChangeLogReader> logs;
+    std::optional<std::uint64_t> snapshot;
+    std::uint64_t number = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t sequence = 0;
+  };
+
   // Throws std::runtime_error if the folder has no rows' files, DamageError naming a file that is
   // missing, cut or altered, std::invalid_argument if it holds rows of another format.
   FolderView(std::string path, KeyKind keys)
       : path_(without_slash(std::move(path))), format_{kWidth, keys} {
-    again([this] { load(); });
+    auto news = again([this] { return load(); });
+    apply(news);
   }
 
   // Reads what was committed since, and returns whether rows may have changed. If a snapshot was
   // written since the last time, it reads all rows: they may be others than those of the logs
   // before it (DurableFolder::replace), and a checkpoint is due when the logs have as many bytes.
   bool refresh() {
-    const auto snapshot = snapshot_;
-    const auto sequence = sequence_;
-    again([this] { update(); });
-    return snapshot_ != snapshot || sequence_ != sequence;
+    auto news = read();
+    apply(news);
+    return static_cast<bool>(news);
+  }
+
+  // refresh() in two parts: this one leaves the view as it is, throws what the constructor throws,
+  News read() const {
+    return again([this] { return update(); });
+  }
+  // and this one opens no file. The news keeps the tree that it replaces, if it has one.
+  void apply(News& news) {
+    if (news.tree) std::swap(tree_, *news.tree);
+    // Changes that were read before are made again, and end where they did.
+    for (const auto& log : news.logs) {
+      log.replay([this](change_log::Operation, std::uint64_t code, const std::byte* value) {
+        change(code, value);
+      });
+    }
+    snapshot_ = news.snapshot;
+    number_ = news.number;
+    bytes_ = news.bytes;
+    sequence_ = news.sequence;
   }
 
   const Map& tree() const { return tree_; }
@@ -67,13 +105,14 @@ class FolderView {
   static constexpr int kAttempts = 8;
 
   struct Survey {
+    std::optional<ClosingRecord> closed;
     std::optional<std::uint64_t> snapshot;  // the newest
     std::map<std::uint64_t, std::string> logs;
   };
 
   // Files of which a listing tells may be replaced before they are read: the listing is made again.
   template <class Read>
-  void again(const Read& read) {
+  static News again(const Read& read) {
     for (int attempt = 1;; ++attempt) {
       try {
         return read();
@@ -87,6 +126,10 @@ class FolderView {
 
   Survey survey() const {
     Survey files;
+    // Before the listing: what it records was in the files by then.
+    if (const auto path = join_path(path_, "closed"); std::filesystem::exists(path)) {
+      files.closed = closing_record::read(system_files(), path);
+    }
     for (const auto& name : system_files().list(path_)) {
       if (const auto number = durable::number_of(name, "snapshot-")) {
         files.snapshot = std::max(files.snapshot.value_or(0), *number);
@@ -99,12 +142,27 @@ class FolderView {
     return files;
   }
 
+  // Throws unless what was read is one moment of the folder, with all that it had when it was
+  // closed. A log may follow rows that a snapshot newer than the listing replaced: groups are
+  // committed to it once that snapshot is visible, so a listing after the log was read shows it.
+  void check(const Survey& files, std::uint64_t sequence) const {
+    if (survey().snapshot != files.snapshot) {
+      throw DamageError(path_ + ": its snapshot was replaced as often as it was read");
+    }
+    if (files.closed && sequence < files.closed->sequence) {
+      throw DamageError(path_ + ": ends after group " + std::to_string(sequence) +
+                        "; it was closed with " + std::to_string(files.closed->sequence) +
+                        " groups: restore what was cut or removed, or open it for writing and "
+                        "accept the loss");
+    }
+  }
+
   ChangeLogReader log(std::uint64_t number) const {
     const auto path = join_path(path_, "changes-" + std::to_string(number));
     return ChangeLogReader(folder_view::copied(path), path, format_);
   }
 
-  void load() {
+  News load() const {
     const auto files = survey();
     std::shared_ptr<const Snapshot> base;
     if (files.snapshot) {
@@ -112,39 +170,41 @@ class FolderView {
           system_files(), join_path(path_, "snapshot-" + std::to_string(*files.snapshot)), format_);
     }
     const auto first = files.snapshot.value_or(0);
-    auto sequence = base ? base->sequence() : 0;
-    const auto newest = files.logs.empty() ? first : std::max(first, files.logs.rbegin()->first);
+    News news;
+    news.snapshot = files.snapshot;
+    news.sequence = base ? base->sequence() : 0;
+    news.number = files.logs.empty() ? first : std::max(first, files.logs.rbegin()->first);
     MergedChanges changes;
-    std::uint64_t bytes = 0;
-    for (auto number = first; number <= newest; ++number) {
+    for (auto number = first; number <= news.number; ++number) {
       auto reader = log(number);
-      check_follows(reader, sequence);
-      bytes = reader.file_bytes();
-      sequence = changes.add(std::move(reader)).sequence;
+      check_follows(reader, news.sequence);
+      news.bytes = reader.file_bytes();
+      news.sequence = changes.add(std::move(reader)).sequence;
     }
-    build(base.get(), changes.sorted());
-    snapshot_ = files.snapshot;
-    number_ = newest;
-    bytes_ = bytes;
-    sequence_ = sequence;
+    check(files, news.sequence);
+    news.tree = built(base.get(), changes.sorted());
+    return news;
   }
 
-  void update() {
+  News update() const {
     const auto files = survey();
     if (files.snapshot != snapshot_ || !files.logs.contains(number_)) return load();
-    const auto newest = files.logs.rbegin()->first;
+    News news;
+    news.snapshot = snapshot_;
+    news.number = files.logs.rbegin()->first;
+    news.bytes = bytes_;
+    news.sequence = sequence_;
     const auto path = join_path(path_, files.logs.at(number_));
-    if (newest == number_ && std::filesystem::file_size(path) == bytes_) return;
-    for (auto number = number_; number <= newest; ++number) {
-      const auto reader = log(number);
-      if (number > number_) check_follows(reader, sequence_);
-      // Changes that were read before are made again, and end where they did.
-      const auto end = reader.replay([this](change_log::Operation, std::uint64_t code,
-                                            const std::byte* value) { apply(code, value); });
-      sequence_ = end.sequence;
-      number_ = number;
-      bytes_ = reader.file_bytes();
+    if (news.number == number_ && std::filesystem::file_size(path) == bytes_) return news;
+    for (auto number = number_; number <= news.number; ++number) {
+      const auto& reader = news.logs.emplace_back(log(number));
+      if (number > number_) check_follows(reader, news.sequence);
+      news.bytes = reader.file_bytes();
+      news.sequence = reader.replay([](auto&&...) {}).sequence;  // for damage
     }
+    check(files, news.sequence);
+    if (news.sequence == sequence_) news.logs.clear();  // there is a part of a group at most
+    return news;
   }
 
   static void check_follows(const ChangeLogReader& reader, std::uint64_t sequence) {
@@ -153,7 +213,7 @@ class FolderView {
                       ", what lies before it ends at " + "group " + std::to_string(sequence));
   }
 
-  void build(const Snapshot* base, const std::vector<MergedChanges::Change>& changes) {
+  static Map built(const Snapshot* base, const std::vector<MergedChanges::Change>& changes) {
     std::vector<std::uint64_t> codes;
     std::vector<Value> values;
     durable::merge_rows(
@@ -171,10 +231,10 @@ class FolderView {
         });
     Map tree;
     tree.build(codes.data(), values.data(), codes.size());
-    tree_ = std::move(tree);
+    return tree;
   }
 
-  void apply(std::uint64_t code, const std::byte* bytes) {
+  void change(std::uint64_t code, const std::byte* bytes) {
     if (bytes == nullptr) {
       tree_.erase(code);
       return;

@@ -1,5 +1,6 @@
 """Indexes in folders: what is committed survives, beside other processes that read."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 import headrace.index
 from headrace.errors import ForkError
 from headrace.index import DurableIndex, FolderError, Index, KeysError
+from headrace.index.run import durable
+from tests.waiting import HANG_S
 
 KEYS = st.integers(-50, 50)
 CHANGES = st.lists(
@@ -214,6 +217,130 @@ def test_damage_is_named_and_recovered_from(tmp_path: Path) -> None:
         opened(folder)
     with pytest.raises(FolderError, match="had been synced"):  # a loss of power does not do that
         opened(folder, recover=True)
+
+
+def test_readers_refuse_what_was_closed_with_more(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    with opened(folder) as index:
+        index.insert([1, 2], [1, 2])
+    log = folder / "changes-0"
+    one_group = log.stat().st_size
+    with opened(folder) as index:
+        index.insert(3, 3)
+    whole = log.read_bytes()
+    log.write_bytes(whole[:one_group])
+    with pytest.raises(FolderError, match="ends after group 1; it was closed with 2 groups"):
+        opened(folder, read_only=True)
+    log.write_bytes(whole)
+    assert len(opened(folder, read_only=True)) == 3
+
+
+def test_a_recovery_that_fails_forgets_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    with opened(folder) as index:
+        index.insert(1, 1)
+    with opened(folder), pytest.raises(FolderError, match="open"):
+        opened(folder, recover=True)
+    assert (folder / "closed").exists()
+
+
+def test_a_snapshot_is_opened_without_its_log_on_request(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    with opened(folder) as index:
+        index.insert([1, 2], [1, 2])
+        index.checkpoint()
+        index.insert(3, 3)
+    (folder / "changes-1").unlink()
+    with pytest.raises(FolderError, match="changes-1: is missing"):
+        opened(folder)
+    for _ in range(2):
+        with opened(folder, recover=True) as index:
+            assert dict(index.items()) == {1: 1, 2: 2}
+    assert len(opened(folder)) == 2
+
+
+def test_types_that_another_process_stores_meanwhile_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "index"
+    opened(folder, value="float64").close()
+    stored = durable._stored_types
+    unseen = [None]
+    monkeypatch.setattr(
+        durable, "_stored_types", lambda path: unseen.pop() if unseen else stored(path)
+    )
+    with opened(folder) as index:
+        assert index.value_dtype == np.float64
+    (folder / "types.json").unlink()
+    with pytest.raises(FolderError, match=r"has no types\.json: .* give key and value"):
+        opened(folder, read_only=True)
+    assert len(opened(folder, key="uint64", value="float64", read_only=True)) == 0
+
+
+@pytest.mark.parametrize("change", ["replace", "insert"])
+def test_a_snapshot_is_of_one_moment(tmp_path: Path, change: str) -> None:
+    """It mixed rows from before and after a replacement, and waited for commits to pause."""
+    count = 100_000  # more than a block of `range`
+    keys = np.arange(count)
+    with opened(tmp_path / "index", checkpoint_log_bytes=0) as index:
+        index.replace(keys, np.zeros(count, int))
+        ended = threading.Event()
+
+        def change_all() -> None:
+            for number in itertools.count(1):
+                if ended.is_set():
+                    return
+                if change == "replace":
+                    index.replace(keys, np.full(count, number))
+                else:
+                    index.insert(count + number, 0)
+
+        thread = threading.Thread(target=change_all)
+        thread.start()
+        try:
+            for _ in range(10):
+                snapshot = index.snapshot()
+                assert len(np.unique(snapshot.values())) == 1
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_a_child_has_a_reader_of_its_own(tmp_path: Path) -> None:
+    """Its lock was held for ever where a thread of the parent was within a call at the fork."""
+    keys = np.arange(200_000)
+    writer = opened(tmp_path / "index")
+    writer.replace(keys, keys)
+    reader = opened(tmp_path / "index", read_only=True)
+    ended = threading.Event()
+
+    def call(name: str) -> None:
+        while not ended.is_set():
+            if name == "find":
+                reader.find(keys)
+            else:
+                writer.insert(1, 1)
+                reader.refresh()
+
+    threads = [threading.Thread(target=call, args=(name,)) for name in ("find", "refresh")]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(int(HANG_S))
+                try:
+                    reader.refresh()
+                    os._exit(0 if reader.get(5) == 5 else 1)
+                finally:
+                    os._exit(2)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+        writer.close()
 
 
 def test_unsynced_groups_that_a_failure_damaged_are_left_out(tmp_path: Path) -> None:

@@ -58,14 +58,26 @@ def open(  # noqa: A001 - as `dbm.open`
     if read_only and recover:
         raise KeysError("a folder is recovered by writing: open it without read_only")
     stored = _stored_types(path)
+    if read_only and stored is None and (key is None or value is None) and path.is_dir():
+        raise FolderError(
+            f"{path}: has no {_TYPES_FILE}: it is being created, or was made in C++; open it "
+            "again, or give key and value"
+        )
     key_type = _agreed("key", key, stored, "uint64")
     value_type = _agreed("value", value, stored, "int64")
     if read_only:
         native: Any = _done(_native.DurableReader, str(path), key_type)
     else:
-        if recover:
-            _forget_closing(path)
         native = _done(_native.DurableRows, str(path), key_type, recover, log_bytes)
+        if stored is None and _stored_types(path) is not None:  # by a process that created it since
+            native.close()
+            return open(
+                folder,
+                key=key,
+                value=value,
+                recover=recover,
+                checkpoint_log_bytes=checkpoint_log_bytes,
+            )
         if stored is None:
             _store_types(path, {"format": _FORMAT, "key": key_type, "value": value_type})
     return DurableIndex(path, native, key_type, value_type, read_only=read_only)
@@ -276,11 +288,12 @@ class DurableIndex:
 
     def snapshot(self) -> Index:
         """Return an index in memory of all rows as of now, which later groups do not change."""
-        while True:
-            groups = self.groups
-            keys, values = self.range()
-            if self.groups == groups:
+        room = len(self) + 1
+        while True:  # one scan is of one moment
+            keys, values = self._scan(0, _LAST, room)
+            if len(keys) < room:
                 return Index(keys, values, dtype=self._dtype, value_dtype=self._value_dtype)
+            room *= 2
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -393,7 +406,9 @@ def _done(call: Callable[..., Any], *arguments: Any) -> Any:
         text = str(error)
         if "this one was forked from it" in text:
             raise ForkError(text) from None
-        raise FolderError(text.replace("accept_unsynced_loss", "recover=True")) from None
+        for option in ("accept_unsynced_loss", "accept_closed_loss"):
+            text = text.replace(option, "recover=True")
+        raise FolderError(text) from None
     except (ValueError, TypeError, IndexError) as error:
         raise KeysError(str(error)) from error
 
@@ -417,14 +432,6 @@ def _store_types(folder: Path, types: dict[str, Any]) -> None:
         write_whole(folder / _TYPES_FILE, json.dumps(types).encode())
     except OSError as error:
         raise FolderError(f"{folder / _TYPES_FILE}: cannot be written: {error}") from error
-
-
-def _forget_closing(folder: Path) -> None:
-    """Remove the record of what the folder had when it was closed."""
-    try:
-        (folder / "closed").unlink(missing_ok=True)
-    except OSError as error:
-        raise FolderError(f"{folder / 'closed'}: cannot be removed: {error}") from error
 
 
 def _agreed(what: str, asked: Any, stored: dict[str, Any] | None, default: str) -> str:
