@@ -48,6 +48,8 @@ def test_batches_are_examples_with_a_column_of_ids_each(convert: Any) -> None:
             (DENSE, IDS.astype(np.uint64) << 61),
             r"has id 16140901064495857664, needs less than 2\^63",
         ),
+        ((DENSE, IDS.astype(np.int64) - 6), "batch 0 of the loader has id -5, needs 0 or more"),
+        ((DENSE, np.full((3, 2), -(1 << 63))), "has id -9223372036854775808, needs 0 or more"),
         ((np.zeros((4, 2)), np.zeros((4, 2), np.int64)), "of 3 at most"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.embeddings import EmbeddingError
 from headrace.embeddings.run.batch_messages import (
     decode_batch,
     decode_ids,
@@ -104,6 +105,8 @@ def test_batches_are_decoded_as_they_were(batches: list[IdBatch], trainers: int)
         ([(7 << 32) + 3, 1, (7 << 32) + 4], 13),
         ([1 << 33, MISSING, 5], 24),
         ([(1 << 63) - 1, 0, 0], 13),
+        ([-1, 0, 7], 24),
+        ([-(1 << 63), MISSING, 7], 24),
         ([], 0),
     ],
 )
@@ -112,6 +115,18 @@ def test_ids_take_half_their_bytes_unless_they_are_wide(ids: list[int], id_bytes
     message = encode_ids(batch)
     assert nbytes(message) == id_bytes
     assert decode_ids(message).ids[0].tolist() == ids
+
+
+def test_negative_ids_are_still_refused_after_a_message() -> None:
+    """In 32 bits such an id was that of another row: -2^63 trained row 0."""
+    table = EmbeddingTable(name="t", rows=100, dim=2)
+    options = CacherOptions(
+        tables=(table,), groups=table_groups((table,)), slots=(100,), trainers=1
+    )
+    for wrong in (-1, 5 - (1 << 32), -(1 << 63)):
+        batch = IdBatch(examples=2, fields={}, ids=(np.array([3, wrong]),), lengths=(None,))
+        with pytest.raises(EmbeddingError, match=f"id {wrong}, needs 0 to 99"):
+            list(dispatched([decode_ids(encode_ids(batch))], options))
 
 
 def test_a_part_has_few_bytes_for_each_id_and_row() -> None:

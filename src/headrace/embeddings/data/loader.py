@@ -62,7 +62,8 @@ class LoaderData:
 
         Raises
         ------
-        EmbeddingError : a batch has other columns, another type or number of examples.
+        EmbeddingError : a batch has other columns, another type or number of examples, or ids that
+            are negative or 2^63 or more.
         """
         del rejects
         for number, batch in enumerate(self._loader):
@@ -100,6 +101,11 @@ class LoaderData:
             raise EmbeddingError(
                 f"batch {number} of the loader has id {ids.max()}, needs less than 2^63: take the "
                 "lowest bit off hashes of 64 bits"
+            )
+        if ids.size and int(ids.min()) < 0:
+            raise EmbeddingError(
+                f"batch {number} of the loader has id {ids.min()}, needs 0 or more: give what is "
+                "missing a row of its own"
             )
         if dense.ndim != 2 or not len(dense) == len(ids) <= self._batch:
             raise EmbeddingError(

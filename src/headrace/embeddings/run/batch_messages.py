@@ -123,7 +123,8 @@ def _put_ids(columns: dict[str, NDArray[Any]], name: str, ids: NDArray[np.int64]
     -------
     That number; -1: the ids are in 64 bits.
     """
-    high = int(ids.max(initial=0)) >> 32
+    # Of negative ids, which the cacher refuses by name, this is no upper half of one below.
+    high = int(ids.view(np.uint64).max(initial=0)) >> 32
     if high:
         upper = ids >> 32
         marked = upper != 0
