@@ -141,6 +141,9 @@ class _RequestObserver:
             self._request, self._begun = self._observation.request(len(query)), True
         if self._request is None:
             return False
+        if self._request >= len(query):  # a cache without tokens goes on with fewer requests
+            self.reset()
+            return False
         part = slice(self._request, self._request + 1)
         visible = None if allowed is None else allowed[part]
         full = self._full.attend(

@@ -354,13 +354,20 @@ class LayerCache:
             self._store.append(heads_of(keys, membership.stored), values)
 
     def crop(self, tokens: int) -> None:
-        """Remove the newest tokens; see `KeyValueStore.crop`."""
-        if self._store is not None:
-            self._store.crop(tokens)
-            for part in (self._first, self.observer):
-                if part is not None:
-                    part.crop(tokens)
-            self.length.fill_(self.tokens)
+        """Remove the newest tokens; see `KeyValueStore.crop`.
+
+        Tokens that stay keep their requests' membership, even where they are fewer than those that
+        it came from: the keys of other heads are gone. A cache without tokens begins anew.
+        """
+        if self._store is None:
+            return
+        self._store.crop(tokens)
+        for part in (self._first, self.observer):
+            if part is not None:
+                part.crop(tokens)
+        if not self.tokens:
+            self._forget()
+        self.length.fill_(self.tokens)
 
     def select(self, requests: Tensor) -> None:
         """Keep some requests, each any number of times, in this order."""
@@ -376,10 +383,14 @@ class LayerCache:
 
     def reset(self) -> None:
         """Forget all tokens and requests."""
-        self._store = self._membership = self._first = self._used = None
+        self._forget()
         self.length.fill_(0)
         if self.observer is not None:
             self.observer.reset()
+
+    def _forget(self) -> None:
+        """Drop what depends on the text and on the number of requests."""
+        self._store = self._membership = self._first = self._used = None
 
 
 class _FirstTokens:

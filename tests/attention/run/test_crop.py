@@ -1,0 +1,68 @@
+"""Caches whose newest tokens are removed."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import headrace.attention
+from headrace.attention.adapt.observe import observe
+from headrace.attention.run.cache import CompressedCache
+from tests.attention.models import WORDS, model_of, shared_plan
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients():
+    with torch.no_grad():
+        yield
+
+
+def text_of(seed: int, tokens: int, batch: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(3, WORDS, (batch, tokens), generator=generator)
+
+
+def representatives_of(cache: CompressedCache) -> list[list[list[int]]]:
+    return [layer.layer.representatives.tolist() for layer in cache.layers]
+
+
+@pytest.mark.parametrize(("tokens", "batch"), [(3, 1), (30, 1), (30, 2)])
+def test_a_cache_without_tokens_clusters_the_next_text_anew(tokens: int, batch: int) -> None:
+    """A cache that was cropped to no tokens shared heads by the text that had been removed."""
+    model = model_of("llama")
+    plan = shared_plan(model, fixed=False)
+    with headrace.attention.compress(model, plan):
+        fresh, cropped = (headrace.attention.cache(model, plan) for _ in range(2))
+        model(input_ids=text_of(1, tokens), cache=cropped)
+        cropped.crop(-tokens)
+        assert cropped.get_seq_length() == 0
+        next_text = text_of(2, 30, batch)
+        expected = model(input_ids=next_text, cache=fresh).logits
+        assert torch.equal(model(input_ids=next_text, cache=cropped).logits, expected)
+        assert representatives_of(cropped) == representatives_of(fresh)
+        assert cropped.allocated_bytes == fresh.allocated_bytes
+
+
+def test_tokens_that_stay_keep_the_membership_that_their_keys_were_stored_by() -> None:
+    model = model_of("llama")
+    plan = shared_plan(model, fixed=False)
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        model(input_ids=text_of(1, 30), cache=cache)
+        before = representatives_of(cache)
+        cache.crop(-28)
+        model(input_ids=text_of(2, 30), cache=cache)
+        assert representatives_of(cache) == before
+
+
+def test_an_observer_goes_on_with_the_next_text_of_a_cropped_cache_or_ends() -> None:
+    model = model_of("llama")
+    plan = shared_plan(model, fixed=False)
+    with headrace.attention.compress(model, plan):
+        for batch in (1, 2):
+            cache = headrace.attention.cache(model, plan)
+            observation = observe(model, cache, lambda batch: batch - 1)
+            model(input_ids=text_of(1, 20, batch), cache=cache)
+            cache.crop(-20)
+            model(input_ids=text_of(2, 30), cache=cache)
+            assert observation.ended == (batch == 2)
+            assert (cache.layers[0].layer.observer is None) == (batch == 2)
