@@ -10,7 +10,7 @@ from tests.documented import PAGES, SLOW, commands, problems, scripts
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in PAGES]
 )
-@pytest.mark.sampled(3, of="commands of pages")
+@pytest.mark.sampled(2, of="commands of pages")
 def test_commands_of_the_pages_run_without_a_warning(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ def commands() -> list[list[str]]:
     return [words[1:] for words in found if words[0] == "headrace"]
 
 
-@pytest.mark.sampled(3, of="commands of pages")
+@pytest.mark.sampled(2, of="commands of pages")
 def test_a_newcomer_can_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("topo.txt").write_text(blocks("text")[0])

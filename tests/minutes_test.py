@@ -47,6 +47,7 @@ def pytest_in(project: Path, *arguments: str) -> int:
     return subprocess.run(command, cwd=project, env={"PYTHONPATH": str(ROOT)}).returncode
 
 
+@pytest.mark.slow
 def test_every_run_adds_its_seconds(project: Path) -> None:
     found = project / "seconds"
     arguments = ("--minutes", str(found), "--dist", "loadfile")

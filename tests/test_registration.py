@@ -12,6 +12,8 @@ import pytest
 from tests.conformance.launch import environment
 from tests.waiting import JOB_S
 
+SAMPLED = pytest.mark.sampled(1, of="registration")
+
 ORDERS = (
     "import headrace.torch",
     "import headrace.torch, torch",
@@ -41,6 +43,7 @@ def test_any_order_of_imports_registers_the_backend(order: str, autoload: str) -
     assert done.returncode == 0, done.stderr
 
 
+@SAMPLED
 def test_the_registration_loads_neither_settings_nor_the_executor() -> None:
     """`import torch` took 80 ms longer by the settings, which find every capability's folder."""
     loaded = subprocess.run(

@@ -21,6 +21,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,6 +105,7 @@ def words_of(name: str) -> str:
     return "_".join(_WORD.findall(name)).lower()
 
 
+@cache
 def _name_problem(kind: str, name: str) -> str | None:
     if name in FORMATS:
         return None
@@ -123,8 +125,8 @@ def _text_problems(text: str) -> Iterator[tuple[int, str]]:
         yield text.count("\n", 0, match.start()), f"{match.group(0)!r} is retired"
 
 
-def _python_names(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
-    for node in ast.walk(tree):
+def _python_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str, int]]:
+    for node in nodes:
         match node:
             case ast.ClassDef():
                 yield "class", node.name, node.lineno
@@ -142,8 +144,8 @@ def _python_names(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
                 pass
 
 
-def _docstrings(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body
         else:
@@ -158,19 +160,21 @@ def _docstrings(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 def _in_python(path: Path) -> Iterator[tuple[int, str]]:
     source = path.read_text(encoding="utf-8")
-    tree = ast.parse(source)
+    nodes = [*ast.walk(ast.parse(source))]
     problem = _name_problem("module", path.stem)
     if problem:
         yield 1, problem
-    for kind, name, line in _python_names(tree):
+    for kind, name, line in _python_names(nodes):
         problem = _name_problem(kind, name)
         if problem:
             yield line, problem
-    for text, line in _docstrings(tree):
+    for text, line in _docstrings(nodes):
         match = OPENINGS.match(text)
         if match:
             yield line, f"the docstring opens with {match.group(1)!r}"
-    for node in ast.walk(tree):
+    if not NO_TEXT.search(source):  # as in most files: no text has a retired word
+        return
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             for below, problem in _text_problems(node.value):
                 yield node.lineno + below, problem

@@ -122,6 +122,7 @@ def test_states_that_were_loaded_elsewhere_follow_the_gradient(spec: str, double
         assert close(plainly(there), [list(own) for own in given])
 
 
+@pytest.mark.slow
 def test_all_operators_that_run_on_a_device_have_kernels_of_cuda(double: Double) -> None:
     used = double.used
     for spec in SPECS:

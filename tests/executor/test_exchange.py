@@ -156,6 +156,7 @@ def test_a_proven_program_runs_beside_messages(executors: list[Executor]) -> Non
     each(executors, act)
 
 
+@pytest.mark.sampled(1)
 def test_arrays_that_nothing_refers_to_stay_until_the_end(executors: list[Executor]) -> None:
     def act(executor: Executor) -> None:
         if executor.rank == 0:

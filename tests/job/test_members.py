@@ -24,6 +24,8 @@ from tests.conformance.warm import command, environment
 from tests.job.stores import MemoryStore
 from tests.waiting import ENDLESS_S, HANG_S, STALL_S, no_hang, wait_until
 
+SAMPLED = pytest.mark.sampled(1, of="members")
+
 
 class Process:
     """A member as threads: an agent, and a worker that notes when it works in which epoch."""
@@ -171,6 +173,7 @@ def two_members(job: Job, coordinator: Membership) -> Mapping[str, int]:
     return members
 
 
+@SAMPLED
 def test_one_that_never_answers_only_prevents_the_change() -> None:
     with running() as job:
         coordinator = job.coordinator(STALL_S)
@@ -286,6 +289,7 @@ def test_a_successor_of_the_coordinator_ends_what_it_had_begun(word: str) -> Non
             assert payloads == [b"", *([b"second"] if word == "view" else []), b"third"]
 
 
+@SAMPLED
 def test_one_that_missed_the_verdict_is_out() -> None:
     """Its promise ended while its network was down; it must not work on in the former epoch."""
     with running() as job:

@@ -71,6 +71,7 @@ def test_changed_attributes(seed: int, text: str) -> None:
     xml('"'.join(parts))
 
 
+@pytest.mark.slow
 def test_every_attribute_with_every_number() -> None:
     parts = XML[1].split('"')
     for at in range(1, len(parts), 2):

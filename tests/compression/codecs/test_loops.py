@@ -174,6 +174,7 @@ def test_levels_are_those_of_the_definition_with_the_same_random_numbers() -> No
                     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_levels_are_unbiased() -> None:
     """The mean of draws is within five standard errors of each element, and of their sum."""
     given, draws = vector(203, 3), 500

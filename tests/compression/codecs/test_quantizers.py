@@ -16,6 +16,8 @@ from headrace.compression.families import CodecSpec
 from headrace.compression.traffic import ENCODINGS, shard_elements
 from tests.compression.codecs.group import average, average_vectors
 
+SAMPLED = pytest.mark.sampled(1, of="quantizers")
+
 RANKS = (1, 2, 3, 5)
 SIZES = (0, 1, 3, 40, 2500)
 CASTS = ("none", "bf16", "fp16")
@@ -136,6 +138,7 @@ def test_random_codecs_send_one_of_the_two_levels_beside_a_value() -> None:
             assert np.all(np.abs(back - part) <= 1.001 * norm / levels)
 
 
+@SAMPLED
 def test_random_codecs_are_unbiased() -> None:
     """The mean of many draws is within six standard errors, at every element and in all."""
     given = list(torch.randn((3, 100), generator=torch.Generator().manual_seed(3)))
@@ -164,6 +167,7 @@ def test_residuals_and_the_mean_add_up_to_what_was_given() -> None:
                 torch.testing.assert_close(total, given.sum(0), rtol=1e-4, atol=1e-2)
 
 
+@SAMPLED
 def test_error_feedback_keeps_residuals_bounded_and_converges_to_the_mean() -> None:
     """The sum of the means lacks the last residuals only; bounds are in norms of the gradients."""
     n, steps = 1000, 50

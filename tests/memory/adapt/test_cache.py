@@ -270,6 +270,7 @@ for turn in range(1, 1_000_000):
 """
 
 
+@pytest.mark.slow
 def test_a_kill_while_writing_leaves_a_whole_file(cache_folder: Path) -> None:
     store = StepCache(cache_folder)
     process = subprocess.Popen(

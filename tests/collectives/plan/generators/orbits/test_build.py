@@ -12,6 +12,8 @@ from headrace.collectives.plan.generators.orbits.plan import OrbitPlan
 from headrace.topology import Topology, without_local_alpha
 from headrace.topology.presets import dgx2_taccl_1mb, dgx_a100, ring, torus
 
+SAMPLED = pytest.mark.sampled(1, of="orbits")
+
 MIB = 1 << 20
 
 
@@ -75,6 +77,7 @@ def test_small_sizes_take_few_messages() -> None:
     assert found.plan.messages == 4
 
 
+@SAMPLED
 def test_small_exchanges_take_few_messages() -> None:
     """Over a few links, again and again, instead of one message for every destination."""
     topology = dgx_a100(16)
