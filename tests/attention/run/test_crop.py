@@ -1,13 +1,16 @@
 """Caches whose newest tokens are removed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 import headrace.attention
+from headrace.attention import AttentionError, StorageFormat
 from headrace.attention.adapt.observe import observe
 from headrace.attention.run.cache import CompressedCache
-from tests.attention.models import WORDS, model_of, shared_plan
+from tests.attention.models import WORDS, model_of, plain_plan, shared_plan
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +69,27 @@ def test_an_observer_goes_on_with_the_next_text_of_a_cropped_cache_or_ends() -> 
             model(input_ids=text_of(2, 30), cache=cache)
             assert observation.ended == (batch == 2)
             assert (cache.layers[0].layer.observer is None) == (batch == 2)
+
+
+def test_a_crop_that_one_layer_refuses_leaves_all_layers_as_they_were() -> None:
+    """The layers before it were shorter than it afterwards, and the next call ended well."""
+    model = model_of("llama")
+    plan = plain_plan(model)
+    first, second = plan.layers
+    layers = (
+        replace(first, keys=StorageFormat.INT8),
+        replace(second, keys=StorageFormat.INT4),
+    )
+    plan = replace(plan, layers=layers)
+    with headrace.attention.compress(model, plan):
+        cache, untouched = (headrace.attention.cache(model, plan) for _ in range(2))
+        for other in (cache, untouched):
+            model(input_ids=text_of(1, 200), cache=other)
+        for removed in (150, 201):
+            with pytest.raises(AttentionError, match=f"cannot remove {removed} tokens of 200"):
+                cache.crop(-removed)
+            assert [layer.get_seq_length() for layer in cache.layers] == [200, 200]
+        logits = [model(text_of(2, 3), cache=other).logits for other in (cache, untouched)]
+        assert torch.equal(*logits)
+        cache.crop(-70)
+        assert [layer.get_seq_length() for layer in cache.layers] == [133, 133]

@@ -91,17 +91,22 @@ class CompressedLayer(CacheLayerMixin):
         """Take the requests of beams, each any number of times."""
         self.layer.select(beam_idx)
 
+    def check_crop(self, tokens_to_remove: int) -> None:
+        """Refuse what `crop` refuses."""
+        if tokens_to_remove > 0:
+            raise AttentionError(
+                f"crop takes a negative number of tokens to remove, found {tokens_to_remove}"
+            )
+        self.layer.check_crop(-tokens_to_remove)
+
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the newest tokens: as many as the number's magnitude.
 
         Raises
         ------
-        AttentionError : the number is positive; see `headrace.attention.run.store` for 4 bits.
+        AttentionError : the number is positive; see `KeyValueStore.check_crop`; nothing is removed.
         """
-        if tokens_to_remove > 0:
-            raise AttentionError(
-                f"crop takes a negative number of tokens to remove, found {tokens_to_remove}"
-            )
+        self.check_crop(tokens_to_remove)
         self.layer.crop(-tokens_to_remove)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -156,6 +161,12 @@ class CompressedCache(Cache):
             f"<CompressedCache: {layer.batch_size} requests, {layer.get_seq_length()} tokens, "
             f"{self.allocated_bytes} bytes>"
         )
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the newest tokens from all layers, or from none: see `CompressedLayer.crop`."""
+        for layer in self._compressed:
+            layer.check_crop(tokens_to_remove)
+        super().crop(tokens_to_remove)
 
     @property
     def prompt_paths(self) -> dict[str, int]:

@@ -353,6 +353,11 @@ class LayerCache:
             keys, values = before.load()
             self._store.append(heads_of(keys, membership.stored), values)
 
+    def check_crop(self, tokens: int) -> None:
+        """Refuse to remove the newest tokens where `crop` cannot: `KeyValueStore.check_crop`."""
+        if self._store is not None:
+            self._store.check_crop(tokens)
+
     def crop(self, tokens: int) -> None:
         """Remove the newest tokens; see `KeyValueStore.crop`.
 

@@ -214,12 +214,13 @@ class KeyValueStore:
             first += block.tokens
         return _joined(keys), _joined(values)
 
-    def crop(self, tokens: int) -> None:
-        """Remove the newest tokens.
+    def check_crop(self, tokens: int) -> None:
+        """Refuse to remove the newest tokens where `crop` cannot.
 
         Raises
         ------
-        AttentionError : keys of 4 bits have no bfloat16 copy so far back; nothing is removed.
+        AttentionError : the store has fewer tokens, or keys of 4 bits have no copy in the model's
+            type so far back.
         """
         left = self.tokens - tokens
         if left < 0:
@@ -229,6 +230,16 @@ class KeyValueStore:
                 f"cannot remove {tokens} tokens of {self.tokens}: keys of 4 bits keep their 16-bit "
                 f"copy from token {self._tail_first} on; keys of 8 bits can be cropped anywhere"
             )
+
+    def crop(self, tokens: int) -> None:
+        """Remove the newest tokens.
+
+        Raises
+        ------
+        AttentionError : see `check_crop`; nothing is removed.
+        """
+        self.check_crop(tokens)
+        left = self.tokens - tokens
         self.tokens = left
         for block in self._blocks:
             block.tokens = min(block.capacity, left)
