@@ -4,6 +4,7 @@ import copy
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -485,15 +486,28 @@ def assert_close_to_shared(
         torch.testing.assert_close(logits, model(tokens).logits, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("plan_of", [plain_plan, partial(shared_plan, fixed=True)])
 @torch.no_grad()
-def test_a_copy_of_a_compressed_model_generates_with_its_own_weights_or_not_at_all() -> None:
-    """Its `generate` was that of the model that it is a copy of."""
+def test_a_copy_of_a_compressed_model_generates_with_its_own_weights_or_not_at_all(
+    plan_of: Callable[[nn.Module], AttentionPlan],
+) -> None:
+    """Its `generate` was that of the model that it is a copy of; by clusters it was a TypeError."""
     model = copy.deepcopy(model_of("llama"))
-    with headrace.attention.compress(model, plain_plan(model)):
+    plan = plan_of(model)
+    changed = copy.deepcopy(model_of("llama"))
+    for own in changed.parameters():
+        own.mul_(-1.5)
+    with headrace.attention.compress(changed, plan):
+        expected = generate(changed, tokens_of()), changed(tokens_of()).logits
+    with headrace.attention.compress(model, plan):
+        before = model(tokens_of()).logits
         twin = copy.deepcopy(model)
-        twin.get_input_embeddings().weight.mul_(-1)
-        expected = copy.deepcopy(model_of("llama"))
-        expected.get_input_embeddings().weight.mul_(-1)
-        assert torch.equal(generate(twin, tokens_of()), generate(expected, tokens_of()))
+        for own in twin.parameters():
+            own.mul_(-1.5)
+        assert torch.equal(generate(twin, tokens_of()), expected[0])
+        assert torch.equal(twin(tokens_of()).logits, expected[1])
+        assert torch.equal(model(tokens_of()).logits, before)
     with pytest.raises(AttentionError, match=r"within headrace\.attention\.compress"):
         generate(twin, tokens_of())
+    with headrace.attention.compress(twin, plan):
+        assert torch.equal(generate(twin, tokens_of()), expected[0])

@@ -68,6 +68,10 @@ class _UsedRows(threading.local):
         self.heads = heads
         self._cache_names = cache_names
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a copy of the module have heads of its own, of no call yet."""
+        return type(self), (self.heads, self._cache_names)
+
     def begin(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Ask the call's cache for its heads."""
         if torch.compiler.is_compiling():
@@ -85,23 +89,33 @@ class _UsedRows(threading.local):
             self.used = None
 
 
+class _UsedProduct:
+    """The product of a projection with the rows that are used.
+
+    A class, whose method is the projection's `forward`: a copy of the module then has one of the
+    copied weights. A function is not copied.
+    """
+
+    def __init__(self, linear: nn.Linear, name: str, rows: _UsedRows) -> None:
+        self._linear, self._name, self._rows = linear, name, rows
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the product, with zeros in place of rows that are not used."""
+        linear = self._linear
+        used = None if torch.compiler.is_compiling() else self._rows.used
+        if used is None:
+            return functional.linear(hidden, linear.weight, linear.bias)
+        runs = used.queries if self._name == _QUERIES else used.keys
+        return _product(hidden, linear, runs, self._rows.heads.dim)
+
+
 @contextmanager
 def _multiplied(module: nn.Module, rows: _UsedRows) -> Generator[None]:
     """Let the projections of a module multiply the rows that are used."""
     linears: dict[str, nn.Linear] = {name: getattr(module, name) for name in (_QUERIES, _KEYS)}
-
-    def forward_of(linear: nn.Linear, name: str) -> Any:
-        def forward(hidden: Tensor) -> Tensor:
-            used = None if torch.compiler.is_compiling() else rows.used
-            if used is None:
-                return functional.linear(hidden, linear.weight, linear.bias)
-            runs = used.queries if name == _QUERIES else used.keys
-            return _product(hidden, linear, runs, rows.heads.dim)
-
-        return forward
-
     for name, linear in linears.items():
-        linear.forward = forward_of(linear, name)  # type: ignore[method-assign]
+        product = _UsedProduct(linear, name, rows)
+        linear.forward = product.forward  # type: ignore[method-assign]
     try:
         yield
     finally:
