@@ -192,6 +192,48 @@ def test_rejected_lines_are_left_out_of_their_batch(tmp_path: Path) -> None:
         assert sorted(int(row[1]) for row in rows) == [3, 9, 10, 11, 12]
 
 
+@pytest.mark.parametrize("end", ["", "/clicks.tsv\t16\thas 1 col"])
+def test_a_later_part_keeps_the_rejected_lines_before_it(tmp_path: Path, end: str) -> None:
+    """A reader that began again in the midst of an epoch emptied the file.
+
+    Lines that were parsed ahead are not written again; `end` is of a process lost while it wrote.
+    """
+    path, rejects = tmp_path / "clicks.tsv", tmp_path / "rejects"
+    path.write_text("\n".join("no example" if n % 4 == 3 else LINE for n in range(24)))
+    data = CriteoData.of([path], batch=4, most_rejected=0.5, rejects=rejects)
+    expected = "".join(
+        f"{path}\t{line}\thas 1 columns, needs 40\tno example\n" for line in range(4, 25, 4)
+    )
+    assert len([*part_batches(data, ReaderPart())]) == 6
+    assert rejects.read_text() == expected
+    first_lines = "".join(expected.splitlines(keepends=True)[:3])
+    rejects.write_text(first_lines + end)
+    assert len([*part_batches(data, ReaderPart(first=2))]) == 4
+    assert rejects.read_text() == expected
+    rejects.unlink()
+    list(part_batches(data, ReaderPart(reader=1, readers=2, first=3)))
+    assert len(Path(f"{rejects}.1").read_text().splitlines()) == 2
+    rejects.write_text("of another job")
+    list(part_batches(data, ReaderPart()))
+    assert rejects.read_text() == expected
+
+
+def test_rejected_lines_of_a_batch_are_written_before_it_is_passed_on(tmp_path: Path) -> None:
+    """Where the process is lost with later batches, no other one reads this batch again."""
+    path, rejects = tmp_path / "clicks.tsv", tmp_path / "rejects"
+    path.write_text("\n".join([LINE, "no example", LINE, LINE]))
+    data = CriteoData.of([path], batch=2, most_rejected=0.5, rejects=rejects)
+    batches = part_batches(data, ReaderPart())
+    next(batches)
+    assert rejects.read_text().startswith(f"{path}\t2\t")
+    table = tmp_path / "clicks.parquet"
+    parquet.write_table(pa.table({"label": [1, None, 0, 1], "a": range(4)}), table)
+    layout = ParquetFormat(ids=("a",))
+    rows = ParquetData.of([table], batch=2, layout=layout, most_rejected=0.5, rejects=rejects)
+    next(part_batches(rows, ReaderPart()))
+    assert rejects.read_text().startswith(f"{table}\t2\t")
+
+
 def test_a_wrong_line_is_named_by_the_reader_of_its_batch(tmp_path: Path) -> None:
     path = tmp_path / "clicks.tsv"
     path.write_text("\n".join([LINE] * 9 + ["no example"] + [LINE] * 5))

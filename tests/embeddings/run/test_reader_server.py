@@ -117,3 +117,23 @@ def test_rejected_lines_are_written_in_the_first_epoch_alone(tmp_path: Path) -> 
             rejects.write_text(f"{path}\t2\thas 1 columns: of the first epoch")
         assert rejects.read_text().endswith("of the first epoch")
     server.close()
+
+
+def test_a_pass_from_a_later_batch_keeps_the_rejected_lines(tmp_path: Path) -> None:
+    """As of a cacher that began again from a commit: the pass before is at its end by then."""
+    path, rejects = tmp_path / "clicks.tsv", tmp_path / "rejects.tsv"
+    path.write_text("\n".join([LINE, "no example"] * 20))
+    data = CriteoData.of([path], batch=2, most_rejected=0.5, rejects=rejects)
+    server = serve(settings("reader"), lambda **_: None)
+    head = {"data": data.to_fields(), "columns": [[1]], "reader": 0, "readers": 1, "epoch": 0}
+    with RpcClient(
+        server.address, peer_role="reader 0", role="cacher", secret=SECRET, deadline_s=HANG_S
+    ) as client:
+        heads = [
+            client.call("next", RpcMessage(head={**head, "batch": batch})).head
+            for batch in (0, *range(2, 21))
+        ]
+    assert heads[-1] == {"end": True}
+    numbers = [int(line.split("\t")[1]) for line in rejects.read_text().splitlines()]
+    assert numbers == [*range(2, 41, 2)]
+    server.close()

@@ -60,7 +60,8 @@ def part_batches(data: ExampleData, part: ReaderPart) -> Iterator[Examples]:
     """Yield the batches of a part, in their order; one whose lines are all rejected is empty.
 
     The share of rejected lines is that of the part. Several readers write them to files whose names
-    end in the reader's number.
+    end in the reader's number, those of a batch before it is yielded. A part that begins after the
+    reader's first batch goes on with an epoch: the lines that the file has stay.
 
     Raises
     ------
@@ -72,14 +73,23 @@ def part_batches(data: ExampleData, part: ReaderPart) -> Iterator[Examples]:
     path = data.rejects
     if path is not None and part.readers > 1:
         path = f"{path}.{part.reader}"
-    with closing(Rejects(path, data.most_rejected)) as rejects:
-        if isinstance(data, ParquetData):
-            yield from parquet_batches(data.paths, data.layout, data.batch, part.has, rejects)
-        else:
-            has_header = isinstance(data, AvazuData)
-            for runs in batch_lines(data.paths, data.batch, part, has_header=has_header):
-                yield merged_examples([parsed_lines(run, data.layout, rejects) for run in runs])
+    keep = part.first > part.reader
+    with closing(Rejects(path, data.most_rejected, keep=keep)) as rejects:
+        for examples in _file_batches(data, part, rejects):
+            rejects.flush()
+            yield examples
         rejects.finish()
+
+
+def _file_batches(
+    data: CriteoData | AvazuData | ParquetData, part: ReaderPart, rejects: Rejects
+) -> Iterator[Examples]:
+    if isinstance(data, ParquetData):
+        yield from parquet_batches(data.paths, data.layout, data.batch, part.has, rejects)
+        return
+    has_header = isinstance(data, AvazuData)
+    for runs in batch_lines(data.paths, data.batch, part, has_header=has_header):
+        yield merged_examples([parsed_lines(run, data.layout, rejects) for run in runs])
 
 
 class LineRun(NamedTuple):

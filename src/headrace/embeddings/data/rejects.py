@@ -21,13 +21,17 @@ class Rejects:
     path : file of rejected lines: the source, its line number, the reason and the line itself,
         separated by tabs; None: they are only counted.
     most_share : of all lines that may be rejected; more of them are an error. 0: the first one is.
+    keep : lines that the file has stay, and those of them that are rejected again are not written
+        again. Else it begins empty.
 
     Raises
     ------
     ExampleError : the file cannot be written.
     """
 
-    def __init__(self, path: str | Path | None = None, most_share: float = 0.0) -> None:
+    def __init__(
+        self, path: str | Path | None = None, most_share: float = 0.0, *, keep: bool = False
+    ) -> None:
         if not 0 <= most_share <= 1:
             raise ExampleError(f"the share of rejected lines is {most_share}, needs 0 to 1")
         self.lines = 0
@@ -35,7 +39,8 @@ class Rejects:
         self._most_share = most_share
         self._first_problem = ""
         self._path = path
-        self._file = None if path is None else _opened(Path(path))
+        self._kept = _whole_lines(Path(path)) if path is not None and keep else frozenset[bytes]()
+        self._file = None if path is None else _opened(Path(path), keep=keep)
 
     def close(self) -> None:
         """Close the file."""
@@ -58,9 +63,10 @@ class Rejects:
         """
         self.rejected += 1
         self._first_problem = self._first_problem or f"{source}: {unit} {line}: {problem}"
-        if self._file is not None:
+        place = f"{source}\t{line}".encode()
+        if self._file is not None and place not in self._kept:
             with _written(self._path):
-                self._file.write(f"{source}\t{line}\t{problem}\t".encode() + content + b"\n")
+                self._file.write(place + f"\t{problem}\t".encode() + content + b"\n")
         self._check(max(self.lines, _FIRST_LINES))
 
     def finish(self) -> None:
@@ -71,6 +77,15 @@ class Rejects:
         ExampleError : too many are rejected.
         """
         self._check(self.lines)
+        self.flush()
+
+    def flush(self) -> None:
+        """Have all lines so far in the file, whatever becomes of the process.
+
+        Raises
+        ------
+        ExampleError : the file cannot be written.
+        """
         if self._file is not None:
             with _written(self._path):
                 self._file.flush()
@@ -84,9 +99,26 @@ class Rejects:
         )
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path, *, keep: bool) -> BinaryIO:
     with _written(path):
-        return path.open("wb")
+        return path.open("ab" if keep else "wb")
+
+
+def _whole_lines(path: Path) -> frozenset[bytes]:
+    """Return the source and number of each line that a file has, with a tab between them.
+
+    Half a line at the end, of a process that was lost while it wrote, is cut off.
+    """
+    if not path.is_file():
+        return frozenset()
+    places, end = set[bytes](), 0
+    with _written(path), path.open("r+b") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                places.add(b"\t".join(line.split(b"\t", 2)[:2]))
+                end += len(line)
+        file.truncate(end)
+    return frozenset(places)
 
 
 @contextmanager

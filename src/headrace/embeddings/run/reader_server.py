@@ -133,9 +133,10 @@ class ReaderServer:
             batch = request.pop("batch")
             with self._lock:
                 if self._pass is None or not self._pass.goes_on(request, batch):
-                    if self._pass is not None:
-                        self._pass.close()
-                    self._pass = self._begin(request, batch)
+                    previous = self._pass
+                    if previous is not None:
+                        previous.close()
+                    self._pass = self._begin(request, batch, previous)
                 current_pass = self._pass
         except (KeyError, TypeError) as error:
             raise EmbeddingError(f"a request for a batch cannot be read: {error}") from error
@@ -145,14 +146,21 @@ class ReaderServer:
             self._send(serves=True)
         return reply
 
-    def _begin(self, request: Mapping[str, Any], batch: int) -> "_Pass":
+    def _begin(self, request: Mapping[str, Any], batch: int, previous: "_Pass | None") -> "_Pass":
         source = self._source_of(request["data"], request["columns"])
         part = ReaderPart(reader=request["reader"], readers=request["readers"], first=batch)
-        return _Pass(request, part, source.batches(request["epoch"], part), self._times)
+        batches = source.batches(request["epoch"], part)
+        return _Pass(request, part, batches, self._times, previous)
 
 
 class _Pass:
-    """Batches of a part of an epoch, parsed ahead in a thread."""
+    """Batches of a part of an epoch, parsed ahead in a thread.
+
+    Parameters
+    ----------
+    previous : a closed pass, whose thread this one's waits for: both write rejected lines to one
+        file, and iterate one loader.
+    """
 
     def __init__(
         self,
@@ -160,6 +168,7 @@ class _Pass:
         part: ReaderPart,
         batches: Iterator[IdBatch],
         times: ReaderTimes,
+        previous: "_Pass | None",
     ) -> None:
         self._request = request
         self._times = times
@@ -167,7 +176,11 @@ class _Pass:
         self._batch = part.first
         self._closed = False
         self._messages: Handoff[RpcMessage] = Handoff(AHEAD)
-        threading.Thread(target=self._parse, args=(batches,), daemon=True, name="parse").start()
+        before = None if previous is None else previous.thread
+        self.thread = threading.Thread(
+            target=self._parse, args=(batches, before), daemon=True, name="parse"
+        )
+        self.thread.start()
 
     def goes_on(self, request: Mapping[str, Any], batch: int) -> bool:
         """Return whether a request is for the next batch of this pass."""
@@ -197,7 +210,9 @@ class _Pass:
         self._closed = True
         self._messages.close()
 
-    def _parse(self, batches: Iterator[IdBatch]) -> None:
+    def _parse(self, batches: Iterator[IdBatch], before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()
         laps, times = Laps(), self._times
         try:
             for batch in batches:
