@@ -1,11 +1,14 @@
 """Scores of continuations against one pass over all tokens, and questions from a text."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional
 
 import headrace.attention
-from headrace.attention import AttentionError, StorageFormat
+from headrace.attention import AttentionError, AttentionPlan, StorageFormat
 from headrace.attention.run.continuation_task import (
     answered,
     continuation_questions,
@@ -75,6 +78,32 @@ def test_a_single_token_is_scored_over_the_compressed_context() -> None:
     with headrace.attention.compress(model, four):
         assert not score_continuations(model, four, CONTEXT, [[5]]).compressed, "no whole group"
         assert score_continuations(model, four, CONTEXT * 2, [[5]]).compressed
+
+
+@pytest.mark.parametrize("context_tokens", [2, 61])
+@pytest.mark.parametrize("keys", StorageFormat)
+@pytest.mark.parametrize("plan_of", [plain_plan, partial(shared_plan, fixed=False)])
+@torch.no_grad()
+def test_a_score_does_not_depend_on_the_length_of_other_choices(
+    plan_of: Callable[[torch.nn.Module], AttentionPlan], keys: StorageFormat, context_tokens: int
+) -> None:
+    """What filled the shorter row closed a group of 64 keys, and changed their units."""
+    model = model_of("llama")
+    plan = with_bits(plan_of(model), keys, StorageFormat.INT8)
+    generator = torch.Generator().manual_seed(0)
+    context, choice, middle, long = (
+        torch.randint(3, WORDS, (count,), generator=generator).tolist()
+        for count in (context_tokens, 3, 10, 30)
+    )
+    with headrace.attention.compress(model, plan):
+        alone = [
+            score_continuations(model, plan, context, [tokens]).scores[0]
+            for tokens in (long, choice, middle)
+        ]
+        beside = score_continuations(model, plan, context, [long, choice, middle]).scores
+    for single, score in zip(alone, beside, strict=True):
+        assert score.log_probability == pytest.approx(single.log_probability, abs=1e-5)
+        assert score.greedy == single.greedy
 
 
 @torch.no_grad()

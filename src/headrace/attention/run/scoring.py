@@ -5,6 +5,7 @@ read them. In a single call queries read keys and values as they are computed, a
 change nothing.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,38 +56,44 @@ def score_continuations(
 ) -> ContextScores:
     """Score continuations of at least a token each, of a context of at least one.
 
-    A model whose positions are limited does not see the beginning of a longer context. Call it
+    A score does not depend on the other continuations, but where a model's positions are limited:
+    it does not see the beginning of a context that is too long for the longest of them. Call it
     within `headrace.attention.compress` where there is a plan, without gradients.
 
     Parameters
     ----------
     plan : None: the model's own cache, in two calls, too.
     """
-    longest = max(map(len, continuations))
+    lengths = sorted({len(tokens) for tokens in continuations})
     limit = position_limit(model)
     if limit is not None:
-        context = context[-max(1, limit - longest + 1) :]
+        context = context[-max(1, limit - lengths[-1] + 1) :]
     device = next(model.parameters()).device
     before, last = list(context[:-1]), context[-1]
     cache = DynamicCache() if plan is None else CompressedCache(plan)
     if before:
         model(input_ids=torch.tensor([before], device=device), cache=cache, logits_to_keep=1)
-        cache.batch_repeat_interleave(len(continuations))
-    # what fills a shorter row comes after its tokens, which do not see it
-    rows = torch.zeros(len(continuations), longest, dtype=torch.int64)
-    for row, tokens in zip(rows, continuations, strict=True):
-        row[: len(tokens)] = torch.tensor([last, *tokens[:-1]])
     compressed = isinstance(cache, CompressedCache) and is_compressed(cache)
-    logits = model(input_ids=rows.to(device), cache=cache).logits
+    scores: dict[int, ContinuationScore] = {}
+    # one call for each length: what filled shorter rows would be stored with their tokens, and
+    # change the units of 4-bit keys, membership and the kernel
+    for length in lengths:
+        places = [place for place, tokens in enumerate(continuations) if len(tokens) == length]
+        rows = torch.tensor([[last, *continuations[place][:-1]] for place in places], device=device)
+        own_cache = cache if length == lengths[-1] else copy.deepcopy(cache)
+        if before:
+            own_cache.batch_repeat_interleave(len(rows))
+        logits = model(input_ids=rows, cache=own_cache).logits
+        for place, row_logits in zip(places, logits, strict=True):
+            scores[place] = _score(row_logits, continuations[place])
     return ContextScores(
-        scores=tuple(map(_score, logits, continuations)),
-        compressed=compressed,
+        scores=tuple(scores[place] for place in range(len(continuations))), compressed=compressed
     )
 
 
 def _score(logits: Tensor, tokens: Sequence[int]) -> ContinuationScore:
-    """Return the score of tokens by the logits [at least as many, vocabulary] of their places."""
-    logarithms = logits[: len(tokens)].float().log_softmax(-1)
+    """Return the score of tokens by the logits [tokens, vocabulary] of their places."""
+    logarithms = logits.float().log_softmax(-1)
     targets = torch.tensor(tokens, device=logits.device)
     return ContinuationScore(
         log_probability=float(logarithms.gather(1, targets[:, None]).sum()),
