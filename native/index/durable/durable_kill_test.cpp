@@ -25,6 +25,7 @@ namespace {
 using Map = DurableMap<std::uint64_t, StandardMap<std::uint64_t>>;
 constexpr int kKills = 60;
 constexpr int kMostMilliseconds = 40;
+constexpr std::uint64_t kLeastGroups = 100;
 constexpr std::uint64_t kCodes = 3000;
 
 Map::Options options() {
@@ -94,8 +95,10 @@ void test_kills(const std::string& folder) {
   std::mt19937_64 random(18);  // NOLINT: times differ anyway
   State<std::uint64_t> model;
   std::uint64_t in_model = 0, acknowledged = 0;
-  for (int kill = 0; kill < kKills; ++kill) {
-    std::chrono::milliseconds after(random() % kMostMilliseconds);
+  // A slow or busy machine needs more kills, and more time for each, to be killed in commits.
+  int kills = 0;
+  for (; kills < kKills || acknowledged <= kLeastGroups; ++kills) {
+    std::chrono::milliseconds after(random() % (kMostMilliseconds * (1 + kills / kKills)));
     acknowledged = killed_writer(folder, after, acknowledged);
     Map map(folder, options());
     auto groups = map.folder().sequence();
@@ -105,8 +108,7 @@ void test_kills(const std::string& folder) {
     CHECK(state_of<std::uint64_t>(map) == model);
     acknowledged = groups;
   }
-  CHECK(acknowledged > 100);
-  std::printf("%d kills, %llu groups\n", kKills, static_cast<unsigned long long>(acknowledged));
+  std::printf("%d kills, %llu groups\n", kills, static_cast<unsigned long long>(acknowledged));
 }
 
 // The lock is the system's: a second process is refused, and one that was killed holds none.
