@@ -13,6 +13,8 @@ namespace {
 
 // Ids ahead of the one at hand whose state is fetched into the processor's cache.
 constexpr std::size_t kArrivingAhead = 24;
+// Ids of a table without a fixed number of rows.
+constexpr std::uint64_t kIds = std::uint64_t{1} << 63;
 // Tables of at most so many rows stay in that cache by themselves.
 constexpr std::size_t kSmallTable = 4096;
 
@@ -51,11 +53,11 @@ Lookahead::Lookahead(LookaheadOptions options)
   check_range("slots", options_.slots, 1, kMostNumbers);
   if (first_ < 0) throw std::invalid_argument("the first batch is " + std::to_string(first_));
   for (auto rows : options_.rows) {
-    check_range("rows", rows, 0, kMostNumbers);
+    check_range("rows", rows, 0, kIds);
     auto& table = tables_.emplace_back();
-    table.hashed = rows == 0;
-    table.rows = rows;
-    table.newest.resize(rows);
+    table.hashed = rows == 0 || rows > kMostNumbered;
+    table.rows = rows == 0 ? kIds : rows;
+    if (!table.hashed) table.newest.resize(rows);
   }
 }
 
@@ -90,7 +92,7 @@ void Lookahead::check(std::span<const TableIds> tables) const {
           std::to_string(options_.trainers) + ", ascending, up to " + std::to_string(ids.size()));
     }
     check_range("ids of a table", ids.size(), 0, std::numeric_limits<std::uint32_t>::max());
-    const auto limit = tables_[t].hashed ? std::uint64_t{1} << 63 : tables_[t].rows;
+    const auto limit = tables_[t].rows;
     bool inside = true;
     for (auto id : ids) inside &= static_cast<std::uint64_t>(id) < limit;
     if (inside) continue;

@@ -35,7 +35,7 @@ namespace headrace::embedding {
 inline constexpr std::size_t kMostLookahead = 65535;
 
 struct LookaheadOptions {
-  // Of every table; 0: ids are hashes, of 63 bits.
+  // Of every table: its ids are below; 0: ids are hashes, of 63 bits.
   std::vector<std::uint64_t> rows;
   std::size_t trainers = 1;
   // Batches that a decision looks at, that batch included.

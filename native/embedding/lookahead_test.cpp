@@ -438,6 +438,15 @@ void test_refused() {
         "table 0: id 5 at place 1, needs 0 to 4");
   CHECK(thrown<E>([&] { push(lookahead, {{{}}, {{-1}}}); }) ==
         "table 1: id -1 at place 0, needs 0 to 9223372036854775807");
+  // Of a large table only the rows that are used have numbers; it ends where it does all the same.
+  const auto large = std::int64_t{1} << 33;
+  Lookahead bounded({.rows = {static_cast<std::uint64_t>(large)}, .slots = 3});
+  CHECK(thrown<E>([&] { push(bounded, {{{3, large}}}); }) ==
+        "table 0: id 8589934592 at place 1, needs 0 to 8589934591");
+  push(bounded, {{{large - 1}}});
+  CHECK(fetched(bounded.pop()) == (Ids{large - 1}));
+  CHECK(made({.rows = {(std::uint64_t{1} << 63) + 1}, .slots = 1}) ==
+        "rows is 9223372036854775809, needs 0 to 9223372036854775808");
   CHECK(thrown<E>([&] { push(lookahead, {{{}}}); }) == "a batch has 1 tables, needs 2");
   push(lookahead, {{{4}}, {{8}}});
   CHECK(thrown<std::logic_error>([&] { push(lookahead, {{{}}, {{}}}); }) ==

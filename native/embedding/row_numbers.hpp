@@ -1,5 +1,5 @@
-// Numbers of a table's rows that are in the window of batches: the row's own where a table has a
-// fixed number of rows, else the place of its id in a hash table.
+// Numbers of a table's rows that are in the window of batches: the row's own where a table has few
+// rows, else the place of its id in a hash table.
 #pragma once
 
 #include <bit>
@@ -10,6 +10,10 @@
 #include "huge_pages.hpp"
 
 namespace headrace::embedding {
+
+// Rows of a table up to which there is a number for each; of more, of which few may be used, for
+// these alone.
+inline constexpr std::uint64_t kMostNumbered = std::uint64_t{1} << 27;
 
 // 64-bit ids to 32-bit numbers from 0 on, which are used again after an id is erased. Linear
 // probing at half load; the entries behind an erased one move up, so that no marks are left behind.

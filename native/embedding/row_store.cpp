@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "embedding/row_numbers.hpp"
+
 namespace headrace::embedding {
 
 namespace {
@@ -38,10 +40,9 @@ RowStore::RowStore(RowStoreOptions options)
   }
   for (const auto& table : options_.tables) {
     const InitialValues values(options_.seed, table.number, table.distribution, table.scale);
-    const auto places = rule_.places(table.rows);
-    if (table.rows > 0 && places <= DenseRows::kMostPlaces) {
-      tables_.push_back(
-          std::make_unique<Table>(values, dense_chunks_, *options_.memory, rule_, places));
+    if (table.rows > 0 && table.rows <= kMostNumbered) {
+      tables_.push_back(std::make_unique<Table>(values, dense_chunks_, *options_.memory, rule_,
+                                                rule_.places(table.rows)));
     } else {
       tables_.push_back(std::make_unique<Table>(values, hashed_chunks_, *options_.memory));
     }

@@ -101,9 +101,6 @@ class HashedRows {
 // rows exist, memory beside them is 2 bytes and an eighth for each.
 class DenseRows {
  public:
-  // Tables with more places are hashed: so long a list of parts would not be small.
-  static constexpr std::uint64_t kMostPlaces = std::uint64_t{1} << 32;
-
   DenseRows(RowChunks& chunks, const ShardRule& rule, std::uint64_t places);
 
   void locate(Ids ids, RowsOfBlock& rows) const;

@@ -134,3 +134,20 @@ def test_rows_are_split_by_server_and_joined(shards: int) -> None:
         counts = [len(set(ids[ids // shards == place])) for place in range(200)]
         assert max(counts) <= shards
         assert np.diff(split.first).min() > 300 / shards / 2
+
+
+def test_a_large_table_has_memory_for_the_rows_that_are_used_alone() -> None:
+    """Numbers of all ids would be of 8 KB beside each of rows that lie so far apart."""
+    table = _native.RowTable(
+        name="a", number=2, rows=(1 << 27) + 1, distribution="constant", scale=0.5
+    )
+    rows = _native.RowStore(
+        [table], dim=6, state=2, state_initial=0.1, seed=17, memory=_native.RowMemory(1 << 40)
+    )
+    ids = np.arange(0, 1 << 27, 1 << 17)
+    ends = np.array([len(ids)])
+    rows.fetch(ids, ends, np.empty((len(ids), 8), np.float32))
+    assert rows.table_bytes(0) < 200 * len(ids)
+    ids[7] = (1 << 27) + 1
+    with pytest.raises(ValueError, match="id is 134217729, needs 0 to 134217728"):
+        rows.fetch(ids, ends, np.empty((len(ids), 8), np.float32))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.embeddings import EmbeddingError, EmbeddingTable
+from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues
 from headrace.embeddings.run.commits import CommitFolder, Mark, data_files
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.row_logs import ServerFolder
@@ -101,6 +101,17 @@ def test_a_mark_is_that_of_one_job_and_its_data(job: JobDescription, tmp_path: P
     (tmp_path / "data.tsv").unlink()
     with pytest.raises(EmbeddingError, match=r"data\.tsv: No such file"):
         mark.check(job)
+
+
+def test_a_mark_that_lacks_the_rows_of_a_large_table_is_refused(job: JobDescription) -> None:
+    """Earlier versions noted tables above 2^27 rows as hashed ones."""
+    (table,) = job.tables
+    hashed = replace(table, rows=0, initial=InitialValues(scale=2.0**-17))
+    mark = mark_of(replace(job, tables=(hashed,)), 1, 3)
+    with pytest.raises(EmbeddingError, match="commit 3 is of an earlier version .* table items"):
+        mark.check(replace(job, tables=(replace(table, rows=1 << 34),)))
+    with pytest.raises(EmbeddingError, match="differs in tables"):
+        mark.check(replace(job, tables=(replace(hashed, dim=8),)))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -13,17 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from headrace.embeddings import EmbeddingError, InitialValues, fit
+from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues, fit
+from headrace.embeddings.run.cacher import CacherOptions, IdBatch, dispatched
 from headrace.embeddings.run.commits import CommitFolder, Mark
-from headrace.embeddings.run.connections import JobCommits
+from headrace.embeddings.run.connections import JobCommits, TrainerServers
 from headrace.embeddings.run.fit import embedding_tables, fit_connected
 from headrace.embeddings.run.fitted import FittedBatches
 from headrace.embeddings.run.modules import embedding_modules
-from headrace.embeddings.run.table_files import TableFileFormat, read_rows
+from headrace.embeddings.run.table_files import TableFileFormat, read_rows, whole_table
+from headrace.embeddings.tables import table_groups
 from headrace.errors import InputError
 from headrace.executor import Executor
 from tests.conformance.groups import group
 from tests.embeddings.run.in_process import InProcessJob, ListData, clicks, with_bags
+from tests.embeddings.run.jobs import description
 from tests.embeddings.run.models import (
     DLRM,
     MODELS,
@@ -600,7 +603,26 @@ def test_what_is_not_served_is_refused_by_name(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_large_table_s_ids_are_numbered_as_they_come() -> None:
-    model = nn.Sequential(nn.Embedding(1 << 34, 4, device="meta"))
-    (table,) = embedding_tables(embedding_modules(model), None)
-    assert (table.rows, table.initial_scale) == (0, 2.0**-17)
+@pytest.mark.parametrize("rows", [1 << 27, (1 << 27) + 1, 1 << 34])
+def test_a_large_table_s_ids_are_below_its_rows(rows: int) -> None:
+    """Of more than 2^27 rows any id was trained; torch raises IndexError."""
+    model = nn.Sequential(nn.Embedding(rows, 4, device="meta"))
+    tables = embedding_tables(embedding_modules(model), None)
+    assert [(table.rows, table.initial_scale) for table in tables] == [(rows, rows**-0.5)]
+    options = CacherOptions(
+        tables=tables, groups=table_groups(tables), slots=(100,), trainers=1, lookahead=1
+    )
+    for wrong in (rows, rows + 5):
+        batch = IdBatch(examples=2, fields={}, ids=(np.array([1, wrong]),), lengths=(None,))
+        with pytest.raises(EmbeddingError, match=f"id {wrong}, needs 0 to {rows - 1}"):
+            list(dispatched([batch], options))
+    last = IdBatch(examples=1, fields={}, ids=(np.array([rows - 1]),), lengths=(None,))
+    ((part,),) = dispatched([last], options)
+    assert part.groups[0].fetched.ids.tolist() == [rows - 1]
+
+
+def test_a_large_table_is_no_tensor() -> None:
+    table = EmbeddingTable(name="users", rows=(1 << 27) + 1, dim=2)
+    job = description(tables=(table,), groups=table_groups((table,)))
+    with pytest.raises(EmbeddingError, match="table users has too many rows for a tensor of all"):
+        whole_table(cast(TrainerServers, None), job, 0)

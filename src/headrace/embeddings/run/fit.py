@@ -33,10 +33,6 @@ from headrace.units import parse_size
 _EXAMPLES = 4
 """Of the run that shows which columns feed which module."""
 
-_MOST_NUMBERED = 1 << 27
-"""Rows of a table up to which the cacher has a number of 8 bytes for each, else for those used."""
-
-
 Forward = Callable[[nn.Module, tuple[Any, ...]], object]
 """Runs a model on a batch (dense, ids, labels)."""
 
@@ -196,28 +192,15 @@ def embedding_tables(
             f"initial values are of {min(unknown)}, which is no embedding module of the model"
         )
     shared = initial if isinstance(initial, InitialValues) else InitialValues()
-    return tuple(_table(embedding, by_name.get(embedding.name, shared)) for embedding in modules)
-
-
-def _table(embedding: EmbeddingModule, initial: InitialValues) -> EmbeddingTable:
-    if embedding.rows <= _MOST_NUMBERED:
-        return EmbeddingTable(
+    return tuple(
+        EmbeddingTable(
             name=embedding.name,
             rows=embedding.rows,
             dim=embedding.dim,
-            initial=initial,
+            initial=by_name.get(embedding.name, shared),
             padding=embedding.padding,
         )
-    scale = initial.scale
-    if scale is None and initial.distribution == "uniform":
-        scale = embedding.rows**-0.5
-    hashed = InitialValues(distribution=initial.distribution, scale=1.0 if scale is None else scale)
-    return EmbeddingTable(
-        name=embedding.name,
-        rows=0,
-        dim=embedding.dim,
-        initial=hashed,
-        padding=embedding.padding,
+        for embedding in modules
     )
 
 

@@ -21,6 +21,9 @@ TableFileFormat = Literal["parquet", "npz"]
 BLOCK = 1 << 16
 """Rows that move at once."""
 
+_MOST_ROWS = 1 << 27
+"""Of a table of which there is a tensor of all rows."""
+
 _Rows = tuple[NDArray[np.int64], NDArray[Any]]
 
 
@@ -43,10 +46,10 @@ def whole_table(servers: TrainerServers, description: JobDescription, table: int
 
     Raises
     ------
-    EmbeddingError : the table is too large to be numbered: its files have the rows that exist.
+    EmbeddingError : the table has more than 2^27 rows: its files have those that exist.
     """
     shape = description.tables[table]
-    if shape.rows == 0:
+    if not 0 < shape.rows <= _MOST_ROWS:
         raise EmbeddingError(
             f"table {shape.name} has too many rows for a tensor of all: save those that exist to "
             "files"
