@@ -338,6 +338,38 @@ def test_a_change_of_codec_keeps_residuals_and_sends_them_with_a_codec_without_f
     assert group[0].residual("a.weight").any()
 
 
+@pytest.mark.parametrize("spec", ["none", "bf16"])
+def test_residuals_that_are_left_wait_for_a_finite_step(spec: str) -> None:
+    """They were lost with a step that a scaler skipped, as nothing else was kept of it."""
+    group = averagers("minmax:2", 2)
+    run_step(group, [gradients(0, rank) for rank in range(2)])
+    kept = [one.residual("a.weight") for one in group]
+    for one in group:
+        one.set_codec(None, spec)
+    run_step(group, [gradients(1, rank, scale=torch.inf if rank else 1.0) for rank in range(2)])
+    assert not any(one.finite for one in group)
+    assert all(torch.equal(o.residual("a.weight"), k) for o, k in zip(group, kept, strict=True))
+    run_step(group, [gradients(2, rank) for rank in range(2)])
+    assert all(one.finite and not one.residual("a.weight").any() for one in group)
+
+
+@pytest.mark.parametrize("new", [1, 2, 3])
+def test_states_of_replicas_of_a_shard_keep_the_pending_mean(new: int) -> None:
+    """A shard's residuals grew by the number of its replicas at each resume."""
+    replicas = [averagers("minmax:2", 2) for _ in range(3)]
+    for number, group in enumerate(replicas):
+        run_step(group, [gradients(number, rank) for rank in range(2)])
+    states = [one.state_dict() for group in replicas for one in group]
+    again = averagers("minmax:2", new)
+    for one in again:
+        one.load_state_dict(states)
+    for name in SHAPES:
+        pending = sum(one.residual(name) for group in replicas for one in group)
+        loaded = sum(one.residual(name) for one in again)
+        assert isinstance(pending, Tensor)
+        torch.testing.assert_close(loaded / new, pending / 6, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("spec", ["powersgd:1", "dgc:20%"])
 def test_residuals_follow_the_scale(spec: str) -> None:
     one, other = (averagers(spec, 2) for _ in range(2))

@@ -262,7 +262,7 @@ class Averager:
         The generators make no exchanges but those of codecs that have several.
         """
         coded = [job for job in self._jobs if job.states]
-        if coded:
+        if coded or self._spent:  # else nothing is kept that the step could change
             fine = [self._bad[0] == 0, *map(all_finite, self._plain)]
             self.finite = bool(download(torch.stack(fine)).all())
         if not self.finite:
@@ -625,7 +625,8 @@ def choose_states(
     Parameters
     ----------
     states : one or a sequence of them, each with its `rank` and the number of `ranks`; see
-        `Averager.load_state_dict`.
+        `Averager.load_state_dict`. Several of one rank are of replicas of a shard: their mean over
+        all is kept.
 
     Raises
     ------
@@ -639,16 +640,24 @@ def choose_states(
             raise CompressionError("state is not a hook's, needs what its state_dict() returned")
     saved = sorted(saved, key=lambda state: state["rank"])
     old = int(saved[0]["ranks"]) if saved else 0
-    own = [state for state in saved if state["rank"] == rank and old == ranks]
-    if own:
-        return [(1.0, state) for state in own], own[0]
-    if not saved or [state["rank"] for state in saved] != list(range(old)):
+    replicas: dict[int, list[Mapping[str, Any]]] = {}  # of a rank, each with residuals of its own
+    for state in saved:
+        replicas.setdefault(state["rank"], []).append(state)
+    if old == ranks and rank in replicas:
+        return _mean_of([(1.0, replicas[rank])]), replicas[rank][0]
+    if not saved or list(replicas) != list(range(old)):
         raise CompressionError(
             f"states are of ranks {[s['rank'] for s in saved]} of {old}, this is rank "
             f"{rank} of {ranks}: needs this rank's of as many, or the list of all"
         )
     weights = residual_weights(rank, ranks, old)
-    return [(weight, saved[source]) for source, weight in weights.items()], saved[rank % old]
+    sources = [(weight, replicas[source]) for source, weight in weights.items()]
+    return _mean_of(sources), replicas[rank % old][0]
+
+
+def _mean_of(sources: Sequence[tuple[float, Sequence[Mapping[str, Any]]]]) -> WeightedStates:
+    """Share out the weight of a rank among the states of its replicas."""
+    return [(weight / len(states), state) for weight, states in sources for state in states]
 
 
 def _weighted(parts: Sequence[tuple[float, Tensor]]) -> Tensor:

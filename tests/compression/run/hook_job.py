@@ -8,10 +8,12 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +332,38 @@ def residuals_follow_the_scale() -> None:
         found.append(weights(model))
         hook.close()
     assert torch.equal(*found)
+    last, saved = copy.deepcopy(model.module), hook.state_dict()
+    saved = copy.deepcopy({**saved, "scale": 64.0})
+    for parts in saved["parameters"].values():
+        parts["residual"] *= 64.0
+    residuals = {name: hook.averager.residual(name) for name in hook.codecs}
+    resumed = ddp_hook(DistributedDataParallel(last), "topk:5%")  # without a scaler
+    resumed.load_state_dict(saved)
+    assert all(torch.equal(resumed.averager.residual(n), part) for n, part in residuals.items())
+    assert resumed.state_dict()["scale"] is None
+    resumed.close()
+
+
+def _observe_alone(inside: Any, seen: set[str], name: str, mean: Tensor) -> None:
+    assert inside.acquire(blocking=False), "two calls at once"
+    time.sleep(0.001)
+    assert torch.isfinite(mean).all()
+    seen.add(name)
+    inside.release()
+
+
+def observers_are_called_one_at_a_time_with_finite_means() -> None:
+    for codec in ("none", "bf16"):
+        model = parallel(bucket_cap_mb=0.001)
+        hook = ddp_hook(model, codec)
+        seen: set[str] = set()
+        hook.observers.append(partial(_observe_alone, threading.Lock(), seen))
+        for step in range(3):
+            backward(model, step, dist.get_rank())
+        assert seen == {*hook.codecs}
+        if codec == "bf16":
+            (model(data(3, dist.get_rank())).square().mean() * torch.inf).backward()
+        hook.close()
 
 
 def accumulates_without_synchronization() -> None:
@@ -561,6 +595,7 @@ def checks() -> None:
         compression_starts_after_steps,
         not_finite_skips_on_all_ranks,
         residuals_follow_the_scale,
+        observers_are_called_one_at_a_time_with_finite_means,
         accumulates_without_synchronization,
         unused_parameters_keep_their_residual,
         codecs_change_between_steps,

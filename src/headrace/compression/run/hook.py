@@ -12,6 +12,7 @@ ready, as DDP's own do.
 # torch does not export GradBucket from its stubs
 # pyright: reportPrivateImportUsage=false
 
+import threading
 import time
 import warnings
 from collections import Counter
@@ -83,7 +84,8 @@ class Hook(HookFigures):
     Attributes
     ----------
     averager : codecs, residuals and states by parameter name.
-    observers : called after each finite step, on the thread of the backward pass.
+    observers : called with each mean of a finite step, one call at a time: on the thread of the
+        backward pass, or on those that end the exchanges where nothing is compressed.
     statistics : sums over all steps; `last` are the last step's.
     """
 
@@ -130,6 +132,7 @@ class Hook(HookFigures):
         self._plain_bytes = 0.0  # that the present step sends without compression
         self._open = True
         self._warned = False
+        self._observing = threading.Lock()  # several buckets may end at once
 
     def _require_same(self, when: str) -> None:
         """Raise CompressionError unless all ranks have given the same."""
@@ -236,8 +239,9 @@ class Hook(HookFigures):
     def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's state, or from the list of all ranks' states.
 
-        The list may be of another number of ranks: the residuals' mean over the ranks is kept. With
-        a scaler, residuals follow the difference of its scale to the saved one.
+        The list may be of another number of ranks: the residuals' mean over the ranks is kept.
+        Residuals follow the difference of the scaler's scale to the saved one; without a scaler it
+        is 1.
 
         Raises
         ------
@@ -249,8 +253,11 @@ class Hook(HookFigures):
                     self._admit(name, parameter)
         self.averager.load_state_dict(states)
         first = states if isinstance(states, Mapping) else states[0]
-        if first.get("scale") is not None:
-            self._scale = float(first["scale"])
+        scale = float(first.get("scale") or 1.0)
+        if self._scaler is not None:
+            self._scale = scale  # the next step's is another, perhaps
+        elif scale != 1.0:
+            self.averager.rescale(1 / scale)
 
     def close(self) -> None:
         """End the thread and the process group of this hook; gradients are then sent as they are.
@@ -369,9 +376,8 @@ class Hook(HookFigures):
         except RuntimeError as error:
             raise self._exchanger.reports.error(error) from error
         if self.observers and bool(torch.isfinite(mean).all()):
-            for name, gradient in self._gradients(bucket):
-                for observer in self.observers:
-                    observer(name, gradient)
+            with self._observing:
+                self._observe_means(self._gradients(bucket))
         if bucket.is_last():
             self._add_statistics(
                 ExchangeStatistics(
@@ -431,12 +437,19 @@ class Hook(HookFigures):
         )
         self._end()
         buckets, self._buckets, self._begun = self._buckets, [], []
+        # what the averager does not test, as nothing is kept of it, observers do not get either
+        observed = self.averager.finite and bool(self.observers)
+        if observed:
+            observed = all(bool(torch.isfinite(buffer).all()) for _, buffer, _ in buckets)
         for future, buffer, means in buckets:
-            if self.averager.finite:
-                for observer in self.observers:
-                    for name, mean in means:
-                        observer(name, mean)
+            if observed:
+                self._observe_means(means)
             future.set_result(buffer)
+
+    def _observe_means(self, means: Gradients) -> None:
+        for name, mean in means:
+            for observer in self.observers:
+                observer(name, mean)
 
     def _add_statistics(self, last: ExchangeStatistics) -> None:
         """Count a step that has ended."""
