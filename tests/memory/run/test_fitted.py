@@ -8,6 +8,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -411,6 +412,68 @@ def test_a_target_by_name_in_any_order() -> None:
                 torch.testing.assert_close(loss, expected)
     with pytest.raises(CaptureError, match="arguments x, scale is the loss's target"):
         fitted(x=x, scale=scale)
+
+
+class Factor:
+    """An argument that is hashed by identity."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+
+class Scaled(nn.Module):
+    """A linear layer, and a function of its output and of an argument that is no tensor."""
+
+    def __init__(self, scaled: Callable[[Any, Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.scaled = nn.Linear(4, 4), scaled
+
+    def forward(self, x: torch.Tensor, scale: Any) -> torch.Tensor:
+        return self.scaled(self.linear(x), scale)
+
+
+def raised(scale: Any) -> Any:
+    """Return another argument: an object changes in place."""
+    if isinstance(scale, Factor):
+        scale.factor = 10.0
+        return scale
+    if isinstance(scale, np.ndarray):
+        scale[2000] = 7.0  # what the array's text leaves out
+        return scale
+    return -scale
+
+
+@pytest.mark.parametrize(
+    ("scale", "scaled"),
+    [
+        (Factor(1.0), lambda y, scale: y * scale.factor),
+        (np.ones(20_000), lambda y, scale: y * float(scale[2000])),
+        (0.0, lambda y, scale: torch.copysign(y, torch.full((), scale))),
+    ],
+    ids=["an object", "an array", "zero"],
+)
+def test_arguments_are_told_apart_by_content(scale: Any, scaled: Any) -> None:
+    """Steps went on with what the trace had read of them."""
+    model, x = Scaled(scaled), torch.randn(3, 4)
+    fitted = fitted_module(model, sparing, captures=2)
+    torch.testing.assert_close(fitted(x, scale), model(x, scale))
+    scale = raised(scale)
+    torch.testing.assert_close(fitted(x, scale), model(x, scale))
+
+
+def test_hooks_of_all_modules_run_with_a_warning_and_are_not_captured() -> None:
+    model, (x,) = CASES["perceptron"]()
+    fitted = fitted_module(model, sparing, captures=2)
+    expected = fitted(x)
+    hook = nn.modules.module.register_module_forward_hook(lambda _m, _i, output: output * 2)
+    try:
+        with pytest.warns(UserWarning, match="hooks, arguments or attributes"):
+            torch.testing.assert_close(fitted(x), 2 * model(x))  # it is a module of its own, too
+        with pytest.raises(CaptureError, match="torch has hooks of all modules"):
+            fitted_module(deepcopy(model), sparing)(x)
+    finally:
+        hook.remove()
+    torch.testing.assert_close(fitted(x), expected)
 
 
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_full_backward_pre_hook"])

@@ -10,11 +10,12 @@ of classes, and what a function has in its closure are not compared.
 
 import enum
 import functools
+import hashlib
 import logging
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import is_
@@ -312,6 +313,17 @@ class _Reader:
             )
         own = self._dict(cast(Any, attributes), depth) if isinstance(attributes, dict) else ()
         return type(value), own, tuple(self.content(item, depth) for item in items)
+
+
+def argument_content(argument: Any) -> Hashable:
+    """Return what an argument that is no tensor is compared by: a trace reads it as a constant.
+
+    As attributes are; arrays by a digest of all bytes, however many they are.
+    """
+    if isinstance(argument, np.ndarray) and not argument.dtype.hasobject:
+        array = cast("np.ndarray[Any, Any]", argument)
+        return np.ndarray, array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest()
+    return _Reader(()).content(argument, 0)
 
 
 def _is_torch(value: object) -> bool:

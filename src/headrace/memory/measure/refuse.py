@@ -23,6 +23,8 @@ from headrace.memory.operators import is_rewritten
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Attributes of modules with hooks that a trace cannot have."""
+_GLOBAL_HOOKS = tuple(f"_global{kind}" for kind in HOOKS)
+"""Attributes of `torch.nn.modules.module`, with such hooks of all modules."""
 TENSOR_HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
 """Methods that register hooks that a trace cannot have."""
 BY_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
@@ -43,11 +45,20 @@ _REASONS = {
 
 def is_hooked(module: nn.Module) -> bool:
     """Return whether a module has hooks that a trace cannot have."""
-    return any(map(module.__dict__.get, HOOKS))
+    return any(map(module.__dict__.get, HOOKS)) or _has_global_hooks()
+
+
+def _has_global_hooks() -> bool:
+    return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
 
 
 def refuse_hooks(model: nn.Module) -> None:
-    """Raise a `CaptureError` if a module has hooks that a trace cannot have."""
+    """Raise a `CaptureError` if a module, or all, have hooks that a trace cannot have."""
+    if _has_global_hooks():
+        raise CaptureError(
+            "torch has hooks of all modules (torch.nn.modules.module.register_module_...), which "
+            "would run while the model is captured and not in training; remove them"
+        )
     for name, module in named_parts(model):
         for kind in HOOKS:
             if getattr(module, kind):

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from headrace.facades import offered_by
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.measure.arguments import WithLoss, forward_signature, step_arguments
+from headrace.memory.measure.attributes import argument_content
 from headrace.memory.measure.refuse import is_hooked
 from headrace.memory.measure.step import device_of
 from headrace.memory.measure.timing import memory_bytes
@@ -305,7 +306,7 @@ def _kind(
         tuple(
             (tensor.requires_grad, tensor.dtype, tensor.shape) for tensor in (*parameters, *buffers)
         ),
-        _repeats(parameters),
+        _repeats([*parameters, *buffers]),
         *((device, _autocast(device)) for device in ("cpu", "cuda")),
     )
 
@@ -323,7 +324,7 @@ def _module_kind(module: nn.Module) -> Hashable:
 
 def _leaf_kind(leaf: Any) -> Hashable:
     if not isinstance(leaf, Tensor):
-        return (type(leaf), leaf if isinstance(leaf, Hashable) else repr(leaf))
+        return argument_content(leaf)
     return (type(leaf), leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
 
 
