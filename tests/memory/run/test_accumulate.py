@@ -66,6 +66,36 @@ def test_accumulated_gradients_are_eagers(case: str) -> None:
             assert torch.equal(one, other)
 
 
+def test_two_models_that_share_a_step_get_the_gradients_of_their_own() -> None:
+    """A backward pass added those of the model that was called last."""
+    model, inputs = CASES["perceptron"]()
+    captured = captured_step(model, inputs)
+    step = scheduled_step(captured, plain_schedule(captured.graph))
+    copies = [deepcopy(model) for _ in range(2)]
+    losses = [step(*state_of(own), *inputs).square().sum() for own in copies]
+    losses[0].backward()
+    model(*inputs).square().sum().backward()
+    for own, expected in zip(copies[0].parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, expected.grad)
+    assert all(own.grad is None for own in copies[1].parameters())
+
+
+def test_only_gradients_that_are_asked_for_are_added() -> None:
+    """Those of an input alone changed all parameters' gradients, too."""
+    model, (x,) = CASES["perceptron"]()
+    x = x.clone().requires_grad_()
+    captured = captured_step(model, (x,))
+    step = scheduled_step(captured, plain_schedule(captured.graph))
+    (gradient,) = torch.autograd.grad(step(*state_of(model), x).square().sum(), x)
+    (expected,) = torch.autograd.grad(model(x).square().sum(), x)
+    torch.testing.assert_close(gradient, expected)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    first, *others = model.parameters()
+    step(*state_of(model), x).square().sum().backward(inputs=[first])
+    assert first.grad is not None
+    assert all(parameter.grad is None for parameter in others)
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_gradients_of_tied_parameters(tied: bool) -> None:
     torch.manual_seed(7)

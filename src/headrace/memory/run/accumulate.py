@@ -2,19 +2,22 @@
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from headrace.memory.errors import CaptureError
+from headrace.memory.run.differentiation import step_nodes
 
 
 @dataclass(slots=True, eq=False)
 class AddedGradients:
-    """Parameters of the latest forward pass.
+    """Parameters of the forward pass whose backward pass runs.
 
     Attributes
     ----------
@@ -38,10 +41,30 @@ class AddedGradients:
                         f"parameter {name!r} has a hook on its gradient, which accumulates inside "
                         "of the step: fit without accumulates=True, or remove the hook"
                     )
-            self.parameters = {position: args[position] for position in names}
-            return step(*args)
+            outputs = step(*args)
+            for node in step_nodes(outputs):
+                ends = _ends(node)
+                parameters = [
+                    (position, args[position], ends.get(id(args[position]))) for position in names
+                ]
+                node.register_prehook(partial(self._begin, parameters))
+            return outputs
 
         return run
+
+    def _begin(self, parameters: Sequence[tuple[int, Tensor, Any]], _gradients: Any) -> None:
+        """Note the parameters of a backward pass: of those that it is asked for."""
+        self.parameters = {
+            position: parameter
+            for position, parameter, end in parameters
+            if end is None or torch._C._will_engine_execute_node(end)
+        }
+
+
+def _ends(node: Node) -> dict[int, Any]:
+    """Return the nodes behind one that accumulate gradients, by the identity of their leaves."""
+    ends = [end for end, _ in node.next_functions]
+    return {id(leaf): end for end in ends if (leaf := getattr(end, "variable", None)) is not None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +88,9 @@ class Adder:
 
     def __call__(self, gradient: Tensor) -> None:
         """Add it; autograd, which gets none, runs the hooks that see what is accumulated."""
-        parameter = self.gradients.parameters[self.position]
+        parameter = self.gradients.parameters.get(self.position)
+        if parameter is None:
+            return
         if parameter.grad is not None:
             parameter.grad.add_(gradient)
         elif self._fits(gradient, parameter):

@@ -25,13 +25,18 @@ def is_transformed() -> bool:
 
 def refuse_second_order(outputs: Any) -> None:
     """Make a backward pass of a step with ``create_graph=True`` raise a `CaptureError`."""
+    for node in step_nodes(outputs):
+        node.register_prehook(_refuse_graph)
+
+
+def step_nodes(outputs: Any) -> list[Node]:
+    """Return the nodes of steps that outputs are of: one, or none of inputs that were returned."""
     nodes = {
         id(node): node
         for output in pytree.tree_leaves(outputs)
         if isinstance(output, Tensor) and (node := _step_node(output)) is not None
     }
-    for node in nodes.values():
-        node.register_prehook(_refuse_graph)
+    return list(nodes.values())
 
 
 def _step_node(output: Tensor) -> Node | None:
