@@ -316,7 +316,7 @@ class _Reader:
 
 
 def argument_content(argument: Any) -> Hashable:
-    """Return what an argument that is no tensor is compared by: a trace reads it as a constant.
+    """Return the content of an argument that is no tensor: a trace reads it as a constant.
 
     As attributes are; arrays by a digest of all bytes, however many they are.
     """
