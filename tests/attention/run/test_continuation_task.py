@@ -87,7 +87,7 @@ def test_a_single_token_is_scored_over_the_compressed_context() -> None:
 def test_a_score_does_not_depend_on_the_length_of_other_choices(
     plan_of: Callable[[torch.nn.Module], AttentionPlan], keys: StorageFormat, context_tokens: int
 ) -> None:
-    """What filled the shorter row closed a group of 64 keys, and changed their units."""
+    """Padding of the shorter row closed a group of 64 keys, and changed their units."""
     model = model_of("llama")
     plan = with_bits(plan_of(model), keys, StorageFormat.INT8)
     generator = torch.Generator().manual_seed(0)

@@ -33,7 +33,7 @@ from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.computation import Computation
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.probe import ValueProbe
-from headrace.memory.measure.refuse import is_hooked
+from headrace.memory.measure.refuse import has_global_hooks, is_hooked
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.run.step import ScheduledStep, scheduled_step
 from headrace.memory.schedule import Schedule
@@ -169,7 +169,8 @@ class Variants:
         variants = self._kinds.get(kind, [])
         variant = next((earlier for earlier in variants if earlier.serves(contents)), None)
         self._runs |= variant is not None and bool(variant.schedules)
-        hooked_later = bool(self._kinds) and any(map(is_hooked, modules))
+        hooked = has_global_hooks() or any(map(is_hooked, modules))
+        hooked_later = hooked and bool(self._kinds)
         if variant is None and not hooked_later:
             variant = self._new(kind, contents, args, kwargs)
         return variant if variant is not None and variant.schedules else None

@@ -45,16 +45,17 @@ _REASONS = {
 
 def is_hooked(module: nn.Module) -> bool:
     """Return whether a module has hooks that a trace cannot have."""
-    return any(map(module.__dict__.get, HOOKS)) or _has_global_hooks()
+    return any(map(module.__dict__.get, HOOKS))
 
 
-def _has_global_hooks() -> bool:
+def has_global_hooks() -> bool:
+    """Return whether torch has hooks of all modules that a trace cannot have."""
     return any(map(vars(nn.modules.module).get, _GLOBAL_HOOKS))
 
 
 def refuse_hooks(model: nn.Module) -> None:
     """Raise a `CaptureError` if a module, or all, have hooks that a trace cannot have."""
-    if _has_global_hooks():
+    if has_global_hooks():
         raise CaptureError(
             "torch has hooks of all modules (torch.nn.modules.module.register_module_...), which "
             "would run while the model is captured and not in training; remove them"

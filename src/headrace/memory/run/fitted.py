@@ -16,7 +16,7 @@ from headrace.facades import offered_by
 from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.measure.arguments import WithLoss, forward_signature, step_arguments
 from headrace.memory.measure.attributes import argument_content
-from headrace.memory.measure.refuse import is_hooked
+from headrace.memory.measure.refuse import has_global_hooks, is_hooked
 from headrace.memory.measure.step import device_of
 from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
@@ -303,6 +303,7 @@ def _kind(
         _repeats([leaf for leaf in leaves if isinstance(leaf, Tensor)]),
         str(spec),
         tuple(map(_module_kind, modules)),
+        has_global_hooks(),
         tuple(
             (tensor.requires_grad, tensor.dtype, tensor.shape) for tensor in (*parameters, *buffers)
         ),
