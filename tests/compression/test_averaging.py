@@ -353,6 +353,41 @@ def test_residuals_that_are_left_wait_for_a_finite_step(spec: str) -> None:
     assert all(one.finite and not one.residual("a.weight").any() for one in group)
 
 
+@pytest.mark.parametrize("left_to", ["", "none", "bf16"])
+@pytest.mark.parametrize("spec", KEEPING)
+def test_a_parameter_that_no_rank_used_keeps_its_residual(spec: str, left_to: str) -> None:
+    """DDP drops the mean of such a parameter: what was sent of its residual was lost."""
+    group, name = averagers(spec, 2), "a.weight"
+    run_step(group, [gradients(0, rank) for rank in range(2)])
+    if left_to:
+        for one in group:
+            one.set_codec(None, left_to)
+    before = copy.deepcopy([one.state_dict()["parameters"] for one in group])
+    for step, users in enumerate(([], [1], [0, 1]), start=1):
+        given = [gradients(step, rank) for rank in range(2)]
+        unused = [[] if rank in users else [name] for rank in range(2)]
+        for rank in {0, 1}.difference(users):
+            dict(given[rank])[name].zero_()
+        total = sum(dict(own)[name] + o.residual(name) for o, own in zip(group, given, strict=True))
+        run_together(
+            [
+                lockstep(one.add(own, unused=names))
+                for one, own, names in zip(group, given, unused, strict=True)
+            ]
+        )
+        run_together([lockstep(one.finish()) for one in group])
+        mean = dict(given[0])[name]
+        assert torch.equal(dict(given[1])[name], mean)
+        after = [one.state_dict()["parameters"] for one in group]
+        unchanged = [same(a.get(name), b[name]) for a, b in zip(after, before, strict=True)]
+        assert unchanged == [not users] * 2
+        assert bool(mean.any()) == bool(users)
+        if spec != "sign" and "dgc" not in spec:  # a vote, and momentum
+            left = sum(one.residual(name) for one in group)
+            rounded = 0.05 if left_to == "bf16" else 1e-4
+            torch.testing.assert_close(left + 2 * mean, total, rtol=0, atol=rounded)
+
+
 @pytest.mark.parametrize("new", [1, 2, 3])
 def test_states_of_replicas_of_a_shard_keep_the_pending_mean(new: int) -> None:
     """A shard's residuals grew by the number of its replicas at each resume."""

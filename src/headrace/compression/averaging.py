@@ -25,7 +25,7 @@ type is what is sent (no codec, or a cast to this type), it is summed as it is.
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -142,6 +142,12 @@ class _Job:
             self.gradient.copy_(rounded)
         return self.sums.to(residual_type)
 
+    def leave(self, mean: float) -> None:
+        """End the encoding before residual and states change, with a number as the mean."""
+        for generator in self.generators:
+            generator.close()
+        self.gradient.fill_(mean)
+
     def _write(self, mean: Tensor) -> None:
         """Write the mean to the gradient, if it is in other memory."""
         if self.gradient.dtype is not torch.float32 or not self.gradient.is_contiguous():
@@ -204,18 +210,24 @@ class Averager:
         self._jobs: list[_Job] = []
         self._done: list[str] = []
         self._plain: list[Tensor] = []
-        self._spent: set[str] = set()  # residuals that went out with this step
-        self._bad: Tensor = torch.zeros(1)
+        self._spent: dict[str, Tensor] = {}  # gradients that residuals went out with in this step
+        # summed over the ranks: values that are not finite; then, of each parameter, its users
+        self._flags: Tensor = torch.zeros(1)
 
     # ---- a step ----------------------------------------------------------------------------
 
-    def add(self, gradients: Gradients, *, last: bool = True) -> list[Exchanges]:
+    def add(
+        self, gradients: Gradients, *, last: bool = True, unused: Collection[str] | None = None
+    ) -> list[Exchanges]:
         """Return the exchanges of some gradients of a step, to be run together.
 
         Parameters
         ----------
         gradients : a bucket's, or all. They hold intermediate values until `finish`.
         last : whether they are the step's last ones: tells all ranks whether the step is finite.
+        unused : names of the parameters that this rank's step did not use, given with the last
+            ones; None, on all ranks or none: each was used. One that no rank used gets zeros, and
+            its residual and states stay: DistributedDataParallel drops the mean that it gets.
 
         Raises
         ------
@@ -252,7 +264,10 @@ class Averager:
             job = self._coded(name, gradient)
             exchanges += [_until_last(generator, job.rounds) for generator in job.generators]
         if last:
-            exchanges.append(requested(AllReduce(self._bad)))
+            if unused is not None:
+                uses = [float(name not in unused) for name in self._shapes]
+                self._flags = torch.cat([self._flags, self._flags.new_tensor(uses)])
+            exchanges.append(requested(AllReduce(self._flags)))
         return exchanges
 
     def finish(self) -> list[Exchanges]:
@@ -263,19 +278,20 @@ class Averager:
         """
         coded = [job for job in self._jobs if job.states]
         if coded or self._spent:  # else nothing is kept that the step could change
-            fine = [self._bad[0] == 0, *map(all_finite, self._plain)]
-            self.finite = bool(download(torch.stack(fine)).all())
+            fine = torch.stack([self._flags[0] == 0, *map(all_finite, self._plain)])
+            flags = download(torch.cat([fine, self._flags[1:] > 0]))
+            self.finite = bool(flags[: len(fine)].all())
+            if self.finite:
+                self._leave_out(flags[len(fine) :].tolist())
         if not self.finite:
             for job in coded:
-                for generator in job.generators:
-                    generator.close()
-                job.gradient.fill_(torch.nan)
+                job.leave(torch.nan)
             self._close()
             return []
         for name in self._spent:
             self._residuals.pop(name, None)
-        exchanges = [self._complete(job) for job in coded]
-        if not coded:
+        exchanges = [self._complete(job) for job in self._jobs if job.states]
+        if not exchanges:
             self._close()
         return exchanges
 
@@ -465,11 +481,26 @@ class Averager:
     def _begin(self, gradients: Gradients) -> None:
         self._open, self.finite = True, True
         self.step += 1
-        self._bad = torch.zeros(1, device=gradients[0][1].device if gradients else None)
+        self._flags = torch.zeros(1, device=gradients[0][1].device if gradients else None)
 
     def _close(self) -> None:
         self._open = False
-        self._jobs, self._done, self._plain, self._spent = [], [], [], set()
+        self._jobs, self._done, self._plain, self._spent = [], [], [], {}
+
+    def _leave_out(self, uses: Sequence[bool]) -> None:
+        """Leave what is kept of parameters that no rank used as it was before the step.
+
+        Parameters
+        ----------
+        uses : whether a rank used it, of each parameter; empty: all are used.
+        """
+        unused = {name for name, use in zip(self._shapes, uses, strict=False) if not use}
+        for job in self._jobs:
+            if job.name in unused:
+                job.leave(0.0)
+        self._jobs = [job for job in self._jobs if job.name not in unused]
+        for name in unused & self._spent.keys():
+            self._spent.pop(name).zero_()
 
     def _codec(self, spec: CodecSpec) -> Codec:
         if spec not in self._made:
@@ -488,7 +519,7 @@ class Averager:
         residual = self._residual_on(name, gradient.device)
         if residual is not None:
             gradient.add_(residual.view(gradient.shape))
-            self._spent.add(name)
+            self._spent[name] = gradient
 
     def _runs(self, plain: Sequence[Tensor]) -> list[Tensor]:
         runs = _joined(plain)
@@ -501,14 +532,14 @@ class Averager:
         vector = gradient.contiguous().view(-1).to(torch.float32)
         finite = all_finite(vector)
         if not vector.is_cpu or not finite:  # a device's flag is not waited for
-            self._bad.masked_fill_(~finite, 1.0)
+            self._flags.masked_fill_(~finite, 1.0)
             vector.masked_fill_(~finite, 0.0)  # so that ranks make the same exchanges in any case
         feeds = self.policy.feeds_back(spec)
         residual = self._residual_on(name, vector.device)
         if residual is not None:
             vector.add_(residual)
             if not feeds:
-                self._spent.add(name)
+                self._spent[name] = gradient
         elif feeds:
             residual = torch.zeros_like(vector, dtype=self._residual_type)
             self._residuals[name] = residual

@@ -67,6 +67,7 @@ class HookState:
             parameters=averaged_parameters(self._module, ignored),
             names={parameter: name for name, parameter in self._module.named_parameters()},
             group=group,
+            finds_unused=True,  # the trainer has wrapped the module, in what way is not known
             register=lambda _hook, _on_bucket: None,  # the trainer has
         )
         if any(parameter not in model.names for parameter in bucket.parameters()):

@@ -38,6 +38,7 @@ from headrace.compression.run.hooked import (
     one_device,
 )
 from headrace.compression.run.same import require_same
+from headrace.compression.run.use import GradientUse
 from headrace.compression.savings import reason_without_savings
 from headrace.compression.traffic import allreduce_bytes
 from headrace.facades import offered_by
@@ -120,6 +121,8 @@ class Hook(HookFigures):
         self._staging = staging_of(one_device(parameters, group))
         self._marks: list[Arrival] = []  # on a device: of this step's buckets
         self._scaler, self._scale = scaler, None if scaler is None else float(scaler.get_scale())
+        # what DDP drops of parameters that no rank used must not be taken from their residuals
+        self._use = GradientUse(parameters) if model.finds_unused else None
         self._require_same(when)
         self._own = when == "during" and group.size() > 1
         self._group: dist.ProcessGroup = same_ranks(group) if self._own else group
@@ -145,6 +148,7 @@ class Hook(HookFigures):
                 "values of start_after": averager.start_after,
                 "parameters' codecs": {n: str(c) for n, c in averager.codecs.items()},
                 "types of parameters": self._types,
+                "values of find_unused_parameters": self._use is not None,
             },
             "All need the same.",
             group=self._model.group,
@@ -267,6 +271,8 @@ class Hook(HookFigures):
         if not self._open:
             return
         self._open = False
+        if self._use is not None:
+            self._use.close()
         if self._worker is not None:
             self._worker.shutdown()
         if self._own:
@@ -356,6 +362,8 @@ class Hook(HookFigures):
 
     def _end(self) -> None:
         """Note that the last exchange of a step has begun."""
+        if self._use is not None:
+            self._use.clear()
 
     def _sum(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Begin to average a bucket as it is."""
@@ -421,7 +429,8 @@ class Hook(HookFigures):
         exchanger = self._exchanger
         waited_s, hidden_s = time.perf_counter() - began_s, exchanger.exchange_s
         self._follow_marks()
-        exchanger.run(self.averager.add(gradients, last=True))
+        unused = None if self._use is None else self._use.unused()
+        exchanger.run(self.averager.add(gradients, last=True, unused=unused))
         encode_s = exchanger.compute_s
         exchanger.run(self.averager.finish())
         self._add_statistics(

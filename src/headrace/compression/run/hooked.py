@@ -35,12 +35,15 @@ class HookedModel:
     names : of all parameters: frozen ones, too, as DDP goes on averaging those that were frozen
         after it was made.
     group : of the ranks.
+    finds_unused : whether a step may use a part of the parameters (DDP's
+        ``find_unused_parameters``, or not known).
     register : has torch call a hook, given with its function of (hook, bucket), for every bucket.
     """
 
     parameters: Mapping[str, nn.Parameter]
     names: Mapping[Tensor, str]
     group: dist.ProcessGroup
+    finds_unused: bool
     register: Callable[[object, Callable[[Any, Any], Any]], None]
 
 
@@ -66,6 +69,7 @@ def hooked_model(model: object) -> HookedModel:
         parameters=averaged_parameters(model.module, model.parameters_to_ignore),
         names={parameter: name for name, parameter in model.module.named_parameters()},
         group=group,
+        finds_unused=model.find_unused_parameters,
         register=model.register_comm_hook,
     )
 
