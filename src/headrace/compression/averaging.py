@@ -173,6 +173,7 @@ class Averager:
     torn : names of the parameters whose residuals moved on in a step that failed after it had been
         exchanged (a payload was refused, or codecs with different numbers of exchanges are mixed);
         all others are as before the step.
+    policy_text : by which a saved state names what its codecs follow: the policy, or a schedule.
 
     Raises
     ------
@@ -195,6 +196,7 @@ class Averager:
         self.policy = policy if isinstance(policy, Policy) else Policy(codec=policy)
         self.rank, self.ranks, self.seed = rank, ranks, seed
         self.start_after = start_after
+        self.policy_text = repr(self.policy)
         self._residual_type = WIRE_TYPES[self.policy.residuals]
         self.step = 0
         self.finite = True
@@ -364,11 +366,7 @@ class Averager:
         if self._open:
             raise CompressionError("set_codec was called in a step, needs the time between steps")
         for parameter in parameters:
-            before = self._codecs[parameter].family
-            self._codecs[parameter] = self.policy.codec_of(parameter, self._shapes[parameter], spec)
-            if self._codecs[parameter].family != before and parameter in self._states:
-                states = self._states[parameter].items()
-                self._states[parameter] = {f: s for f, s in states if FAMILIES[f].matrices}
+            self._switch(parameter, self.policy.codec_of(parameter, self._shapes[parameter], spec))
 
     def admit(self, name: str, shape: Sequence[int]) -> None:
         """Take one more parameter, by the policy's codec; on all ranks in the same step."""
@@ -386,8 +384,7 @@ class Averager:
         spec = codec_spec(codec)
         self._codec(spec)
         for name, shape in self._shapes.items():
-            pieces = (min(math.prod(shape), PIECE),) if not spec.traits.matrices else shape
-            check_feedback(self.policy, self.policy.codec_of(name, shape, spec), name, pieces)
+            self._check_feedback(name, self.policy.codec_of(name, shape, spec))
 
     def rescale(self, factor: float) -> None:
         """Multiply all residuals by `factor`, as the scale of the gradients changes by it.
@@ -429,6 +426,7 @@ class Averager:
             "ranks": self.ranks,
             "step": self.step,
             "torn": list(self.torn),
+            "policy": self.policy_text,
             "codecs": {name: str(spec) for name, spec in self._codecs.items()},
             "parameters": {
                 name: {
@@ -439,7 +437,39 @@ class Averager:
             },
         }
 
-    def load_state_dict(self, states: "Mapping[str, Any] | Sequence[Mapping[str, Any]]") -> None:
+    def reason_against(self, state: Mapping[str, Any]) -> str:
+        """Return why a saved state's codecs are not those to go on with; "": they are.
+
+        They are another policy's. A state of an earlier version has no policy's text: its codecs
+        are refused where this policy leaves the parameter alone, or its residual could grow.
+        """
+        remedy = "; residuals are kept, codecs are this hook's"
+        if "policy" in state:
+            text = state["policy"]
+            if text == self.policy_text:
+                return ""
+            return f"the saved state is of {text}, this hook of {self.policy_text}{remedy}"
+        for name, text in state.get("codecs", {}).items():
+            spec, shape = CodecSpec.parse(text), self._shapes.get(name)
+            if shape is None:
+                continue  # loading names it
+            if self.policy.codec_of(name, shape, spec) != spec:
+                return (
+                    f"the saved state has codec {spec} for parameter {name!r}, which "
+                    f"{self.policy_text} leaves alone{remedy}"
+                )
+            try:
+                self._check_feedback(name, spec)
+            except CompressionError as error:
+                return f"the saved state has another policy: {error}{remedy}"
+        return ""
+
+    def load_state_dict(
+        self,
+        states: "Mapping[str, Any] | Sequence[Mapping[str, Any]]",
+        *,
+        codecs: bool = True,
+    ) -> None:
         """Continue from saved states.
 
         Parameters
@@ -449,6 +479,8 @@ class Averager:
             their mean over the ranks, which is what training still has to receive, is the same;
             so is the momentum of ``dgc``. The warm start is that of the old rank that is this one
             modulo the old number.
+        codecs : take the saved codecs; else the codecs in force take over residuals and warm
+            starts, as by `set_codec`. See `reason_against`.
 
         Raises
         ------
@@ -473,10 +505,26 @@ class Averager:
             }
             if states_by_family := states_by_family | _averaged_states(name, sources):
                 self._states[name] = states_by_family
+        own_codecs = self._codecs
         self._codecs = {n: CodecSpec.parse(text) for n, text in model["codecs"].items()}
+        for name, spec in () if codecs else own_codecs.items():
+            self._switch(name, spec)
         self.step, self.torn = int(model["step"]), tuple(model.get("torn", ()))
 
     # ---- parts -----------------------------------------------------------------------------
+
+    def _check_feedback(self, name: str, spec: CodecSpec) -> None:
+        """Raise CompressionError if a parameter's residual could grow without bound."""
+        shape = self._shapes[name]
+        pieces = shape if spec.traits.matrices else (min(math.prod(shape), PIECE),)
+        check_feedback(self.policy, spec, name, pieces)
+
+    def _switch(self, name: str, spec: CodecSpec) -> None:
+        """Give a parameter another codec, and keep what that can go on with."""
+        family_before, self._codecs[name] = self._codecs[name].family, spec
+        if spec.family != family_before and name in self._states:
+            states = self._states[name].items()
+            self._states[name] = {f: s for f, s in states if FAMILIES[f].matrices}
 
     def _begin(self, gradients: Gradients) -> None:
         self._open, self.finite = True, True

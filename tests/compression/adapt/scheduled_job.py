@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.compression.accuracy.tasks import Task
 from benchmarks.compression.accuracy.training import Trainer
-from headrace.compression import Accordion, CompressionError, Policy, ddp_hook
+from headrace.compression import Accordion, Auto, CompressionError, Policy, ddp_hook
 from headrace.compression.adapt.binding import ScheduleBinding
 from headrace.errors import CommunicationError
 
@@ -95,6 +96,37 @@ def resumes_within_a_window() -> None:
         assert "norms compared" in events, (events, kinds)
         for training in (whole, first, second):
             training.hook.close()
+
+
+def another_policys_state_begins_the_schedule_anew() -> None:
+    """It was refused, or had the other policy's codecs; a step that had ended was forgotten."""
+    other = Accordion(low=LOW, high=HIGH, window=20, unit="steps", rules=RULES)
+    by_auto = Auto(levels=["none"], window=3, schedule=STEPS, rules=RULES)
+    for saved, policy, marks in (
+        (STEPS, other, 0),
+        ("powersgd:2", STEPS, 0),
+        (by_auto, STEPS, 4),
+        (STEPS, by_auto, 4),
+        (by_auto, by_auto, 4),
+        (STEPS, STEPS, 4),
+    ):
+        first, second = Training(saved), Training(policy)
+        first.run(range(5))
+        expected = second.codecs()
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            second.hook.load_state_dict(copy.deepcopy(first.hook.state_dict()))
+        is_foreign = saved is not policy and not (saved is by_auto and policy is STEPS)
+        assert len(warned) == (is_foreign and dist.get_rank() == 0), (saved, policy, warned)
+        assert second.hook.binding.steps == marks
+        assert second.codecs() == expected
+        for name in expected:
+            kept = first.hook.averager.residual(name)
+            assert torch.equal(second.hook.averager.residual(name), kept)
+        second.run(range(5, 7))
+        assert second.hook.binding.steps == (marks + 2 if marks else 1), "the fifth step, too"
+        first.hook.close()
+        second.hook.close()
 
 
 def epochs_and_switches_keep_residuals() -> None:
@@ -199,6 +231,7 @@ def rank_0_logs_decisions() -> None:
 
 CHECKS = (
     resumes_within_a_window,
+    another_policys_state_begins_the_schedule_anew,
     epochs_and_switches_keep_residuals,
     equals_workers_in_one_process,
     an_optimizer_is_needed,

@@ -74,6 +74,7 @@ class AutomaticHook(FollowingHook):
             self._check_codec(codec)
         self._compare(repr(auto))
         self.auto = auto
+        self.averager.policy_text = repr(auto)
         self.records = decision_log(self.averager.rank) if records is None else records
         self.state: AutoState = choice.start(auto)
         self.steps = 0
@@ -111,15 +112,7 @@ class AutomaticHook(FollowingHook):
     def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from saved states; levels are tried anew, as the network may be another."""
         super().load_state_dict(states)
-        first = states if isinstance(states, Mapping) else states[0]
-        if self.binding is not None and first.get("schedule") is not None:
-            self.binding.load_state_dict(first["schedule"])
         self._use_level()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state, the schedule's included."""
-        schedule = None if self.binding is None else self.binding.state_dict()
-        return {**super().state_dict(), "schedule": schedule}
 
     def _follow(self, codecs: Mapping[str, CodecSpec]) -> None:
         """Take the schedule's codecs: they are used if it is the level in force."""

@@ -3,7 +3,7 @@
 # the hook is extended where a step begins and ends
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,12 @@ def require_optimizer(
             f"optimizer is None, needs that of the model: {type(schedule).__name__} follows its "
             "learning rates"
         )
+
+
+def saved_binding(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schedule's part of a hook's saved state; empty without one."""
+    schedule: Mapping[str, Any] = state.get("schedule") or {}
+    return schedule.get("binding", schedule)
 
 
 class FollowingHook(Hook):
@@ -72,6 +78,22 @@ class FollowingHook(Hook):
         if self._binding is not None:
             self._binding.end_epoch(self._rates())
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's state, the schedule's included."""
+        binding = self._binding
+        schedule = (
+            None if binding is None else {"binding": binding.state_dict(), "ended": self._ended}
+        )
+        return {**super().state_dict(), "schedule": schedule}
+
+    def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Continue from `state_dict`, in the middle of a window if so; see `Hook`."""
+        super().load_state_dict(states)
+        first = states if isinstance(states, Mapping) else states[0]
+        if self._binding is not None and self._has_schedule(first):
+            self._binding.load_state_dict(saved_binding(first))
+            self._ended = bool(first["schedule"].get("ended"))
+
     def _bind(
         self,
         schedule: LevelSchedule,
@@ -87,6 +109,12 @@ class FollowingHook(Hook):
             records=records,
         )
         self.observers.append(self._observe)
+
+    def _has_schedule(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a saved state is of the schedule that is followed."""
+        if self._binding is None:
+            return False
+        return saved_binding(state).get("schedule") == repr(self._binding.schedule)
 
     def _compare(self, decision: str) -> None:
         """Raise CommunicationError unless all ranks have made the same decision."""

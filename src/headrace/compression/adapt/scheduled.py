@@ -3,16 +3,15 @@
 # the hook is extended where a step begins
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from headrace.compression.adapt.binding import ScheduleBinding, decision_log
-from headrace.compression.adapt.following import FollowingHook
+from headrace.compression.adapt.following import FollowingHook, saved_binding
 from headrace.compression.adapt.schedule import LevelSchedule
-from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.run.hooked import HookedModel
 from headrace.facades import offered_by
@@ -23,7 +22,8 @@ from headrace.job.records import Records
 class ScheduledHook(FollowingHook):
     """Hook that follows a schedule such as `Accordion`; see `headrace.compression.ddp_hook`.
 
-    Residuals and warm starts are kept when codecs change.
+    Residuals and warm starts are kept when codecs change. From the saved state of another
+    schedule or policy this schedule begins anew.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class ScheduledHook(FollowingHook):
         for codec in schedule.codecs:
             self._check_codec(codec)
         self._compare(repr(schedule))
+        self.averager.policy_text = repr(schedule)
         if records is None:
             records = decision_log(self.averager.rank)
         self._bind(schedule, self._apply, records)
@@ -62,19 +63,11 @@ class ScheduledHook(FollowingHook):
         assert self._binding is not None
         return self._binding
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state, the schedule's included."""
-        schedule = {"binding": self.binding.state_dict(), "ended": self._ended}
-        return {**super().state_dict(), "schedule": schedule}
-
-    def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Continue from `state_dict`, in the middle of a window if so; see `Hook`."""
-        super().load_state_dict(states)
-        first = states if isinstance(states, Mapping) else states[0]
-        if "schedule" not in first:
-            raise CompressionError("the saved state has no schedule, needs that of this hook")
-        self.binding.load_state_dict(first["schedule"]["binding"])
-        self._ended = bool(first["schedule"]["ended"])
+    def _reason_against(self, state: Mapping[str, Any]) -> str:
+        if self._has_schedule(state):
+            return ""
+        text = state.get("policy", saved_binding(state).get("schedule", "no schedule"))
+        return super()._reason_against({**state, "policy": text})
 
     def _apply(self, codecs: Mapping[str, CodecSpec]) -> None:
         self._set_codecs(codecs.items())

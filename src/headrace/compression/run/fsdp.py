@@ -133,7 +133,8 @@ class FsdpHook(HookFigures):
 
         The list may be of another number of ranks, shards or replicas: the residuals' mean over
         the ranks is kept, as by `Averager.load_state_dict`. Where shards are others, warm starts
-        are not.
+        are not. Codecs are the saved ones if the policy is; else those of this hook, and the first
+        rank warns.
 
         Raises
         ------
@@ -146,10 +147,13 @@ class FsdpHook(HookFigures):
                 raise CompressionError(
                     f"state has modules {list(state)}, needs {list(self._parts)}"
                 )
+        reasons: list[str] = []
         for name, part in self._parts.items():
             own = [state[name] for state in saved]
             if any(("shard" in state) != isinstance(part, ReplicaAverage) for state in own):
                 raise CompressionError(
                     "state is of a hook with replicas= or this one is, needs both or neither"
                 )
-            part.load_state_dict(own)
+            reasons.append(part.load_state_dict(own))
+        if any(reasons) and not self._rank:
+            warnings.warn(next(filter(None, reasons)), stacklevel=2)

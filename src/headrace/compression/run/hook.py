@@ -245,23 +245,35 @@ class Hook(HookFigures):
 
         The list may be of another number of ranks: the residuals' mean over the ranks is kept.
         Residuals follow the difference of the scaler's scale to the saved one; without a scaler it
-        is 1.
+        is 1. Codecs are the saved ones if the policy is; else this hook goes on with its own, and
+        the first rank warns.
 
         Raises
         ------
-        CompressionError : states are missing, or of other parameters.
+        CompressionError : states are missing, or of other parameters or types.
         """
+        first: Mapping[str, Any] = states if isinstance(states, Mapping) else states[0]
         for state in [states] if isinstance(states, Mapping) else states:
             for parameter, name in self._model.names.items():
                 if name in state.get("codecs", ()):
                     self._admit(name, parameter)
-        self.averager.load_state_dict(states)
-        first = states if isinstance(states, Mapping) else states[0]
+        reason = self._reason_against(first)
+        if not reason:
+            for name, text in first.get("codecs", {}).items():
+                if name in self._parameters:
+                    _check_type(name, self._parameters[name], codec_spec(text))
+        self.averager.load_state_dict(states, codecs=not reason)
+        if reason and not self.averager.rank:
+            warnings.warn(reason, stacklevel=2)
         scale = float(first.get("scale") or 1.0)
         if self._scaler is not None:
             self._scale = scale  # the next step's is another, perhaps
         elif scale != 1.0:
             self.averager.rescale(1 / scale)
+
+    def _reason_against(self, state: Mapping[str, Any]) -> str:
+        """Return why a saved state's codecs are not used; "": they are."""
+        return self.averager.reason_against(state)
 
     def close(self) -> None:
         """End the thread and the process group of this hook; gradients are then sent as they are.

@@ -309,8 +309,11 @@ class CompressedReduceScatter(ReduceScatter):
             "residuals": residuals,
         }
 
-    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Continue from this rank's state, or from those of all of another number of ranks."""
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> str:
+        """Continue from this rank's state, or from those of all of another number of ranks.
+
+        Returns "": a state has residuals alone, with which any policy's codecs can go on.
+        """
         group = self._group
         sources, model = choose_states(states, rank=group.rank, ranks=group.ranks)
         for _, source in sources:
@@ -332,3 +335,4 @@ class CompressedReduceScatter(ReduceScatter):
                 shards = column.split(source["residuals"][column.name], group.ranks)
                 for row, shard in zip(rows, shards, strict=True):
                     row.add_(shard.reshape(-1).to(row.device), alpha=weight)
+        return ""

@@ -68,17 +68,20 @@ class ReplicaAverage:
         shard = {"shard": self._group.rank, "shards": self._group.ranks}
         return {**shard, **self.averager.state_dict()}
 
-    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> str:
         """Continue from states of this shard; or, where shards were others, from all ranks'.
 
-        Residuals are then cut anew, and codecs start without their warm starts.
+        Residuals are then cut anew, and codecs start without their warm starts. Returns why the
+        saved codecs are not used; "": they are.
         """
         group = self._group
         if states and int(states[0]["shards"]) != group.ranks:
             states = self._cut_anew(states)
         else:
             states = [state for state in states if state["shard"] == group.rank]
-        self.averager.load_state_dict(states)
+        reason = self.averager.reason_against(states[0]) if states else ""
+        self.averager.load_state_dict(states, codecs=not reason)
+        return reason
 
     def _cut_anew(self, states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return states of this rank's shard, made from those of all old shards."""
