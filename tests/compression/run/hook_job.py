@@ -192,7 +192,7 @@ def a_cast_to_the_gradients_own_type_is_what_ddp_does() -> None:
 def a_pair_of_state_and_hook_is_the_same_hook() -> None:
     """Trainers that own the loop register a state and a hook, before there is a wrapped model."""
     policy = Policy(codec="minmax:4", except_for=["first.*"])
-    ours = parallel()
+    ours = parallel(find_unused_parameters=True)  # a pair cannot know whether its model does
     hook = ddp_hook(ours, policy)
     network = Net()
     state, on_bucket = hook_pair(network, policy, start_after=0)
@@ -402,11 +402,10 @@ def unused_parameters_keep_their_residual() -> None:
         ("minmax:2", "bf16", False, {"gradient_as_bucket_view": True}, True),
     ):
         model = parallel(find_unused_parameters=True, **options)
+        state, on_bucket = hook_pair(model.module, codec, when="during")
         if pair:
-            state, on_bucket = hook_pair(model.module, codec, when="during")
             model.register_comm_hook(state, on_bucket)
-        else:
-            hook = ddp_hook(model, codec)
+        hook = None if pair else ddp_hook(model, codec)
         weight = model.module.branch.weight
         sums = torch.zeros((2, *weight.shape))  # of gradients, and of updates
         for step, users in enumerate(((0, 1), (0,), (), (), (1,), (0, 1))):
@@ -416,8 +415,7 @@ def unused_parameters_keep_their_residual() -> None:
             if alone.branch.weight.grad is not None:
                 sums[0] += alone.branch.weight.grad
             model(data(step, rank), branch=rank in users).square().mean().backward()
-            if pair and not step:
-                hook = state.hook
+            hook = hook or state.hook
             if step == 2:
                 hook.set_codec(name, later)
             if users:
@@ -428,6 +426,7 @@ def unused_parameters_keep_their_residual() -> None:
         model(data(0, rank)).mul(0).sum().backward()  # it is used: its residual goes on
         assert weight.grad.any() == (later == codec)
         sums[1] += weight.grad
+        assert hook is not None
         left = hook.averager.residual(name)
         dist.all_reduce(left)
         dist.all_reduce(sums)  # the mean times the ranks
