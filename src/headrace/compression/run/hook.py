@@ -252,8 +252,9 @@ class Hook(HookFigures):
         ------
         CompressionError : states are missing, or of other parameters or types.
         """
-        first: Mapping[str, Any] = states if isinstance(states, Mapping) else states[0]
-        for state in [states] if isinstance(states, Mapping) else states:
+        saved = [states] if isinstance(states, Mapping) else states
+        first = saved[0] if saved else {}
+        for state in saved:
             for parameter, name in self._model.names.items():
                 if name in state.get("codecs", ()):
                     self._admit(name, parameter)
@@ -276,9 +277,9 @@ class Hook(HookFigures):
         return self.averager.reason_against(state)
 
     def close(self) -> None:
-        """End the thread and the process group of this hook; gradients are then sent as they are.
+        """End the thread and the process group of this hook.
 
-        torch cannot take a hook back: the model goes on calling it.
+        torch cannot take a hook back: later backward passes of the model are errors.
         """
         if not self._open:
             return
