@@ -28,7 +28,7 @@ RANKS = 2
 RULES = Policy(smallest=64)
 LOW, HIGH = "powersgd:4", "powersgd:1"
 RATE = 0.02
-CLOSE = {"rtol": 1e-3, "atol": 1e-3}
+CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3}
 """Buckets of other sizes align gradients differently, so that products round differently; training
 amplifies the differences."""
 STEPS = Accordion(low=LOW, high=HIGH, window=8, unit="steps", rules=RULES)
@@ -174,7 +174,7 @@ def equals_workers_in_one_process() -> None:
     training.run(range(50), {30: RATE / 10})
     task = Task(
         name="small",
-        data=lambda _: (torch.empty(0),) * 4,
+        data=lambda _: (torch.empty(0), torch.empty(0), torch.empty(0), torch.empty(0)),
         model=module,
         epochs=1,
         batch=12,

@@ -22,7 +22,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import headrace.torch  # noqa: F401 - registers the backend where headrace is not installed
+# registers the backend where headrace is not installed
+import headrace.torch  # noqa: F401 # pyright: ignore[reportUnusedImport]
 from headrace.compression import (
     Auto,
     CodecSpec,
@@ -69,7 +70,8 @@ def data(step: int, rank: int) -> Tensor:
 
 
 def parallel(**options: Any) -> DistributedDataParallel:
-    return DistributedDataParallel(Net(), **{"bucket_cap_mb": BUCKET_MB, **options})
+    options.setdefault("bucket_cap_mb", BUCKET_MB)
+    return DistributedDataParallel(Net(), **options)
 
 
 def backward(model: nn.Module, step: int, rank: int, **how: Any) -> None:
@@ -316,7 +318,7 @@ def not_finite_skips_on_all_ranks() -> None:
                     now = hook.state_dict()["parameters"]
                     assert same(now, kept), codec
                     assert scaler.get_scale() == 32.0
-            parts = [None, None]
+            parts: list[Any] = [None, None]
             dist.all_gather_object(parts, digest(weights(model)))
             assert parts[0] == parts[1]
             hook.close()
@@ -341,9 +343,10 @@ def residuals_follow_the_scale() -> None:
         hook.close()
     assert torch.equal(*found)
     last, saved = copy.deepcopy(model.module), hook.state_dict()
-    saved = copy.deepcopy({**saved, "scale": 64.0})
-    for parts in saved["parameters"].values():
-        parts["residual"] *= 64.0
+    saved = copy.deepcopy(saved)
+    saved["scale"] = 64.0
+    for entry in saved["parameters"].values():
+        entry["residual"] *= 64.0
     residuals = {name: hook.averager.residual(name) for name in hook.codecs}
     resumed = ddp_hook(DistributedDataParallel(last), "topk:5%")  # without a scaler
     resumed.load_state_dict(saved)
@@ -831,7 +834,7 @@ def dies_between_phases(codec: str, when: str) -> None:
         backward(model, step, rank)
     before = copy.deepcopy(hook.state_dict()["parameters"])
     if rank == ranks - 1:
-        run_round, rounds = Exchanger._round, [0]
+        run_round, rounds = Exchanger._round, [0]  # pyright: ignore[reportPrivateUsage]
 
         def die(self: Exchanger, running: Any) -> Any:
             rounds[0] += 1
