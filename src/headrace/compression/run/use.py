@@ -1,8 +1,8 @@
 """Parameters that a step uses, as DistributedDataParallel with ``find_unused_parameters`` counts.
 
 DDP sends zeros for a parameter that the backward pass did not reach. Where no rank used it, DDP
-drops the mean and leaves the gradient as it was: None, as a rule. It tells nobody which those are
-before the hook of the last bucket has returned, so the backward pass is followed here.
+drops the mean and leaves the gradient as it was: None, as a rule. A hook cannot ask which those are
+before that of the last bucket has returned, so the backward pass is followed here.
 """
 
 from collections.abc import Mapping
