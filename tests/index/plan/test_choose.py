@@ -1,6 +1,7 @@
 """Choosing: the model ranks, trials decide, the cap holds, and all of it is reproducible."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from headrace.index.errors import CapError
 from headrace.index.plan.choose import ROUNDS, plan
 from headrace.index.plan.grid import grid
 from headrace.index.plan.plan import IndexPlan
+from headrace.index.plan.trial import ConfigurationTrial
 from headrace.index.tables import LEAVES
-from headrace.index.trace import FIND, INSERT
+from headrace.index.trace import FIND, INSERT, Trace
 from tests.index.plan.models import FakeTrials, profile, random_model
 
 SAMPLED = pytest.mark.sampled(2, of="choices")
@@ -196,6 +198,47 @@ def test_trials_correct_what_is_expected_of_their_type() -> None:
     assert {each for each in trials.asked if each.leaf == slow} <= first
     best = max(predicted[each] for each in others)
     assert {each for each in others if predicted[each] > 0.51 * best} <= set(trials.asked)
+
+
+def test_short_trials_rank_what_the_model_ranks_otherwise() -> None:
+    """On a machine that reverses the model's order only the fastest have whole trials."""
+    long = profile(operations=20_000, inserts=0.1)
+    known = plan(long, model=MODEL).candidates
+    places = {each.configuration: place for place, each in enumerate(known)}
+    trials = FakeTrials(lambda each: 1e6 * 1.03 ** places[each])
+
+    def short_ones_are_short(configuration: Configuration, trace: Trace) -> ConfigurationTrial:
+        return replace(trials(configuration, trace), seconds=0.1 * len(trace) / len(long.sample))
+
+    found = plan(long, model=MODEL, trial=short_ones_are_short)
+    assert found.configuration == known[-1].configuration
+    whole = [
+        configuration
+        for configuration, trace in zip(trials.asked, trials.traces, strict=True)
+        if len(trace) == len(long.sample)
+    ]
+    assert set(trials.asked) == set(grid())
+    assert 3 <= len(set(whole)) <= 12
+    for trace in trials.traces:
+        assert np.array_equal(trace.loaded, long.sample.loaded)
+        assert np.array_equal(trace.keys, long.sample.keys[: len(trace)])
+
+
+def test_short_trials_keep_to_the_cap_and_leave_time() -> None:
+    long = profile(operations=20_000, inserts=0.1)
+    known = plan(long, model=MODEL).candidates
+    sizes = {each.configuration: each.predicted_bytes_per_key for each in known}
+    cap = sorted(sizes.values())[4]
+    trials = FakeTrials(rate_of, lambda _: 0.9 * cap)
+    plan(long, model=MODEL, trial=trials, most_bytes_per_key=cap)
+    assert set(trials.asked) == {each for each in sizes if sizes[each] <= 1.15 * cap} != set(grid())
+    slow = FakeTrials(rate_of, seconds=1.0)
+    assert plan(long, model=MODEL, trial=slow, most_s=8.0).chosen.trials
+    whole = [trace for trace in slow.traces if len(trace) == len(long.sample)]
+    assert len(slow.traces) - len(whole) == 4  # then 0.4 of the time is over
+    assert len(whole) >= 3
+    with pytest.raises(CapError, match="no configuration is within it"):
+        plan(long, model=MODEL, trial=FakeTrials(rate_of), most_bytes_per_key=1e-3)
 
 
 def test_a_trend_along_a_parameter_is_followed() -> None:

@@ -1,4 +1,4 @@
-"""Choosing a configuration: the model ranks all, trials of the sample decide among the best.
+"""Choosing a configuration: a model and short trials rank all, whole trials decide among the best.
 
 Pure but for what is handed in: the provider of trials runs on hardware.
 """
@@ -20,6 +20,7 @@ from headrace.index.plan.model import ThroughputModel, shipped_model
 from headrace.index.plan.plan import ConfigurationCandidate, IndexPlan, rank, within
 from headrace.index.plan.trial import ConfigurationTrial, TrialProvider
 from headrace.index.profile import IndexProfile
+from headrace.index.trace import Trace
 
 ROUNDS = 24
 """Most trials of one candidate. Of a small sample each takes some hundredths of a second, and its
@@ -40,6 +41,22 @@ _NEAR = 0.5
 for keys of unseen families err by a factor of 1.2 on average (`both_error_log2` of the model's
 provenance), before trials correct them."""
 
+_NEAR_SHORT = 0.75
+"""The same after short trials: the fastest of whole trials was up to 0.18 behind the fastest of
+short ones in cells of the benchmark, on a busy machine."""
+
+_SHORT = 1 / 16
+"""Share of the sample's operations that a short trial runs: most of its time is then that of
+loading the keys, all of which it needs, as what fits into caches is faster."""
+
+_SHORT_LEAST = 4096
+"""Operations of the shortest trial: some tenths of a millisecond, which a processor's clock tells
+apart. Whole trials of samples with few operations more are as short."""
+
+_SHORT_PASS = 0.4
+"""Share of the time after which no short trial begins: the rest is for several whole trials of each
+candidate that is near the fastest."""
+
 _RIDGE = 0.25
 """Of corrections: the variance of a trial, by 5%, over that of a slope, by 10% for each bucket."""
 
@@ -47,8 +64,8 @@ _CONFIRMED_FROM = 0.9
 """Share of the time after which trials only confirm the fastest, see `_Trials._confirm`."""
 
 _FIRST_PASS = 0.6
-"""Share of the time after which no further candidate is tried: one that is left out may lose more
-than near ones that are mistaken for each other."""
+"""Share of the time after short trials after which no further candidate is tried: one that is left
+out may lose more than near ones that are mistaken for each other."""
 
 MOST_S = 6.75
 """Time of all trials after which no more begin, by the provider's clock."""
@@ -146,10 +163,11 @@ def _predicted(
 class _Trials:
     """Trials of candidates on a profile's sample.
 
-    After a first pass candidates take turns, so that a slow moment of the machine affects all
-    alike, and those that have fallen behind are left out; but the best of each type is tried twice,
-    as a slow moment can be all of its own. At last the fastest is confirmed: few trials are no
-    evidence against many.
+    Short ones rank all, as a prediction is for the machine that the model was trained on; they are
+    left out where the number of candidates to be tried is given. After a first pass of whole ones
+    candidates take turns, so that a slow moment of the machine affects all alike, and those that
+    have fallen behind are left out; but the best of each type is tried twice, as a slow moment can
+    be all of its own. At last the fastest is confirmed: few trials are no evidence against many.
 
     Attributes
     ----------
@@ -158,6 +176,8 @@ class _Trials:
     most_s : time after which no more trials begin, in seconds of `spent_s`.
     results : of each place that was tried.
     limits : rates that places count with at most, as their few trials are within the noise.
+    expected_per_s : rates by short trials, else by prediction.
+    near : share of the fastest trial that a candidate must be expected to reach to be tried.
     keys : in the sample's map at its end.
     inputs : parameters of each candidate, in buckets.
     """
@@ -171,15 +191,20 @@ class _Trials:
     results: dict[int, list[ConfigurationTrial]] = field(default_factory=dict)
     spent_s: float = 0.0
     limits: dict[int, float] = field(default_factory=dict)
+    expected_per_s: list[float] = field(init=False)
+    near: float = _NEAR
     keys: int = field(init=False)
     inputs: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
+        self.expected_per_s = [candidate.predicted_per_s for candidate in self.predicted]
         self.keys = max(self.profile.sample.final_size(), 1)
         self.inputs = configuration_input([candidate.configuration for candidate in self.predicted])
 
     def candidates(self, top: int | None) -> list[ConfigurationCandidate]:
         """Return all candidates, of which the near ones have been tried."""
+        if top is None:
+            self._short_pass()
         self._first_pass(top)
         for done in range(1, ROUNDS):
             again = self._near(done)
@@ -220,11 +245,34 @@ class _Trials:
                     self._estimated(place).per_s for place in rivals
                 )
 
+    def _short_pass(self) -> None:
+        """Run the first operations with each candidate that is predicted within the cap."""
+        sample = self.profile.sample
+        count = max(round(_SHORT * len(sample)), _SHORT_LEAST)
+        if count > len(sample) / 2:
+            return
+        first = replace(sample, operations=sample.operations[:count], keys=sample.keys[:count])
+        rates: dict[int, float] = {}
+        for place in _within(self.predicted, self.cap):
+            if self.spent_s >= _SHORT_PASS * self.most_s:
+                break
+            rates[place] = self._trial(place, first).operations_per_s
+        if not rates:
+            return
+        ratios = [rate / self.expected_per_s[place] for place, rate in rates.items()]
+        others = _correction(np.zeros((len(ratios), 0)), ratios)
+        self.expected_per_s = [
+            rates.get(place, others * predicted)
+            for place, predicted in enumerate(self.expected_per_s)
+        ]
+        self.near = _NEAR_SHORT
+
     def _first_pass(self, top: int | None) -> None:
+        until_s = self.spent_s + _FIRST_PASS * (self.most_s - self.spent_s)
         for place in self._in_order(stops=top is None):
             self._run(place)
             fit = sum(map(self._fits, self.results))
-            if fit and (fit == top or self.spent_s >= _FIRST_PASS * self.most_s):
+            if fit and (fit == top or self.spent_s >= until_s):
                 break
 
     def _in_order(self, *, stops: bool) -> Iterator[int]:
@@ -234,12 +282,12 @@ class _Trials:
         ----------
         stops : whether those that are expected to be far behind are left out.
         """
-        first, others, above = _order(self.predicted, self.cap)
+        first, others, above = _order(self.predicted, self.expected_per_s, self.cap)
         yield from first
         while others:
             place = max(others, key=self._expected_per_s)
             fastest = max(self._measured(tried).per_s for tried in self.results)
-            if stops and self._expected_per_s(place) < _NEAR * fastest:
+            if stops and self._expected_per_s(place) < self.near * fastest:
                 break
             others.remove(place)
             yield place
@@ -263,22 +311,25 @@ class _Trials:
         return min(self.results, key=lambda place: rank(self._estimated(place), self.cap))
 
     def _run(self, place: int) -> None:
+        self.results.setdefault(place, []).append(self._trial(place, self.profile.sample))
+
+    def _trial(self, place: int, trace: Trace) -> ConfigurationTrial:
         configuration = self.predicted[place].configuration
         self.progress(f"running {configuration.name}", min(self.spent_s / self.most_s, 1.0))
-        outcome = self.provider(configuration, self.profile.sample)
+        outcome = self.provider(configuration, trace)
         self.spent_s += outcome.seconds
-        self.results.setdefault(place, []).append(outcome)
+        return outcome
 
     def _measured(self, place: int) -> ConfigurationCandidate:
         return _with_trials(self.predicted[place], self.results[place], self.keys)
 
     def _expected_per_s(self, place: int) -> float:
-        """Return the predicted rate, corrected as trials of its type (else of all) differ."""
+        """Return the rate expected before, corrected as trials of its type (else of all) differ."""
         alike = self._tried_of_type(place)
         tried = alike or list(self.results)
-        ratios = [self._measured(p).per_s / self.predicted[p].predicted_per_s for p in tried]
+        ratios = [self._measured(p).per_s / self.expected_per_s[p] for p in tried]
         apart = self.inputs[tried] - self.inputs[place] if alike else np.zeros((len(tried), 0))
-        return self.predicted[place].predicted_per_s * _correction(apart, ratios)
+        return self.expected_per_s[place] * _correction(apart, ratios)
 
     def _estimated(self, place: int) -> ConfigurationCandidate:
         """Return a candidate whose expected rate counts as one more trial, against their noise."""
@@ -318,31 +369,37 @@ def _leaf(candidates: Sequence[ConfigurationCandidate], place: int) -> str:
 
 
 def _order(
-    candidates: Sequence[ConfigurationCandidate], most_bytes_per_key: float | None
+    candidates: Sequence[ConfigurationCandidate],
+    expected_per_s: Sequence[float],
+    most_bytes_per_key: float | None,
 ) -> tuple[list[int], list[int], list[int]]:
     """Return the places of candidates to try first, those to try then, and those to try last.
 
-    The first are a few by prediction, and the best of each further type, so that an error of the
-    model about a whole type is found. The last are those predicted above the cap, by their memory:
-    they are tried while none that was tried is within it.
+    The first are a few by their expected rates, and the best of each further type, so that an error
+    about a whole type is found. The last are those predicted above the cap, by their memory: they
+    are tried while none that was tried is within it.
     """
-    cap = float("inf") if most_bytes_per_key is None else most_bytes_per_key * _MARGIN
-    fit = [p for p, candidate in enumerate(candidates) if candidate.predicted_bytes_per_key <= cap]
+    fit = sorted(_within(candidates, most_bytes_per_key), key=lambda p: -expected_per_s[p])
     above = sorted(
-        (p for p, candidate in enumerate(candidates) if candidate.predicted_bytes_per_key > cap),
-        key=lambda place: candidates[place].predicted_bytes_per_key,
+        set(range(len(candidates))) - set(fit),
+        key=lambda place: (candidates[place].predicted_bytes_per_key, place),
     )
     early = fit[:_EARLY]
     types = {_leaf(candidates, place) for place in early}
     for place in fit[len(early) :]:
         leaf = _leaf(candidates, place)
-        if (
-            leaf not in types
-            and candidates[place].predicted_per_s * 2 > candidates[fit[0]].predicted_per_s
-        ):
+        if leaf not in types and expected_per_s[place] * 2 > expected_per_s[fit[0]]:
             types.add(leaf)
             early.append(place)
     return early, [place for place in fit if place not in early], above
+
+
+def _within(
+    candidates: Sequence[ConfigurationCandidate], most_bytes_per_key: float | None
+) -> list[int]:
+    """Return the places of candidates that are predicted within a cap, by their places."""
+    cap = float("inf") if most_bytes_per_key is None else most_bytes_per_key * _MARGIN
+    return [p for p, candidate in enumerate(candidates) if candidate.predicted_bytes_per_key <= cap]
 
 
 def _with_trials(
