@@ -143,8 +143,8 @@ def fit(
     sample : arguments of a call: one, several in a tuple or list, or by name in a mapping. With
         `loss` the last one is the target, in evaluation too; `model(x)` gives predictions. A list
         of tuples or mappings has several samples, such as one for each length of sequences: each
-        gets a plan now. A call of another length is padded to the next larger one, if the model's
-        loss is the same with padding (arguments named as those of transformers, with
+        gets a plan now. A call of another length is padded to the next larger one, if the model
+        does the same with padding (arguments named as those of transformers, with
         ``attention_mask`` and ``labels``, of one batch size).
     budget : bytes, a text such as ``6GiB``, or a share of the GPU's memory such as ``80%``. It
         covers parameters, buffers, gradients, inputs, activations and workspaces, and what the next

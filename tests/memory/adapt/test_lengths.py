@@ -1,7 +1,7 @@
 """Lengths of sequences that are planned beforehand, and others, padded where that is exact."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -117,3 +117,145 @@ def test_after_a_planned_step_no_other_kind_is_planned_unasked() -> None:
     for rows in (8, 6):
         asked(torch.randn(rows, 4)).sum().backward()
     assert len(asked.plans) == 2
+
+
+class Extended(nn.Module):
+    """A tagger with further outputs, or effects, of its states of shape [batch, length, LONGER]."""
+
+    mean: Tensor
+
+    def __init__(self, further: Callable[["Extended", Tensor], Any]) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(WORDS, LONGER), nn.Linear(LONGER, WORDS)
+        self.dropout = nn.Dropout(0.0)
+        self.further = further
+        self.tokens, self.copies = 0, 1
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Any:
+        """Return the loss and the further outputs."""
+        states = self.dropout(self.embedding(input_ids))
+        mask = attention_mask.unsqueeze(-1).float()
+        mean = (states * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+        logits = self.head(torch.tanh(states + mean))
+        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+        return {"loss": loss, "further": self.further(self, states), "pooled": mean.squeeze(1)}
+
+
+LENGTH, LONGER = 5, 8
+
+
+def count_tokens(model: Extended, states: Tensor) -> None:
+    model.tokens += states.shape[1]
+
+
+def average_states(model: Extended, states: Tensor) -> None:
+    model.mean.mul_(0.9).add_(states.detach().mean())
+
+
+def fitted_extended(
+    further: Callable[[Extended, Tensor], Any],
+) -> tuple[FittedModule, Extended]:
+    torch.manual_seed(0)
+    model = Extended(further)
+    eager = deepcopy(model)
+    samples = [inputs(LONGER), inputs(2 * LONGER)]
+    for sample in samples:  # as the documented sample is: ids do not tell positions apart
+        sample["input_ids"] = torch.zeros_like(sample["input_ids"])
+    return fit(model, samples, "10MiB", cache=False), eager
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        pytest.param(lambda _, states: ({"states": states}, [states[:, 0]]), id="nested"),
+        pytest.param(lambda _, states: states[:, 1:], id="one position less"),
+        pytest.param(lambda _, states: functional.pad(states, (0, 0, 1, 0)), id="one more"),
+        pytest.param(lambda _, states: states @ states.mT, id="pairs"),
+        pytest.param(lambda _, states: states.movedim(1, 0), id="positions first"),
+        pytest.param(lambda _, states: states.new_zeros(2, LONGER, LONGER), id="none"),
+    ],
+)
+def test_outputs_of_a_padded_call_have_eagers_shapes(
+    further: Callable[[Extended, Tensor], Any],
+) -> None:
+    """Every dimension 1 of the padded length was cut, the features too, and nested outputs not."""
+    fitted, eager = fitted_extended(further)
+    step = inputs(LENGTH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outputs = fitted(**step)
+    torch.testing.assert_close(outputs, eager(**step))
+    outputs["loss"].backward()
+    assert len(fitted.plans) == 2
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        pytest.param(lambda _, states: torch.cat([states, states], 1), id="doubled"),
+        pytest.param(lambda _, states: (states @ states.mT).flatten(1), id="product"),
+        pytest.param(lambda _, states: states.flip(1), id="reversed"),
+        pytest.param(lambda _, states: states.unbind(1), id="one output per position"),
+        pytest.param(lambda _, states: states.mean(1), id="mean of all positions"),
+        pytest.param(lambda _, states: states.shape[1], id="length"),
+        pytest.param(count_tokens, id="attribute"),
+        pytest.param(average_states, id="buffer"),
+        pytest.param(
+            lambda _, states: functional.pad(states, (0, 0, 0, -states.shape[1] % LONGER)),
+            id="multiple of a block",
+        ),
+    ],
+)
+def test_outputs_or_state_that_padding_would_change_are_eagers(
+    further: Callable[[Extended, Tensor], Any],
+) -> None:
+    fitted, eager = fitted_extended(further)
+    step = inputs(LENGTH)
+    with pytest.warns(UserWarning, match="runs without one"):
+        outputs = fitted(**step)
+    torch.testing.assert_close(outputs, eager(**step))
+    assert (fitted.tokens, fitted.mean) == (eager.tokens, eager.mean)
+
+
+class WithCache(Tagger):
+    """A tagger with the argument that steps set where the call does not, as for transformers."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        labels: Tensor,
+        use_cache: bool | None = None,
+    ) -> Any:
+        """Return the loss and the logits."""
+        return super().forward(input_ids, attention_mask, labels)
+
+
+def test_calls_of_models_with_a_cache_are_padded() -> None:
+    """The argument `use_cache=False`, which steps get, was in no sample: no call was padded."""
+    model = WithCache(masked=True)
+    fitted = fit(model, [inputs(LONGER), inputs(2 * LONGER)], "10MiB", cache=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fitted(**inputs(LENGTH))["logits"].shape == (2, LENGTH, WORDS)
+
+
+def test_dropout_does_not_hide_that_padding_is_exact() -> None:
+    torch.manual_seed(0)
+    model = Extended(lambda _, states: states)
+    model.dropout.p = 0.5
+    fitted = fit(model, [inputs(LONGER), inputs(2 * LONGER)], "10MiB", cache=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fitted(**inputs(LENGTH))["further"].shape == (2, LENGTH, LONGER)
+
+
+def test_outputs_that_an_attribute_changes_after_the_fit_are_eagers() -> None:
+    fitted, eager = fitted_extended(lambda model, states: torch.cat([states] * model.copies, 1))
+    for model in (fitted, eager):
+        model.copies = 2
+    step = inputs(LENGTH)
+    with pytest.warns(UserWarning, match="runs without one"):
+        outputs = fitted(**step)
+    torch.testing.assert_close(outputs, eager(**step))

@@ -1,5 +1,7 @@
 """A model fitted into a memory budget: captured, measured, planned, and run by the plan."""
 
+# pyright: reportPrivateUsage=false
+
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -139,8 +141,8 @@ def fit_model(
                 fitted.prepare(*args, **kwargs)
         if len(samples) > 1 and conditions.loss is None and not any(args for args, _ in samples):
             padding = Padding(model, [kwargs for _, kwargs in samples])
-            if padding.is_exact(model):
-                fitted.pad_with(padding.padded)
+            if padding.is_exact():
+                fitted._pad_with(padding)
     return fitted
 
 

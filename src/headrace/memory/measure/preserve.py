@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from headrace.memory.generators import host_generators_preserved
+from headrace.memory.locks import CAPTURES
 from headrace.memory.measure.probe import is_probe
 
 _MOST_BYTES = 16 << 20
@@ -38,6 +39,8 @@ _Restore = Callable[[], None]
 def preserved(*roots: Any) -> Generator[None]:
     """Leave models, and the random generators, as they are: whatever the block does or raises.
 
+    Blocks of other threads wait for the end of this one, as they would set back what it changes.
+
     Parameters
     ----------
     roots : modules and optimizers. With all that they refer to: parameters, buffers and other
@@ -47,6 +50,7 @@ def preserved(*roots: Any) -> Generator[None]:
     devices = {parameter.device for root in roots for parameter in _parameters(root)}
     accelerators = [device for device in devices if device.type not in ("cpu", "meta")]
     with (
+        CAPTURES,
         host_generators_preserved(),
         torch.random.fork_rng(accelerators),
         _Snapshot(roots, tensors=True).restored(),

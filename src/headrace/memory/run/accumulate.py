@@ -2,8 +2,9 @@
 
 # pyright: reportPrivateUsage=false
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,17 +15,21 @@ from torch.autograd.graph import Node
 from headrace.memory.errors import CaptureError
 from headrace.memory.run.differentiation import step_nodes
 
+_ADDITION = threading.Lock()
+"""Held while a gradient is added, as by autograd's own nodes: two threads may run backward passes
+that have a parameter in common."""
 
-@dataclass(slots=True, eq=False)
-class AddedGradients:
-    """Parameters of the forward pass whose backward pass runs.
+
+class AddedGradients(threading.local):
+    """Parameters of the forward pass whose backward pass runs in a thread.
 
     Attributes
     ----------
     parameters : those whose gradients are added, by position among the step's arguments.
     """
 
-    parameters: dict[int, Tensor] = field(default_factory=dict[int, Tensor])
+    def __init__(self) -> None:
+        self.parameters: dict[int, Tensor] = {}
 
     def called(self, step: Callable[..., Any], names: Mapping[int, str]) -> Callable[..., Any]:
         """Return the step, which notes its parameters.
@@ -91,12 +96,13 @@ class Adder:
         parameter = self.gradients.parameters.get(self.position)
         if parameter is None:
             return
-        if parameter.grad is not None:
-            parameter.grad.add_(gradient)
-        elif self._fits(gradient, parameter):
-            parameter.grad = gradient.detach()
-        else:
-            parameter.grad = torch.empty_like(parameter).copy_(gradient)
+        with _ADDITION:
+            if parameter.grad is not None:
+                parameter.grad.add_(gradient)
+            elif self._fits(gradient, parameter):
+                parameter.grad = gradient.detach()
+            else:
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
     def _fits(self, gradient: Tensor, parameter: Tensor) -> bool:
         return (

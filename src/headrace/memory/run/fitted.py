@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.facades import offered_by
 from headrace.memory.errors import BudgetError, CaptureError
+from headrace.memory.locks import ThreadLock
 from headrace.memory.measure.arguments import WithLoss, forward_signature, step_arguments
 from headrace.memory.measure.attributes import argument_content
 from headrace.memory.measure.refuse import has_global_hooks, is_hooked
@@ -22,7 +23,7 @@ from headrace.memory.measure.timing import memory_bytes
 from headrace.memory.plan.make import parse_budget
 from headrace.memory.plan.plan import MemoryPlan
 from headrace.memory.run.differentiation import is_transformed
-from headrace.memory.run.padding import PaddedCall, trimmed
+from headrace.memory.run.padding import Padding
 from headrace.memory.run.prepared import PreparedStep, PreparedSteps
 from headrace.memory.run.step import ScheduledStep
 from headrace.units import size
@@ -75,7 +76,8 @@ class FittedModule(nn.Module):
         self.__dict__["_called"] = called  # not as a submodule: names would get a prefix
         self._steps = steps
         self._budget: int | None = None
-        self._padded: PaddedCall | None = None
+        self._padding: Padding | None = None
+        self._lock = ThreadLock()
         self._warned: set[str] = set()
         self._take_signature()
         self.__dict__["_original"] = model  # from here on other attributes are the model's own
@@ -130,6 +132,11 @@ class FittedModule(nn.Module):
             self._warn(_TRANSFORMED)
             return self._called(*args, **kwargs)
         args, kwargs = step_arguments(self._called, args, kwargs)
+        with self._lock:
+            return self._trained(args, kwargs)
+
+    def _trained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a step by a schedule, with padding if that takes one, or the model as it is."""
         kind, modules, state = self._kind(args, kwargs)
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = [*state, *(leaf for leaf in leaves if isinstance(leaf, Tensor))]
@@ -137,34 +144,42 @@ class FittedModule(nn.Module):
             return self._called(*args, **kwargs)
         prepared = self._steps.find(kind, modules, args, kwargs)
         step = None if prepared is None else self._step(prepared)
-        if (prepared is None or step is None) and self._padded is not None:
-            padded = self._padded(args, kwargs)
-            if padded is not None:
-                arguments, length, larger = padded
-                return trimmed(FittedModule.forward(self, **arguments), length, larger)
-        if prepared is None or step is None:
-            attributes = self._steps.differing(kind, modules)
-            self._warn(_DIFFERENT, attributes=f"({attributes}) " if attributes else "")
-            return self._called(*args, **kwargs)
+        if prepared is not None and step is not None:
+            return self._run(prepared, step, tensors)
+        padded = None if self._padding is None else self._padded(self._padding, args, kwargs)
+        if padded is not None:
+            return padded()
+        attributes = self._steps.differing(kind, modules)
+        self._warn(_DIFFERENT, attributes=f"({attributes}) " if attributes else "")
+        return self._called(*args, **kwargs)
+
+    def _padded(
+        self, padding: Padding, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Callable[[], Any] | None:
+        """Return the step with padding; None where it has no schedule, or no exact outputs."""
+        call = padding.padded(args, kwargs)
+        if call is None:
+            return None
+        longer = step_arguments(self._called, (), call.arguments)
+        kind, modules, state = self._kind(*longer)
+        prepared = self._steps.find(kind, modules, *longer)
+        step = None if prepared is None else self._step(prepared)
+        if prepared is None or step is None or not padding.is_trimmable(call, prepared):
+            return None
+        leaves = pytree.tree_leaves(longer)
+        tensors = [*state, *(leaf for leaf in leaves if isinstance(leaf, Tensor))]
+        return lambda: padding.trimmed(self._run(prepared, step, tensors), call)
+
+    def _run(self, prepared: PreparedStep, step: ScheduledStep, tensors: list[Tensor]) -> Any:
+        """Run a step by a schedule, and change the attributes that `forward` changes."""
         outputs = step.of_tensors(tensors)
         for change in prepared.changes:
             change.apply(self._called)
         return outputs
 
-    def pad_with(
-        self,
-        padded: Callable[
-            [Sequence[Any], Mapping[str, Any]], tuple[Mapping[str, Any], int, int] | None
-        ],
-    ) -> None:
-        """Run calls of other lengths in the next larger one that has a plan.
-
-        Parameters
-        ----------
-        padded : arguments of a call -> those of the larger one by name, the call's own length, and
-            the larger; None where there is none.
-        """
-        self._padded = padded
+    def _pad_with(self, padding: Padding) -> None:
+        """Run calls of other lengths in the next larger one that has a plan."""
+        self._padding = padding
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Make the schedule of training steps with such arguments, without a step.
@@ -174,8 +189,9 @@ class FittedModule(nn.Module):
         CaptureError : the model cannot be captured.
         """
         args, kwargs = step_arguments(self._called, args, kwargs)
-        kind, modules, _ = self._kind(args, kwargs)
-        self._steps.find(kind, modules, args, kwargs)
+        with self._lock:
+            kind, modules, _ = self._kind(args, kwargs)
+            self._steps.find(kind, modules, args, kwargs)
 
     def _kind(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
