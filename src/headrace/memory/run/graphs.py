@@ -20,7 +20,7 @@ from headrace.memory.errors import ScheduleError
 from headrace.memory.measure.captured import Capture, Stored, TracedCall
 from headrace.memory.measure.read import is_training_batch_norm
 from headrace.memory.run.accumulate import AddedGradients, Adder
-from headrace.memory.run.random import Replay, generator_state, state_bytes
+from headrace.memory.run.random import Draw, FirstDraw, Replay, empty_state
 from headrace.memory.schedule import Schedule, Step
 
 aten = torch.ops.aten
@@ -186,11 +186,9 @@ class _Graph:
 
     def _call(self, index: int, call: TracedCall, *, again: bool) -> None:
         target, args = call.target, self._arguments(call.args)
-        if call.draws and again:
-            target = Replay(target, self.capture.random[index])
-            args = (self.instance(_State(index)), *args)
-        elif call.draws and self.draws[index] > 1:
-            self.latest[_State(index)] = self._state(self.capture.random[index])
+        if call.draws:
+            target, states = self._drawing(index, target, again=again)
+            args = (*states, *args)
         called = self.graph.create_node(
             "call_function", target, args, self._arguments(dict(call.kwargs)), name="way"
         )
@@ -220,28 +218,40 @@ class _Graph:
             )
             replayed.meta["val"] = node.meta["val"][:3]
             return replayed
-        if index not in self.capture.random or self.draws[index] == 1:
+        if index not in self.capture.random:
             return self.graph.node_copy(node, self.value)
-        key = _State(index)
-        if not again:
-            self.latest[key] = self._state(self.capture.random[index])
-            return self.graph.node_copy(node, self.value)
-        replayed = self.graph.create_node(
+        target, states = self._drawing(index, cast(Callable[..., Any], node.target), again=again)
+        drawn = self.graph.create_node(
             "call_function",
-            Replay(cast(Callable[..., Any], node.target), self.capture.random[index]),
-            (self.instance(key), *map_arg(node.args, self.value)),
+            target,
+            (*states, *map_arg(node.args, self.value)),
             map_arg(node.kwargs, self.value),
-            name=f"{node.name}_again",
+            name=f"{node.name}_again" if again else node.name,
         )
-        replayed.meta["val"] = node.meta["val"]
-        return replayed
+        drawn.meta["val"] = node.meta["val"]
+        return drawn
+
+    def _drawing(
+        self, index: int, target: Callable[..., Any], *, again: bool
+    ) -> tuple[Callable[..., Any], tuple[Node, ...]]:
+        """Return a random operator as it is to be called, and its arguments before the others."""
+        if self.draws[index] == 1:
+            return Draw(target), ()
+        key, device = _State(index), self.capture.random[index]
+        if again:
+            return Replay(target, device), (self.instance(key),)
+        self.latest[key] = self._state(device)
+        return FirstDraw(target, device), (self.latest[key],)
 
     def _state(self, device: torch.device) -> Node:
-        state = self.graph.call_function(generator_state, (device,))
+        state = self.graph.call_function(empty_state, (device,))
+        state.meta["val"] = self._state_example(device)
+        return state
+
+    def _state_example(self, device: torch.device) -> torch.Tensor:
         example = next(iter(self.capture.fx.nodes)).meta["val"]
         with example.fake_mode:
-            state.meta["val"] = torch.empty(state_bytes(device), dtype=torch.uint8, device="cpu")
-        return state
+            return empty_state(device)
 
     def value(self, node: Any) -> Any:
         """Return the copy of a node for the latest instance of what it reads."""
@@ -283,8 +293,7 @@ class _Graph:
         if isinstance(key, Node):
             placeholder.meta["val"] = key.meta["val"]
         elif isinstance(key, _State):
-            device = self.capture.random[key.operator]
-            placeholder.meta["val"] = self._state(device).meta["val"]
+            placeholder.meta["val"] = self._state_example(self.capture.random[key.operator])
         else:
             placeholder.meta["val"] = self.capture.example(key)
         return placeholder
