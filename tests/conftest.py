@@ -4,8 +4,10 @@ import gc
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -67,14 +69,22 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _process_restored() -> Iterator[None]:
+def _process_restored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Take back what a test or its imports set in the process: variables, the action of SIGTERM.
+
+    Modules of the tests' folders are forgotten: later tests, without such folders, would have them.
 
     A command that runs in the process lets SIGTERM raise SystemExit. A forked worker of a later
     test would inherit that, and go on where the exception is ignored.
     """
     before, on_sigterm = dict(os.environ), signal.getsignal(signal.SIGTERM)
+    modules = set(sys.modules)
     yield
+    folders = str(tmp_path_factory.getbasetemp())
+    for name in sys.modules.keys() - modules:
+        module = sys.modules[name]
+        if isinstance(module, ModuleType) and str(vars(module).get("__file__")).startswith(folders):
+            del sys.modules[name]
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)

@@ -178,6 +178,11 @@ def test_a_killed_job_goes_on_from_its_last_commit_with_other_numbers(
     assert [path.name for path in folder.rglob("server-*")] == ["server-0-of-1"]
 
 
+def epochs_of(lines: Sequence[tuple[str, str]], role: str) -> list[str]:
+    """The epochs that a role printed, without what it says of those that it lost."""
+    return [line[:7] for name, line in lines if name == role and line.startswith("epoch ")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("commit_every", [0, 11])
 def test_rows_that_are_loaded_after_an_epoch_are_there_where_the_job_begins_again(
@@ -199,8 +204,8 @@ def test_rows_that_are_loaded_after_an_epoch_are_there_where_the_job_begins_agai
     )
     (told,) = [line for name, line in lines if name == "supervisor"]
     assert told.startswith("trainer 1 was ended by signal 9. ")
-    epochs = [line[:7] for name, line in lines if name == "trainer 0"]
-    assert epochs == ["epoch 0", "epoch 1"]  # the first one was not done again
+    # the first one was not done again
+    assert epochs_of(lines, "trainer 0") == ["epoch 0", "epoch 1"]
     assert_close(output, expected(clicks, "files", [*loaded]))
 
 
@@ -250,7 +255,7 @@ def test_a_lost_reader_starts_again_and_nothing_else_does(
         told = [line for name, line in lines if name == "supervisor"]
         assert len(told) == 1
         assert told[0].endswith("The other processes go on while it starts again.")
-        assert [line[:7] for name, line in lines if name == "trainer 0"] == ["epoch 0", "epoch 1"]
+        assert epochs_of(lines, "trainer 0") == ["epoch 0", "epoch 1"]
         for name, values in undisturbed.items():
             assert torch.equal(disturbed[name], values), name
 
