@@ -29,6 +29,7 @@ from tests.waiting import HANG_S
 
 RANKS = 3
 LONG_BYTES = 300_001  # more than a message that is read with its header
+RING_BYTES = 512 << 10  # of shared memory between two ranks
 TRANSPORTS = ("shared memory", "tcp", "tls")
 PRIORITIES = (Priority.normal, Priority.background)
 
@@ -77,6 +78,33 @@ def test_all_to_all_delivers_any_lengths(
         all_to_all(executor, sent, received, 5, priority=priority, deadline_s=HANG_S).wait()
         for peer in range(RANKS):
             np.testing.assert_array_equal(received[peer], payload(peer, rank, nbytes[peer, rank]))
+
+    each(executors, act)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 70_000, RING_BYTES])
+def test_what_an_all_to_all_sends_may_be_where_it_receives(
+    executors: list[Executor], shift: int
+) -> None:
+    """Ranks sent what had just arrived, of blocks that the ring between them does not hold."""
+    nbytes = 2 * RING_BYTES
+
+    def act(executor: Executor) -> None:
+        rank, peers = executor.rank, range(RANKS)
+        memory = np.empty(RANKS * nbytes + shift, np.uint8)
+        sent = np.split(memory[: RANKS * nbytes], RANKS)
+        received = np.split(memory[shift:], RANKS)
+        for peer in peers:
+            sent[peer][:] = payload(rank, peer, nbytes)
+        all_to_all(executor, sent, received, 6, deadline_s=HANG_S).wait()
+        at_distance = np.concatenate(received)
+        for peer in peers:
+            sent[peer][:] = payload(rank, peer, nbytes)
+        turned = sent[1:] + sent[:1]
+        all_to_all(executor, sent, turned, 6, deadline_s=HANG_S).wait()
+        for arrived in (at_distance, np.concatenate(turned)):
+            for peer, block in enumerate(np.split(arrived, RANKS)):
+                np.testing.assert_array_equal(block, payload(peer, rank, nbytes))
 
     each(executors, act)
 

@@ -7,6 +7,7 @@ import numpy as np
 from headrace._native import Priority
 from headrace.errors import CommunicationError, InputError
 from headrace.executor.executor import DEFAULT_DEADLINE_S, ELEMENTS, TAGS, Executor
+from headrace.executor.overlap import overlaps
 from headrace.facades import offered_by
 
 _ELEMENT_NUMBERS = {name: number for number, name in enumerate(ELEMENTS, 1)}
@@ -130,7 +131,8 @@ def all_to_all(
 
     Parameters
     ----------
-    sent, received : one array for each rank, as in `send` and `receive`.
+    sent, received : one array for each rank, as in `send` and `receive`. They may share memory: of
+        arrays to others that overlap received ones, copies are sent.
     tag, priority, deadline_s : as in `send`.
 
     Raises
@@ -151,16 +153,30 @@ def all_to_all(
             f"{received[rank].nbytes} at rank {rank} itself: needs the same number"
         )
     after = [(rank + shift) % ranks for shift in range(1, ranks)]
+    # all that may be overwritten is copied before the first message can arrive
+    outgoing = _apart([sent[peer] for peer in after], received)
+    received[rank].reshape(-1).view(np.uint8)[:] = sent[rank].reshape(-1).view(np.uint8)
 
     def handles() -> Iterator[int]:
         for peer in reversed(after):
             yield _receive(executor, received[peer], peer, tag, deadline_s)
-        for peer in after:
-            yield _send(executor, sent[peer], peer, tag, priority, deadline_s)
+        for peer, array in zip(after, outgoing, strict=True):
+            yield _send(executor, array, peer, tag, priority, deadline_s)
 
-    exchange = Exchange(executor, [*sent, *received], handles())
-    received[rank].reshape(-1).view(np.uint8)[:] = sent[rank].reshape(-1).view(np.uint8)
-    return exchange
+    return Exchange(executor, [*outgoing, *received], handles())
+
+
+def _apart(sent: Sequence[np.ndarray], received: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return `sent`, but copies of the arrays that share memory with one of `received`."""
+    overlapping = overlaps(map(_range, sent), map(_range, received))
+    return [
+        array.copy() if overlaps_received else array
+        for array, overlaps_received in zip(sent, overlapping, strict=True)
+    ]
+
+
+def _range(array: np.ndarray) -> tuple[int, int]:
+    return array.ctypes.data, array.nbytes
 
 
 def _send(

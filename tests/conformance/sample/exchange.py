@@ -1,5 +1,6 @@
 """All to all: all_gather, reduce_scatter, all_to_all."""
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
@@ -149,3 +150,66 @@ def reduce_scatter_of_blocks_that_differ_in_size() -> None:
     assert all(
         a.equal(b) for r, (a, b) in enumerate(zip(largest, before, strict=True)) if r != me()
     )
+
+
+@check
+def inputs_and_outputs_of_an_all_to_all_may_share_memory() -> None:
+    """Lists, and tensors at a distance, were sent from memory that messages arrived in."""
+    n = len(everyone())
+    size = 200_000  # 800 kB: more than a ring between two ranks
+    sent = np.stack([make(src, n * size, torch.float32).numpy() for src in everyone()])
+    wanted = torch.from_numpy(sent.reshape(n, n, size)[:, me()].copy()).flatten()
+
+    def own(room: int = 0) -> torch.Tensor:
+        return torch.cat([make(me(), n * size, torch.float32), torch.zeros(room)])
+
+    whole = own()
+    dist.all_to_all(list(whole.chunk(n)), list(whole.chunk(n)))
+    same(whole, wanted)
+    blocks = list(own().chunk(n))
+    turned = blocks[1:] + blocks[:1]
+    dist.all_to_all(turned, blocks)
+    same(torch.cat(turned), wanted)
+    for at in (1, size // 2, size):
+        memory = own(at)
+        work = dist.all_to_all(
+            list(memory[at:].chunk(n)), list(memory[: n * size].chunk(n)), async_op=True
+        )
+        work.wait()
+        same(memory[at:], wanted, f"lists {at} apart")
+        memory = own(at)
+        dist.all_to_all_single(memory[at:], memory[: n * size])
+        same(memory[at:], wanted, f"{at} apart")
+        memory = own(at)
+        splits = [size] * n
+        dist.all_to_all_single(memory[at:], memory[: n * size], splits, splits)
+        same(memory[at:], wanted, f"split, {at} apart")
+
+
+@check
+def an_input_may_share_memory_with_its_block_of_the_output() -> None:
+    """A partial overlap was an error of torch at one rank, for which the others waited."""
+    n, size = len(everyone()), 200_000
+    at = (n - 1) * size + size // 2  # in the last rank's block, and beyond
+    parts = made(at + size, torch.float32)
+    gathered = torch.cat([part[at:] for part in parts])
+    memory = make(me(), at + size, torch.float32)
+    dist.all_gather_into_tensor(memory[: n * size], memory[at:])
+    same(memory[: n * size], gathered)
+    memory = make(me(), at + size, torch.float32)
+    dist.all_gather(list(memory[: n * size].chunk(n)), memory[at:])
+    same(memory[: n * size], gathered)
+    memory = make(me(), at + size, torch.float32)
+    dist.gather(memory[at:], list(memory[: n * size].chunk(n)) if me() == n - 1 else None, n - 1)
+    if me() == n - 1:
+        same(memory[: n * size], gathered)
+    sums = reference(ReduceOp.SUM, parts)[me() * size :][:size]
+    memory = make(me(), at + size, torch.float32)
+    dist.reduce_scatter_tensor(memory[at:], memory[: n * size])
+    same(memory[at:], sums)
+    memory = make(me(), at + size, torch.float32)
+    dist.reduce_scatter(memory[at:], list(memory[: n * size].chunk(n)))
+    same(memory[at:], sums)
+    memory = make(me(), at + size, torch.float32)
+    dist.scatter(memory[at:], list(memory[: n * size].chunk(n)) if me() == n - 1 else None, n - 1)
+    same(memory[at:], parts[n - 1][me() * size :][:size])

@@ -112,6 +112,57 @@ def test_an_all_to_all_in_place_sends_from_a_copy() -> None:
     assert landing[0] == tensor.data_ptr() != sent[0]
 
 
+@pytest.mark.parametrize("splits", [None, ([1, 3], [3, 1])])
+def test_an_all_to_all_whose_output_begins_within_its_input_sends_from_a_copy(
+    splits: tuple[list[int], list[int]] | None,
+) -> None:
+    """Only equal addresses were taken for shared memory."""
+    memory = torch.arange(6.0)
+    for source, output in ((memory[:4], memory[2:]), (memory[2:], memory[:4])):
+        bound = binding.exchanged(output, source, BlockLayout(0, 2, 1), splits)
+        sent, landing = bound.keep
+        assert bound.segments[0][0] == sent.data_ptr() != source.data_ptr()
+        assert torch.equal(sent, source)
+        assert landing is output
+    halves = memory[:4], memory[4:]
+    apart = binding.exchanged(halves[1], halves[0][:2], BlockLayout(0, 2, 1))
+    assert apart.keep[0].data_ptr() == memory.data_ptr()  # beside each other is no overlap
+
+
+def test_inputs_of_an_all_to_all_that_are_outputs_are_sent_from_copies() -> None:
+    """Those of lists were sent from memory that messages arrived in."""
+    tensors = [torch.full((3,), float(rank)) for rank in range(3)]
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    for outputs in (tensors, tensors[1:] + tensors[:1]):
+        rows = binding.exchanged_lists(outputs, tensors).segments
+        assert not {address for address, *_ in rows[:3]}.intersection(addresses)
+    memory = torch.zeros(9)
+    outputs = [memory[2:4], torch.zeros(2), memory[5:7]]
+    inputs = [memory[:2], memory[3:5], memory[7:9]]
+    bound = binding.exchanged_lists(outputs, inputs)
+    copied = [a is not b for a, b in zip(bound.keep, inputs, strict=False)]
+    assert copied == [False, True, False]  # no copy without need
+
+
+def test_an_own_block_that_is_partly_its_place_is_moved() -> None:
+    """torch refuses such copies: the call failed, on the ranks whose block it was."""
+    memory = torch.arange(8.0)
+    binding.gathered([memory[:6]], memory[1:3], BlockLayout(1, 3, 1))
+    assert memory.tolist() == [0.0, 1.0, 1.0, 2.0, 4.0, 5.0, 6.0, 7.0]
+    memory = torch.arange(8.0)
+    binding.gathered([memory[:2], memory[2:4]], memory[3:5], BlockLayout(1, 2, 1))
+    assert memory.tolist() == [0.0, 1.0, 3.0, 4.0, 4.0, 5.0, 6.0, 7.0]
+    memory = torch.arange(8.0)
+    last = KEPT._replace(rank=2)
+    bound = binding.scattered([memory[:6]], memory[5:7], last, moved=False)
+    assert memory.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 4.0, 5.0, 7.0]
+    assert bound.segments[0][0] == memory.data_ptr()
+    memory = torch.arange(8.0)
+    lists = [memory[:2], memory[2:4], memory[4:6]]
+    binding.scattered(lists, memory[5:7], last, moved=True)
+    assert memory.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 4.0, 5.0, 7.0]
+
+
 def test_uneven_blocks_have_a_row_each() -> None:
     source, output = torch.zeros(5, 2), torch.zeros(3, 2)
     rows = binding.exchanged(output, source, BlockLayout(0, 2, 1), ([0, 3], [4, 1])).segments

@@ -19,6 +19,7 @@ from headrace._native import DataType, Operator
 from headrace.errors import InputError
 from headrace.executor import Segment
 from headrace.executor.executor import ELEMENTS
+from headrace.executor.overlap import overlaps
 
 Tensors = Sequence[torch.Tensor]
 
@@ -302,7 +303,7 @@ def _scattered_in_place(
             addresses = _block_addresses(read, size, ranks)
         if addresses[rank] != own and size:
             block = read[rank] if len(read) > 1 else read[0].reshape(ranks, -1)[rank]
-            _bytes_of(landing).copy_(_bytes_of(block))
+            _place(block, _bytes_of(landing))
     addresses[rank] = own
     if any(nbytes != size for nbytes in sizes):
         _check_frames(sizes)
@@ -324,9 +325,8 @@ def exchanged(
 
     `splits` are those of the output and of the source, along the first dimension; one chunk each.
     """
-    sent, landing = plain(source), _landing(output)
-    if sent.data_ptr() == landing.data_ptr() and sent.nbytes:
-        sent = sent.clone()
+    landing = _landing(output)
+    (sent,) = _apart([plain(source)], [landing])
     if splits is None:
         _, ranks, chunks, _, _ = layout
         rows = tuple((t.data_ptr(), t.nbytes // ranks, ranks, chunks) for t in (sent, landing))
@@ -337,8 +337,8 @@ def exchanged(
 
 def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Binding:
     """Bind an all-to-all of one tensor per rank and direction."""
-    sent = [plain(tensor) for tensor in inputs]
     landing = [_landing(tensor) for tensor in outputs]
+    sent = _apart([plain(tensor) for tensor in inputs], landing)
     rows = _framed([(tensor.data_ptr(), tensor.nbytes, 1, 1) for tensor in (*sent, *landing)])
     return Binding(rows, _copy_all(outputs, landing), (*sent, *landing))
 
@@ -422,11 +422,31 @@ def _check_frames(sizes: Sequence[int]) -> None:
         )
 
 
+def _apart(sources: Tensors, landing: Tensors) -> list[torch.Tensor]:
+    """Return `sources`, but copies of those that share memory with one of `landing`.
+
+    Messages are received while others are sent. All tensors are contiguous.
+    """
+    overlapping = overlaps(map(_range, sources), map(_range, landing))
+    return [
+        tensor.clone() if overlaps_landing else tensor
+        for tensor, overlaps_landing in zip(sources, overlapping, strict=True)
+    ]
+
+
+def _range(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.nbytes
+
+
 def _place(tensor: torch.Tensor, target: torch.Tensor) -> None:
-    """Copy `tensor` to the bytes `target`, unless they are its own."""
+    """Copy `tensor` to the bytes `target`, as many, unless they are its own."""
     source = plain(tensor)
-    if source.data_ptr() != target.data_ptr():
-        target.copy_(_bytes_of(source))
+    distance = abs(source.data_ptr() - target.data_ptr())
+    if not distance:
+        return
+    if distance < target.nbytes:  # torch copies nothing to memory that is partly the source's
+        source = source.clone()
+    target.copy_(_bytes_of(source))
 
 
 def _copy_all(
