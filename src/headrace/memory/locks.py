@@ -2,15 +2,20 @@
 
 import os
 import threading
+import weakref
 from types import TracebackType
 from typing import Any
 
 
 class ThreadLock:
-    """A lock that its thread can take again; a copy is a lock of its own."""
+    """A lock that its thread can take again; a copy is a lock of its own.
+
+    In the child of a fork it is free, unless the thread that forked has it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        _LOCKS.add(self)
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -34,8 +39,20 @@ class ThreadLock:
             self._lock = threading.RLock()
 
 
+_LOCKS = weakref.WeakSet[ThreadLock]()
+
+
+def _free_all() -> None:
+    for lock in _LOCKS:
+        lock.free_in_child()
+
+
+os.register_at_fork(after_in_child=_free_all)
+
 CAPTURES = ThreadLock()
 """Held while a model is captured, measured and set back: one at a time in a process, as a trace
 swaps parameters and sets back random generators. A capture within one of its thread takes it again;
 backward passes never wait for it."""
-os.register_at_fork(after_in_child=CAPTURES.free_in_child)
+
+DRAWS = ThreadLock()
+"""Held while a thread of a fitted step draws from default generators, or has set one back."""

@@ -1,5 +1,6 @@
 """Captures and steps in several threads of a process."""
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.memory import FittedModule, fit
-from headrace.memory.locks import CAPTURES, ThreadLock
+from headrace.memory.locks import CAPTURES, DRAWS, ThreadLock
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.plan.baselines import keep_schedule
@@ -162,20 +163,22 @@ def test_a_copy_of_a_fitted_model_has_a_lock_of_its_own() -> None:
     assert copied._lock is not fitted._lock  # pyright: ignore[reportPrivateUsage]
 
 
-def test_the_child_of_a_fork_can_take_a_lock_of_a_thread_that_it_lacks() -> None:
-    lock = ThreadLock()
-    with CAPTURES:
-        CAPTURES.free_in_child()  # the thread's own stays taken
-    taken, release = threading.Event(), threading.Event()
+def test_the_child_of_a_fork_can_take_locks_of_threads_that_it_lacks() -> None:
+    locks = [ThreadLock(), CAPTURES, DRAWS]
+    own, taken, release = ThreadLock(), threading.Event(), threading.Event()
 
     def hold() -> None:
-        lock.__enter__()
-        taken.set()
-        release.wait(LONGEST_S)
+        with locks[0], locks[1], locks[2]:
+            taken.set()
+            release.wait(LONGEST_S)
 
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, own:
         pool.submit(hold)
         taken.wait(LONGEST_S)
-        lock.free_in_child()
-        with lock:
-            release.set()
+        child = os.fork()
+        if child == 0:
+            threading.Timer(10, os._exit, (1,)).start()
+            with locks[0], locks[1], locks[2], own:
+                os._exit(0)
+        release.set()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -4,15 +4,13 @@ The default generator of a device is one for all threads of a process. So in fit
 draws at a time: between a state and the draw from it no other draw may come.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-DRAWS = threading.RLock()
-"""Held while a thread draws from default generators, or has set one back."""
+from headrace.memory.locks import DRAWS
 
 
 def generator_state(device: torch.device) -> Tensor:
