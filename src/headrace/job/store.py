@@ -1,7 +1,7 @@
 """torch's stores: names in messages, errors that separate a loss from a timeout, a barrier."""
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -106,6 +106,8 @@ def monitored_barrier(
         if rank == 0:
             verdict = _missing_text(store, prefix, ranks, limit_s, all_ranks=all_ranks)
             store.set(f"{prefix}/verdict", verdict)
+            if not verdict:
+                _delete_rounds_before(store, round_, ranks)
         # rank 0 may use up its whole timeout first
         elif wait_for(store, [f"{prefix}/verdict"], 2 * limit_s, what):
             verdict = store.get(f"{prefix}/verdict").decode()
@@ -118,6 +120,22 @@ def monitored_barrier(
         )
     if verdict:
         raise CommunicationError(verdict)
+
+
+def _delete_rounds_before(store: Any, round_: int, ranks: int) -> None:
+    """Delete the keys of the barriers before one that all ranks have reached.
+
+    A rank that reached this barrier has read the verdicts of those before, or given up on them.
+    They are deleted back to the first that is deleted already.
+    """
+    with suppress(RuntimeError, NotImplementedError):  # some stores cannot delete
+        for past in range(round_ - 1, -1, -1):
+            prefix = f"monitored_barrier/{past}"
+            # a FileStore's `delete_key` returns True for an absent key, too
+            if not store.check([f"{prefix}/verdict"]):
+                return
+            for name in (*range(ranks), "verdict"):
+                store.delete_key(f"{prefix}/{name}")
 
 
 def _first_line(error: BaseException) -> str:
