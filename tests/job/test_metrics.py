@@ -96,6 +96,34 @@ def test_metrics_with_one_port_are_served_together() -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
+class Valued(RankMetrics):
+    """A gauge of a group of processes."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(0)
+        self._value = value
+
+    def collect(self) -> Iterator[Metric]:
+        yield self.gauge("valued", "A value", self._value)
+
+
+def test_of_two_metrics_of_a_class_the_older_is_written(tmp_path: Path) -> None:
+    """A second process group of all ranks wrote every series twice, which Prometheus refuses."""
+    path = tmp_path / "m.prom"
+    first, second = start_metrics(Valued(1), path), start_metrics(Valued(2), path)
+    assert first is not None
+    assert second is not None
+
+    def written() -> list[str]:
+        return [line for line in path.read_text().splitlines() if not line.startswith("#")]
+
+    second.refresh()
+    assert written() == ['headrace_valued{rank="0"} 1.0']
+    first.close()
+    second.close()
+    assert written() == ['headrace_valued{rank="0"} 2.0']
+
+
 def test_metrics_of_several_ranks_are_refused() -> None:
     with pytest.raises(InputError, match=r"metrics are of ranks \[0, 1\], needs those of one"):
         start_metrics([Sample(0), Others(1)], 9)

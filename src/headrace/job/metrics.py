@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,17 +44,38 @@ class RankMetrics(Collector):
         return family
 
 
-class _Destination:
-    """A file or an HTTP server, of all metrics of this process that have it."""
+class _Destination(Collector):
+    """A file or an HTTP server, of all metrics of this process that have it.
+
+    Of metrics of one class, such as those of two process groups of all ranks, those are shown that
+    were added first and not removed: a series cannot have two values.
+    """
 
     def __init__(self, where: Path | int) -> None:
         self.registry = CollectorRegistry()
-        self.users = 0
+        self._metrics: tuple[RankMetrics, ...] = ()
         self._path = where if isinstance(where, Path) else None
         self._written_s = 0.0
         self._server: tuple[Any, threading.Thread] | None = None
         if isinstance(where, int):
             self._server = start_http_server(where, _LOOPBACK, self.registry)
+        self.registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of the first metrics of each class; called from any thread."""
+        first: dict[type, RankMetrics] = {}
+        for metrics in self._metrics:
+            first.setdefault(type(metrics), metrics)
+        return [family for metrics in first.values() for family in metrics.collect()]
+
+    def add(self, metrics: Iterable[RankMetrics]) -> None:
+        """Show metrics until `remove`."""
+        self._metrics = (*self._metrics, *metrics)
+
+    def remove(self, metrics: Collection[RankMetrics]) -> bool:
+        """Remove metrics; return whether none are left."""
+        self._metrics = tuple(kept for kept in self._metrics if kept not in metrics)
+        return not self._metrics
 
     def refresh(self, *, always: bool = False) -> None:
         """Write the file anew, if there is one and it is old."""
@@ -106,9 +127,7 @@ class MetricsOutput:
             if where not in _destinations:
                 _destinations[where] = _Destination(where)
             self._destination = _destinations[where]
-            self._destination.users += 1
-            for collector in self._metrics:
-                self._destination.registry.register(collector)
+            self._destination.add(self._metrics)
 
     def refresh(self) -> None:
         """Write the file anew, if there is one and it is old."""
@@ -120,11 +139,9 @@ class MetricsOutput:
             if not self._metrics:
                 return
             self._destination.refresh(always=True)
-            for collector in self._metrics:
-                self._destination.registry.unregister(collector)
+            unused = self._destination.remove(self._metrics)
             self._metrics = ()
-            self._destination.users -= 1
-            if self._destination.users == 0:
+            if unused:
                 self._destination.close()
                 if _destinations.get(self._where) is self._destination:
                     del _destinations[self._where]
