@@ -1,11 +1,16 @@
 """Jobs: processes side by side, until all are done, one fails, or their time is up."""
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 from headrace.launch.job import run_job
-from headrace.launch.roles import Role
-from tests.waiting import no_hang, with_longer_deadlines
+from headrace.launch.roles import Role, start_local
+from tests.launch.test_roles import assert_ends
+from tests.waiting import HANG_S, no_hang, with_longer_deadlines
 
 
 def shell(*scripts: str) -> list[Role]:
@@ -68,3 +73,32 @@ def test_a_process_that_left_its_group_does_not_hold_the_job_up(tmp_path: Path) 
 
 def test_without_a_reader_the_output_goes_to_this_process() -> None:
     assert run_job(shell("test ! -t 0; exit 0")) == [0]
+
+
+PARENT = """
+import os
+from headrace.launch.job import run_job
+from headrace.launch.roles import Role
+role = Role(name="rank 0", argv=["sh", "-c", "echo $$; exec sleep 600"])
+run_job([role], on_line=lambda _index, line: print(line, flush=True))
+"""
+
+
+def test_no_process_outlives_a_killed_parent() -> None:
+    """It went on: a benchmark's, or one that waits for its peers for minutes."""
+    parent = start_local([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent, parent.stdout as lines:
+        pid = int(lines.readline())
+        parent.kill()
+        parent.wait(HANG_S)
+        assert_ends(pid)
+
+
+def test_a_program_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        run_job([Role(name="rank 0", argv=["no-such-program"])])
+
+
+def test_signals_that_python_ignores_end_a_process() -> None:
+    assert run_job(shell("kill -PIPE $$; exit 3")) == [-signal.SIGPIPE]

@@ -1,12 +1,20 @@
 """A job: processes that run side by side until all are done, or one fails."""
 
+import errno
+import os
 import queue
+import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from subprocess import Popen
+from typing import Any
 
-from headrace.launch.roles import INHERITED, LINES, Role, Roles
+from headrace.launch.roles import INHERITED, LINES, Role, Roles, start_local
+from headrace.launch.with_parent import with_parent
+from headrace.settings import child_environment
 
 OnLine = Callable[[int, str], None]
 """Called with a process's index in the job and a line it wrote, without the line's end."""
@@ -24,6 +32,7 @@ def run_job(
     """Run processes and return their exit codes (below 0: the signal).
 
     When one fails, or `timeout_s` passes, the others are ended: SIGTERM, after `grace_s` SIGKILL.
+    The kernel kills those on this machine when the calling thread ends, by whatever cause.
 
     Parameters
     ----------
@@ -32,7 +41,11 @@ def run_job(
     codes: dict[int, int | None] = {}
     deadline = time.monotonic() + (_NEVER_S if timeout_s is None else timeout_s)
     streams = INHERITED if on_line is None else LINES
-    with Roles(dict(enumerate(roles)), streams=streams, grace_s=grace_s) as job:
+    bound = [
+        replace(role, start=_start_with_parent) if role.start is start_local else role
+        for role in roles
+    ]
+    with Roles(dict(enumerate(bound)), streams=streams, grace_s=grace_s) as job:
         for until in (deadline, 0.0):  # at last what they still wrote when they were ended
             with suppress(queue.Empty):
                 while not until or (len(codes) < len(roles) and not any(codes.values())):
@@ -43,3 +56,13 @@ def run_job(
                         on_line(index, line)
             job.end()
     return [codes.get(index, -signal.SIGKILL) or 0 for index in range(len(roles))]
+
+
+def _start_with_parent(
+    argv: Sequence[str], *, env: Mapping[str, str | None] | None = None, **options: Any
+) -> Popen[Any]:
+    """Start `argv` as `start_local`, killed with the thread that calls this."""
+    program = shutil.which(argv[0], path=child_environment(env).get("PATH"))
+    if program is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
+    return start_local(with_parent(".", [program, *argv[1:]]), env=env, **options)

@@ -3,10 +3,8 @@
 It runs as an actor of Ray (`headrace.launch.ray_cluster`), and needs nothing of Ray itself.
 """
 
-import os
 import queue
 import signal
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,9 +16,9 @@ from subprocess import Popen
 from typing import Any
 
 from headrace import __version__
-from headrace.launch import with_parent
 from headrace.launch.ports import free_port
 from headrace.launch.process import RoleProcess
+from headrace.launch.with_parent import with_parent
 from headrace.settings import child_environment
 
 OUTPUT, ERRORS, END = "stdout", "stderr", "end"
@@ -104,9 +102,8 @@ class _Leased:
         """Start the process, whose life is bound to this thread's, and wait for its end."""
 
         def start(**options: Any) -> Popen[str]:
-            stub = [sys.executable, "-I", "-S", with_parent.__file__, str(os.getpid())]
             return Popen(
-                [*stub, command.folder, *command.argv],
+                with_parent(command.folder, command.argv),
                 env=child_environment(command.env),
                 cwd=Path("/"),
                 **command.streams,
