@@ -81,10 +81,18 @@ class CommittedRows(KeptRows):
     ----------
     settings : key of a row -> settings of those that are read, and of those that are added; rows of
         other settings are left aside.
+    made : rows and what was done for them, in words of `note`.
     """
 
-    def __init__(self, path: Path, section: str, settings: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        section: str,
+        settings: Callable[[str], str],
+        made: str = "cells planned",
+    ) -> None:
         self._settings = settings
+        self._made = made
         self._open(path, section)
         self._earlier = len(self._lines)
 
@@ -99,10 +107,10 @@ class CommittedRows(KeptRows):
             f"{origins.count(origin)} by {origin}" for origin in dict.fromkeys(origins)
         )
         return (
-            f"{self._section}: {len(self._lines) - self._earlier} cells planned in this run, "
+            f"{self._section}: {len(self._lines) - self._earlier} {self._made} in this run, "
             f"{self._earlier} kept in git and made before"
             + (f": {sources}" if sources else "")
-            + f"; rm {os.path.relpath(self._path, ROOT.parent)} to plan all here"
+            + f"; rm {os.path.relpath(self._path, ROOT.parent)} to have all made here"
         )
 
     def clear(self) -> None:

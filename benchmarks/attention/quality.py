@@ -2,26 +2,35 @@
 
 Three models (`quality_models`): trained here, grown from it, and SmolLM2. Plans are made by the
 product from a profile and from losses on text that the models were not trained on; what is printed
-and held against bars was measured on text after that. Losses that were measured are kept until a
-full run has ended: an interrupted one goes on.
+and held against bars was measured on text after that. A full run takes hours. The results of a
+model are a line of ``quality.jsonl``, which git has (`benchmarks.kept.CommittedRows`); only models
+without one are measured. Losses are kept until all models are: an interrupted run goes on.
 """
 
 from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
 from benchmarks.attention import quality_models
 from benchmarks.attention.quality_compared import compared_methods
-from benchmarks.attention.quality_losses import Losses, Subject
-from benchmarks.attention.quality_models import QUICK
-from benchmarks.attention.quality_saved import saved_bytes
+from benchmarks.attention.quality_losses import Losses
+from benchmarks.attention.quality_models import FULL, QUICK
+from benchmarks.attention.quality_output import Output
+from benchmarks.attention.quality_saved import ALLOWED, saved_bytes
 from benchmarks.attention.quality_subjects import (
+    SMOLLM2,
+    SMOLLM2_SAMPLES,
+    TRAINED_SAMPLES,
     model_states,
     profile_of,
     smollm2_subject,
-    trained_subjects,
+    trained_subject,
 )
 from benchmarks.harness import Report
-from benchmarks.kept import KeptRows
+from benchmarks.kept import CommittedRows, KeptRows, settings_of
 
+MEASURED = Path(__file__).parent / "quality.jsonl"
 SEEDS = (0, 1, 2, 3, 4)
 EXCEEDED = 1.1
 """Times an allowed loss that the loss on unseen text may be, less two standard errors."""
@@ -42,27 +51,66 @@ def bars() -> dict[str, str]:
 
 
 def measure(report: Report, *, quick: bool) -> None:
-    """Train, plan and compare; a full run can be interrupted."""
-    rows = KeptRows(
+    """Train, plan and compare; a full run can be interrupted, and keeps what it measured."""
+    results = (
+        KeptRows("attention", "quality-models", quick=True, folder=report.state_folder)
+        if quick
+        else CommittedRows(MEASURED, "quality", _settings, "models measured")
+    )
+    losses = KeptRows(
         "attention", "quality", quick=quick, folder=report.state_folder, quiet=("losses",)
     )
+    names = list(_model_names(report, quick))
+    for name in names:
+        if name not in results.rows:
+            results.add(name, _measured(name, losses, model_states(report), quick))
+    if isinstance(results, CommittedRows):
+        report.note(results.note)
     figures: dict[str, list[float]] = {name: [] for name in bars()}
-    for subject in _subjects(report, quick):
-        losses = Losses(rows, subject)
-        profile = profile_of(subject, model_states(report))
-        for name, figure in (
-            *saved_bytes(report, subject, losses, profile, quick),
-            *compared_methods(report, subject, losses, profile, quick),
-        ):
-            figures.setdefault(name, []).append(figure)
+    for output in (Output(**results.rows[name]) for name in names):
+        for table, columns in output.rows:
+            report.row(table, **columns)
+        for text in output.notes:
+            report.note(text)
+        for bar, figure in output.figures:
+            figures[bar].append(figure)
     for name, required in bars().items():
         worst = max if required.startswith("<=") else min
         if figures[name]:
             report.bar(name, worst(figures[name]))
-    rows.clear()
+    losses.clear()
+    results.clear()
 
 
-def _subjects(report: Report, quick: bool) -> Iterator[Subject]:
+def _settings(name: str) -> str:
+    """Return a digest of what a model's results depend on beside the code."""
+    if name == SMOLLM2:
+        return settings_of(ALLOWED, SMOLLM2_SAMPLES)
+    return settings_of(ALLOWED, TRAINED_SAMPLES, FULL)
+
+
+def _measured(name: str, rows: KeptRows, states: Path, quick: bool) -> dict[str, Any]:
+    """Return what the section prints of a model, as `Output` has it."""
+    output = Output()
+    if name == SMOLLM2:
+        subject = smollm2_subject(quick)
+    else:
+        kind, seed = name.split()
+        subject = trained_subject(output, kind, int(seed), states, quick)
+    losses = Losses(rows, subject)
+    profile = profile_of(subject, states)
+    output.figures = [
+        (bar, float(figure))
+        for bar, figure in chain(
+            saved_bytes(output, subject, losses, profile, quick),
+            compared_methods(output, subject, losses, profile, quick),
+        )
+        if bar in bars()
+    ]
+    return output.columns
+
+
+def _model_names(report: Report, quick: bool) -> Iterator[str]:
     """Yield SmolLM2, and the models of all seeds; quick: the grown one of one seed."""
     if quick:
         report.note(
@@ -71,6 +119,7 @@ def _subjects(report: Report, quick: bool) -> Iterator[Subject]:
     if missing := quality_models.smollm2_missing():
         report.note(f"quality: {missing}")
     else:
-        yield smollm2_subject(quick)
+        yield SMOLLM2
     for seed in SEEDS[: 1 if quick else None]:
-        yield from trained_subjects(report, seed, quick)
+        for kind in ("grown",) if quick else ("grown", "plain"):
+            yield f"{kind} {seed}"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.attention.quality_losses import CHUNK, Losses, Subject
+from benchmarks.attention.quality_output import Output
 from benchmarks.attention.quality_rivals import (
     dejavu,
     reused_heads,
@@ -16,7 +17,6 @@ from benchmarks.attention.quality_rivals import (
     stock_cache_losses,
 )
 from benchmarks.attention.quality_saved import ELEMENT_BYTES
-from benchmarks.harness import Report
 from headrace.attention.plan.choose import added_loss
 from headrace.attention.plan.clusters import (
     clustered_by_distance,
@@ -32,7 +32,7 @@ _RANDOM_SEEDS = 3
 
 
 def compared_methods(
-    report: Report, subject: Subject, losses: Losses, profile: AttentionProfile, quick: bool
+    output: Output, subject: Subject, losses: Losses, profile: AttentionProfile, quick: bool
 ) -> Iterator[tuple[str, float]]:
     """Print losses of all methods on unseen text; yield ours over CHAI's at equal clusters."""
     samples = subject.samples.unseen[:CHUNK]
@@ -40,7 +40,7 @@ def compared_methods(
 
     def row(method: str, added: Sequence[float]) -> tuple[float, float]:
         loss, error = added_loss(added, own)
-        report.row(
+        output.row(
             "losses of methods, on unseen text",
             **subject.row,
             method=method,
@@ -58,7 +58,7 @@ def compared_methods(
         plan = chosen_clusters(losses, profile, clusters, subject.samples.plan)
         ours, _ = row(f"headrace, {size}", losses.of_plan("headrace", plan, samples))
         if theirs <= 2 * error:
-            report.note(f"{subject.name}: CHAI's loss at {size} is within two standard errors of 0")
+            output.note(f"{subject.name}: CHAI's loss at {size} is within two standard errors of 0")
         elif clusters in subject.barred:
             yield f"clusters-over-chai-{subject.name}", ours / theirs
         if not (quick and subject.name == "smollm2"):
@@ -76,11 +76,11 @@ def compared_methods(
     ):
         row(name, losses.of_method(name, method, samples))
     for backend in ("fp8", "hqq"):
-        _stock_cache(report, subject, losses, backend, row)
+        _stock_cache(output, subject, losses, backend, row)
 
 
 def _stock_cache(
-    report: Report,
+    output: Output,
     subject: Subject,
     losses: Losses,
     backend: str,
@@ -99,7 +99,7 @@ def _stock_cache(
             ),
         )
     except (ImportError, ValueError) as error:
-        report.note(f"{name}: not measured: {' '.join(str(error).split())}")
+        output.note(f"{name}: not measured: {' '.join(str(error).split())}")
 
 
 def full_plan(profile: AttentionProfile) -> AttentionPlan:

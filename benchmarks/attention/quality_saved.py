@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks.attention import quality_text
 from benchmarks.attention.quality_losses import CHUNK, Losses, Subject, plan_settings
-from benchmarks.harness import Report
+from benchmarks.attention.quality_output import Output
 from headrace.attention.measure.text import token_samples
 from headrace.attention.plan.choose import added_loss, choose
 from headrace.attention.plan.formats import StorageFormat
@@ -27,7 +27,7 @@ _PASSKEYS = 10
 
 
 def saved_bytes(
-    report: Report, subject: Subject, losses: Losses, profile: AttentionProfile, quick: bool
+    output: Output, subject: Subject, losses: Losses, profile: AttentionProfile, quick: bool
 ) -> Iterator[tuple[str, float]]:
     """Plan for allowed losses; yield what is saved, and losses on unseen text over the allowed."""
     measured: dict[str, AttentionPlan] = {}
@@ -41,7 +41,7 @@ def saved_bytes(
         own = losses.of_plan("own", None, subject.samples.unseen)
         added, error = added_loss(losses.of_plan(plan.chosen, plan, subject.samples.unseen), own)
         saved = 1 - _allocated_share(subject, plan)
-        report.row(
+        output.row(
             "bytes saved under an allowed loss, and the loss on unseen text",
             **subject.row,
             allowed=allowed,
@@ -56,11 +56,11 @@ def saved_bytes(
         if allowed == SAVED_AT and subject.name != "plain":
             yield f"saved-at-1%-{subject.name}", saved
     if subject.name == "grown":
-        yield "saved-at-1%-clusters-grown", _saved_by_clusters(report, subject, losses, measured)
+        yield "saved-at-1%-clusters-grown", _saved_by_clusters(output, subject, losses, measured)
 
 
 def _saved_by_clusters(
-    report: Report, subject: Subject, losses: Losses, measured: dict[str, AttentionPlan]
+    output: Output, subject: Subject, losses: Losses, measured: dict[str, AttentionPlan]
 ) -> float:
     """Return what the plans save that share heads in the model's type."""
     own = losses.of_plan("own", None, subject.samples.plan)
@@ -72,7 +72,7 @@ def _saved_by_clusters(
         added, error = added_loss(losses.of_plan(name, plan, subject.samples.plan), own)
         if added + error <= SAVED_AT and 1 - plan.share > saved:
             best, saved = name, 1 - plan.share
-    report.row("bytes saved by clusters alone", **subject.row, cache=best, saved=saved)
+    output.row("bytes saved by clusters alone", **subject.row, cache=best, saved=saved)
     return saved
 
 

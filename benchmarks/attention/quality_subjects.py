@@ -1,6 +1,5 @@
 """Models of the quality section with their samples: SmolLM2, and those trained here; profiles."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,17 @@ import torch
 from benchmarks.attention import quality_models, quality_text
 from benchmarks.attention.quality_losses import Samples, Subject, silent
 from benchmarks.attention.quality_models import FULL, QUICK
+from benchmarks.attention.quality_output import Output
 from benchmarks.harness import Report
 from benchmarks.kept import settings_of
 from headrace.attention.measure.likeness import measure_likeness
 from headrace.attention.measure.text import documentation, token_samples
 from headrace.attention.models import model_digest
 from headrace.attention.profile import AttentionProfile
+
+SMOLLM2 = "smollm2"
+SMOLLM2_SAMPLES, TRAINED_SAMPLES = (8, 20, 196), (16, 40, 391)
+"""Of a full run: to profile, to plan, and unseen."""
 
 
 def model_states(report: Report) -> Path:
@@ -34,41 +38,40 @@ def profile_of(subject: Subject, states: Path) -> AttentionProfile:
     return AttentionProfile.load(path)
 
 
-def trained_subjects(report: Report, seed: int, quick: bool) -> Iterator[Subject]:
-    """Yield the models of a seed; quick: the grown one alone."""
-    training, states = QUICK if quick else FULL, model_states(report)
-    grown = quality_models.grown_model(seed, training, states)
-    differences = quality_models.pair_differences(grown)
-    report.row(
-        "differences of pairs of heads that were grown from one",
-        seed=seed,
-        least_of_queries=float(differences[:, 0].min()),
-        least_of_keys=float(differences[:, 1].min()),
-        largest=float(differences.max()),
-    )
-    counts = (4, 10, 5) if quick else (16, 40, 391)
-    samples = _samples(quality_text.byte_tokens, quality_text.held_out_text(), 512, counts)
-    models = {"grown": (grown, (12, 8), (12, 8))}
-    if not quick:
-        models["plain"] = (quality_models.plain_model(seed, training, states), (6, 4), ())
-    for name, (model, clusters, barred) in models.items():
-        yield Subject(
-            name=name,
+def trained_subject(output: Output, kind: str, seed: int, states: Path, quick: bool) -> Subject:
+    """Return the model of a seed that was trained, or grown from it ("plain", "grown")."""
+    training = QUICK if quick else FULL
+    if kind == "plain":
+        model, clusters, barred = quality_models.plain_model(seed, training, states), (6, 4), ()
+    else:
+        model, clusters = quality_models.grown_model(seed, training, states), (12, 8)
+        barred = clusters
+        differences = quality_models.pair_differences(model)
+        output.row(
+            "differences of pairs of heads that were grown from one",
             seed=seed,
-            model=model.to(torch.bfloat16),
-            tokenizer=None,
-            samples=samples,
-            clusters=clusters,
-            barred=barred,
+            least_of_queries=float(differences[:, 0].min()),
+            least_of_keys=float(differences[:, 1].min()),
+            largest=float(differences.max()),
         )
+    counts = (4, 10, 5) if quick else TRAINED_SAMPLES
+    return Subject(
+        name=kind,
+        seed=seed,
+        model=model.to(torch.bfloat16),
+        tokenizer=None,
+        samples=_samples(quality_text.byte_tokens, quality_text.held_out_text(), 512, counts),
+        clusters=clusters,
+        barred=barred,
+    )
 
 
 def smollm2_subject(quick: bool) -> Subject:
     """Return SmolLM2 in bfloat16."""
     model, tokenizer = quality_models.smollm2()
-    tokens, counts = (512, (4, 3, 4)) if quick else (1024, (8, 20, 196))
+    tokens, counts = (512, (4, 3, 4)) if quick else (1024, SMOLLM2_SAMPLES)
     return Subject(
-        name="smollm2",
+        name=SMOLLM2,
         seed=0,
         model=model.to(torch.bfloat16),
         tokenizer=tokenizer,
