@@ -19,7 +19,7 @@ import pytest
 import torch.distributed as dist
 
 from headrace.collectives.run import incarnation
-from headrace.collectives.run.incarnation import Attempt, Entry, Rounds
+from headrace.collectives.run.incarnation import Attempt, RankText, RoundsState
 from headrace.errors import CommunicationError
 from headrace.job.store import describe_store
 from tests.conformance.launch import outputs, ranks
@@ -145,21 +145,21 @@ def test_incarnations_never_mix() -> None:
     for seed in range(60):
         random_ = random.Random(seed)
         ranks = random_.randint(1, 4)
-        written: dict[tuple[int, int], Entry] = {}
+        written: dict[tuple[int, int], RankText] = {}
         starts = [0]
         agreed: dict[int, dict[int, str]] = {}  # name -> rank -> attempt
         fresh = itertools.count()
-        attempts: dict[int, tuple[Rounds, str]] = {}
+        attempts: dict[int, tuple[RoundsState, str]] = {}
         numbers: dict[int, int] = {}
         for turn in itertools.count():
             deadly = turn < 1000
             rank = random_.randrange(ranks)
             if rank not in attempts or (deadly and random_.random() < 0.02):
-                attempts[rank] = Rounds(), f"a{next(fresh)}"
+                attempts[rank] = RoundsState(), f"a{next(fresh)}"
                 numbers[rank] = random_.choice(starts)
             state, mine = attempts[rank]
             number = numbers[rank]
-            entry = Entry(not state.may_acknowledge(rank, mine), mine, "")
+            entry = RankText(not state.may_acknowledge(rank, mine), mine, "")
             written.setdefault((number, rank), entry)
             if any((number, peer) not in written for peer in range(ranks)):
                 continue

@@ -47,7 +47,7 @@ _START = "start"  # key: a round after which no incarnation is open: readers may
 _ABSENT = "?"  # no key has this value
 
 
-class Entry(NamedTuple):
+class RankText(NamedTuple):
     """A rank's text in a round: an arrival, or else an acknowledgement of all arrivals.
 
     Attributes
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
     text: str
 
 
-class Rounds:
+class RoundsState:
     """State after some rounds of a group of `ranks` members.
 
     Attributes
@@ -78,7 +78,7 @@ class Rounds:
         self.arrivals: dict[int, str] = {}
         self.acknowledgements: list[str] = []
 
-    def apply(self, entries: Sequence[Entry]) -> None:
+    def apply(self, entries: Sequence[RankText]) -> None:
         """Apply the next round: one entry for each rank, in order."""
         if self.acknowledgements:
             self.__init__()
@@ -153,15 +153,15 @@ class Attempt:
         from torch._C._distributed_c10d import PrefixStore
 
         until = time.monotonic() + self._timeout_s
-        state = Rounds()
+        state = RoundsState()
         with answering(self._store, self.what):
             number = self._first_round(arrival)
             while not (state.acknowledgements and state.includes(self._rank, self._number)):
                 if state.may_acknowledge(self._rank, self._number):
                     texts = [state.arrivals[rank] for rank in range(self._ranks)]
-                    entry = Entry(False, self._number, acknowledge(texts))
+                    entry = RankText(False, self._number, acknowledge(texts))
                 else:
-                    entry = Entry(True, self._number, arrival)
+                    entry = RankText(True, self._number, arrival)
                 state.apply(self._round(number, entry, state, until))
                 number += 1
             if self._rank == self._ranks - 1:  # one suffices: readers may begin at any before
@@ -174,7 +174,7 @@ class Attempt:
     def replace_arrival(self, text: str) -> None:
         """Replace the text of this attempt's arrival in the store, once all have read it."""
         if self._arrived_at:
-            self._store.set(self._arrived_at, json.dumps(Entry(True, self._number, text)))
+            self._store.set(self._arrived_at, json.dumps(RankText(True, self._number, text)))
 
     def arrived_in(self, store: Any) -> bool:
         """Return whether this attempt's arrival is in `store`: that it is the group's."""
@@ -185,13 +185,15 @@ class Attempt:
 
     def _first_round(self, arrival: str) -> int:
         """Return the number of the round to begin at; this rank may have arrived in it."""
-        stored = self._write(0, Entry(True, self._number, arrival))
+        stored = self._write(0, RankText(True, self._number, arrival))
         if stored == self._arrived:
             return 0  # as in most cases: no attempt of this rank before
         start = self._store.compare_set(_START, _ABSENT, _ABSENT).decode()
         return 0 if start == _ABSENT else int(start)
 
-    def _round(self, number: int, entry: Entry, state: Rounds, until: float) -> list[Entry]:
+    def _round(
+        self, number: int, entry: RankText, state: RoundsState, until: float
+    ) -> list[RankText]:
         """Write an entry to a round unless this rank has one there; returns all entries."""
         keys = [_key(number, rank) for rank in range(self._ranks)]
         own = keys.pop(self._rank)
@@ -201,9 +203,9 @@ class Attempt:
             raise CommunicationError(f"{self.what}: {absent} within {self._timeout_s:g} s")
         texts = [value.decode() for value in self._store.multi_get(keys)] if keys else []
         texts.insert(self._rank, stored)
-        return [Entry(*json.loads(value)) for value in texts]
+        return [RankText(*json.loads(value)) for value in texts]
 
-    def _write(self, number: int, entry: Entry) -> str:
+    def _write(self, number: int, entry: RankText) -> str:
         """Write an entry to a round unless this rank has one there; returns this rank's entry."""
         key, text = _key(number, self._rank), json.dumps(entry)
         stored: str = self._store.compare_set(key, "", text).decode()
@@ -213,7 +215,7 @@ class Attempt:
                 self._arrived_at, self._arrived = key, text
         return stored
 
-    def _absent(self, number: int, state: Rounds) -> str:
+    def _absent(self, number: int, state: RoundsState) -> str:
         ranks = [rank for rank in range(self._ranks) if not self._store.check([_key(number, rank)])]
         if state.attempts and not state.acknowledgements:
             return f"ranks {ranks} arrived and then went silent"
