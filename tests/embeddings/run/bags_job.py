@@ -1,6 +1,7 @@
 """A script that trains on bags with a scaled loss: ``bags_job.py FILE OUTPUT``.
 
-In its second epoch one trainer's loss overflows in one batch. Then all trainers clip gradients.
+In its second epoch one trainer's loss overflows in one batch. Then all load a folder that is not
+there, and clip gradients.
 """
 
 import os
@@ -88,6 +89,10 @@ def main(path: str, output: str) -> None:
     for epoch in range(EPOCHS):
         train(fitted, optimizer, scaler, batches, epoch=epoch, overflows=trainer == 1)
     scores = [fitted(batch[0], batch[1]) for batch in batches.evaluate(data)]
+    try:
+        batches.load(f"{output}nothing")
+    except EmbeddingError as error:
+        print(f"not loaded: {error}", flush=True)
     weights = batches.weights()
     dense = {name: weight.detach() for name, weight in model.named_parameters()}
     torch.save({**dense, **weights, "scores": torch.cat(scores).detach()}, f"{output}{trainer}")

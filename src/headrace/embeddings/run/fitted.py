@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -132,22 +132,17 @@ class FittedBatches:
         self, folder: str | Path, *, file_format: TableFileFormat = "parquet", state: bool = False
     ) -> None:
         """As in `TrainingBatches`."""
-        with self._between_epochs("an export"):
-            connections = self._connections
-            if connections.executor.rank == 0:
-                save_tables(
-                    connections.servers, self._description, Path(folder), file_format, state=state
-                )
-            self._barrier()
+        with self._between_epochs("an export"), self._first_trainer("the export") as is_first:
+            if is_first:
+                servers = self._connections.servers
+                save_tables(servers, self._description, Path(folder), file_format, state=state)
 
     def load(self, folder: str | Path) -> None:
         """As in `TrainingBatches`."""
-        with self._between_epochs("an import"):
-            connections = self._connections
+        with self._between_epochs("an import"), self._first_trainer("the import") as is_first:
             self._loaded_since = True  # also by an import that fails behind some rows
-            if connections.executor.rank == 0:
-                load_tables(connections.servers, self._description, Path(folder))
-            self._barrier()
+            if is_first:
+                load_tables(self._connections.servers, self._description, Path(folder))
 
     @contextmanager
     def _between_epochs(self, purpose: str) -> Generator[None]:
@@ -158,6 +153,23 @@ class FittedBatches:
             yield
         finally:
             self._busy = None
+
+    @contextmanager
+    def _first_trainer(self, purpose: str) -> Generator[bool]:
+        """Yield whether this is the first trainer; end when all have, at all alike.
+
+        Raises
+        ------
+        EmbeddingError : it failed at the first trainer; there its own error goes on.
+        """
+        try:
+            yield self._connections.executor.rank == 0
+        except Exception:
+            with suppress(CommunicationError):
+                self._any_trainer(True)
+            raise
+        if self._any_trainer(False):
+            raise EmbeddingError(f"{purpose} failed at trainer 0, whose error says why")
 
     def close(self) -> None:
         """As in `TrainingBatches`."""
@@ -339,4 +351,7 @@ class FittedBatches:
 
     def _barrier(self) -> None:
         """Wait until all trainers are here."""
-        any_trainer(self._connections.executor, self._connections.deadline_s)
+        self._any_trainer(False)
+
+    def _any_trainer(self, flag: bool) -> bool:
+        return any_trainer(self._connections.executor, self._connections.deadline_s, flag)
