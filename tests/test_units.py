@@ -1,4 +1,5 @@
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,15 @@ def test_counts_are_in_powers_of_1000(typed: str, count: int) -> None:
 def test_what_is_no_count_is_an_error(typed: str) -> None:
     with pytest.raises(InputError, match="sample is"):
         parse_count(typed, "sample")
+
+
+@pytest.mark.parametrize("parse", [parse_size, parse_count])
+def test_a_number_beyond_all_floats_is_refused_like_any_that_is_too_large(
+    parse: Callable[[str, str], int],
+) -> None:
+    """It was OverflowError: `index measure --sample` with 400 digits ended in a traceback."""
+    with pytest.raises(InputError, match="--sample is '9+', needs at most"):
+        parse("9" * 400, "--sample")
 
 
 def test_bandwidths_are_read() -> None:

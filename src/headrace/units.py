@@ -37,10 +37,10 @@ def parse_size(text: str, name: str = "size") -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", text.strip())
     if not match or match[2] not in _UNITS:
         raise InputError(f"{name} is {text!r}, needs a number and a unit: 512K, 16M, 1G or 16MB")
-    count = round(float(match[1]) * _UNITS[match[2]])
+    count = float(match[1]) * _UNITS[match[2]]
     if count > MOST_BYTES:
         raise InputError(f"{name} is {text!r}, needs at most {size(MOST_BYTES)}")
-    return count
+    return round(count)  # checked before: digits enough are infinite
 
 
 _RATE = re.compile(
@@ -121,10 +121,10 @@ def parse_count(text: str, name: str = "count") -> int:
     parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)", text.strip())
     if not parts:
         raise InputError(f"{name} is {text!r}, needs a number: 250000, 250K or 6M")
-    count = round(float(parts[1]) * _COUNTS[parts[2]])
+    count = float(parts[1]) * _COUNTS[parts[2]]
     if count > MOST_BYTES:
         raise InputError(f"{name} is {text!r}, needs at most {MOST_BYTES:,}")
-    return count
+    return round(count)
 
 
 def size(count: int, like: int | None = None) -> str:
