@@ -352,7 +352,7 @@ class Calls:
             checks.splits("input_split_sizes", source, input_splits, self._ranks),
         )
         checks.own_split(splits, self._rank)
-        if output_splits or input_splits:
+        if len(output_splits) or len(input_splits):
             ready = self._caller.ready_for_blocks(Collective.ALL_TO_ALL)
             bound = binding.exchanged(output, source, ready.layout, splits)
         else:

@@ -1,5 +1,6 @@
 """Argument checks of the process group; errors name the argument, its value and what is needed."""
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -91,14 +92,19 @@ def even_split(tensor: torch.Tensor, ranks: int) -> int:
 
 
 def splits(name: str, tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> Sequence[int]:
-    """Return the checked split sizes; equal ones if none are given."""
-    if not sizes:
+    """Return the checked split sizes; equal ones if none are given.
+
+    As by torch's own groups, a size may be whatever stands for an integer, and is read here, once:
+    sums with a tensor of one element would change it.
+    """
+    if not len(sizes):
         return [even_split(tensor, ranks)] * ranks
+    sizes = [operator.index(size) for size in sizes]
     if not tensor.dim():
         raise InputError(f"all_to_all_single: {name} is given for a tensor without a dimension")
     if len(sizes) != ranks or sum(sizes) != tensor.shape[0] or min(sizes) < 0:
         raise InputError(
-            f"all_to_all_single: {name} is {list(sizes)}, needs {ranks} sizes that add up to "
+            f"all_to_all_single: {name} is {sizes}, needs {ranks} sizes that add up to "
             f"{tensor.shape[0]}"
         )
     return sizes
