@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ReduceOp
 
 from headrace._native import DataType, Operator
@@ -208,6 +209,19 @@ def test_other_devices_and_layouts_are_refused() -> None:
         binding.check(torch.empty(2, device="meta"))
     with pytest.raises(InputError, match=r"sparse_coo.*dense tensors only"):
         binding.check(torch.eye(2).to_sparse())
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_tensor_without_memory_is_refused_by_its_type() -> None:
+    # It used to be called one whose storage was resized, as to the bytes that it had.
+    with FakeTensorMode():
+        tensor = torch.ones(3)
+    with pytest.raises(InputError, match="a FakeTensor of shape .3,. has no memory of its own"):
+        binding.check(tensor)
+    resized = torch.ones(3)
+    resized.untyped_storage().resize_(0)
+    with pytest.raises(InputError, match="its storage was resized to 0 bytes"):
+        binding.check(resized)
 
 
 @pytest.mark.parametrize("moved", [True, False])

@@ -103,9 +103,16 @@ def check_dense(tensor: torch.Tensor) -> None:
             "pass tensor.to_dense(), or its indices and values"
         )
     if tensor.numel() and not tensor.is_meta and not tensor.data_ptr():
+        storage_bytes = tensor.untyped_storage().nbytes()
+        if storage_bytes >= tensor.nbytes:  # as of a DTensor or FakeTensor
+            raise InputError(
+                f"a {type(tensor).__name__} of shape {tuple(tensor.shape)} has no memory of its "
+                "own, needs a plain tensor: of a DTensor pass to_local(), and make no call on "
+                "tensors of a FakeTensorMode or of torch.func"
+            )
         raise InputError(
             f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized to "
-            f"{tensor.untyped_storage().nbytes()} bytes; resize it back before the call"
+            f"{storage_bytes} bytes; resize it back before the call"
         )
 
 
