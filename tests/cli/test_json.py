@@ -135,6 +135,24 @@ def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks(options: tuple[str, ...
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_closed_streams_are_no_tracebacks_and_no_file_takes_their_place(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A verb wrote to sys.stdout, which is None where the caller closed it, as by '>&-'."""
+    output = tmp_path / "ring.topology"
+    command = (*("topology", "preset", "ring", "--ranks", "4", "-o", str(output)), *options)
+    closing = f'exec {sys.executable} -m headrace "$@" <&- >&-'
+    done = subprocess.run(
+        ["bash", "-c", closing, "-", *command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert output.exists()
+
+
 def test_a_commands_own_json_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Words after '--' are another program's."""
     monkeypatch.setattr(sys, "argv", ["headrace", "testbed", "exec", "a", "--", "ip", "--json"])

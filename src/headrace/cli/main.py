@@ -4,6 +4,7 @@ The commands take a good part of a second to load, so they are loaded where an i
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ def main() -> None:
     of them.
     Ctrl-C exits with 130, as shells expect of an interrupted command.
     """
+    _open_closed_streams()
     try:
         _run()
     except HeadraceError as error:
@@ -43,6 +45,22 @@ def main() -> None:
         _end(f"standard output cannot be written: {error.strerror}", 1, "OSError")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that the caller closed, as by ``>&-``, on nothing.
+
+    Python has None in their place, and the next file that is opened would have their number: what
+    child processes and native code print would be written to it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            mode = "w" if number else "r"
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115
+            if stream.fileno() != number:
+                os.dup2(stream.fileno(), number)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 def _run() -> None:
