@@ -144,7 +144,10 @@ def with_options(**readers: Callable[..., Any]) -> Callable[[Callable[..., Any]]
 
 
 def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command that refuses to write to a file that another parameter names."""
+    """Return a command that refuses to write to a file that another parameter names.
+
+    That is an input, or another output, which would replace it.
+    """
 
     @wraps(command)
     def run(**arguments: Any) -> Any:
@@ -153,6 +156,7 @@ def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
         inputs = [argument for name, argument in arguments.items() if name not in outputs]
         for name in outputs:
             check_output(arguments[name], _flat(inputs))
+        check_apart(arguments[name] for name in outputs)
         return command(**arguments)
 
     return run
@@ -163,6 +167,16 @@ def check_output(output: Path | None, inputs: Iterable[Any]) -> None:
     paths = (path.resolve() for path in inputs if isinstance(path, Path))
     if output is not None and output.resolve() in paths:
         raise InputError(f"{output}: is read by this command, too: needs another name")
+
+
+def check_apart(outputs: Iterable[Path | None]) -> None:
+    """Raise InputError if two outputs are one file."""
+    written = set[Path]()
+    for output in outputs:
+        if output is not None and output.resolve() in written:
+            raise InputError(f"{output}: is written twice by this command: needs another name")
+        if output is not None:
+            written.add(output.resolve())
 
 
 def _is_output(hint: Any) -> bool:

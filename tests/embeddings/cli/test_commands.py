@@ -70,6 +70,18 @@ def test_the_examples_are_not_overwritten(clicks: Path, tmp_path: Path) -> None:
     assert clicks.read_bytes() == before
 
 
+def test_a_file_of_a_folder_of_examples_is_not_overwritten(clicks: Path, tmp_path: Path) -> None:
+    day, rejects = tmp_path / "day_0", tmp_path / "rejects"
+    day.write_bytes(clicks.read_bytes())
+    measure = ("embeddings", "measure", tmp_path, "--batch", 100)
+    said = "is read by this command, too"
+    assert said in invoke(*measure, "-o", day, code=1)
+    assert said in invoke(*measure, "-o", tmp_path / "profile", "--rejects", day, code=1)
+    assert "is written twice" in invoke(*measure, "-o", rejects, "--rejects", rejects, code=1)
+    assert day.read_bytes() == clicks.read_bytes()
+    assert list(tmp_path.iterdir()) == [day]
+
+
 def test_a_full_disk_is_named_and_leaves_no_part(clicks: Path, tmp_path: Path) -> None:
     """Files of this process are limited to some kilobytes, as on a disk that is full."""
     output, rejects = tmp_path / "clicks.tsv", tmp_path / "rejects"

@@ -296,6 +296,18 @@ def test_times_by_a_modelled_device(
     assert "is read by this command, too" in " ".join(capsys.readouterr().err.split())
 
 
+def test_plans_of_several_budgets_do_not_replace_what_they_start_from(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The budget is in the name of each file, which was not compared with those that are read."""
+    (folder / "step-1MiB.plan").write_text("of an earlier search")
+    plan = ("memory", "plan", "step", "--budget", "1MiB,2MiB", "-o", "step.plan")
+    assert run(monkeypatch, *plan, "--start", "step-1MiB.plan") == 2
+    assert "step-1MiB.plan: is read by this command, too" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
 INTERRUPTED = """
 import sys
 from headrace.cli.main import main

@@ -1,6 +1,5 @@
 """``headrace embeddings measure``: which rows batches access, and what each design moves."""
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ import typer
 
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal, text_of
-from headrace.cli.options import count_option, output_option, with_options
+from headrace.cli.options import check_output, count_option, output_option, with_options
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import FormatName
 from headrace.embeddings.errors import ExampleError
@@ -111,7 +110,7 @@ def reject_options(
     most_rejected: Annotated[
         float, typer.Option(help="Share of lines that may be rejected.", min=0.0, max=1.0)
     ] = 0.0,
-) -> "Callable[[], Rejects]":
+) -> "partial[Rejects]":
     """Return the options of rejected lines, as a function that opens their file."""
     from headrace.embeddings.data.rejects import Rejects
 
@@ -139,7 +138,7 @@ def access_command(
         bool,
         typer.Option(help="Measure the processor time of a job's processes, for predicted steps."),
     ] = True,
-    rejects: "Callable[[], Rejects]",
+    rejects: "partial[Rejects]",
 ) -> AccessResult:
     """Measure how often and how soon again batches access embedding rows.
 
@@ -153,6 +152,8 @@ def access_command(
 
     examples = parse_count(batch, "--batch")
     paths = files_of(data)
+    for written in (output, rejects.args[0]):
+        check_output(written, paths)  # of folders, too
     name = form.name_of(paths[0])
     layout = form.layout(name, paths[0])
     with (

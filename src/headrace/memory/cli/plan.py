@@ -115,7 +115,12 @@ def plan_step_command(
     watts = None if energy is None else load_watts(energy)
     texts = [text.strip() for text in budget.split(",")]
     budgets = {parse_budget(text): text for text in texts}
-    check_output(output, [Path(source)])
+    files = {
+        nbytes: output if len(budgets) == 1 else _named(output, text)
+        for nbytes, text in budgets.items()
+    }
+    for path in files.values():
+        check_output(path, [Path(source), start])
     options = replace(options, cache=cache)
     profile = _profile(source, list(budgets), options, largest_batch=largest_batch)
     if watts is not None and (unknown := unknown_kinds(watts, profile.graph)):
@@ -143,7 +148,7 @@ def plan_step_command(
     for at, plan in sorted(plans.items()):
         if isinstance(plan, MemoryPlan):
             plan.verify()
-            path = output if len(plans) == 1 else _named(output, budgets[at])
+            path = files[at]
             plan.save(path)
             _print(plan, path)
             results.append(result_of(SchedulePlanResult, plan, file=WrittenFile.at(path)))
