@@ -1,11 +1,14 @@
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from headrace.collectives.plan.book import PlanBook
 from headrace.demo.forecast import forecast, forecast_rings
-from headrace.demo.scenario import SPEC, Comparison, rank_hosts
+from headrace.demo.scenario import SPEC, Comparison, rank_hosts, run_demo
+from headrace.demo.show import Show
 from headrace.errors import HeadraceError, InputError, TestbedError
 from headrace.topology.presets import racks
 
@@ -32,6 +35,17 @@ def test_a_placement_names_host_and_rack_of_every_rank() -> None:
 def test_one_rank_is_not_enough() -> None:
     with pytest.raises(InputError, match="'host0'.* needs at least two ranks"):
         rank_hosts(SPEC, "host0")
+
+
+def test_a_file_in_place_of_the_folder_to_save_in_is_refused_before_the_testbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a traceback after the network was measured."""
+    monkeypatch.delattr("headrace.testbed.Testbed.up")
+    file = tmp_path / "results"
+    file.touch()
+    with pytest.raises(InputError, match="results: no folder can be made: File exists"):
+        run_demo(Show(Console()), save=file)
 
 
 def test_forecasts_are_the_plans_own_predictions(book: PlanBook) -> None:

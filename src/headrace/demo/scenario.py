@@ -145,10 +145,11 @@ def run_demo(
 
     Parameters
     ----------
-    save : a folder for the profile and the plan book.
+    save : a folder for the profile and the plan book; made before everything else.
 
     Raises
     ------
+    InputError : the folder cannot be made.
     TestbedError : the testbed cannot be built.
     CommunicationError : measuring or training failed.
     HeadraceError : the two runs did not train the same network.
@@ -157,6 +158,11 @@ def run_demo(
     from headrace.collectives.measure.launch import measure_testbed
 
     placement = rank_hosts(spec, order, seed)
+    if save is not None:
+        try:
+            save.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{save}: no folder can be made: {error.strerror}") from error
     watch = LoadWatch()
     with Testbed.up(spec, fallback=fallback) as testbed:
         observer.built(testbed, placement)
@@ -166,7 +172,6 @@ def run_demo(
         book = build_book(profile.topology, groups=profile.groups, progress=observer.progress)
         observer.planned(book, time.perf_counter() - started)
         if save is not None:
-            save.mkdir(parents=True, exist_ok=True)
             profile.save(save / "demo.profile")
             book.save(save / "demo.book")
         results = [
