@@ -1,4 +1,6 @@
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -171,3 +173,18 @@ def test_everything_that_tests_install_can_run() -> None:
     examined = diagnose("compression")
     assert examined.ready
     assert examined.findings["torch"].status is Status.OK
+
+
+def test_an_interrupt_ends_the_imports(tmp_path: Path) -> None:
+    """Ctrl-C ended the import of one package, and the doctor waited for those of all others."""
+    (tmp_path / "struck.py").write_text("raise KeyboardInterrupt\n")
+    (tmp_path / "later.py").write_text("raise SystemExit\n")
+    done = subprocess.run(
+        [sys.executable, "-c", installation._IMPORT, "later", "struck", "later"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGINT
+    assert done.stdout.count("later") == 1

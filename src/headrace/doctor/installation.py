@@ -20,6 +20,8 @@ for module in sys.argv[1:]:
     try:
         importlib.import_module(module)
         problem = ""
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
         problem = f"{type(error).__name__}: {error}"
     print(json.dumps({"module": module, "problem": problem}), flush=True)
