@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace import fields
 from headrace.errors import ArtifactError
-from headrace.files import decoded, load_json, parse_json, read_bytes, write_whole
+from headrace.files import decoded, load_json, parse_json, read_bytes, refuse_pipe, write_whole
 
 __all__ = [
     "Artifact",
@@ -106,6 +106,10 @@ class Artifact:
                     f"{source}: column '{table}.{name}' has type {column.dtype}, needs numbers"
                 )
         return columns
+
+    def require_schema(self, schema: int, source: str) -> None:
+        """Raise ArtifactError, naming the source, for another version of the layout."""
+        _expect_version(source, "schema", self.schema, schema, "")
 
     def save(self, path: str | Path) -> None:
         """Write to `path` atomically: a kill leaves the old file or the new one, never a part.
@@ -202,10 +206,12 @@ def plain_document(path: str | Path) -> tuple[dict[str, Any], Mapping[str, Any]]
 
     Raises
     ------
-    ArtifactError : the file cannot be read, is not JSON, or has no "provenance".
+    ArtifactError : the file cannot be read, is not JSON, or has no "provenance"; an artifact comes
+        through a pipe.
     """
     content = read_bytes(path, ArtifactError)
     if f'"format":"{_MAGIC}"'.encode() in content[:_ENVELOPE_BYTES]:
+        refuse_pipe(path, ArtifactError)  # it is read again
         return None
     document = parse_json(decoded(content, str(path), ArtifactError), str(path), ArtifactError)
     provenance = (

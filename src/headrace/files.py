@@ -4,6 +4,7 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ __all__ = [
     "parse_json",
     "read_bytes",
     "read_text",
+    "refuse_pipe",
     "sync_folder",
     "write_whole",
 ]
@@ -39,6 +41,19 @@ def read_bytes(
     if most is not None and len(content) > most:
         raise error(f"{path}: has more than {most} bytes")
     return content
+
+
+def refuse_pipe(path: str | Path, error: type[InputError] = InputError) -> None:
+    """Raise `error` for a pipe, where a file is read more than once: its bytes come only once.
+
+    The second reading would have what the first one left, or wait without end.
+    """
+    try:
+        is_pipe = stat.S_ISFIFO(os.stat(path).st_mode)  # noqa: PTH116
+    except (OSError, ValueError):
+        return  # the reader reports it
+    if is_pipe:
+        raise error(f"{path}: is a pipe, needs a file: keep what comes from the pipe in one")
 
 
 def decoded(content: bytes, source: str, error: type[InputError] = InputError) -> str:

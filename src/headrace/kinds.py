@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import headrace
 from headrace.errors import ArtifactError, InputError
+from headrace.files import refuse_pipe
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -182,10 +183,9 @@ def load_artifact(path: Path) -> "Artifact":
 
     Raises
     ------
-    ArtifactError : if it is none; names the command for a file that begins as another tool's.
+    ArtifactError : if it is none, or another version of headrace wrote it; names the command for a
+        file that begins as another tool's.
     """
-    import headrace.artifact as artifact_io  # it loads Arrow, and the settings load this module
-
     if (form := foreign_format_of(path)) is not None:
         if (read := _plain_reader(path)) is not None:
             return read(path)
@@ -193,7 +193,22 @@ def load_artifact(path: Path) -> "Artifact":
         raise ArtifactError(
             f"{path}: looks like {form.name} and is no headrace artifact; headrace verify checks it"
         )
-    return artifact_io.load(path)
+    return load_known(path)
+
+
+def load_known(path: Path) -> "Artifact":
+    """Read an artifact; one of a registered kind has the version of the layout that is known.
+
+    Raises
+    ------
+    ArtifactError : if it is none, or another version of headrace wrote it.
+    """
+    import headrace.artifact as artifact_io  # it loads Arrow, and the settings load this module
+
+    artifact = artifact_io.load(path)
+    if (kind := artifact_kinds().get(artifact.kind)) is not None:
+        artifact.require_schema(kind.schema, str(path))
+    return artifact
 
 
 def require_fields(path: Path, form: ForeignFormat) -> None:
@@ -240,8 +255,9 @@ def foreign_format_of(file: Path) -> ForeignFormat | None:
 
     Raises
     ------
-    InputError : if it begins as neither.
+    InputError : if it begins as neither, or is a pipe.
     """
+    refuse_pipe(file)  # the rest is read with the reader of its format
     try:
         with file.open("rb") as stream:
             start = stream.read(4096)

@@ -1,6 +1,8 @@
 """``headrace show`` and ``headrace verify``."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from headrace.collectives.plan.portfolio import plan_collective
 from headrace.errors import ArtifactError, VerificationError
 from headrace.job.load import MachineLoad
 from headrace.topology.presets import racks
+from tests.waiting import HANG_S
 
 TOPOLOGY = racks((2, 1), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6)
 
@@ -31,6 +34,40 @@ def run(*arguments: object) -> str:
         raise outcome.exception
     assert outcome.exit_code == 0
     return outcome.output
+
+
+@pytest.mark.parametrize("command", [("show",), ("verify",), ("memory", "plan", "--budget", "1G")])
+def test_a_pipe_is_named_where_a_file_is_read_twice(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """`headrace show <(cat t)` called the rest damaged, and of a named pipe it waited for ever."""
+    TOPOLOGY.save(tmp_path / "t")
+    output = ("-o", str(tmp_path / "out")) if command[0] == "memory" else ()
+    with subprocess.Popen(["cat", tmp_path / "t"], stdout=subprocess.PIPE) as source:
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace", *command, "/dev/stdin", *output],
+            stdin=source.stdout,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+        )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: /dev/stdin: is a pipe, needs a file: keep what comes from the pipe in one\n"
+    )
+
+
+@pytest.mark.parametrize(("step", "says"), [(1, "a newer headrace"), (-1, "an earlier headrace")])
+def test_a_plan_of_another_version_is_not_proven_by_what_this_one_knows(
+    tmp_path: Path, step: int, says: str
+) -> None:
+    """`headrace verify` said ok, though the fields may mean something else there."""
+    plan = plan_collective(TOPOLOGY, Collective.ALLGATHER, 1 << 20)
+    artifact = plan.to_artifact()
+    replace(artifact, schema=artifact.schema + step).save(tmp_path / "plan")
+    for command in ("show", "verify"):
+        with pytest.raises(ArtifactError, match=f"plan: field 'schema' is .*; {says}"):
+            run(command, tmp_path / "plan")
 
 
 def test_topology(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
-import headrace.artifact as artifact_io
 from headrace.artifact import Artifact
 from headrace.cli.answers import result_of
 from headrace.cli.console import tables_hidden, terminal
@@ -22,6 +21,7 @@ from headrace.kinds import (
     function_of,
     kind_names,
     load_artifact,
+    load_known,
     require_fields,
 )
 from headrace.report.changes import COLUMNS, UNCHANGED, ArtifactChange, changes_between
@@ -154,7 +154,7 @@ def verify_command(file: _Provable) -> VerifyResult:
 def _verified(file: Path) -> Iterator[str]:
     form = foreign_format_of(file)
     if form is None:
-        artifact = artifact_io.load(file)
+        artifact = load_known(file)
         needs = "needs one of {}: other kinds hold no program to verify"
         verify = function_of(artifact, str(file), lambda kind: kind.verify, needs)
         yield from verify(artifact, str(file))

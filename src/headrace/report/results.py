@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from headrace import fields
 from headrace.errors import ArtifactError
 from headrace.fields import Field
+from headrace.files import refuse_pipe
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 def stored_result(path: Path) -> Mapping[str, Any] | None:
     """Return the result that a benchmark stored; None if the file is no plain JSON object."""
+    refuse_pipe(path, ArtifactError)  # what is no result is read again
     try:
         with path.open("rb") as file:
             start = file.read(4096)

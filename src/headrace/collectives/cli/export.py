@@ -16,6 +16,7 @@ from headrace.collectives.export.runtimes import PROCESSORS, RUNTIMES, STRICTEST
 from headrace.collectives.export.threadblocks import INSTANCES, PROTOCOLS, Target
 from headrace.collectives.program import Program
 from headrace.errors import ArtifactError, InputError, VerificationError
+from headrace.kinds import load_known
 from headrace.units import parse_size, size
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def _program(
     from headrace.collectives.plan.book import PlanBook
     from headrace.collectives.plan.plan import Plan
 
-    artifact = artifact_io.load(source)
+    artifact = load_known(source)
     if artifact.kind == "plan-book":
         if collective is None or total is None:
             raise InputError(f"{source}: is a plan book, needs --collective and --size")

@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import headrace.artifact as artifact_io
 from headrace.cli.console import terminal, text_of
 from headrace.errors import ArtifactError, InputError
+from headrace.kinds import load_known
 from headrace.topology import Topology
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | No
     InputError : if the file holds something else.
     """
     try:
-        artifact = artifact_io.load(path)
+        artifact = load_known(path)
     except ArtifactError as error:
         if not path.is_file():
             raise
@@ -29,7 +29,7 @@ def read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | No
             f"{error}. Other tools' files become topologies by 'headrace topology import'"
         ) from error
     if artifact.kind == "topology":
-        return Topology.load(path), None
+        return Topology.from_artifact(artifact, str(path)), None
     if artifact.kind == "profile":
         from headrace.collectives.measure import Profile
         from headrace.collectives.measure.embed.groups import aggregation_groups
