@@ -350,6 +350,7 @@ PUBLIC = {
         "parse_json",
         "read_bytes",
         "read_text",
+        "refuse_pipe",
         "sync_folder",
         "write_whole",
     },
