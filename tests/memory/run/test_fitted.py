@@ -54,6 +54,27 @@ def test_names_and_state_are_the_modules_own() -> None:
     assert model[0].weight.dtype == torch.float64
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_hooks_of_the_state_are_the_modules_own(nested: bool) -> None:
+    """Those registered on a fitted module never ran, nor those behind the load of a nested one."""
+    model, _ = CASES["perceptron"]()
+    fitted = fitted_module(model, sparing)
+    calls: list[str] = []
+    for name, module in (("model", model), ("fitted", fitted)):
+        module.register_state_dict_pre_hook(lambda *_, name=name: calls.append(f"{name} saves"))
+        module.register_state_dict_post_hook(lambda *_, name=name: calls.append(f"{name} saved"))
+        module.register_load_state_dict_pre_hook(
+            lambda *_, name=name: calls.append(f"{name} loads")
+        )
+        module.register_load_state_dict_post_hook(
+            lambda *_, name=name: calls.append(f"{name} loaded")
+        )
+    root = nn.Sequential(fitted) if nested else fitted
+    root.load_state_dict(root.state_dict())
+    moments = ("saves", "saved", "loads", "loaded")
+    assert calls == [f"{name} {moment}" for moment in moments for name in ("model", "fitted")]
+
+
 def test_evaluation_and_no_grad_run_the_module() -> None:
     model, inputs = CASES["convolutional"]()
 

@@ -28,6 +28,12 @@ from headrace.memory.run.prepared import PreparedStep, PreparedSteps
 from headrace.memory.run.step import ScheduledStep
 from headrace.units import size
 
+_SHARED = (
+    *("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"),
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+"""Attributes of a fitted module that are the model's own: the same objects."""
 _DIFFERENT = (
     "a training step has other shapes, strides, types, modes, modules, hooks, arguments or "
     "attributes {attributes}than those with schedules, or one tensor as two arguments where they "
@@ -70,7 +76,7 @@ class FittedModule(nn.Module):
         super().__init__()
         if any(isinstance(module, FittedModule) for module in model.modules()):
             raise CaptureError("the model is fitted already, or a module in it: fit the original")
-        for shared in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
+        for shared in _SHARED:
             self.__dict__[shared] = getattr(model, shared)
         del self.__dict__["training"]  # the model's own is found in its place
         self.__dict__["_called"] = called  # not as a submodule: names would get a prefix
