@@ -254,6 +254,15 @@ def test_sparse_tensors_are_refused() -> None:
         capture(nn.Linear(2, 2), (torch.randn(3, 2).to_sparse(),))
 
 
+def test_a_sparse_buffer_is_refused() -> None:
+    """The copy of its values, to set them back, asked for its bytes: an error of torch."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("adjacency", torch.eye(3).to_sparse())
+    model.forward = lambda x: model.adjacency @ nn.functional.linear(x, model.weight)  # pyright: ignore
+    with pytest.raises(CaptureError, match="sparse tensor"):
+        capture(model, (torch.randn(3, 2),))
+
+
 def test_an_unread_random_operator_is_kept() -> None:
     """It was dropped, so that later ones drew other numbers than in eager execution."""
     model = Computing(lambda x: [nn.functional.dropout(x), nn.functional.dropout(x)][1])

@@ -296,6 +296,40 @@ def test_a_layer_that_is_frozen_later_is_captured_again() -> None:
     assert model[6].weight.grad is not None
 
 
+class FlatKernel(nn.Module):
+    """A product with a convolution's kernel, whose reshape is a view in one memory format alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(4, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.convolution.weight.flatten(1).T
+
+
+def test_parameters_of_another_memory_format_are_another_kind_of_step() -> None:
+    """The view of the trace was taken of parameters that have no such view: an error of torch."""
+    model, x = FlatKernel(), torch.randn(2, 36)
+    fitted = fitted_module(model, sparing, captures=2)
+    fitted(x)
+    fitted.to(memory_format=torch.channels_last)
+    eager = deepcopy(model)
+    assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager, steps=1)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_sparse_arguments_run_the_module() -> None:
+    """Those in rows have no strides, which a step was compared by: an error of torch."""
+    model, x = nn.Linear(4, 2, bias=False), torch.eye(4)
+    fitted = fitted_module(model, sparing)
+    fitted(x).sum().backward()
+    for sparse in (x.to_sparse(), x.to_sparse_csr()):
+        fitted._warned.clear()  # pyright: ignore[reportPrivateUsage]
+        with pytest.warns(UserWarning, match="other shapes, strides"):
+            outputs = fitted(sparse)
+        assert torch.equal(outputs, model(x))
+
+
 def test_schedules_of_several_budgets_take_turns() -> None:
     model, inputs = CASES["convolutional"]()
     eager = deepcopy(model)

@@ -148,7 +148,7 @@ class _Snapshot:
 
     def _add_tensor(self, tensor: torch.Tensor) -> None:
         self.restores.append(_tensor_restore(tensor))
-        if not isinstance(tensor, nn.Parameter) and tensor.nbytes <= _MOST_BYTES:
+        if not isinstance(tensor, nn.Parameter):
             self.restores.append(_value_restore(tensor))
         if tensor.__dict__:
             self._add(tensor.__dict__, 1)
@@ -248,6 +248,8 @@ def _array_restore(value: np.ndarray[Any, Any]) -> _Restore:
 def _value_restore(tensor: torch.Tensor) -> _Restore:
     """Return a function that resets a tensor if an operator has written into it."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.is_inference():
+        return lambda: None
+    if tensor.nbytes > _MOST_BYTES:
         return lambda: None
     version, before = tensor._version, tensor.detach().clone()
 

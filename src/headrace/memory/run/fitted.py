@@ -327,7 +327,8 @@ def _kind(
         tuple(map(_module_kind, modules)),
         has_global_hooks(),
         tuple(
-            (tensor.requires_grad, tensor.dtype, tensor.shape) for tensor in (*parameters, *buffers)
+            (tensor.requires_grad, tensor.dtype, tensor.shape, _layout(tensor))
+            for tensor in (*parameters, *buffers)
         ),
         _repeats([*parameters, *buffers]),
         *((device, _autocast(device)) for device in ("cpu", "cuda")),
@@ -348,7 +349,12 @@ def _module_kind(module: nn.Module) -> Hashable:
 def _leaf_kind(leaf: Any) -> Hashable:
     if not isinstance(leaf, Tensor):
         return argument_content(leaf)
-    return (type(leaf), leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+    return (type(leaf), leaf.shape, _layout(leaf), leaf.dtype, leaf.device, leaf.requires_grad)
+
+
+def _layout(tensor: Tensor) -> tuple[int, ...] | torch.layout:
+    """Return a tensor's strides, or the layout of a sparse one, which may have none."""
+    return tensor.stride() if tensor.layout == torch.strided else tensor.layout
 
 
 def _autocast(device: str) -> torch.dtype | None:
