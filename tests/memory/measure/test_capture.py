@@ -263,6 +263,17 @@ def test_a_sparse_buffer_is_refused() -> None:
         capture(model, (torch.randn(3, 2),))
 
 
+def test_sizes_do_not_depend_on_earlier_traces() -> None:
+    """Torch remembers results without their storage's bytes: the least budget of a first trace was
+    too low for a second, of the same step, in the same process."""
+    model = Computing(lambda x: torch.fft.rfft(x.reshape(4, 8)).abs().sum())
+    first, second = (capture(model, (torch.randn(16, 2),)).fx.nodes for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        if isinstance(a.meta.get("val"), torch.Tensor):
+            nbytes = [node.meta["val"].untyped_storage().nbytes() for node in (a, b)]
+            assert nbytes[0] == nbytes[1], a
+
+
 def test_an_unread_random_operator_is_kept() -> None:
     """It was dropped, so that later ones drew other numbers than in eager execution."""
     model = Computing(lambda x: [nn.functional.dropout(x), nn.functional.dropout(x)][1])

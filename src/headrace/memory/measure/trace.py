@@ -17,6 +17,7 @@ from torch import nn
 from torch._functorch._aot_autograd.descriptors import TangentAOTInput
 from torch._functorch._aot_autograd.schemas import JointWithDescriptors
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses import FakeTensorMode
 from torch.fx.traceback import annotate, preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
@@ -114,6 +115,7 @@ def _trace(
         with own, _changes_noted(model, changes):
             return loss_alone(model(*args, **kwargs))
 
+    FakeTensorMode.cache_clear()  # results of earlier traces have lost their storages' bytes
     step = TensorsAlone(model, args, kwargs, call)
     with ExitStack() as stack:
         stack.enter_context(preserve_node_meta())
