@@ -42,7 +42,9 @@ def test_every_call_is_right_and_of_the_same_plan_everywhere() -> None:
     numbers = [number for number, _ in first["epochs"]]
     assert len(numbers) >= CALLS
     probed = {number + extra for _, number in first["probes"] for extra in range(3)}
-    assert sorted({*numbers, *probed}) == list(range(len(numbers) + len(probed)))
+    # a probe that was decided last may come after the barrier that ends the job
+    called = {*numbers, *(number for number in probed if number <= numbers[-1])}
+    assert sorted(called) == list(range(numbers[-1] + 1))
     changes = committed(first)
     for number, epoch in first["epochs"]:
         assert epoch == max((e for at, e in changes if at <= number), default=0)
