@@ -124,6 +124,8 @@ native: $(VENV)/.package $(RELEASE)/build.ninja ## build headrace._native into s
 	@rm -rf build/stage
 	@$(BIN)/cmake --install $(RELEASE) --prefix build/stage > build/install.log
 	@rm -rf src/headrace/include && cp -R build/stage/headrace/include src/headrace
+	@for place in src/headrace/_native*.so; do \
+		[ -e build/stage/headrace/$${place##*/} ] || rm -f $$place; done # of an earlier ABI, which Python may prefer
 	@for made in build/stage/headrace/*.so; do place=src/headrace/$${made##*/}; \
 		cmp -s $$made $$place || { cp $$made $$place.new && mv $$place.new $$place; }; done # running processes keep the old one
 

@@ -196,8 +196,10 @@ class KeyNumbers {
   static bool is_number(PyObject* object) {
     if (PyLong_Check(object) || PyFloat_Check(object)) return true;
     if (PyIndex_Check(object)) return !PySequence_Check(object);
-    const std::string_view name = Py_TYPE(object)->tp_name;
-    return name == "numpy.float32" || name == "numpy.float16";
+    const nb::handle type = nb::handle(object).type();
+    const auto name = nb::cast<std::string>(type.attr("__name__"));
+    return (name == "float32" || name == "float16") &&
+           nb::cast<std::string>(type.attr("__module__")) == "numpy";
   }
 
   index::KeyType type_;
