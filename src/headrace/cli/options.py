@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -164,19 +165,24 @@ def keeping_inputs(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_output(output: Path | None, inputs: Iterable[Any]) -> None:
     """Raise InputError if `output` is one of the paths in `inputs`."""
-    paths = (path.resolve() for path in inputs if isinstance(path, Path))
-    if output is not None and output.resolve() in paths:
+    paths = [path for path in inputs if isinstance(path, Path)]
+    if output is not None and any(_is_one_file(output, path) for path in paths):
         raise InputError(f"{output}: is read by this command, too: needs another name")
 
 
 def check_apart(outputs: Iterable[Path | None]) -> None:
     """Raise InputError if two outputs are one file."""
-    written = set[Path]()
-    for output in outputs:
-        if output is not None and output.resolve() in written:
-            raise InputError(f"{output}: is written twice by this command: needs another name")
-        if output is not None:
-            written.add(output.resolve())
+    for first, second in combinations([path for path in outputs if path is not None], 2):
+        if _is_one_file(first, second):
+            raise InputError(f"{second}: is written twice by this command: needs another name")
+
+
+def _is_one_file(first: Path, second: Path) -> bool:
+    """Return whether two paths are of one file: hard links, too, which some outputs truncate."""
+    try:
+        return first.samefile(second)
+    except OSError:  # one is not there yet
+        return first.resolve() == second.resolve()
 
 
 def _is_output(hint: Any) -> bool:

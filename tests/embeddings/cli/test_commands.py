@@ -64,7 +64,9 @@ def test_wrong_input_is_named(clicks: Path, tmp_path: Path) -> None:
 
 def test_the_examples_are_not_overwritten(clicks: Path, tmp_path: Path) -> None:
     before = clicks.read_bytes()
-    for output, rejects in ((clicks, tmp_path / "rejects"), (tmp_path / "profile", clicks)):
+    profile, link = tmp_path / "profile", tmp_path / "link"
+    link.hardlink_to(clicks)
+    for output, rejects in ((clicks, tmp_path / "rejects"), (profile, clicks), (profile, link)):
         arguments = ("embeddings", "measure", clicks, "-o", output, "--rejects", rejects)
         assert "is read by this command, too" in invoke(*arguments, "--batch", 100, code=1)
     assert clicks.read_bytes() == before
