@@ -174,7 +174,7 @@ $(VENV)/.runtime: requirements/runtime.txt requirements/build.txt | $(VENV)/.cre
 
 $(VENV)/.package: pyproject.toml | $(VENV)/.runtime
 	$(call say,installing headrace itself in place)
-	@$(PIP) --quiet --no-build-isolation --no-deps -C wheel.cmake=false --editable .
+	@$(PIP) --quiet --no-build-isolation --no-deps -C wheel.cmake=false -C wheel.py-api=py3 --editable .
 	@touch $@
 
 ADDED := $(patsubst requirements/%.txt,$(VENV)/.%,$(filter-out %/runtime.txt %/build.txt,$(wildcard requirements/*.txt)))
