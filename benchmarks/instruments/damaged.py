@@ -56,7 +56,7 @@ class Damage:
     confinement: str = "none"
 
 
-_EVERYWHERE = ("numpy", "pyarrow", "rich", "typer")
+_EVERYWHERE = ("nanobind-backend", "numpy", "pyarrow", "rich", "typer")
 _INDEX = ("index", "run")
 _HOOK = ("compression", "run")
 
