@@ -1,4 +1,4 @@
-"""What the quality section prints of one model, as a line of JSON can have it."""
+"""Rows, notes and figures of the quality section for one model, stored as a line of JSON."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -76,7 +76,6 @@ def test_without_a_reader_the_output_goes_to_this_process() -> None:
 
 
 PARENT = """
-import os
 from headrace.launch.job import run_job
 from headrace.launch.roles import Role
 role = Role(name="rank 0", argv=["sh", "-c", "echo $$; exec sleep 600"])

@@ -64,9 +64,9 @@ class _Destination(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the families of the first metrics of each class; called from any thread."""
         first: dict[type, RankMetrics] = {}
-        for metrics in self._metrics:
-            first.setdefault(type(metrics), metrics)
-        return [family for metrics in first.values() for family in metrics.collect()]
+        for collector in self._metrics:
+            first.setdefault(type(collector), collector)
+        return [family for collector in first.values() for family in collector.collect()]
 
     def add(self, metrics: Iterable[RankMetrics]) -> None:
         """Show metrics until `remove`."""
@@ -74,7 +74,7 @@ class _Destination(Collector):
 
     def remove(self, metrics: Collection[RankMetrics]) -> bool:
         """Remove metrics; return whether none are left."""
-        self._metrics = tuple(kept for kept in self._metrics if kept not in metrics)
+        self._metrics = tuple(collector for collector in self._metrics if collector not in metrics)
         return not self._metrics
 
     def refresh(self, *, always: bool = False) -> None:

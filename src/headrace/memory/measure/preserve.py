@@ -247,9 +247,8 @@ def _array_restore(value: np.ndarray[Any, Any]) -> _Restore:
 
 def _value_restore(tensor: torch.Tensor) -> _Restore:
     """Return a function that resets a tensor if an operator has written into it."""
-    if tensor.device.type == "meta" or tensor.layout != torch.strided or tensor.is_inference():
-        return lambda: None
-    if tensor.nbytes > _MOST_BYTES:
+    has_values = tensor.device.type != "meta" and tensor.layout == torch.strided
+    if not has_values or tensor.is_inference() or tensor.nbytes > _MOST_BYTES:
         return lambda: None
     version, before = tensor._version, tensor.detach().clone()
 
