@@ -73,3 +73,18 @@ def test_an_impossible_budget_and_dynamic_shapes_are_errors() -> None:
         compiled(deepcopy(model), 1000)(x)
     with pytest.raises(Exception, match="shapes are dynamic"):
         compiled(deepcopy(model), "1GiB", dynamic=True)(x)
+
+
+class Solving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve(x, self.linear(x))
+
+
+def test_a_checked_factorization_is_an_error_with_a_remedy() -> None:
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"torch\.linalg use solve_ex"):
+        compiled(Solving(), "1GiB")(torch.eye(3))

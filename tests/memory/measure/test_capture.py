@@ -263,6 +263,18 @@ def test_a_sparse_buffer_is_refused() -> None:
         capture(model, (torch.randn(3, 2),))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested tensors")
+def test_tensors_without_fake_ones_are_refused_by_their_layout() -> None:
+    """The message said to register the buffer that it is; of nested tensors it was torch's own."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    nested = torch.nested.nested_tensor([torch.zeros(3, 2), torch.zeros(1, 2)])
+    with pytest.raises(CaptureError, match="argument is a nested tensor; use one with padding"):
+        capture(model, (nested,))
+    model[1].register_buffer("adjacency", torch.eye(3).to_sparse_csr())
+    with pytest.raises(CaptureError, match="'1' .* its adjacency is a sparse tensor .sparse_csr."):
+        capture(model, (torch.randn(3, 2),))
+
+
 def test_sizes_do_not_depend_on_earlier_traces() -> None:
     """Torch remembers results without their storage's bytes: the least budget of a first trace was
     too low for a second, of the same step, in the same process."""

@@ -40,6 +40,20 @@ def test_every_operator_is_measured() -> None:
     assert default(graph, "relu").workspace_bytes == 0
 
 
+class Sampled(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        share = x.sigmoid()
+        loss = nn.functional.binary_cross_entropy(share, torch.bernoulli(share.detach()))
+        return loss + torch.logdet(x @ x.T + torch.eye(4))
+
+
+def test_operators_of_shares_and_pivots_are_measured() -> None:
+    """Kernels refused the operands: floats above 1 as probabilities, and 0 as a row of pivots."""
+    captured = capture(nn.Sequential(nn.Linear(4, 4), Sampled()), (torch.randn(4, 4),))
+    names = [each.name for each in measured_graph(captured, CPU, single_runs=True).operators]
+    assert {"bernoulli", "binary_cross_entropy", "linalg_lu_solve"} <= set(names)
+
+
 def test_repeated_layers_are_measured_once() -> None:
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(5)))
     captured = capture(model, (torch.randn(8, 16, requires_grad=True),))

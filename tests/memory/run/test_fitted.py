@@ -330,6 +330,53 @@ def test_sparse_arguments_run_the_module() -> None:
         assert torch.equal(outputs, model(x))
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_arguments_run_the_module() -> None:
+    model, x = nn.Linear(4, 2), torch.randn(3, 4)
+    fitted = fitted_module(model, sparing)
+    fitted(x).sum().backward()
+    with pytest.warns(UserWarning, match="other shapes, strides"):
+        outputs = fitted(torch.nested.nested_tensor([x, x[:1]]))
+    assert torch.equal(outputs[0], nn.functional.linear(x, model.weight, model.bias))
+
+
+class Factorizing(nn.Module):
+    """Factorizations with checks of their own, in both passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(x).tanh()
+        matrix = hidden @ hidden.T + torch.eye(6)
+        solved = torch.linalg.solve(matrix, hidden) + torch.linalg.inv(matrix)
+        return solved @ torch.linalg.cholesky(matrix) + torch.linalg.slogdet(matrix)[1]
+
+
+def test_factorizations_train_as_the_module() -> None:
+    """Their checks were refused as calls of higher order, which nobody had written."""
+    model, x = nn.Sequential(Factorizing(), Factorizing()), torch.randn(6, 6)
+    eager = deepcopy(model)
+    fitted = fitted_module(model, sparing)
+    assert_trains_alike(partial(fitted, x), fitted, partial(eager, x), eager)
+
+
+def test_a_singular_matrix_is_the_error_that_it_is_without_a_schedule() -> None:
+    class Solving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.solve(x, self.linear(x))
+
+    fitted = fitted_module(Solving(), sparing)
+    fitted(torch.eye(3)).sum().backward()
+    with pytest.raises(torch.linalg.LinAlgError, match=r"linalg\.solve: .*singular"):
+        fitted(torch.zeros(3, 3))
+
+
 def test_schedules_of_several_budgets_take_turns() -> None:
     model, inputs = CASES["convolutional"]()
     eager = deepcopy(model)

@@ -18,7 +18,7 @@ from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.read import read_joint_graph
 from headrace.memory.measure.recurrent import call_functions
-from headrace.memory.measure.refuse import refuse_hooks
+from headrace.memory.measure.refuse import refuse_hooks, refuse_layouts
 from headrace.memory.measure.trace import traced_step
 from headrace.memory.operators import rewrite
 from headrace.memory.operators.normalization import correct_statistics, drop_unread_statistics
@@ -42,6 +42,7 @@ def capture(
     """
     refuse_hooks(model)
     args, kwargs = step_arguments(model, args, kwargs or {})
+    refuse_layouts(model, args, kwargs)
     with preserved(model):
         leaves = pytree.tree_map_only(torch.Tensor, _leaf, (tuple(args), dict(kwargs or {})))
         joint, changes = traced_step(model, *leaves)

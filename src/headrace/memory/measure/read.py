@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 
 from headrace.memory.graph import Graph, Implementation, Operator, Storage
 from headrace.memory.measure.captured import Capture, returned_nodes
+from headrace.memory.measure.linalg_checks import is_check
 from headrace.memory.measure.refuse import module_of, refuse_higher_order, refuse_unreadable
 from headrace.memory.measure.sizes import (
     resident_bytes,
@@ -115,10 +116,12 @@ class _Reader:
         The forward pass ends where the first node depends on a tangent or was traced while
         autograd ran. Nodes that only the backward pass needs, traced before, are of the forward
         pass, as in eager execution. Random ones are kept if nothing reads them: they change what
-        later ones draw.
+        later ones draw. So are checks, which have no results.
         """
-        draws = [n for n in self.fx.nodes if n.op == "call_function" and _is_random(n)]
-        needed = _ancestors(self.fx.output_node(), *self.effects, *draws).difference(self.effects)
+        kept = [
+            n for n in self.fx.nodes if n.op == "call_function" and (_is_random(n) or is_check(n))
+        ]
+        needed = _ancestors(self.fx.output_node(), *self.effects, *kept).difference(self.effects)
         forward: list[Node] = []
         backward: list[Node] = []
         differentiated = set(tangents)
@@ -164,6 +167,8 @@ class _Reader:
 
     def _create(self, node: Node) -> None:
         """Add the storages of a node's outputs."""
+        if is_check(node):
+            return
         returned = node.meta["val"]
         if isinstance(returned, torch.Tensor):
             self.storage_of[node] = self._add(returned, node.name, (node, None))

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch._higher_order_ops.effects import with_effects
 from torch._ops import OpOverload
 from torch.fx import Node
 from torch.utils import _pytree as pytree
@@ -69,6 +70,33 @@ def refuse_hooks(model: nn.Module) -> None:
                 )
 
 
+def refuse_layouts(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise a `CaptureError` if a tensor of a model, or of its arguments, is sparse or nested.
+
+    Fake tensors of some such layouts do not exist, and torch's own errors say nothing of them.
+    """
+    for name, module in named_parts(model):
+        held = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        for label, tensor in held:
+            if not _is_dense(tensor):
+                raise _refusal(name, f"its {label} is {_unlike_dense(tensor)}")
+    for tensor in pytree.tree_leaves((args, kwargs)):
+        if isinstance(tensor, torch.Tensor) and not _is_dense(tensor):
+            raise _refusal("", f"an argument is {_unlike_dense(tensor)}")
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout == torch.strided and not tensor.is_nested
+
+
+def _unlike_dense(tensor: torch.Tensor) -> str:
+    if tensor.is_nested:
+        return "a nested tensor; use one with padding (to_padded_tensor)"
+    layout = str(tensor.layout).removeprefix("torch.").removeprefix("_")
+    kind = "a sparse tensor" if "sparse" in layout else "a tensor of a library's own layout"
+    return f"{kind} ({layout}); use dense ones (of nn.Embedding: sparse=False)"
+
+
 def hook_counts(model: nn.Module) -> dict[Name, int]:
     """Return how many hooks modules have, by the module's name and the kind of hook."""
     return {
@@ -95,11 +123,7 @@ def trace_refusal(
         for part, reason in _REASONS.items()
         if part in text
     )
-    return CaptureError(
-        f"module {module_label(module)} cannot be captured: "
-        f"{next(reasons, f'{text.splitlines()[0]}; {sample}')}, or leave the module outside "
-        "of what is fitted"
-    )
+    return _refusal(module, next(reasons, f"{text.splitlines()[0]}; {sample}"))
 
 
 def _sample_shapes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -122,21 +146,32 @@ def module_of(node: Node) -> str:
 
 def refuse_unreadable(node: Node) -> None:
     """Raise a `CaptureError` for a node with sparse tensors or a random generator of its own."""
-    if any(tensor.layout != torch.strided for tensor in tensors_of(node)):
-        _refuse(node, "is a sparse tensor; use dense ones (of nn.Embedding: sparse=False)")
+    for tensor in tensors_of(node):
+        if not _is_dense(tensor):
+            _refuse(node, f"is {_unlike_dense(tensor)}")
     if node.kwargs.get("generator") is not None:
         _refuse(node, "draws from a generator of its own; use the default one")
 
 
 def refuse_higher_order(node: Node) -> None:
     """Raise a `CaptureError` for a node that calls no operator."""
+    if node.target is with_effects:
+        _refuse(
+            node,
+            f"orders {node.args[1]} among effects; of torch.linalg use solve_ex, cholesky_ex and "
+            "inv_ex, which check nothing",
+        )
     if not isinstance(node.target, OpOverload) and not is_rewritten(node):
         _refuse(node, "is a call of higher order: write it as operators")
 
 
 def _refuse(node: Node, reason: str) -> NoReturn:
-    module = module_label(module_of(node))
-    raise CaptureError(
-        f"module {module} cannot be captured: {node.name} {reason}, or leave the module outside of "
-        "what is fitted"
+    raise _refusal(module_of(node), f"{node.name} {reason}")
+
+
+def _refusal(module: str, reason: str) -> CaptureError:
+    """Return the refusal of a module by its name."""
+    return CaptureError(
+        f"module {module_label(module)} cannot be captured: {reason}, or leave the module outside "
+        "of what is fitted"
     )

@@ -1,5 +1,7 @@
 """Time and workspace of the operators of a captured step: measured, or modelled by a roofline."""
 
+# pyright: reportPrivateUsage=false
+
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
@@ -28,6 +30,8 @@ MIN_RUNS = 3
 MAX_RUNS = 50
 MEASURED_S = 0.05
 """An operator is run until these seconds have passed, between `MIN_RUNS` and `MAX_RUNS` times."""
+_PIVOTS = ("pivots", "LU_pivots")
+"""Names of arguments of ATen operators that are rows, counted from 1."""
 _CACHE_BYTES = 64 << 20
 """Of the last level, where the system does not tell."""
 
@@ -197,6 +201,7 @@ def _measure(
         args, kwargs = map_aggregate(
             (call.args, dict(call.kwargs)), lambda value: _example_of(capture, value, device)
         )
+        _fill_pivots(call.target, args)
         traced = [capture.example(storage) for storage in call.outputs]
         layouts = [(output.stride(), output.untyped_storage().nbytes()) for output in traced]
 
@@ -254,6 +259,15 @@ def _example_of(capture: Capture, argument: Any, device: torch.device) -> Any:
     return _example(value, device)
 
 
+def _fill_pivots(target: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Set the pivots that an operator reads to 1, the first row: kernels refuse 0."""
+    schema = target._schema if isinstance(target, OpOverload) else None
+    parameters = () if schema is None else schema.arguments
+    for parameter, argument in zip(parameters, args, strict=False):
+        if parameter.name in _PIVOTS:
+            argument.fill_(1)
+
+
 def _is_read_by_the_host(node: Node) -> bool:
     """Return whether a node is a seed or an offset that attention returns in the host's memory."""
     returned = source(node)
@@ -265,8 +279,9 @@ def _is_read_by_the_host(node: Node) -> bool:
 
 
 def _example(value: Any, device: torch.device) -> Any:
-    """Return a tensor of the same geometry: floats from 0.5 to 1.5, zeros as indices.
+    """Return a tensor of the same geometry: floats from 0.5 to 1, zeros as indices.
 
+    Such floats are probabilities, too, which kernels check.
     What is traced in the host's memory is made there, pinned.
     """
     if isinstance(value, list | tuple):
@@ -276,7 +291,7 @@ def _example(value: Any, device: torch.device) -> Any:
     length = value.untyped_storage().nbytes() // value.dtype.itemsize
     flat = torch.zeros(length, dtype=value.dtype, device=device)
     if value.dtype.is_floating_point:
-        flat.uniform_(0.5, 1.5)
+        flat.uniform_(0.5, 1.0)
     elif value.dtype == torch.bool:
         flat.bernoulli_(0.5)
     if value.device.type == "cpu" != device.type:

@@ -33,6 +33,7 @@ from headrace.memory.measure.attributes import (
 from headrace.memory.measure.captured import input_labels
 from headrace.memory.measure.composites import as_one_operator, is_composite
 from headrace.memory.measure.computation import Computation
+from headrace.memory.measure.linalg_checks import checks_as_operators
 from headrace.memory.measure.losses import loss_alone
 from headrace.memory.measure.preserve import attributes_preserved, preserved
 from headrace.memory.measure.recurrent import is_recurrent, traced_layers
@@ -121,6 +122,7 @@ def _trace(
         stack.enter_context(preserve_node_meta())
         stack.enter_context(_modules_noted(model, entered))
         stack.enter_context(averages_as_tensors(model))
+        stack.enter_context(checks_as_operators())
         stack.enter_context(_ForwardMode(entered))
         try:
             joint = aot_export_joint_with_descriptors(stack, step, step.tensors)

@@ -327,7 +327,7 @@ def _kind(
         tuple(map(_module_kind, modules)),
         has_global_hooks(),
         tuple(
-            (tensor.requires_grad, tensor.dtype, tensor.shape, _layout(tensor))
+            (tensor.requires_grad, tensor.dtype, *_geometry(tensor))
             for tensor in (*parameters, *buffers)
         ),
         _repeats([*parameters, *buffers]),
@@ -349,12 +349,17 @@ def _module_kind(module: nn.Module) -> Hashable:
 def _leaf_kind(leaf: Any) -> Hashable:
     if not isinstance(leaf, Tensor):
         return argument_content(leaf)
-    return (type(leaf), leaf.shape, _layout(leaf), leaf.dtype, leaf.device, leaf.requires_grad)
+    return (type(leaf), *_geometry(leaf), leaf.dtype, leaf.device, leaf.requires_grad)
 
 
-def _layout(tensor: Tensor) -> tuple[int, ...] | torch.layout:
-    """Return a tensor's strides, or the layout of a sparse one, which may have none."""
-    return tensor.stride() if tensor.layout == torch.strided else tensor.layout
+def _geometry(tensor: Tensor) -> tuple[Hashable, Hashable]:
+    """Return a tensor's shape and strides, or the layout of a sparse one, which may have none.
+
+    A nested one has neither.
+    """
+    if tensor.is_nested:
+        return "nested", tensor.layout
+    return tensor.shape, tensor.stride() if tensor.layout == torch.strided else tensor.layout
 
 
 def _autocast(device: str) -> torch.dtype | None:
