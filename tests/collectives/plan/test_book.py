@@ -1,5 +1,6 @@
 """The plan book: what it chooses, how it is stored, what it refuses."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,15 @@ from typing import Any
 import pytest
 
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
+from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.collectives.plan.generators.templates.rows import TEMPLATES
+from headrace.collectives.plan.request import Generator, Method, Request
+from headrace.collectives.program import Schedule
+from headrace.collectives.run.synthesis import NativeSearch
 from headrace.errors import ArtifactError, HeadraceError, VerificationError
 from headrace.topology import Topology
-from headrace.topology.presets import racks, uniform
+from headrace.topology.presets import hub_and_spoke, racks, uniform
 
 TOPOLOGY = racks((2, 2), host_bytes_per_s=50e6, uplink_bytes_per_s=12.5e6, rank_order=(0, 2, 1, 3))
 
@@ -64,6 +70,36 @@ def test_what_is_not_planned_is_none() -> None:
     wide = build_book(uniform(9), collectives=[Collective.BROADCAST], sizes=[1 << 20])
     assert wide.choose(Collective.BROADCAST, 1, root=0) is not None
     assert wide.choose(Collective.BROADCAST, 1, root=2) is None
+
+
+def test_a_collective_that_no_template_fits_is_searched_for() -> None:
+    """`headrace collectives plan` of an NDv2 ended with "no plan was found for reduce".
+
+    Templates alone were tried for collectives with a root, also with --search, and none of them
+    can do with the links of a mesh.
+    """
+    spokes = hub_and_spoke(3)
+    request = {"collectives": ["gather"], "sizes": [1 << 20]}
+    method = Method(engine=NativeSearch(), effort="quick")
+    searched = build_book(spokes, **request, method=method)
+    assert [entry.root for entry in searched.entries] == [0, 1, 2]
+    with pytest.raises(ProgramError, match=r"direct: uses a link .* matching, .*: needs a search"):
+        build_book(spokes, **request)
+
+
+def test_an_interrupt_before_a_first_candidate_keeps_the_collectives_before() -> None:
+    def schedules(request: Request) -> Iterable[Schedule]:
+        if request.collective is Collective.REDUCE:
+            raise KeyboardInterrupt
+        return TEMPLATES[0].schedules(request)
+
+    row = Generator("direct", schedules)
+    kept = build_book(
+        uniform(3), collectives=["allgather", "reduce"], sizes=[1 << 20], generators=[row]
+    )
+    assert {entry.collective for entry in kept.entries} == {"allgather"}
+    with pytest.raises(KeyboardInterrupt):
+        build_book(uniform(3), collectives=["reduce"], sizes=[1 << 20], generators=[row])
 
 
 def test_round_trip_byte_for_byte(book: PlanBook, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.plan.generators.templates.two_level.masters import Masters
 from headrace.collectives.plan.locality import RankGroups
+from headrace.collectives.plan.request import METHOD, Method
 from headrace.errors import InputError
 from headrace.topology import Topology
 
@@ -34,12 +35,14 @@ def adapt_book(
     topology: Topology,
     groups: RankGroups | None,
     progress: Callable[[str, float], None] | None = None,
+    method: Method = METHOD,
 ) -> Adapted:
     """Return the best plans for `topology`: old ones, with masters moved, or replanned.
 
     Parameters
     ----------
     topology, groups : as measured now, for the same hosts in the same order.
+    method : of plans that are made anew.
 
     Raises
     ------
@@ -50,6 +53,7 @@ def adapt_book(
         topology,
         groups=groups,
         collectives=sorted({entry.collective for entry in book.entries}),
+        method=method,
         progress=progress,
     )
     tuned = _tuned(book, topology)

@@ -59,11 +59,14 @@ def adapt_command(
     """
     from headrace.collectives.adapt.offline import adapt_book
     from headrace.collectives.plan.book import PlanBook
+    from headrace.collectives.plan.request import Method
+    from headrace.collectives.run.synthesis import NativeSearch
 
     book = PlanBook.load(source)
     topology, groups = read_network(profile)
     with progress(terminal(stderr=True), visible=True) as report:
-        adapted = adapt_book(book, topology, groups, report)
+        method = Method(engine=NativeSearch(), effort="quick")
+        adapted = adapt_book(book, topology, groups, report, method)
     adapted.book.save(output)
     out = terminal()
     if adapted.masters is not None:

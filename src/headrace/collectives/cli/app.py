@@ -133,6 +133,8 @@ def plan_command(
 ) -> PlanBookResult:
     """Find the best verified plan for every collective and size, and write a plan book.
 
+    Where no template fits the links, as in a mesh of GPUs, programs are searched for in any case.
+
     Example: headrace collectives plan network.profile -o network.book
     """
     from headrace.collectives.cli.entries import entry_result

@@ -355,6 +355,8 @@ def build_book(
 ) -> PlanBook:
     """Plan every collective at every size, and give each plan its range of sizes.
 
+    A collective for which the generators have no program is searched for by all others.
+
     Parameters
     ----------
     sizes : bytes to plan for (default: `ALLREDUCE_SIZES`, `OTHER_SIZES`). A size's plan is used
@@ -379,12 +381,17 @@ def build_book(
         )
         default = ALLREDUCE_SIZES if collective is Collective.ALLREDUCE else OTHER_SIZES
         at = sorted({int(size) for size in sizes or default})  # 1e6 is a size, too
-        portfolio = Portfolio.of(
-            Request(topology, collective, groups=groups, root=root, method=method),
-            at,
-            generators=_applied(generators, collective),
-            progress=lambda what, share, done=done: report(what, (done + share) / len(jobs)),
-        )
+        try:
+            portfolio = _portfolio(
+                Request(topology, collective, groups=groups, root=root, method=method),
+                at,
+                generators,
+                lambda what, share, done=done: report(what, (done + share) / len(jobs)),
+            )
+        except KeyboardInterrupt:  # before a first candidate
+            if not entries:
+                raise
+            break
         entries += _ranges(collective, root, [portfolio.plan(size) for size in at])
         if portfolio.interrupted:
             break
@@ -412,6 +419,28 @@ def _provenance(
         "seed": method.seed,
         "effort": method.effort,
     }
+
+
+def _portfolio(
+    request: Request,
+    sizes: Sequence[int],
+    generators: Sequence[Generator],
+    progress: Callable[[str, float], None],
+) -> Portfolio:
+    """Return the candidates of the generators, or of all searches where those have none.
+
+    Where ranks lack links to others, as in a mesh, no template may fit.
+    """
+    applied = _applied(generators, request.collective)
+    portfolio = Portfolio.of(request, sizes, generators=applied, progress=progress)
+    if portfolio.candidates:
+        return portfolio
+    from headrace.collectives.plan.generators.table import SEARCH_GENERATORS  # loads SciPy
+
+    others = [generator for generator in SEARCH_GENERATORS if generator not in applied]
+    searched = Portfolio.of(request, sizes, generators=others, progress=progress)
+    searched.absent[:0] = portfolio.absent
+    return searched
 
 
 def _applied(generators: Sequence[Generator], collective: Collective) -> Sequence[Generator]:
