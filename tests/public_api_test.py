@@ -352,6 +352,7 @@ PUBLIC = {
         "read_text",
         "refuse_pipe",
         "sync_folder",
+        "whole_file",
         "write_whole",
     },
     "headrace.report": {

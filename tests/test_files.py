@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import ArtifactError, InputError
-from headrace.files import parse_json, read_bytes, read_text
+from headrace.files import parse_json, read_bytes, read_text, whole_file
 
 
 def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:
@@ -27,3 +27,15 @@ def test_text_that_is_not_json_is_refused(text: str) -> None:
     assert parse_json('{"a": 1}', "f") == {"a": 1}
     with pytest.raises(ArtifactError, match="f: is not JSON: "):
         parse_json(text, "f", ArtifactError)
+
+
+def test_a_file_that_is_written_in_parts_is_complete_or_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with whole_file(path) as first, whole_file(path) as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert path.read_bytes() == b"first"
+    with pytest.raises(TypeError), whole_file(path) as file:
+        file.writelines([b"half", None])  # type: ignore[list-item]
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]

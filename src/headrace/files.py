@@ -5,9 +5,10 @@ import math
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from headrace.errors import InputError
 
@@ -19,6 +20,7 @@ __all__ = [
     "read_text",
     "refuse_pipe",
     "sync_folder",
+    "whole_file",
     "write_whole",
 ]
 
@@ -116,14 +118,27 @@ def write_whole(path: Path, content: bytes) -> None:
     ------
     OSError : the system refused it.
     """
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Generator[BinaryIO]:
+    """Open a file for writing in the block; if that fails, the path has what it had.
+
+    Raises
+    ------
+    OSError : the system refused it.
+    """
+    # of a name of its own, as others may write the same file now
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     # opened like any new file (unlike tempfile's, which only the owner may read): umask applies
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

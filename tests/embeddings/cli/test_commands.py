@@ -50,6 +50,15 @@ def test_measured_clicks_are_shown_and_drawn(
     assert {trace["name"] for trace in figures[0]["data"]} == {"fetched a step", "in the cache"}
 
 
+def test_made_clicks_leave_files_beside_them_alone(tmp_path: Path) -> None:
+    """They were written to FILE.partial first: a user's file of that name was lost."""
+    output, other = tmp_path / "clicks.tsv", tmp_path / "clicks.tsv.partial"
+    other.write_text("a user's")
+    invoke("embeddings", "generate", "-o", output, "--examples", 10, "--most-rows", 100)
+    assert other.read_text() == "a user's"
+    assert sorted(tmp_path.iterdir()) == [output, other]
+
+
 def test_wrong_input_is_named(clicks: Path, tmp_path: Path) -> None:
     output = tmp_path / "output"
     generate = ("embeddings", "generate", "-o", output)

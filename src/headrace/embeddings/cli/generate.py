@@ -1,6 +1,5 @@
 """``headrace embeddings generate``: made clicks, where a job's own data may not leave."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from headrace.cli.options import Seed, count_option, output_option
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import CriteoSet, FormatName
 from headrace.embeddings.errors import ExampleError
+from headrace.files import whole_file
 from headrace.units import parse_count
 
 
@@ -61,15 +61,11 @@ def generate_command(
         seed=seed,
     )
     count = parse_count(examples, "--examples")
-    partial = output.with_name(output.name + ".partial")
     try:
-        with progress(terminal(stderr=True), visible=True) as report, partial.open("wb") as file:
+        with progress(terminal(stderr=True), visible=True) as report, whole_file(output) as file:
             for written in write_clicks(file, file_format, source, count):
                 report(f"{written} of {count} examples", written / count)
-        os.replace(partial, output)
     except OSError as error:
         raise ExampleError(f"{output}: cannot be written: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     print_written(output)
     return ExamplesResult(file=WrittenFile.at(output), examples=count)

@@ -6,7 +6,7 @@ the optimizer's state behind them. A folder of tables has one for each, by name.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.connections import TrainerServers
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.tables import TableGroup
+from headrace.files import whole_file
 
 TableFileFormat = Literal["parquet", "npz"]
 
@@ -80,9 +81,8 @@ def save_tables(
         width = group.width if state else group.dim
         blocks = ((ids, rows[:, :width]) for ids, rows in table_blocks(servers, number))
         path = folder / f"{table.name}.{file_format}"
-        partial = path.with_name(f".{path.name}.part")
-        write(partial, blocks, width, group.dtype)
-        partial.replace(path)
+        with whole_file(path) as file:
+            write(file, blocks, width, group.dtype)
 
 
 def load_tables(servers: TrainerServers, description: JobDescription, folder: Path) -> None:
@@ -125,25 +125,24 @@ def _source(folder: Path, name: str) -> Path:
     return path
 
 
-def _write_parquet(path: Path, blocks: Iterator[_Rows], width: int, dtype: str) -> None:
+def _write_parquet(file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     row = pa.list_(pa.from_numpy_dtype(np.dtype(dtype)), width)
     schema = pa.schema([("id", pa.int64()), ("row", row)])
-    with pq.ParquetWriter(path, schema) as writer:
+    with pq.ParquetWriter(file, schema) as writer:
         for ids, rows in blocks:
             values = pa.array(np.ascontiguousarray(rows).reshape(-1))
             columns = [pa.array(ids), pa.FixedSizeListArray.from_arrays(values, width)]
             writer.write_table(pa.table(columns, schema=schema))
 
 
-def _write_npz(path: Path, blocks: Iterator[_Rows], width: int, dtype: str) -> None:
+def _write_npz(file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str) -> None:
     parts = list(blocks)
     ids = np.concatenate([np.empty(0, np.int64), *(part for part, _ in parts)])
     rows = np.concatenate([np.empty((0, width), dtype), *(part for _, part in parts)])
-    with path.open("wb") as file:
-        np.savez(file, id=ids, row=rows)
+    np.savez(file, id=ids, row=rows)
 
 
 def read_rows(path: Path) -> Iterator[_Rows]:
