@@ -1,6 +1,7 @@
 """``headrace collectives sketch``: the communication sketch that suits one collective best."""
 
 from dataclasses import dataclass
+from math import isinf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,7 +107,7 @@ def _table(searched: "AutoSketch") -> Table:
     for row in searched.tried[:_ROWS]:
         table.add_row(
             row.sketch.name,
-            row.problem or duration(row.trial_us),
+            row.problem or ("" if isinf(row.trial_us) else duration(row.trial_us)),
             "" if row.total_us is None else duration(row.total_us),
         )
     if len(searched.tried) > _ROWS:

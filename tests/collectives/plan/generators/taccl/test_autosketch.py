@@ -8,6 +8,7 @@ import pytest
 from headrace.collectives.demand import STANDARD, Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.cost.model import FULL
+from headrace.collectives.plan.engine import SearchProblem, SearchResult, SearchSettings
 from headrace.collectives.plan.generators.taccl import autosketch as module
 from headrace.collectives.plan.generators.taccl.autosketch import AutoSketch, autosketch
 from headrace.collectives.plan.generators.taccl.sketch.enumerate import (
@@ -255,6 +256,30 @@ class TestSearch:
         found = autosketch(made_for, MB)
         assert found.interrupted
         check(found, made_for, MB)
+
+    def test_what_an_interrupt_leaves_is_made_by_one_brief_search(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was synthesized in full: Ctrl-C took as long as the rest of the search."""
+        restarts: list[int] = []
+        engine = NativeSearch()
+        search = engine.search
+
+        def counted(problem: SearchProblem, settings: SearchSettings) -> SearchResult:
+            if len(restarts) == 2:
+                restarts.append(0)
+                raise KeyboardInterrupt
+            restarts.append(settings.restarts)
+            return search(problem, settings)
+
+        monkeypatch.setattr(engine, "search", counted)
+        made_for = request(ndv2(nodes=2), effort="normal")
+        made_for = replace(made_for, method=replace(made_for.method, engine=engine))
+        found = autosketch(made_for, MB)
+        brief = module._TRIAL_RESTARTS
+        assert restarts == [brief, brief, 0, brief]
+        check(found, made_for, MB)
+        assert "interrupted" in [row.problem for row in found.tried]
 
     def test_ranks_that_cannot_reach_each_other_are_named(self) -> None:
         halves = ring(4)

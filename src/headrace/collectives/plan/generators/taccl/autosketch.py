@@ -287,6 +287,9 @@ class _Search:
                 row.trial_us = self._brief_us(row)
             except HeadraceError as error:
                 row.problem = row.problem or str(error)
+            except KeyboardInterrupt:
+                row.problem = row.problem or "interrupted"
+                raise
             self.request.report(f"{sketch.name}: {row.trial_us:.4g} us in its trial")
 
     def _row(self, sketch: Sketch) -> _Row:
@@ -346,7 +349,9 @@ class _Search:
         if row.logical is None:
             raise ProgramError(row.problem)
         demand, effort = self._demand(row.sketch), self.plan.effort
-        if demand.collective in _RELAYING:  # congestion shows late in time, early in prices
+        if self.interrupted:  # one brief search, as in its trial
+            effort = replace(effort, restarts=_TRIAL_RESTARTS, greedy=False)
+        elif demand.collective in _RELAYING:  # congestion shows late in time, early in prices
             effort = replace(effort, greedy=True)
         synthesis = synthesize_demand(
             row.logical,
@@ -356,6 +361,7 @@ class _Search:
             effort=effort,
             engine=self.engine,
             progress=self._reporter(row.sketch.name),
+            interrupt=lambda: self.interrupted,
         )
         if self.best is None or synthesis.physical_us < self.best[0].physical_us:
             self.best = (synthesis, row.sketch)

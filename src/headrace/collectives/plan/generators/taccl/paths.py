@@ -100,15 +100,15 @@ def route_candidates(
 ) -> tuple[list[RouteCandidate], dict[str, Result]]:
     """Return the routes to order, and the solvers' results.
 
-    The greedy routers come first, so there is always a candidate; the exact model starts from the
-    best of them.
+    The greedy routers come first, or the engine without them, so there is always a candidate; the
+    exact model starts from the best of them.
     """
     effort = watch.effort
     greedy = effort.greedy or watch.engine is None
     trees = priced_trees(problem, rounds=effort.rounds, interrupt=watch.stopped) if greedy else []
     priced = [_candidate(problem, f"priced {number}", tree) for number, tree in enumerate(trees)]
     matched = _matched(problem, watch) if greedy else []
-    searched = _searched(problem, watch)
+    searched = [] if greedy and watch.stopped() else _searched(problem, watch)
     results: dict[str, Result] = {}
     modelled: list[RouteCandidate] = []
     binaries = int(problem.allowed.sum()) // max(1, problem.group.size)
@@ -163,7 +163,7 @@ def _matched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
 
 
 def _searched(problem: RouteProblem, watch: Watch) -> list[RouteCandidate]:
-    if watch.engine is None or watch.stopped():
+    if watch.engine is None:
         return []
     settings = SearchSettings(seed=watch.seed, restarts=watch.effort.restarts)
     searched = problem.search(watch.engine, settings)
