@@ -109,6 +109,23 @@ def test_an_interrupt_is_handed_on() -> None:
         run_limited(interrupted, 60.0)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_interrupt_is_not_lost_where_the_work_ends(fails: bool) -> None:
+    """Ctrl-C did nothing where a generator ended before the exception came to its thread."""
+
+    def ends() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.0005)
+        if fails:
+            raise LookupError
+        return 7
+
+    for _ in range(20):
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            run_limited(ends, 60.0)
+            time.sleep(HANG_S)  # a signal may come to the main thread only now
+
+
 def test_the_first_interrupt_may_be_deferred() -> None:
     def deferring() -> list[bool]:
         with first_interrupt() as came:

@@ -91,6 +91,7 @@ class _Run(Generic[T]):
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.deferred: threading.Event | None = None
+        self._interrupted = False  # by an interrupt that was not deferred
         self._work = work
         self._returned: list[T] = []
         self._error: BaseException | None = None
@@ -158,6 +159,8 @@ class _Run(Generic[T]):
                 if interrupts > 2:
                     raise
                 self._interrupt()
+        if self._interrupted and not isinstance(self._error, KeyboardInterrupt):
+            raise KeyboardInterrupt from self._error  # the work ended before it came there
         if self._ended.is_set() and self._returned:
             return self._returned[0]
         if self._error is None or late < float("inf"):
@@ -187,6 +190,7 @@ class _Run(Generic[T]):
         if deferred is not None and not deferred.is_set():
             deferred.set()
         else:
+            self._interrupted = True
             self._raise(KeyboardInterrupt)
 
     def _raise(self, kind: type[BaseException]) -> None:
