@@ -23,7 +23,7 @@ from headrace.solver import (
 )
 from headrace.solver.parameters import METHODS
 from tests.solver.oracle import enumerate_optimum, violation
-from tests.waiting import ENDLESS_S, no_hang
+from tests.waiting import ENDLESS_S, HANG_S, no_hang
 
 NOTHING_TAKEN = np.zeros(60)
 """A solution of a knapsack that the search need not find within its time."""
@@ -211,6 +211,27 @@ def test_cpsat_hears_the_user_and_leaves_the_signal_to_python() -> None:
         timer.start()
         with no_hang(), pytest.raises(KeyboardInterrupt):
             solve_cpsat(model, chosen, Parameters(limit_s=ENDLESS_S))
+
+
+def test_an_interrupt_before_cpsat_begins_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OR-Tools ignores a stop between the call and the search: Ctrl-C waited for the time limit."""
+    cp_model = import_cp_model()
+    stopped = threading.Event()
+
+    class Late(cp_model.CpSolver):
+        def solve(self, model: object) -> int:
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.2)
+            stopped.clear()
+            assert stopped.wait(HANG_S)
+            return int(cp_model.UNKNOWN)
+
+        def stop_search(self) -> None:
+            stopped.set()
+
+    monkeypatch.setattr(cp_model, "CpSolver", Late)
+    with pytest.raises(KeyboardInterrupt):
+        solve_cpsat(cp_model.CpModel(), [], Parameters(limit_s=ENDLESS_S))
 
 
 def test_progress_reads_as_incumbent_bound_and_gap() -> None:

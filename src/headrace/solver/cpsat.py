@@ -108,8 +108,8 @@ def _solved(
                 interrupted = True
                 solver.stop_search()
     except BaseException:  # an interrupt, or a time limit of the caller's
-        solver.stop_search()
-        ended.wait()
+        while not ended.wait(_POLL_S):  # CP-SAT forgets a stop that comes before it has begun
+            solver.stop_search()
         raise
     finally:
         thread.join()
