@@ -119,9 +119,12 @@ def test_an_example_without_its_files_is_one_error_and_leaves_nothing_behind(
         assert list(tmp_path.iterdir()) == [], path
 
 
+@pytest.mark.parametrize("python", [(), ("-u",)])
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks(options: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "headrace", "topology", "presets", *options]
+def test_a_full_disk_and_a_closed_pipe_are_no_tracebacks(
+    options: tuple[str, ...], python: tuple[str, ...]
+) -> None:
+    command = [sys.executable, *python, "-m", "headrace", "topology", "presets", *options]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1

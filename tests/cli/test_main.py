@@ -1,5 +1,7 @@
 """The command's manners: version, one-line errors, exit codes, interrupts."""
 
+import errno
+import io
 import os
 import signal
 import subprocess
@@ -65,6 +67,15 @@ def test_a_missing_file_is_one_line_and_exit_code_2() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: /no/such/file.plan: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_an_error_of_the_system_is_not_put_down_to_standard_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of sockets, processes and open files such errors name no file."""
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with pytest.raises(OSError, match="Too many open files"):
+        exit_code(monkeypatch, OSError(errno.EMFILE, "Too many open files"))
 
 
 @pytest.mark.parametrize(

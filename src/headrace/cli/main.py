@@ -39,7 +39,7 @@ def main() -> None:
             "ImportError",
         )
     except OSError as error:
-        if error.filename is not None:
+        if error.filename is not None or not _output_fails():
             raise
         sys.stdout = None  # what it holds back cannot be written at exit, either
         _end(f"standard output cannot be written: {error.strerror}", 1, "OSError")
@@ -61,6 +61,15 @@ def _open_closed_streams() -> None:
                 os.dup2(stream.fileno(), number)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+
+
+def _output_fails() -> bool:
+    """Return whether standard output refuses what it holds back; unbuffered, it may have."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return bool(getattr(sys.stdout, "write_through", False))
 
 
 def _run() -> None:
