@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from headrace.compression.averaging import Averager, residual_weights
+from headrace.compression.averaging import Averager
 from headrace.compression.codecs.requests import lockstep, run_together
 from headrace.compression.codecs.sparse import MOMENTUM
 from headrace.compression.codecs.table import CODECS
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy
+from headrace.compression.saved_states import residual_weights
 from tests.compression.states import same
 
 SHAPES = {"a.weight": (70, 40), "a.bias": (40,), "b.weight": (30, 40, 3), "norm": (5,)}

@@ -26,8 +26,6 @@ type is what is sent (no codec, or a cast to this type), it is summed as it is.
 import math
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
@@ -35,7 +33,6 @@ from torch import Tensor
 
 from headrace.compression.bounds import check_feedback
 from headrace.compression.codecs.codec import Codec, State
-from headrace.compression.codecs.loops import round_with_residual
 from headrace.compression.codecs.requests import (
     AllReduce,
     Context,
@@ -45,113 +42,23 @@ from headrace.compression.codecs.requests import (
 )
 from headrace.compression.codecs.table import make_codec
 from headrace.compression.codecs.wire import WIRE_TYPES
+from headrace.compression.encoding import PIECE, Encoding, rounds_of, until_last
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import FAMILIES, NONE, CodecSpec, codec_spec
 from headrace.compression.finite import all_finite
+from headrace.compression.memory_layout import flat, joined
 from headrace.compression.policy import Policy, matrix_shape, parameter_named
-from headrace.compression.traffic import transfers
+from headrace.compression.saved_states import averaged_states, choose_states, copies, weighted_sum
 from headrace.staging import download
-
-PIECE = 1 << 20
-"""Elements that a vector codec encodes at a time, and so an upper bound of its scratch memory."""
-
-_BLOCK = 1 << 15
-"""Elements exchanged at a time between mean and residual: 128 KiB stay in the cache."""
 
 Gradients = Sequence[tuple[str, Tensor]]
 """Gradients by parameter name, which are overwritten with their means."""
-
-
-def flat(tensor: Tensor) -> Tensor:
-    """Return a dense tensor's memory as a vector, in whatever order its dimensions are stored.
-
-    For what works element by element; its order is not that of residuals and states.
-
-    Raises
-    ------
-    CompressionError : its elements do not lie side by side.
-    """
-    if not is_dense(tensor):
-        raise CompressionError(
-            f"a gradient of shape {tuple(tensor.shape)} has strides {tensor.stride()}, "
-            "needs elements side by side"
-        )
-    return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def check_start(start_after: int) -> None:
     """Raise CompressionError unless this is a number of steps."""
     if isinstance(start_after, bool) or not isinstance(start_after, int) or start_after < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise CompressionError(f"start_after is {start_after!r}, needs a number of steps")
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Return whether a tensor's elements lie side by side in memory, in any order of dimensions."""
-    if tensor.is_contiguous():
-        return True
-    step = 1
-    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if length != 1:
-            if stride != step:
-                return False
-            step *= length
-    return True
-
-
-@dataclass(slots=True, kw_only=True)
-class _Job:
-    """Encoding of one parameter, or of a run of parameters that keep nothing.
-
-    Attributes
-    ----------
-    gradient : overwritten with the mean when the step is complete.
-    sums : gradient plus residual in float32 and logical order, in the gradient's memory where that
-        has this type and order.
-    mean : where codecs write the mean, in float32: with feedback the residual's memory, or a copy
-        of a residual of 16 bits; else `sums`.
-    rounds : number of exchanges that follow each other.
-    generators : the codec's, one per piece, and their `states`: copies until the step is complete.
-    """
-
-    name: str
-    family: str
-    gradient: Tensor
-    sums: Tensor
-    mean: Tensor
-    rounds: int
-    generators: list[Exchanges]
-    states: list[State] = field(default_factory=list[State])
-
-    def deliver(self, residual_type: torch.dtype) -> Tensor | None:
-        """Write the mean to the gradient; return the residual, None without feedback."""
-        is_wide = self.gradient.dtype is torch.float32
-        if self.mean is self.sums:
-            self._write(self.sums)
-            return None
-        if is_wide and residual_type is torch.float32:
-            _swap(self.sums, self.mean)
-            self._write(self.sums)
-            return self.mean
-        if is_wide or self.family == "dgc":  # whose residuals hold momentum, too
-            residual = self.sums.to(residual_type)
-            self.gradient.copy_(self.mean.view(self.gradient.shape))
-            return residual
-        rounded = self.gradient.contiguous()
-        round_with_residual(self.mean, rounded.view(-1), self.sums)
-        if rounded is not self.gradient:
-            self.gradient.copy_(rounded)
-        return self.sums.to(residual_type)
-
-    def leave(self, mean: float) -> None:
-        """End the encoding before residual and states change, with a number as the mean."""
-        for generator in self.generators:
-            generator.close()
-        self.gradient.fill_(mean)
-
-    def _write(self, mean: Tensor) -> None:
-        """Write the mean to the gradient, if it is in other memory."""
-        if self.gradient.dtype is not torch.float32 or not self.gradient.is_contiguous():
-            self.gradient.copy_(mean.view(self.gradient.shape))
 
 
 class Averager:
@@ -209,7 +116,7 @@ class Averager:
         self._residuals: dict[str, Tensor] = {}
         self._states: dict[str, dict[str, list[State]]] = {}
         self._open = False
-        self._jobs: list[_Job] = []
+        self._jobs: list[Encoding] = []
         self._done: list[str] = []
         self._plain: list[Tensor] = []
         self._spent: dict[str, Tensor] = {}  # gradients that residuals went out with in this step
@@ -257,14 +164,14 @@ class Averager:
                 coded.append((name, gradient))
         exchanges: list[Exchanges] = [_sum_of(run, self.ranks) for run in self._runs(plain)]
         for spec, vectors in merged.items():
-            for number, run in enumerate(_joined(vectors)):
+            for number, run in enumerate(joined(vectors)):
                 job = self._job(f"{spec} {number}", run, run, spec)
                 self._plain.append(run)  # finite or not, with the uncompressed ones
                 self._jobs.append(job)
                 exchanges += job.generators
         for name, gradient in coded:
             job = self._coded(name, gradient)
-            exchanges += [_until_last(generator, job.rounds) for generator in job.generators]
+            exchanges += [until_last(generator, job.rounds) for generator in job.generators]
         if last:
             if unused is not None:
                 uses = [float(name not in unused) for name in self._shapes]
@@ -495,15 +402,15 @@ class Averager:
                 if entry["residual"] is not None:
                     residuals.setdefault(name, []).append((weight, entry["residual"].reshape(-1)))
         self._residuals = {
-            name: _weighted(parts).to(self._residual_type) for name, parts in residuals.items()
+            name: weighted_sum(parts).to(self._residual_type) for name, parts in residuals.items()
         }
         self._states = {}
         for name in self._shapes:
             entry = model["parameters"].get(name, {"states": {}})
             states_by_family = {
-                f: _copies(s) for f, s in entry["states"].items() if FAMILIES[f].matrices
+                f: copies(s) for f, s in entry["states"].items() if FAMILIES[f].matrices
             }
-            if states_by_family := states_by_family | _averaged_states(name, sources):
+            if states_by_family := states_by_family | averaged_states(name, sources):
                 self._states[name] = states_by_family
         own_codecs = self._codecs
         self._codecs = {n: CodecSpec.parse(text) for n, text in model["codecs"].items()}
@@ -570,11 +477,11 @@ class Averager:
             self._spent[name] = gradient
 
     def _runs(self, plain: Sequence[Tensor]) -> list[Tensor]:
-        runs = _joined(plain)
+        runs = joined(plain)
         self._plain += runs
         return runs
 
-    def _coded(self, name: str, gradient: Tensor) -> _Job:
+    def _coded(self, name: str, gradient: Tensor) -> Encoding:
         """Return the job of a parameter that keeps something from step to step."""
         spec = self._codecs[name]
         vector = gradient.contiguous().view(-1).to(torch.float32)
@@ -605,7 +512,7 @@ class Averager:
         spec: CodecSpec,
         mean: Tensor | None = None,
         states: Sequence[State] | None = None,
-    ) -> _Job:
+    ) -> Encoding:
         """Return the encoding of a vector: as a matrix, or in pieces."""
         mean = sums if mean is None else mean
         keeps = not _keeps_nothing(spec) or mean is not sums
@@ -614,7 +521,7 @@ class Averager:
             pairs = [(sums.view(shape), mean.view(shape))]
         else:
             pairs = list(zip(sums.split(PIECE), mean.split(PIECE), strict=True))
-        current = _copies(states, sums.device) if states else [State() for _ in pairs]
+        current = copies(states, sums.device) if states else [State() for _ in pairs]
         codec = self._codec(spec)
         generators: list[Exchanges] = []
         for number, ((given, result), state) in enumerate(zip(pairs, current, strict=True)):
@@ -626,18 +533,18 @@ class Averager:
                 feedback=mean is not sums,
             )
             generators.append(codec.average([given], [result], [state], context))
-        return _Job(
+        return Encoding(
             name=name,
             family=spec.family,
             gradient=gradient,
             sums=sums,
             mean=mean,
-            rounds=_rounds(spec, pairs[0][0].shape, self.ranks),
+            rounds=rounds_of(spec, pairs[0][0].shape, self.ranks),
             generators=generators,
             states=current if keeps else [],
         )
 
-    def _complete(self, job: _Job) -> Exchanges:
+    def _complete(self, job: Encoding) -> Exchanges:
         """Run a job's codec to its end, and keep what it leaves."""
         yield from lockstep(job.generators)
         if any(job.states):
@@ -677,156 +584,11 @@ class Averager:
                 )
 
 
-WeightedStates = Sequence[tuple[float, Mapping[str, Any]]]
-"""Saved states, and the weight of each one's residuals."""
-
-
-def residual_weights(rank: int, ranks: int, old_ranks: int) -> dict[int, float]:
-    """Return the weights of old ranks' residuals in the residual of a rank.
-
-    Rank r of n stands for the interval from r/n to (r+1)/n of the job's data, and its residual is
-    the average of the old ones over its interval. So a rank's weights add up to 1, which leaves its
-    residual as large beside its gradients as before, and an old rank's to ``ranks / old_ranks``,
-    which keeps the mean over the ranks.
-    """
-    begin, end = rank * old_ranks, (rank + 1) * old_ranks  # in 1 / (ranks old_ranks) of the data
-    return {
-        old: (min(end, (old + 1) * ranks) - max(begin, old * ranks)) / old_ranks
-        for old in range(begin // ranks, -(-end // ranks))
-    }
-
-
-def choose_states(
-    states: Any, *, rank: int, ranks: int
-) -> tuple[WeightedStates, Mapping[str, Any]]:
-    """Return the states whose residuals a rank averages, and the one whose other state it takes.
-
-    Parameters
-    ----------
-    states : one or a sequence of them, each with its `rank` and the number of `ranks`; see
-        `Averager.load_state_dict`. Several of one rank are of replicas of a shard: their mean over
-        all is kept.
-
-    Raises
-    ------
-    CompressionError : states are missing, or what is given is none.
-    """
-    saved = [states] if isinstance(states, Mapping) else states
-    if isinstance(saved, str) or not isinstance(saved, Sequence):
-        raise CompressionError(f"state is {saved!r}, needs what state_dict() returned")
-    for state in saved:
-        if not (isinstance(state, Mapping) and {"rank", "ranks"} <= {*state}):
-            raise CompressionError("state is not a hook's, needs what its state_dict() returned")
-    saved = sorted(saved, key=lambda state: state["rank"])
-    old = int(saved[0]["ranks"]) if saved else 0
-    replicas: dict[int, list[Mapping[str, Any]]] = {}  # of a rank, each with residuals of its own
-    for state in saved:
-        replicas.setdefault(state["rank"], []).append(state)
-    if old == ranks and rank in replicas:
-        return _mean_of([(1.0, replicas[rank])]), replicas[rank][0]
-    if not saved or list(replicas) != list(range(old)):
-        raise CompressionError(
-            f"states are of ranks {[s['rank'] for s in saved]} of {old}, this is rank "
-            f"{rank} of {ranks}: needs this rank's of as many, or the list of all"
-        )
-    weights = residual_weights(rank, ranks, old)
-    sources = [(weight, replicas[source]) for source, weight in weights.items()]
-    return _mean_of(sources), replicas[rank % old][0]
-
-
-def _mean_of(sources: Sequence[tuple[float, Sequence[Mapping[str, Any]]]]) -> WeightedStates:
-    """Share out the weight of a rank among the states of its replicas."""
-    return [(weight / len(states), state) for weight, states in sources for state in states]
-
-
-def _weighted(parts: Sequence[tuple[float, Tensor]]) -> Tensor:
-    """Return the sum of weighted tensors, on the first one's device."""
-    total = parts[0][1].to(torch.float32) * parts[0][0]
-    for weight, part in parts[1:]:
-        total.add_(part.to(total.device), alpha=weight)
-    return total
-
-
-def _averaged_states(name: str, sources: WeightedStates) -> dict[str, list[State]]:
-    """Return a parameter's states of vector codecs, which are sums of gradients as residuals are.
-
-    Those of a family that not all ranks have are left out: it begins anew.
-    """
-    averaged: dict[str, list[State]] = {}
-    entries = [(weight, source["parameters"].get(name)) for weight, source in sources]
-    states = [(weight, entry["states"]) for weight, entry in entries if entry is not None]
-    families = [{f for f in s if not FAMILIES[f].matrices} for _, s in states]
-    for family in set.intersection(*families) if families else ():
-        pieces = zip(*(own[family] for _, own in states), strict=True)
-        weights = [weight for weight, _ in states]
-        averaged[family] = [
-            {
-                key: _weighted([(w, state[key]) for w, state in zip(weights, piece, strict=True)])
-                for key, value in piece[0].items()
-                if isinstance(value, Tensor) and all(key in state for state in piece)
-            }
-            for piece in pieces
-        ]
-    return averaged
-
-
 def _keeps_nothing(spec: CodecSpec) -> bool:
     """Return whether a codec rounds element by element, so that any run can be encoded at once."""
     return spec.family in ("bf16", "fp16")
 
 
-def _copies(states: Sequence[State], device: torch.device | None = None) -> list[State]:
-    """Return copies of states, on a device if one is given."""
-    return [
-        {k: v.to(device, copy=True) if isinstance(v, Tensor) else v for k, v in state.items()}
-        for state in states
-    ]
-
-
-def _joined(vectors: Sequence[Tensor]) -> list[Tensor]:
-    """Return vectors with runs that follow each other in memory joined.
-
-    The order stays: it is the order of the exchanges, and addresses differ among ranks.
-    """
-    runs: list[Tensor] = []
-    for vector in vectors:
-        last = runs[-1] if runs else None
-        if (
-            last is not None
-            and last.dtype == vector.dtype
-            and last.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr()
-            and last.storage_offset() + last.numel() == vector.storage_offset()
-        ):
-            runs[-1] = last.as_strided((last.numel() + vector.numel(),), (1,))
-        else:
-            runs.append(vector)
-    return runs
-
-
-def _swap(first: Tensor, second: Tensor) -> None:
-    block = _BLOCK if first.is_cpu else PIECE
-    scratch = first.new_empty(min(block, first.numel()))
-    for left, right in zip(first.split(block), second.split(block), strict=True):
-        saved = scratch[: left.numel()].copy_(left)
-        left.copy_(right)
-        right.copy_(saved)
-
-
 def _sum_of(vector: Tensor, ranks: int) -> Exchanges:
     """Average uncompressed: divided first, as DDP does, so that the sum does not overflow."""
     yield [AllReduce(vector.div_(ranks))]
-
-
-@cache
-def _rounds(spec: CodecSpec, shape: Sequence[int], ranks: int) -> int:
-    """Return the number of a codec's exchanges that follow each other."""
-    return 1 + max((transfer.phase for transfer in transfers(spec, [shape], ranks)), default=0)
-
-
-def _until_last(generator: Exchanges, rounds: int) -> Exchanges:
-    """Run a codec's first exchanges, and leave what follows them to `Averager.finish`."""
-    for _ in range(rounds):
-        batch = next(generator, None)
-        if batch is None:
-            return
-        yield batch

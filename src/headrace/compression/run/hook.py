@@ -25,9 +25,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headrace.compression.averaging import Averager, Gradients, is_dense
+from headrace.compression.averaging import Averager, Gradients
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
+from headrace.compression.memory_layout import is_dense
 from headrace.compression.policy import Policy, parameter_named
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
 from headrace.compression.run.figures import HookFigures, figures_of

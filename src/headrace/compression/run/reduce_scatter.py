@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
-from headrace.compression.averaging import check_start, choose_states
+from headrace.compression.averaging import check_start
 from headrace.compression.bounds import check_feedback
 from headrace.compression.codecs.quantizers import Float8, MinMax, SignVote, Stochastic
 from headrace.compression.codecs.requests import AllToAll, Context, requested
@@ -33,6 +33,7 @@ from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
 from headrace.compression.run.hooked import GRADIENT_TYPES
 from headrace.compression.run.shards import ShardedGroup
+from headrace.compression.saved_states import choose_states
 from headrace.compression.traffic import Encoding
 from headrace.staging import download, staging_of
 
