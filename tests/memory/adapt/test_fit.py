@@ -218,6 +218,7 @@ def test_bad_budgets_and_models_fail_at_once() -> None:
     for bad, reason in (
         (network().eval(), "training mode"),
         (network().to("meta"), "on the meta device, needs values"),
+        (nn.Sequential(nn.LazyLinear(2)), "the model is lazy, .*: call it once before"),
         (nn.functional.relu, "the model is a function, needs a torch module"),
         (nn.Sequential(fitted_module(model, lambda _: {})), "fitted already"),
         (distributed(), r"in DistributedDataParallel, .*: DDP\(fit\(model, ddp=True\)\)"),

@@ -275,6 +275,15 @@ def test_tensors_without_fake_ones_are_refused_by_their_layout() -> None:
         capture(model, (torch.randn(3, 2),))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:FutureWarning")
+def test_modules_that_torch_jit_has_compiled_are_refused() -> None:
+    """Its buffers counted the batches of eager's measured steps, and gradients of these stayed."""
+    x = torch.randn(3, 2)
+    traced = torch.jit.trace(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), (x,))
+    with pytest.raises(CaptureError, match=r"module '1' .*torch\.jit has compiled it"):
+        capture(nn.Sequential(nn.Linear(2, 2), traced), (x,))
+
+
 def test_sizes_do_not_depend_on_earlier_traces() -> None:
     """Torch remembers results without their storage's bytes: the least budget of a first trace was
     too low for a second, of the same step, in the same process."""

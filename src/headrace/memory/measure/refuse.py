@@ -55,13 +55,23 @@ def has_global_hooks() -> bool:
 
 
 def refuse_hooks(model: nn.Module) -> None:
-    """Raise a `CaptureError` if a module, or all, have hooks that a trace cannot have."""
+    """Raise a `CaptureError` if a module, or all, have hooks that a trace cannot have.
+
+    So have modules that torch.jit has compiled: it takes no hooks, and a model that is measured
+    could not be set back.
+    """
     if has_global_hooks():
         raise CaptureError(
             "torch has hooks of all modules (torch.nn.modules.module.register_module_...), which "
             "would run while the model is captured and not in training; remove them"
         )
     for name, module in named_parts(model):
+        if isinstance(module, torch.jit.ScriptModule):
+            raise _refusal(
+                name,
+                "torch.jit has compiled it, and keeps its buffers and attributes; use the module "
+                "that it was made from",
+            )
         for kind in HOOKS:
             if getattr(module, kind):
                 raise CaptureError(

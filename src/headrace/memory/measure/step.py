@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
@@ -135,6 +136,8 @@ def require_trainable(model: Any) -> None:
         reason = f"a {type(model).__name__}, needs a torch module"
     elif any(isinstance(module, nn.parallel.DistributedDataParallel) for module in model.modules()):
         reason = "in DistributedDataParallel, which goes around: DDP(fit(model, ddp=True))"
+    elif any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+        reason = "lazy, needs the shapes of all parameters: call it once before"
     elif device_of(model).type == "meta":
         reason = "on the meta device, needs values: model.to_empty(device=...)"
     elif not model.training:
