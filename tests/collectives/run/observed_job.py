@@ -16,8 +16,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headrace.errors import InputError
 
@@ -248,6 +253,94 @@ def the_debug_level_detail_changes_nothing() -> None:
         dist.set_debug_level(dist.DebugLevel.OFF)
 
 
+def traced(call: Callable[..., Any], mode: str, **options: Any) -> list[str]:
+    """Return the operators that `make_fx` records of a call."""
+
+    def traced_call(tensor: torch.Tensor) -> torch.Tensor:
+        work = call(**options)
+        if work is not None:
+            work.wait()
+        return tensor
+
+    graph = make_fx(traced_call, tracing_mode=mode)(t()).graph
+    return [str(node.target) for node in graph.nodes if node.op == "call_function"]
+
+
+def modes_are_passed_what_they_are_of_gloo() -> None:
+    with group("gloo") as gloo, group() as own:
+        before = own._get_sequence_number_for_group()
+        for name, call in CALLS.items():
+            for asynchronous in (False, True):
+                theirs, ours = (
+                    traced(call, "fake", group=g, async_op=asynchronous) for g in (gloo, own)
+                )
+                assert any(operator.startswith("c10d.") for operator in theirs)
+                assert ours == theirs, name
+        with FakeTensorMode():
+            for call in CALLS.values():
+                call(group=own)
+            dist.all_reduce(torch.empty(2, device="cuda"), group=own)
+            fake = t()
+        work = dist.all_reduce(fake, group=own, async_op=True)
+        work.wait()
+        assert own._get_sequence_number_for_group() == before
+        for mode in ("real", "symbolic"):
+            theirs, ours = (traced(CALLS["all_reduce"], mode, group=g) for g in (gloo, own))
+            assert ours == theirs
+        counts = []
+        for counted in (gloo, own):
+            with CommDebugMode() as mode:
+                for call in CALLS.values():
+                    call(group=counted)
+            counts.append(mode.get_comm_counts())
+        assert counts[0] == counts[1] != {}
+
+
+def calls_under_modes_and_transforms_do_what_others_do() -> None:
+    me = dist.get_rank()
+
+    class CallingMode(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if function.namespace == "c10d":
+                blocks = t(RANKS)
+                dist.all_gather_into_tensor(blocks, t(1) * (me + 1), group=own)
+                assert blocks.tolist() == [1.0, 2.0]
+            return function(*args, **(kwargs or {}))
+
+    with group() as own:
+        for asynchronous in (False, True):
+
+            def norm(tensor: torch.Tensor, begin: bool = asynchronous) -> torch.Tensor:
+                total = (tensor * 2).view(2, 2).t()  # not contiguous
+                blocks = [torch.zeros_like(tensor) for _ in range(RANKS)]
+                works = [
+                    dist.all_reduce(total, group=own, async_op=begin),
+                    dist.all_gather(blocks, tensor, group=own, async_op=begin),
+                ]
+                for work in works:
+                    if work is not None:
+                        work.wait()
+                return (total * total + blocks[1].view(2, 2)).sum()
+
+            assert norm(t() * (me + 1)) == 4 * 6 * 6 + 4 * 2
+            assert torch.func.functionalize(norm)(t() * (me + 1)) == 4 * 6 * 6 + 4 * 2
+            assert torch.func.grad(norm)(t() * (me + 1)).tolist() == [2.0 * 6 * 2] * 4
+        pair = TwoTensor(t(), t() + 1)
+        dist.all_reduce(pair, group=own)
+        assert pair.a.tolist() == [2.0] * 4
+        assert pair.b.tolist() == [4.0] * 4
+        total = t(4).view(2, 2).t()
+        work = dist.all_reduce(total, group=own, async_op=True)
+        with FakeTensorMode():
+            work.wait()
+        assert total.tolist() == [[2.0] * 2] * 2
+        with CallingMode():
+            dist.all_reduce(total, group=own)
+        assert total.tolist() == [[4.0] * 2] * 2
+
+
 CHECKS: list[Callable[[], None]] = [
     the_profiler_shows_what_it_shows_of_gloo,
     sequence_numbers_are_as_with_gloo,
@@ -258,6 +351,8 @@ CHECKS: list[Callable[[], None]] = [
     the_flight_recorder_records,
     the_nan_check_checks,
     the_debug_level_detail_changes_nothing,
+    modes_are_passed_what_they_are_of_gloo,
+    calls_under_modes_and_transforms_do_what_others_do,
 ]
 
 

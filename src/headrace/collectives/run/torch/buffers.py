@@ -107,8 +107,7 @@ def check_dense(tensor: torch.Tensor) -> None:
         if storage_bytes >= tensor.nbytes:  # as of a DTensor or FakeTensor
             raise InputError(
                 f"a {type(tensor).__name__} of shape {tuple(tensor.shape)} has no memory of its "
-                "own, needs a plain tensor: of a DTensor pass to_local(), and make no call on "
-                "tensors of a FakeTensorMode or of torch.func"
+                "own, needs a plain tensor: of a DTensor pass to_local()"
             )
         raise InputError(
             f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized to "

@@ -6,6 +6,11 @@ in Python bypasses them, which is up to 5 us faster. So calls of a `HeadraceGrou
 only while they are observed: torch's C++ implementation of the method calls the operator, and its
 kernel the backend of the tensors' device, here a `Dispatched`, which calls the group's method.
 Results and errors are the same.
+
+Operators may also be taken by a dispatch mode (a FakeTensorMode, the tracer of `make_fx`, a
+CommDebugMode), by a transform of `torch.func`, or by a class of tensors with a `__torch_dispatch__`
+of its own. Calls under the first two, and on such tensors, are dispatched, too; whether the group's
+method is then called, once or more often, is theirs to decide.
 """
 # pyright: reportPrivateUsage=false
 
@@ -17,6 +22,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C import (
+    _functorch,  # pyright: ignore[reportAttributeAccessIssue]
+    _len_torch_dispatch_stack,
+)
 from torch._C._distributed_c10d import Backend, OpType  # pyright: ignore[reportAttributeAccessIssue]
 
 from headrace.accelerators import has_gpu
@@ -24,11 +33,19 @@ from headrace.collectives.run.torch.caller import DONE
 from headrace.collectives.run.torch.calls import ALIASES, Calls
 from headrace.collectives.run.torch.overloads import METHODS, overloaded
 from headrace.collectives.run.torch.spans import profiling
-from headrace.collectives.run.torch.staging import tensors_in
+from headrace.collectives.run.torch.staging import first_tensor, tensors_in
 from headrace.collectives.run.torch.untraced import untraced
 
 _Group = TypeVar("_Group", bound=Calls)
 _AllreduceOptions = dist.AllreduceOptions
+_Tensor = torch.Tensor
+
+_PLAIN = _Tensor.__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
+
+_modes = _len_torch_dispatch_stack
+"""Return the number of dispatch modes that are active in this thread."""
+_transform: Callable[[], int | None] = _functorch.maybe_current_level
+"""Return the level of the transform of torch.func that this thread runs; None outside of all."""
 
 OPERATIONS: Mapping[str, int] = {
     "allreduce": int(OpType.ALLREDUCE),
@@ -61,8 +78,8 @@ class _Under(threading.local):
     Attributes
     ----------
     way : whether one is under way; nested calls are part of it.
-    work : result of the group's method. torch's C++ wraps it, and the wrapper has neither its
-        exception nor its result.
+    work : result of the group's method, if it was called. torch's C++ wraps it, and the wrapper has
+        neither its exception nor its result.
     """
 
     way = False
@@ -99,10 +116,19 @@ def _passed_on(name: str) -> Callable[..., dist.Work]:
     call: Callable[..., dist.Work] = getattr(Calls, name)
 
     def method(self: Dispatched, *args: Any) -> dist.Work:
-        work = under.work = call(self._calls(), *args)
+        work = under.work = call(self._calls(), *map(_unwrapped, args))
         return work
 
     return untraced(method)
+
+
+def _unwrapped(arg: Any) -> Any:
+    """Return an argument without torch.func's wrappers, which are left in nested lists."""
+    if isinstance(arg, list):
+        return [_unwrapped(part) for part in arg]
+    while isinstance(arg, torch.Tensor) and _functorch.is_functorch_wrapped_tensor(arg):
+        arg = _functorch.get_unwrapped(arg)
+    return arg
 
 
 for _name in OPERATIONS:
@@ -142,7 +168,7 @@ def _alias(alias: str, name: str) -> Callable[[Any], Any]:
 
 def _observed(name: str, kind: int) -> Callable[..., dist.Work]:
     call: Callable[..., dist.Work] = getattr(Calls, name)
-    dispatch: Callable[..., object] = getattr(dist.ProcessGroup, name)
+    dispatch: Callable[..., dist.Work] = getattr(dist.ProcessGroup, name)
     signatures = METHODS[name]
     count, last = signatures.count, signatures.last
 
@@ -150,11 +176,12 @@ def _observed(name: str, kind: int) -> Callable[..., dist.Work]:
         # as `overloaded`, which would cost another call
         if kwargs or len(args) != count or type(args[-1]) is not last:
             args = tuple(signatures.arguments(args, kwargs))
-        if (self.observed or profiling()) and _dispatches(args):
+        if (self.observed or profiling() or _intercepted(args)) and _dispatches(args):
             with under:
-                dispatch(self, *args)
+                operators_work = dispatch(self, *args)
                 work = under.work
-            assert work is not None
+            if work is None:  # as under a FakeTensorMode
+                return operators_work
         else:
             work = call(self, *args)
         if work is not DONE:
@@ -175,7 +202,14 @@ def _briefly(allreduce: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
     def method(
         self: Any, tensors: Any = None, opts: Any = None, *more: Any, **named: Any
     ) -> dist.Work:
-        if type(opts) is not _AllreduceOptions or self.observed or profiling():
+        if (
+            type(opts) is not _AllreduceOptions
+            or self.observed
+            or profiling()
+            or _modes()
+            or _transform() is not None
+            or type(tensors[0]) is not _Tensor
+        ):
             leading = (tensors, opts, *more) if opts is not None else (tensors,)
             return allreduce(self, *(() if tensors is None else leading), **named)
         work = call(self, tensors, opts)
@@ -186,14 +220,31 @@ def _briefly(allreduce: Callable[..., dist.Work]) -> Callable[..., dist.Work]:
     return untraced(method)
 
 
+def _intercepted(args: Any) -> bool:
+    """Return whether torch's dispatcher may pass these arguments to others before a backend."""
+    if _modes() or _transform() is not None:
+        return True
+    tensor = first_tensor(args)
+    return tensor is not None and _overrides(tensor)
+
+
+def _overrides(tensor: torch.Tensor) -> bool:
+    return type(tensor).__torch_dispatch__ is not _PLAIN  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def _dispatches(args: Any) -> bool:
-    """Return whether the dispatcher passes these arguments unchanged to the group's method."""
+    """Return whether the dispatcher serves these arguments as the group's method would, or better.
+
+    It copies conjugate and negative views, and the copies would get the results. It knows no
+    collective of a DTensor.
+    """
     if under.way:
         return False
     devices = _device_kinds()
-    # torch's dispatcher copies conjugate and negative views, and the copies would get the results
     return all(
-        t.device.type in devices and not (t.is_conj() or t.is_neg()) for t in tensors_in(args)
+        (tensor.device.type in devices or _overrides(tensor))
+        and not (tensor.is_conj() or tensor.is_neg() or hasattr(type(tensor), "to_local"))
+        for tensor in tensors_in(args)
     )
 
 

@@ -40,7 +40,7 @@ def staged(
     def decorate(call: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(call)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            first = _first(args)
+            first = first_tensor(args)
             copies = None if first is None else copies_for(first)
             if copies is None:
                 return call(self, *args, **kwargs)
@@ -102,7 +102,7 @@ def _check(by_argument: Sequence[Sequence[torch.Tensor]], uses: Sequence[Use]) -
                 )
 
 
-def _first(args: Sequence[Any]) -> torch.Tensor | None:
+def first_tensor(args: Sequence[Any]) -> torch.Tensor | None:
     """Return the first tensor of the arguments, which are tensors or (lists of) lists of them."""
     for arg in args:
         leaf = arg

@@ -8,6 +8,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import (
+    _DisableFuncTorch,  # pyright: ignore[reportPrivateUsage]
+    _DisableTorchDispatch,  # pyright: ignore[reportPrivateUsage]
+)
 from torch._C._distributed_c10d import OpType  # pyright: ignore[reportAttributeAccessIssue]
 
 from headrace.collectives.run.torch.callbacks import Callbacks, combine, track
@@ -377,6 +381,8 @@ def guarded(
                     "wait for the work first"
                 )
         if after is not None:
-            after()
+            # the tensors are real, also where a dispatch mode or a transform of torch.func waits
+            with _DisableTorchDispatch(), _DisableFuncTorch():
+                after()
 
     return check
