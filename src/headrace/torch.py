@@ -10,9 +10,10 @@ is made.
 from headrace.registration import NAME, register
 # isort: on
 
-import math
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ def background() -> AbstractContextManager[None]:
     return executor.background()
 
 
-def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return an uninitialized CPU tensor in memory shared with the ranks of this host.
 
     Collectives work on any tensor; blocks of this one are copied, or reduced, in place (zero copy).
@@ -92,18 +93,25 @@ def empty(*size: int, dtype: torch.dtype | None = None) -> torch.Tensor:
 
     Parameters
     ----------
-    size : its shape.
+    size : its shape, as in torch.empty: integers, or one sequence of them. Without any it is a
+        scalar.
     dtype : torch's default type unless given.
 
     Raises
     ------
+    InputError : a size is negative, or all are too large together.
     CommunicationError : there is no shared memory left.
     """
+    from headrace.errors import InputError
     from headrace.executor import empty_shared
 
-    element_type = dtype or torch.get_default_dtype()
-    memory = empty_shared(math.prod(size) * element_type.itemsize, np.uint8)
-    return torch.from_numpy(memory).view(element_type).reshape(size)
+    shape: Any = size or ((),)
+    try:
+        like = torch.empty(*shape, dtype=dtype, device="meta")
+    except RuntimeError as error:
+        raise InputError(f"headrace.torch.empty{size}: {error}") from None
+    memory = empty_shared(like.nbytes, np.uint8)
+    return torch.from_numpy(memory).view(like.dtype).reshape(like.shape)
 
 
 register()

@@ -1,7 +1,9 @@
 """Buffers that ranks of one host read straight from each other."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import headrace.torch
 from headrace._native import DataType
 from headrace.collectives.demand import Collective
 from headrace.collectives.run.choose import Chooser
+from headrace.errors import InputError
 from headrace.executor import Executor, empty_shared
 from tests.conformance.groups import each, group
 from tests.conformance.launch import outputs, ranks
@@ -155,3 +158,26 @@ def test_memory_of_a_pending_call_is_not_given_to_others(tmp_path: Path) -> None
     with ranks(2, script) as processes:
         texts = outputs(processes)
         assert [process.returncode for process in processes] == [0, 0], texts
+
+
+@pytest.mark.parametrize("size", [(3, 4), ((3, 4),), ([3, 4],), (torch.Size([3, 4]),), ((),), (0,)])
+def test_sizes_are_those_of_torch_empty(size: tuple[Any, ...]) -> None:
+    """One sequence of sizes was an error, or a tensor of another shape."""
+    tensor = headrace.torch.empty(*size, dtype=torch.int16)
+    assert tensor.shape == torch.empty(*size).shape
+    assert tensor.dtype is torch.int16
+    assert headrace.torch.empty(np.int64(3), torch.tensor(2)).shape == (3, 2)
+
+
+@pytest.mark.parametrize("size", [(-1,), (0, -2), (1 << 62,)])
+def test_impossible_sizes_are_refused(size: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=re.escape(f"headrace.torch.empty{size}: ")):
+        headrace.torch.empty(*size)
+    with pytest.raises(InputError, match=re.escape(f"is to have shape {size}")):
+        empty_shared(size)
+
+
+def test_extents_of_arrays_are_any_integers() -> None:
+    assert empty_shared(np.int64(3)).shape == empty_shared([3]).shape == (3,)
+    with pytest.raises(InputError, match="less than 2"):  # their product was taken modulo 2^64
+        empty_shared((1 << 32, 1 << 32))

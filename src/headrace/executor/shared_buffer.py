@@ -1,12 +1,15 @@
 """Shared buffers for zero copy: memory that ranks of the same host read without a ring."""
 
+import math
+import operator
+import sys
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from headrace import _native
-from headrace.errors import CommunicationError
+from headrace.errors import CommunicationError, InputError
 
 
 def empty_shared(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray:
@@ -19,11 +22,17 @@ def empty_shared(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> n
 
     Raises
     ------
+    InputError : an extent is negative, or all are too large together.
     CommunicationError : there is no shared memory left.
     """
     wanted = np.dtype(dtype)
-    extents = (shape,) if isinstance(shape, int) else tuple(shape)
-    nbytes = int(np.prod(extents, dtype=np.int64)) * wanted.itemsize
+    extents = tuple(shape) if isinstance(shape, Sequence) else (operator.index(shape),)
+    nbytes = math.prod(map(int, extents)) * wanted.itemsize
+    if min(extents, default=0) < 0 or nbytes > sys.maxsize:
+        raise InputError(
+            f"a shared buffer is to have shape {extents}, needs extents from 0 and less than 2^63 "
+            "bytes in all"
+        )
     try:
         memory = _native.shared_buffer(nbytes)
     except _native.CommunicationError as error:
