@@ -179,3 +179,22 @@ def test_a_table_does_not_wrap_where_there_is_no_terminal() -> None:
     lines = outcome.stdout.splitlines()
     assert max(map(len, lines)) > 100
     assert all(line[0] != " " for line in lines)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8", "latin-1"])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_names_that_the_streams_cannot_print_are_escaped(
+    tmp_path: Path, options: tuple[str, ...], encoding: str
+) -> None:
+    """They were a traceback, after the file was written."""
+    path = tmp_path / os.fsdecode("\u6d41ü".encode() + b"\xff.topology")
+    command = [sys.executable, "-m", "headrace", "topology", "preset", "dgx1", "-o", path, *options]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert path.exists()
+    text = done.stdout.decode(encoding)
+    if options:
+        assert json.loads(text)["result"]["file"]["path"] == str(path)
+    else:
+        assert "\\udcff.topology" in text

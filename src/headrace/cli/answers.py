@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -102,13 +103,25 @@ def _json_alone() -> Generator[None]:
 
 
 def document(path: str, command: Callable[..., Any], result: Any) -> str:
-    """Return the JSON of a verb's result."""
+    """Return the JSON of a verb's result: in ASCII, as file names may be no UTF-8."""
     from pydantic import TypeAdapter
 
     kind = result_type(command)
-    text = TypeAdapter[Any](kind).dump_json(result).decode()
-    head = {"verb": path, "version": _version(kind)}
-    return f'{json.dumps(head)[:-1]}, "result": {text}}}'
+    plain = _without_infinities(TypeAdapter[Any](kind).dump_python(result, mode="json"))
+    return json.dumps({"verb": path, "version": _version(kind), "result": plain}, allow_nan=False)
+
+
+def _without_infinities(plain: Any) -> Any:
+    """Return values of JSON with null for numbers that it does not have."""
+    match plain:
+        case dict():
+            return {name: _without_infinities(part) for name, part in plain.items()}
+        case list():
+            return [_without_infinities(part) for part in plain]
+        case float() if not isfinite(plain):
+            return None
+        case _:
+            return plain
 
 
 def result_type(command: Callable[..., Any]) -> Any:

@@ -3,6 +3,7 @@
 The commands take a good part of a second to load, so they are loaded where an interrupt is caught.
 """
 
+import io
 import json
 import os
 import sys
@@ -21,6 +22,7 @@ def main() -> None:
     Ctrl-C exits with 130, as shells expect of an interrupted command.
     """
     _open_closed_streams()
+    _take_all_text()
     try:
         _run()
     except HeadraceError as error:
@@ -61,6 +63,13 @@ def _open_closed_streams() -> None:
                 os.dup2(stream.fileno(), number)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+
+
+def _take_all_text() -> None:
+    """Let the streams escape what their encoding lacks: file names may be of any bytes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _output_fails() -> bool:
