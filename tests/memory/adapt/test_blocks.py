@@ -2,6 +2,7 @@
 
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -132,6 +133,37 @@ def test_blocks_outside_of_the_model_or_called_twice_are_refused(chain: Chain) -
     model = Twice()
     with pytest.raises(CaptureError, match="module 'layer' is called 2 times"):
         fit_blocks(model, [model.layer], sample(), "1GiB")
+
+
+class Cached(nn.Module):
+    """A layer that adds to an object that its model makes, as caches of keys are added to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor, cache: SimpleNamespace) -> torch.Tensor:
+        cache.keys = torch.cat([cache.keys, self.layer(x)])
+        return cache.keys
+
+
+class MakesCaches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Cached() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        cache = SimpleNamespace(keys=x)
+        for layer in self.layers:
+            x = layer(x, cache)
+        return x
+
+
+def test_a_cache_of_keys_among_arguments_is_an_error_with_a_remedy() -> None:
+    """As transformers makes them unless told otherwise: the error was torch's own assertion."""
+    model = MakesCaches()
+    with pytest.raises(CaptureError, match=r"config\.use_cache = False before fit_blocks"):
+        fit_blocks(model, list(model.layers), torch.randn(3, 2), "1MiB")
 
 
 def test_a_head_that_needs_more_than_the_blocks_is_counted(chain: Chain) -> None:

@@ -38,6 +38,8 @@ _REASONS = {
     "need to register a pytree": "it returns an object ({}); use a tuple or dict, "
     "switch that off (a cache of transformers: config.use_cache = False of all modules that have a "
     "config), or register a pytree",
+    "Mixing fake modes": "it takes an object that holds tensors; pass tensors, or switch that off "
+    "(a cache of transformers: config.use_cache = False before fit_blocks)",
     "use_reentrant=True": "it calls torch.utils.checkpoint with use_reentrant=True; remove the "
     "checkpoint, as the schedule decides what is computed again, or pass use_reentrant=False",
 }
