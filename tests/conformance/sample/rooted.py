@@ -32,6 +32,18 @@ def broadcast() -> None:
 
 
 @check
+def broadcast_only_reads_at_the_root() -> None:
+    """One whose elements share memory was refused at the root."""
+    for asynchronous in (False, True):
+        for view in (torch.full((1,), 7.0).expand(3), torch.tensor([1j, 2j, 3j]).conj().imag):
+            tensor = view if me() == 0 else torch.zeros(3, dtype=view.dtype)
+            work = dist.broadcast(tensor, 0, async_op=asynchronous)
+            if work is not None:
+                work.wait()
+            same(tensor, view)
+
+
+@check
 def reduce_leaves_the_others_alone() -> None:
     for root in everyone():
         for size in SIZES:

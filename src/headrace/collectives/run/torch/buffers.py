@@ -204,7 +204,7 @@ def real(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Binding:
-    """Bind one buffer that the call works on in place (allreduce, broadcast, reduce's root)."""
+    """Bind one buffer that the call works on in place (allreduce, a broadcast but at its root)."""
     check_result(tensor)
     if tensor.is_contiguous() and not tensor.is_neg():
         staged, after = tensor, None
@@ -214,11 +214,11 @@ def in_place(tensor: torch.Tensor, chunks: int, *, moved: bool = False) -> Bindi
     return Binding(((staged.data_ptr(), _size(staged, moved), 1, chunks),), after, (staged,))
 
 
-def outgoing(tensor: torch.Tensor) -> Binding:
-    """Bind a message that is sent: read only, as bytes."""
+def outgoing(tensor: torch.Tensor, chunks: int = 1) -> Binding:
+    """Bind a message, or a broadcast at its root: read only, as bytes."""
     check(tensor)
     staged = plain(tensor)
-    return Binding(((staged.data_ptr(), staged.nbytes, 1, 1),), None, (staged,))
+    return Binding(((staged.data_ptr(), staged.nbytes, 1, chunks),), None, (staged,))
 
 
 def read_only(tensor: torch.Tensor, chunks: int) -> Binding:

@@ -220,7 +220,11 @@ class Calls:
         (tensor,) = tensors
         binding.check(tensor)
         ready = self._caller.ready(Collective.BROADCAST, tensor.nbytes, opts.rootRank)
-        bound = binding.in_place(tensor, ready.layout.chunks, moved=True)
+        chunks = ready.layout.chunks
+        if opts.rootRank == self._rank:
+            bound = binding.outgoing(tensor, chunks)
+        else:
+            bound = binding.in_place(tensor, chunks, moved=True)
         return self._caller.call(ready, bound, tensors, opts)
 
     @staged(Use.READ, at_root=Use.BOTH)
