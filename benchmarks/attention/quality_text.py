@@ -14,6 +14,8 @@ from headrace.attention.measure.text import documentation
 
 _PIECE_CHARACTERS = 4096
 _PIECES_PER_HELD_OUT = 5
+_MOST_CHARACTERS_PER_TOKEN = 8
+"""On average: SmolLM2's tokens have 3.9 characters."""
 _PACKAGES = ("numpy", "scipy", "sklearn")
 """Installed with headrace; their docstrings lengthen the text of a full run's training."""
 
@@ -81,7 +83,8 @@ def source_text(characters: int) -> str:
 def passkey_prompts(tokenizer: Any, tokens: int, count: int) -> list[tuple[Tensor, str]]:
     """Return prompts of so many tokens that hide a number in documentation, and the numbers."""
     generator = random.Random(0)
-    filler = tokenizer(held_out_text()[: tokens * count * 4], add_special_tokens=False)["input_ids"]
+    characters = tokens * count * _MOST_CHARACTERS_PER_TOKEN
+    filler = tokenizer(held_out_text()[:characters], add_special_tokens=False)["input_ids"]
     prompts: list[tuple[Tensor, str]] = []
     for index in range(count):
         passkey = str(generator.randrange(10_000, 100_000))
