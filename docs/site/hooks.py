@@ -7,7 +7,7 @@ from sphinx.application import Sphinx
 
 from docs.site.docstrings import with_fields
 from docs.site.names import Sources
-from docs.site.reference import told_bases
+from docs.site.reference import is_constant, told_bases
 
 
 def connect(app: Sphinx) -> None:
@@ -45,18 +45,19 @@ def _process_signature(
 
 
 def _skip_member(
-    _app: Sphinx, _kind: str, name: str, member: Any, _skip: bool, _options: Any
+    _app: Sphinx, _kind: str, name: str, member: Any, _skip: bool, options: Any
 ) -> bool | None:
     """Keep constants and members of enumerations, whose values say it; leave out what Python adds.
 
     That is the texts of fields of a named tuple, and special methods of other packages.
     """
+    if name in (options.exclude_members or ()):
+        return True
     if name.startswith("__") and not str(getattr(member, "__module__", "")).startswith("headrace"):
         return True
     if str(getattr(member, "__doc__", "")).startswith("Alias for field number"):
         return True
-    is_constant = isinstance(member, enum.Enum | bool | int | float | str)
-    return False if is_constant and not name.startswith("_") else None
+    return False if is_constant(name, member) else None
 
 
 def _process_bases(

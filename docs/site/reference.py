@@ -1,6 +1,7 @@
 """Pages of the reference: one for each facade, with an entry of autodoc for each of its names."""
 
 import ast
+import enum
 import pkgutil
 from collections.abc import Iterator
 from functools import cache
@@ -43,6 +44,11 @@ def told_bases(documented: type) -> list[type]:
         for base in documented.__bases__
         if base.__name__ not in _UNTOLD_BASES and not _is_private(base)
     ]
+
+
+def is_constant(name: str, member: Any) -> bool:
+    """Return whether a public attribute's value says what it is, as enumerations' members do."""
+    return not name.startswith("_") and isinstance(member, enum.Enum | bool | int | float | str)
 
 
 def _is_private(base: type) -> bool:
@@ -93,5 +99,9 @@ def _class(public: PublicName) -> list[str]:
     # autodoc asks whether the class is one of a named base, which protocols refuse to tell
     elsewhere = [base.__name__ for base in bases if not getattr(base, "_is_protocol", False)]
     options = [f":inherited-members: {', '.join(elsewhere)}"]
+    # which the hook for members would keep (`docs.site.hooks`)
+    members = [member for base in bases for member in vars(base).items()]
+    if constants := {name for name, member in members if is_constant(name, member)}:
+        options += [f":exclude-members: {', '.join(sorted(constants))}"]
     options += [":show-inheritance:"] if told_bases(documented) else []
     return directive(kind, public.full_name, options)
