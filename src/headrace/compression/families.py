@@ -171,7 +171,9 @@ class CodecSpec:
     def __str__(self) -> str:
         parameter = ""
         if self.traits.parameter == "share":
-            parameter = f":{100 * self.parameter:.6g}%"
+            percent = f"{100 * self.parameter:.6g}"
+            is_exact = float(percent) / 100 == self.parameter  # as `parse` reads it
+            parameter = f":{percent}%" if is_exact else f":{float(self.parameter)!r}"
         elif self.traits.parameter:
             parameter = f":{self.parameter:g}"
         return self.family + parameter + ("" if self.wire == "fp32" else f"+{self.wire}")

@@ -1,0 +1,18 @@
+"""Codecs as texts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.compression.families import CodecSpec
+
+
+@pytest.mark.parametrize("text", ["none", "topk:1%", "dgc:0.1%", "powersgd:4+bf16", "qsgd:8"])
+def test_a_text_is_its_codecs(text: str) -> None:
+    assert str(CodecSpec.parse(text)) == text
+
+
+@given(st.floats(0, 1, exclude_min=True))
+def test_a_codecs_text_is_read_back_as_it(share: float) -> None:
+    codec = CodecSpec(family="topk", parameter=share)
+    assert CodecSpec.parse(str(codec)) == codec
