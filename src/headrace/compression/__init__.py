@@ -270,6 +270,7 @@ def fsdp_hook(
     policy: Policy | CodecSpec | str,
     *,
     replicas: "ProcessGroup | None" = None,
+    scaler: Any = None,
     start_after: int = 0,
 ) -> "FsdpHook":
     """Compress the gradients of a model that `fully_shard` shards; called on all its ranks.
@@ -283,6 +284,7 @@ def fsdp_hook(
         replicate across slow links: shards are then averaged in it, by any codec, and exchanged
         uncompressed within the host. None: the reduce-scatter is compressed, by a codec whose
         encoded shards can be exchanged (casts, quantisers, sign).
+    scaler : `torch.amp.GradScaler`, whose changes of scale residuals follow.
     start_after : number of first steps that are averaged uncompressed.
 
     Raises
@@ -292,4 +294,4 @@ def fsdp_hook(
     """
     from headrace.compression.run.fsdp import FsdpHook
 
-    return FsdpHook(model, policy, replicas, start_after)
+    return FsdpHook(model, policy, replicas, scaler, start_after)

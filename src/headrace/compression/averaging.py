@@ -299,6 +299,8 @@ class Averager:
         So are the states of vector codecs, which are sums of gradients; matrix codecs keep
         directions.
         """
+        if factor == 1:
+            return
         for residual in self._residuals.values():
             residual.mul_(factor)
         for states in self._states.values():

@@ -212,6 +212,39 @@ def resumed_is_the_same() -> None:
     assert torch.equal(weights(again), weights(whole))
 
 
+def residuals_follow_the_scale() -> None:
+    """Whatever the scales, powers of 2, the weights are those without; resumed ones, too."""
+    mesh = init_device_mesh(DEVICE.type, (RANKS, 1), mesh_dim_names=("hosts", "shards"))
+    for codec, shards, replicas in (
+        ("minmax:2", None, None),
+        ("topk:10%", mesh["shards"], mesh["hosts"].get_group()),
+    ):
+        found: list[Tensor] = []
+        for scales in ((1.0, 1.0, 1.0, 1.0), (64.0, 8.0, 256.0, 1.0)):
+            scaler = torch.amp.GradScaler(DEVICE.type)
+            scaler.scale(torch.ones((), device=DEVICE))  # it has no scale before
+            model = sharded(shards)
+            options: Any = {"replicas": replicas, "scaler": scaler}
+            hook = fsdp_hook(model, Policy(codec=codec, **RULES), **options)
+            for step, scale in enumerate(scales):
+                scaler.update(scale)
+                if step == 2:
+                    state, model = model.state_dict(), sharded(shards)
+                    model.load_state_dict(state)
+                    residuals = hook.state_dict()
+                    hook = fsdp_hook(model, Policy(codec=codec, **RULES), **options)
+                    hook.load_state_dict(residuals)
+                inputs, _ = batch(step, dist.get_rank())
+                (scale * model(inputs).square().mean()).backward()
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.sub_(parameter.grad, alpha=0.1 / scale)  # type: ignore[arg-type]
+                model.zero_grad()
+            found.append(weights(model))
+        assert torch.equal(*found), codec
+    refused(lambda: fsdp_hook(sharded(), "none", scaler=3), "needs a torch.amp.GradScaler")
+
+
 def replicas_use_any_codec() -> None:
     """Two hosts of one rank each: shards are whole parameters, averaged between the hosts."""
     group = dist.group.WORLD
@@ -430,6 +463,7 @@ CHECKS = [
     residuals_are_what_was_not_sent,
     not_finite_leaves_residuals,
     resumed_is_the_same,
+    residuals_follow_the_scale,
     replicas_use_any_codec,
     unused_parameters_are_averaged_plainly,
     what_cannot_be_is_refused,

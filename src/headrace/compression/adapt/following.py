@@ -145,4 +145,4 @@ class FollowingHook(Hook):
 
     def _observe(self, name: str, mean: Tensor) -> None:
         if self._binding is not None:
-            self._binding.observe(name, mean, scale=self._scale or 1.0)
+            self._binding.observe(name, mean, scale=self._scale.factor or 1.0)

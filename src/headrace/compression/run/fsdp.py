@@ -9,7 +9,7 @@ the host, and each shard is averaged among its replicas by any codec (`replicas`
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch import nn
@@ -20,6 +20,7 @@ from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import ExchangeStatistics
 from headrace.compression.run.figures import HookFigures, figures_of
+from headrace.compression.run.gradient_scale import GradientScale, check_scaler
 from headrace.compression.run.hooked import one_device
 from headrace.compression.run.reduce_scatter import CompressedReduceScatter
 from headrace.compression.run.replicas import ReplicaAverage
@@ -27,9 +28,6 @@ from headrace.compression.run.same import require_same
 from headrace.compression.run.shards import ShardedGroup
 from headrace.compression.savings import reason_without_savings
 from headrace.facades import offered_by
-
-if TYPE_CHECKING:
-    pass
 
 
 @offered_by("headrace.compression")
@@ -41,8 +39,10 @@ class FsdpHook(HookFigures):
         model: nn.Module,
         policy: Policy | CodecSpec | str,
         replicas: dist.ProcessGroup | None,
+        scaler: Any,
         start_after: int = 0,
     ) -> None:
+        check_scaler(scaler)
         rules = policy if isinstance(policy, Policy) else Policy(codec=policy)
         names = {parameter: name for name, parameter in model.named_parameters()}
         modules = [
@@ -79,9 +79,9 @@ class FsdpHook(HookFigures):
             error=CompressionError,
         )
         self._parts = {
-            group.name: CompressedReduceScatter(group, rules, start_after)
+            group.name: CompressedReduceScatter(group, rules, GradientScale(scaler), start_after)
             if replicas is None
-            else ReplicaAverage(group, rules, replicas, start_after)
+            else ReplicaAverage(group, rules, replicas, GradientScale(scaler), start_after)
             for group in groups
         }
         self._rank = dist.get_rank()
@@ -132,7 +132,8 @@ class FsdpHook(HookFigures):
         """Continue from this rank's state, or from the list of all ranks' states.
 
         The list may be of another number of ranks, shards or replicas: the residuals' mean over
-        the ranks is kept, as by `Averager.load_state_dict`. Where shards are others, warm starts
+        the ranks is kept, as by `Averager.load_state_dict`; residuals follow the difference of the
+        scaler's scale to the saved one. Where shards are others, warm starts
         are not. Codecs are the saved ones if the policy is; else those of this hook, and the first
         rank warns.
 

@@ -32,6 +32,7 @@ from headrace.compression.memory_layout import is_dense
 from headrace.compression.policy import Policy, parameter_named
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
 from headrace.compression.run.figures import HookFigures, figures_of
+from headrace.compression.run.gradient_scale import GradientScale, check_scaler
 from headrace.compression.run.groups import same_ranks
 from headrace.compression.run.hooked import (
     GRADIENT_TYPES,
@@ -67,8 +68,7 @@ def check_exchange(when: str, scaler: Any) -> None:
     """Raise a `CompressionError` unless these can be a hook's ``when`` and ``scaler``."""
     if when not in ("after", "during"):
         raise CompressionError(f'when is {when!r}, needs "after" or "during"')
-    if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
-        raise CompressionError(f"scaler is {scaler!r}, needs a torch.amp.GradScaler")
+    check_scaler(scaler)
 
 
 def hook_of(model: HookedModel, policy: Policy | CodecSpec | str, **options: Any) -> "Hook":
@@ -121,7 +121,7 @@ class Hook(HookFigures):
         self._types = {name: p.dtype for name, p in parameters.items()}
         self._staging = staging_of(one_device(parameters, group))
         self._marks: list[Arrival] = []  # on a device: of this step's buckets
-        self._scaler, self._scale = scaler, None if scaler is None else float(scaler.get_scale())
+        self._scale = GradientScale(scaler)
         # what DDP drops of parameters that no rank used must not be taken from their residuals
         self._use = GradientUse(parameters) if model.finds_unused else None
         self._require_same(when)
@@ -239,7 +239,7 @@ class Hook(HookFigures):
 
         Tensors are not copied. Other bucket sizes or another bucket order make no difference.
         """
-        return {**self.averager.state_dict(), "scale": self._scale}
+        return {**self.averager.state_dict(), "scale": self._scale.factor}
 
     def load_state_dict(self, states: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Continue from this rank's state, or from the list of all ranks' states.
@@ -267,11 +267,7 @@ class Hook(HookFigures):
         self.averager.load_state_dict(states, codecs=not reason)
         if reason and not self.averager.rank:
             warnings.warn(reason, stacklevel=2)
-        scale = float(first.get("scale") or 1.0)
-        if self._scaler is not None:
-            self._scale = scale  # the next step's is another, perhaps
-        elif scale != 1.0:
-            self.averager.rescale(1 / scale)
+        self.averager.rescale(self._scale.load(first.get("scale")))
 
     def _reason_against(self, state: Mapping[str, Any]) -> str:
         """Return why a saved state's codecs are not used; "": they are."""
@@ -357,11 +353,7 @@ class Hook(HookFigures):
         if self._buckets:  # a backward pass that ended half-way
             self._give_up(None)
         self._between_steps()
-        if self._scaler is not None:
-            scale = float(self._scaler.get_scale())
-            if self._scale and scale != self._scale:
-                self.averager.rescale(scale / self._scale)
-            self._scale = scale
+        self.averager.rescale(self._scale.follow())
         self._exchanger.sent_bytes = self._exchanger.compute_s = self._exchanger.exchange_s = 0.0
         self._plain_bytes = 0.0
         averager = self.averager

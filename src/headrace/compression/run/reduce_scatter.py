@@ -31,6 +31,7 @@ from headrace.compression.families import NONE, CodecSpec
 from headrace.compression.finite import all_finite
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+from headrace.compression.run.gradient_scale import GradientScale
 from headrace.compression.run.hooked import GRADIENT_TYPES
 from headrace.compression.run.shards import ShardedGroup
 from headrace.compression.saved_states import choose_states
@@ -115,8 +116,11 @@ class CompressedReduceScatter(ReduceScatter):
     statistics : sums over steps.
     """
 
-    def __init__(self, group: ShardedGroup, policy: Policy, start_after: int = 0) -> None:
+    def __init__(
+        self, group: ShardedGroup, policy: Policy, scale: GradientScale, start_after: int = 0
+    ) -> None:
         check_start(start_after)
+        self._scale = scale
         self._group, self._policy, self._start_after = group, policy, start_after
         self._residual_type = WIRE_TYPES[policy.residuals]
         self._exchanger: Exchanger | None = None
@@ -226,6 +230,7 @@ class CompressedReduceScatter(ReduceScatter):
         finite = all_finite(rows.view(-1))
         if not rows.is_cpu or not finite:  # a device's flag is not waited for
             rows.masked_fill_(~finite, 0.0)
+        self._rescale(self._scale.follow())
         if self.residual is not None:
             rows.add_(self.residual.to(rows.device))
         sent = rows.new_zeros((ranks, layout.row_bytes), dtype=torch.uint8)
@@ -266,6 +271,10 @@ class CompressedReduceScatter(ReduceScatter):
             self._exchanger.sent_bytes - before[0],
             self._exchanger.exchange_s - before[1],
         )
+
+    def _rescale(self, factor: float) -> None:
+        if self.residual is not None and factor != 1:
+            self.residual.mul_(factor)
 
     def _deliver(
         self,
@@ -308,6 +317,7 @@ class CompressedReduceScatter(ReduceScatter):
             "ranks": group.ranks,
             "step": self.step,
             "residuals": residuals,
+            "scale": self._scale.factor,
         }
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> str:
@@ -336,4 +346,5 @@ class CompressedReduceScatter(ReduceScatter):
                 shards = column.split(source["residuals"][column.name], group.ranks)
                 for row, shard in zip(rows, shards, strict=True):
                     row.add_(shard.reshape(-1).to(row.device), alpha=weight)
+        self._rescale(self._scale.load(model.get("scale")))
         return ""

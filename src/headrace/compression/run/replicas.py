@@ -11,6 +11,7 @@ from headrace.compression.averaging import Averager
 from headrace.compression.errors import CompressionError
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
+from headrace.compression.run.gradient_scale import GradientScale
 from headrace.compression.run.shards import ShardedGroup
 from headrace.compression.traffic import allreduce_bytes
 
@@ -23,9 +24,10 @@ class ReplicaAverage:
         group: ShardedGroup,
         policy: Policy,
         replicas: dist.ProcessGroup,
+        scale: GradientScale,
         start_after: int = 0,
     ) -> None:
-        self._group, self._replicas = group, replicas
+        self._group, self._replicas, self._scale = group, replicas, scale
         self._exchanger = Exchanger(replicas)
         self.statistics = ExchangeStatistics()
         shapes = {column.name: column.shard for column in group.columns}
@@ -50,6 +52,7 @@ class ReplicaAverage:
             (column.name, part[: math.prod(column.shard)].view(column.shard))
             for part, column in zip(reduced.split(sizes), columns, strict=True)
         ]
+        self.averager.rescale(self._scale.follow())
         try:
             exchanger.run(self.averager.add(gradients, last=True))
             encode_s = exchanger.compute_s
@@ -66,7 +69,7 @@ class ReplicaAverage:
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state of its shard, and the shard's number."""
         shard = {"shard": self._group.rank, "shards": self._group.ranks}
-        return {**shard, **self.averager.state_dict()}
+        return {**shard, **self.averager.state_dict(), "scale": self._scale.factor}
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> str:
         """Continue from states of this shard; or, where shards were others, from all ranks'.
@@ -81,6 +84,7 @@ class ReplicaAverage:
             states = [state for state in states if state["shard"] == group.rank]
         reason = self.averager.reason_against(states[0]) if states else ""
         self.averager.load_state_dict(states, codecs=not reason)
+        self.averager.rescale(self._scale.load(states[0].get("scale")))
         return reason
 
     def _cut_anew(self, states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -117,6 +121,7 @@ class ReplicaAverage:
                     "rank": replica,
                     "ranks": replicas,
                     "step": by_rank[replica, 0]["step"],
+                    "scale": by_rank[replica, 0].get("scale"),
                     "codecs": codecs,
                     "parameters": parameters,
                 }
