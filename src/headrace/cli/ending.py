@@ -1,4 +1,4 @@
-"""Clean-up of a command's testbed on SIGTERM."""
+"""Clean-up on SIGTERM: of a command's testbed, processes, or a file that is not complete."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 def unwind_on_sigterm() -> None:
-    """Let SIGTERM raise SystemExit, so that a testbed goes down on the way out."""
+    """Let SIGTERM raise SystemExit, so that a command cleans up on the way out."""
     signal.signal(signal.SIGTERM, _exit_on_signal)
 
 

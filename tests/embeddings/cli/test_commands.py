@@ -1,6 +1,9 @@
 """The commands, from made clicks to a page."""
 
 import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.embeddings import EmbeddingProfile, Synchronisation
+from tests.waiting import HANG_S, wait_until
 
 RUN = CliRunner()
 
@@ -57,6 +61,15 @@ def test_made_clicks_leave_files_beside_them_alone(tmp_path: Path) -> None:
     invoke("embeddings", "generate", "-o", output, "--examples", 10, "--most-rows", 100)
     assert other.read_text() == "a user's"
     assert sorted(tmp_path.iterdir()) == [output, other]
+
+
+def test_made_clicks_leave_nothing_where_they_are_terminated(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "headrace", "embeddings", "generate", "--examples", "30M"]
+    with subprocess.Popen([*command, "-o", tmp_path / "clicks.tsv"]) as process:
+        wait_until(lambda: any(tmp_path.iterdir()), "the first examples")
+        process.terminate()
+        assert process.wait(HANG_S) == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_input_is_named(clicks: Path, tmp_path: Path) -> None:
