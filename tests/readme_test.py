@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.instruments import first_screen
-from benchmarks.instruments.first_screen import INSTALLATION, Step, run_steps, steps
+from benchmarks.instruments.first_screen import INSTALLATION, Step, demo_steps, run_steps, steps
 
 
 def test_the_first_screen_installs_and_gives_results_of_three_capabilities() -> None:
@@ -21,6 +21,13 @@ def test_the_first_screen_installs_and_gives_results_of_three_capabilities() -> 
 def test_a_readme_without_the_part_is_an_error() -> None:
     with pytest.raises(ValueError, match="A result in a minute"):
         steps("# headrace\n\n## Uses\n")
+    with pytest.raises(ValueError, match="The demo"):
+        demo_steps("# headrace\n\n## The demos\n")
+
+
+def test_the_demo_is_one_command_in_a_clone() -> None:
+    (step,) = demo_steps(first_screen.README.read_text())
+    assert step.text.startswith("make demo ")
 
 
 def test_a_step_that_fails_or_warns_has_a_problem(tmp_path: Path) -> None:

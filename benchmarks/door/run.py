@@ -2,10 +2,10 @@
 
 import sys
 
-from benchmarks.door import command_line, doctor, documents, integrations, wheel
+from benchmarks.door import clone, command_line, doctor, documents, integrations, wheel
 from benchmarks.sections import Section, run_sections
 
-SECTIONS: tuple[Section, ...] = (command_line, doctor, documents, integrations, wheel)
+SECTIONS: tuple[Section, ...] = (command_line, doctor, documents, integrations, wheel, clone)
 
 if __name__ == "__main__":
     sys.exit(run_sections("door", __doc__, SECTIONS))

@@ -16,6 +16,7 @@ from headrace.settings import child_environment
 
 README = ROOT.parent / "README.md"
 LAST_PART = "A result in a minute"
+DEMO = "The demo\n"
 INSTALLATION = "pip install "
 _DEADLINE_S = 300.0
 _CONFINED = Path(__file__).with_name("confined.py")
@@ -58,10 +59,31 @@ def steps(text: str) -> list[Step]:
     ------
     ValueError : if the README has no such part after its first screen.
     """
-    first, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    first, *parts = _parts(text)
     if not parts or not parts[0].startswith(LAST_PART):
         raise ValueError(f"README.md: the part after the first screen is not '{LAST_PART}'")
-    blocks = re.findall(r"^```(console|python)\n(.*?)^```$", first + parts[0], re.M | re.S)
+    return _steps_in(first + parts[0])
+
+
+def demo_steps(text: str) -> list[Step]:
+    """Return the steps of the part `DEMO`.
+
+    Raises
+    ------
+    ValueError : if the README has no such part.
+    """
+    for part in _parts(text):
+        if part.startswith(DEMO):
+            return _steps_in(part)
+    raise ValueError(f"README.md has no part '{DEMO}'")
+
+
+def _parts(text: str) -> list[str]:
+    return re.split(r"^## ", text, flags=re.MULTILINE)
+
+
+def _steps_in(part: str) -> list[Step]:
+    blocks = re.findall(r"^```(console|python)\n(.*?)^```$", part, re.M | re.S)
     return [
         step
         for kind, block in blocks
