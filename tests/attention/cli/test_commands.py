@@ -1,6 +1,7 @@
 """The commands, from a folder with a model to text by a plan."""
 
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -261,6 +262,12 @@ def test_mistakes_are_named(folder: Path, profile: Path, plan: Path, tmp_path: P
     assert "is no folder" in invoke("attention", "measure", tmp_path / "none", "-o", output, code=1)
     assert "Transformers cannot load it" in invoke(
         "attention", "measure", tmp_path, "-o", output, code=1
+    )
+    damaged = shutil.copytree(folder, tmp_path / "damaged")
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert f"{damaged}: Transformers cannot load it: " in invoke(
+        "attention", "measure", damaged, "-o", output, code=1
     )
     assert "--dtype is int3, needs float32 or bfloat16" in invoke(
         "attention", "measure", folder, "-o", output, "--dtype", "int3", code=1

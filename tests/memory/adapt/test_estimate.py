@@ -110,9 +110,10 @@ def test_what_is_no_name_or_option_is_refused(arguments: dict[str, Any], message
 def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no config\.json"):
         memory.estimate(str(tmp_path))
-    (tmp_path / "config.json").write_text('{"model_type": "nothing"}')
-    with pytest.raises(InputError, match="transformers cannot read it"):
-        memory.estimate(str(tmp_path))
+    for text in ('{"model_type": "nothing"}', '{"model_type": "llama", "hidden_size": "x"}', "3"):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(InputError, match="transformers cannot read it"):
+            memory.estimate(str(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match="is no JSON"):
         memory.estimate(str(tmp_path))

@@ -55,7 +55,7 @@ def load_folder(folder: Path, dtype: str) -> "tuple[Module, Any]":
             folder, dtype=types[dtype], local_files_only=True
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # of any kind, by what is damaged: weights, configuration, names
         reason = " ".join(str(error).split())
         raise AttentionError(f"{folder}: Transformers cannot load it: {reason}") from error
     return model.eval(), tokenizer

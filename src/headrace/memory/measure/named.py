@@ -142,8 +142,8 @@ def _of_folder(
     transformers: Any = _imported("transformers")
     try:
         config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0]
+    except Exception as error:  # of any kind, by what is wrong in it
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: transformers cannot read it: {first}") from error
     return _of_transformers(transformers, config, name, length=length, size=size, dtype=dtype)
 
