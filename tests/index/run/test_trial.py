@@ -6,8 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+from headrace import _native
 from headrace.index.configuration import Configuration
-from headrace.index.errors import TraceError
+from headrace.index.errors import InvariantError, TraceError
 from headrace.index.run.trial import replay, trial
 from headrace.index.tables import LEAVES
 from headrace.index.trace import ERASE, FIND, INSERT, SCAN, SCAN_LENGTH, Trace
@@ -95,6 +96,14 @@ def test_wrong_traces_are_refused() -> None:
         replay(Configuration(), nothing, value_bytes=3)
     with pytest.raises(TraceError, match="batch is 0"):
         replay(Configuration(), nothing, batch=0)
+
+
+def test_wrong_values_are_an_error_that_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = _native.replay_index
+    monkeypatch.setattr(_native, "replay_index", lambda *given: {**right(*given), "wrong": 3})
+    trace = make_trace(100)
+    with pytest.raises(InvariantError, match=r"3 of \d+ keys had a wrong"):
+        replay(Configuration(), trace)
 
 
 KEEPING = """
