@@ -1,5 +1,6 @@
 """A fitted module in ordinary training loops."""
 
+import operator
 import pickle
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from headrace.memory.adapt.fit import fitted_module
 from headrace.memory.errors import BudgetError, CaptureError
@@ -328,6 +330,44 @@ def test_sparse_arguments_run_the_module() -> None:
         with pytest.warns(UserWarning, match="other shapes, strides"):
             outputs = fitted(sparse)
         assert torch.equal(outputs, model(x))
+
+
+def test_deterministic_algorithms_are_another_kind_of_step() -> None:
+    """Torch refuses backward passes of graphs without: trainers set them behind a fit."""
+    model, inputs = CASES["perceptron"]()
+    eager = deepcopy(model)
+    fitted = fitted_module(model, sparing, captures=2)
+    fitted(*inputs).sum().backward()
+    model.zero_grad()
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert_trains_alike(partial(fitted, *inputs), fitted, partial(eager, *inputs), eager)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's
+def test_within_a_compiled_function_it_runs_by_its_schedule() -> None:
+    """The compiler made graphs of single operators of it; a step that is traced again failed."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), torch.randn(3, 4)
+    eager = deepcopy(model)
+    fitted = fitted_module(model, sparing)
+    fitted(x).sum().backward()
+    model.zero_grad()
+    graphs: list[GraphModule] = []
+
+    def compiler(graph: GraphModule, example_inputs: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: fitted(x) * 2, backend=compiler)
+    model[1].p = eager[1].p = 0.25
+    eager_run = lambda: eager(x) * 2  # noqa: E731
+    assert_trains_alike(lambda: compiled(x), fitted, eager_run, eager, steps=2)
+    (graph,) = graphs
+    (product,) = (node for node in graph.graph.nodes if node.op == "call_function")
+    assert product.target is operator.mul
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

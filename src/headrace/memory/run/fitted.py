@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.utils import _pytree as pytree
 
 from headrace.facades import offered_by
@@ -134,12 +135,19 @@ class FittedModule(nn.Module):
         """Run the model, in training by its schedule."""
         if not (self._original.training and torch.is_grad_enabled()):
             return self._called(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling():
+            return self._outside_of_compiled(*args, **kwargs)
         if is_transformed():
             self._warn(_TRANSFORMED)
             return self._called(*args, **kwargs)
         args, kwargs = step_arguments(self._called, args, kwargs)
         with self._lock:
             return self._trained(args, kwargs)
+
+    @_disable_dynamo
+    def _outside_of_compiled(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model between the graphs that torch.compile makes of what calls it."""
+        return FittedModule.forward(self, *args, **kwargs)
 
     def _trained(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a step by a schedule, with padding if that takes one, or the model as it is."""
@@ -332,6 +340,7 @@ def _kind(
         ),
         _repeats([*parameters, *buffers]),
         *((device, _autocast(device)) for device in ("cpu", "cuda")),
+        torch.are_deterministic_algorithms_enabled(),
     )
 
 
