@@ -38,6 +38,26 @@ def test_it_trains_as_the_module(case: str) -> None:
     assert_trains_alike(partial(fitted, *inputs), model, partial(eager, *inputs), eager)
 
 
+def test_a_trainer_may_note_a_method_of_it_on_it() -> None:
+    """Accelerate does for mixed precision: every step was traced, as what it notes had changed."""
+    traces: list[None] = []
+
+    class Noting(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+            traces.append(None)
+            return super().forward(input)
+
+    fitted = fitted_module(Noting(4, 2), sparing)
+    x = torch.randn(3, 4)
+    fitted(x).sum().backward()
+    fitted._original_forward = fitted.forward
+    for _ in range(2):  # another trace tells that the attribute is not used
+        fitted(x).sum().backward()
+    count = len(traces)
+    fitted(x).sum().backward()
+    assert len(traces) == count
+
+
 def test_names_and_state_are_the_modules_own() -> None:
     model, _ = CASES["convolutional"]()
     fitted = fitted_module(model, sparing)

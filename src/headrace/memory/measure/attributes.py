@@ -204,6 +204,7 @@ class _Reader:
             for tensor in tensors.values()
         }
         self._modules = set(map(id, modules))
+        self._submodules = {id(module._modules) for module in modules}
         self._read: dict[int, tuple[Any, Any]] = {}  # with the objects: no number is used twice
         self.unchanged: list[Callable[[], bool]] = []
 
@@ -265,7 +266,12 @@ class _Reader:
         return np.ndarray, array.dtype.str, array.shape, before
 
     def _hidden_module(self, module: nn.Module, depth: int) -> Any:
-        """Return the content of a module that is no submodule of the model."""
+        """Return the content of a module that is no submodule of the model.
+
+        One that shares a module's submodules is what `fit` made of it, whose plans change by steps.
+        """
+        if id(module._modules) in self._submodules:
+            return Identity(module)
         contents: list[Any] = []
         for submodule in module.modules():
             own = {name: value for name, value in vars(submodule).items() if name not in _SHARED}
