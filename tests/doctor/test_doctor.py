@@ -188,3 +188,12 @@ def test_an_interrupt_ends_the_imports(tmp_path: Path) -> None:
     )
     assert done.returncode == -signal.SIGINT
     assert done.stdout.count("later") == 1
+
+
+def test_a_folder_for_temporary_files_that_does_not_exist_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python passes it over, too; the doctor ended with a traceback."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("TEMP", str(tmp_path))
+    assert storage.check_temporary().text.startswith(f"{tmp_path} has ")

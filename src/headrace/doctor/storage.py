@@ -101,8 +101,9 @@ def check_temporary() -> CheckFinding:
     name = "temporary-files"
     remedy = "export TMPDIR=FOLDER, with a folder that can be written"
     candidates = [Path(folder) for folder in _temporary_folders()]
-    folder = next((folder for folder in candidates if not _unwritable(folder)), None)
-    if folder is None:
+    # Python makes none of them: one that is not there is passed over
+    usable = (folder for folder in candidates if not _unwritable(folder) and folder.is_dir())
+    if (folder := next(usable, None)) is None:
         text = f"none of {', '.join(map(str, candidates))} can be written"
         return CheckFinding.missing(name, text, remedy=remedy)
     free = shutil.disk_usage(folder).free
