@@ -190,6 +190,7 @@ void DataStream::check_unexpected(std::uint32_t started) {
 
 bool DataStream::held_back() const {
   const auto& [collective, lane] = receives_.front();
+  if (collective->lane_finished(lane)) return false;  // its last step used up the budget
   auto index = collective->current(lane);
   const auto& state = collective->states[index];
   if (state.bytes == 0) return !collective->unblocked(index);
