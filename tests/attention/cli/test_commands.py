@@ -269,6 +269,13 @@ def test_mistakes_are_named(folder: Path, profile: Path, plan: Path, tmp_path: P
     assert f"{damaged}: Transformers cannot load it: " in invoke(
         "attention", "measure", damaged, "-o", output, code=1
     )
+    deeper = shutil.copytree(folder, tmp_path / "deeper")
+    config = json.loads((deeper / "config.json").read_text())
+    config["num_hidden_layers"] += 1
+    (deeper / "config.json").write_text(json.dumps(config))
+    assert f"{deeper}: its weights lack " in invoke(
+        "attention", "measure", deeper, "-o", output, code=1
+    )
     assert "--dtype is int3, needs float32 or bfloat16" in invoke(
         "attention", "measure", folder, "-o", output, "--dtype", "int3", code=1
     )

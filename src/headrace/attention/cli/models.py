@@ -51,13 +51,19 @@ def load_folder(folder: Path, dtype: str) -> "tuple[Module, Any]":
         raise AttentionError(f"{folder} is no folder: save a model there with save_pretrained")
     logging.disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=types[dtype], local_files_only=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=types[dtype], local_files_only=True, output_loading_info=True
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # of any kind, by what is damaged: weights, configuration, names
         reason = " ".join(str(error).split())
         raise AttentionError(f"{folder}: Transformers cannot load it: {reason}") from error
+    model, loading = loaded
+    if lacking := sorted(loading["missing_keys"]):  # which Transformers draws at random
+        raise AttentionError(
+            f"{folder}: its weights lack {len(lacking)} parameters of a {type(model).__name__}, "
+            f"{lacking[0]} among them: they are another model's than config.json"
+        )
     return model.eval(), tokenizer
 
 
