@@ -65,10 +65,10 @@ void submits_beside_a_driver(Via via) {
       for (std::uint32_t tag = 0; tag < kCalls; ++tag) {
         std::uint64_t out = tag;
         std::uint64_t in = 0;
-        auto sent =
-            executor.send(reinterpret_cast<std::uintptr_t>(&out), 8, 1 - rank, tag, 20, false);
-        executor.wait(
-            executor.receive(reinterpret_cast<std::uintptr_t>(&in), 8, 1 - rank, tag, 20, false));
+        auto sent = executor.send(reinterpret_cast<std::uintptr_t>(&out), 8, 1 - rank, tag,
+                                  kDeadlineS, false);
+        executor.wait(executor.receive(reinterpret_cast<std::uintptr_t>(&in), 8, 1 - rank, tag,
+                                       kDeadlineS, false));
         executor.wait(sent);
         CHECK(in == tag);
       }
@@ -146,7 +146,7 @@ void messages_pass_background_ones(Via via) {
   std::vector<std::byte> large(64 << 20);
   std::byte small{1};
   auto send = [&](std::byte* data, std::size_t bytes, Priority priority) {
-    return executor.send(reinterpret_cast<std::uintptr_t>(data), bytes, 1, 7, 100, false, 0,
+    return executor.send(reinterpret_cast<std::uintptr_t>(data), bytes, 1, 7, kDeadlineS, false, 0,
                          priority);
   };
   auto background = send(large.data(), large.size(), Priority::kBackground);
@@ -177,8 +177,8 @@ void messages_match_by_tag_and_source(Via via) {
       std::vector<int> second(3, 10 * rank);
       auto bytes = [](auto& v) { return v.size() * sizeof(int); };
       auto at = [](auto& v) { return reinterpret_cast<std::uintptr_t>(v.data()); };
-      auto a = executor.send(at(first), bytes(first), 0, 1, 20, false);
-      auto b = executor.send(at(second), bytes(second), 0, 2, 20, false);
+      auto a = executor.send(at(first), bytes(first), 0, 1, kDeadlineS, false);
+      auto b = executor.send(at(second), bytes(second), 0, 2, kDeadlineS, false);
       executor.wait(a);
       executor.wait(b);
       return;
@@ -186,17 +186,18 @@ void messages_match_by_tag_and_source(Via via) {
     for (int i = 0; i < 2; ++i) {
       std::vector<int> second(3);
       auto address = reinterpret_cast<std::uintptr_t>(second.data());
-      int source = executor.wait(executor.receive(address, 12, -1, 2, 20, false));
+      int source = executor.wait(executor.receive(address, 12, -1, 2, kDeadlineS, false));
       CHECK(second[2] == 10 * source);
       std::vector<int> first(200'000);
       address = reinterpret_cast<std::uintptr_t>(first.data());
-      CHECK(executor.wait(executor.receive(address, 800'000, source, 1, 20, false)) == source);
+      CHECK(executor.wait(executor.receive(address, 800'000, source, 1, kDeadlineS, false)) ==
+            source);
       CHECK(first.front() == source && first.back() == source);
     }
     // A wrong size fails that message alone.
     int value = 0;
     auto address = reinterpret_cast<std::uintptr_t>(&value);
-    auto unmatched = executor.receive(address, 4, 1, 99, 20, false);
+    auto unmatched = executor.receive(address, 4, 1, 99, kDeadlineS, false);
     executor.cancel(unmatched);
     thrown<CommunicationError>([&] { executor.wait(unmatched); });
     auto late = executor.receive(address, 4, 1, 99, 0.15, false);
@@ -217,14 +218,14 @@ void messages_are_claimed_while_they_arrive(Via via) {
     if (rank == 1) {
       std::iota(data.begin(), data.end(), 1u);
       for (auto tag : {1u, 2u, 3u})
-        executor.wait(executor.send(address, 4 * kCount, 0, tag, 20, false));
+        executor.wait(executor.send(address, 4 * kCount, 0, tag, kDeadlineS, false));
       return;
     }
     // A pass reads what has come, but only a part of the message.
     auto let_some_arrive = [&] {
       std::uint32_t value;
       auto nothing =
-          executor.receive(reinterpret_cast<std::uintptr_t>(&value), 4, 1, 99, 20, false);
+          executor.receive(reinterpret_cast<std::uintptr_t>(&value), 4, 1, 99, kDeadlineS, false);
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       executor.cancel(nothing);
     };
@@ -232,7 +233,8 @@ void messages_are_claimed_while_they_arrive(Via via) {
       let_some_arrive();
       std::fill(data.begin(), data.end(), 0u);
       auto fits = tag != 2;
-      auto handle = executor.receive(address, 4 * kCount - (fits ? 0 : 4), 1, tag, 20, false);
+      auto handle =
+          executor.receive(address, 4 * kCount - (fits ? 0 : 4), 1, tag, kDeadlineS, false);
       if (fits) {
         CHECK(executor.wait(handle) == 1);
         for (std::size_t i = 0; i < kCount; ++i) CHECK(data[i] == i + 1);
@@ -275,19 +277,20 @@ void messages_are_claimed_while_their_end_is_read(Via via) {
       if (rank == 1) {
         wait_for(held, [&] { return waiting == message; });
         held.unlock();
-        executor.wait(executor.send(address, kBytes, 0, 1, 20, false));
+        executor.wait(executor.send(address, kBytes, 0, 1, kDeadlineS, false));
         continue;
       }
       held.unlock();
       std::uint32_t value = 0;
       auto place = reinterpret_cast<std::uintptr_t>(&value);
-      auto other = executor.receive(place, 4, 1, 2, 20, false);  // makes the io thread drive
+      auto other =
+          executor.receive(place, 4, 1, 2, kDeadlineS, false);  // makes the io thread drive
       held.lock();
       waiting = message;
       changed.notify_all();
       wait_for(held, [&] { return arrived == kBytes * static_cast<std::size_t>(message); });
       held.unlock();
-      auto handle = executor.receive(address, kBytes, 1, 1, 20, false);
+      auto handle = executor.receive(address, kBytes, 1, 1, kDeadlineS, false);
       executor.cancel(other);  // returns after earlier submissions were posted
       held.lock();
       posted = message;
@@ -310,8 +313,8 @@ void reads_no_further_than_asked(Via via) {
     std::vector<std::byte> data(kBytes, std::byte{7});
     auto address = reinterpret_cast<std::uintptr_t>(data.data());
     for (std::size_t i = 0; i < kMessages; ++i) {
-      executor.wait(rank == 0 ? executor.send(address, kBytes, 1, 1, 20, false)
-                              : executor.receive(address, kBytes, 0, 1, 20, false));
+      executor.wait(rank == 0 ? executor.send(address, kBytes, 1, 1, kDeadlineS, false)
+                              : executor.receive(address, kBytes, 0, 1, kDeadlineS, false));
     }
     auto most = threads_wanted() == 1 ? 0 : kMessages * kBytes / 20;
     CHECK(executor.counters().unexpected_bytes <= most);

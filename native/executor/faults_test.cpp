@@ -182,10 +182,10 @@ void failing_amid_a_message_is_survived() {
     if (rank == 0) {
       // The send itself throws if the group has failed by then.
       thrown<CommunicationError>(
-          [&] { executor.wait(executor.send(address, message.size(), 1, 7, 20, false)); });
+          [&] { executor.wait(executor.send(address, message.size(), 1, 7, kDeadlineS, false)); });
       return;
     }
-    auto handle = executor.receive(address, message.size(), 0, 7, 20, false);
+    auto handle = executor.receive(address, message.size(), 0, 7, kDeadlineS, false);
     std::vector<float> data(1000);
     auto program = program_of(rank, 2, 2, ring_allreduce(2));
     auto text = thrown<CommunicationError>(

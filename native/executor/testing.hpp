@@ -242,11 +242,13 @@ void break_one_call_after_the_other(const Attempt& attempt) {
   }
 }
 
-// The default deadline is far above the time of any call: a sanitized build on a busy machine is
-// fifty times slower, and ctest ends a test that hangs.
+// Far above the time of any call or message: a sanitized build on a busy machine is fifty times
+// slower, and ctest ends a test that hangs.
+constexpr double kDeadlineS = 100;
+
 template <class Data>
 Executor::Call call_on(Data& data, std::shared_ptr<const Program> program, DataType type,
-                       double deadline_s = 100) {
+                       double deadline_s = kDeadlineS) {
   Executor::Call call;
   auto chunks = program->slots();
   call.program = std::move(program);
