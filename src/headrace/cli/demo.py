@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.answers import result_of
 from headrace.cli.console import terminal
-from headrace.cli.ending import unwind_on_sigterm
+from headrace.cli.ending import unwound_by_sigterm
 from headrace.cli.options import Order, Seed, TestbedFile, flag
 from headrace.extras import require
 
@@ -57,20 +57,20 @@ def demo_command(
     from headrace.demo.show import Show
     from headrace.testbed import TestbedSpec
 
-    unwind_on_sigterm()
     started = time.perf_counter()
     console = terminal(highlight=False)
     show = Show(console)
     try:
-        comparison = run_demo(
-            show,
-            spec=SPEC if testbed is None else TestbedSpec.load(testbed),
-            order=order,
-            seed=seed,
-            steps=steps,
-            fallback=fallback or None,
-            save=save,
-        )
+        with unwound_by_sigterm():
+            comparison = run_demo(
+                show,
+                spec=SPEC if testbed is None else TestbedSpec.load(testbed),
+                order=order,
+                seed=seed,
+                steps=steps,
+                fallback=fallback or None,
+                save=save,
+            )
     finally:
         show.close()
     console.print(f"[dim]The whole demo took {time.perf_counter() - started:.0f} s.[/]")

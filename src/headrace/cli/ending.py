@@ -2,13 +2,20 @@
 
 import signal
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 
-def unwind_on_sigterm() -> None:
-    """Let SIGTERM raise SystemExit, so that a command cleans up on the way out."""
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+@contextmanager
+def unwound_by_sigterm() -> Generator[None]:
+    """Let SIGTERM raise SystemExit in the block, so that a command cleans up on the way out."""
+    before = signal.signal(signal.SIGTERM, _exit_on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: of other code than Python's
 
 
 def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:

@@ -72,6 +72,13 @@ def test_made_clicks_leave_nothing_where_they_are_terminated(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_command_leaves_the_signal_handlers_as_they_were(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    output = tmp_path / "clicks.tsv"
+    assert not RUN.invoke(app, ["embeddings", "generate", "-o", str(output)]).exit_code
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_wrong_input_is_named(clicks: Path, tmp_path: Path) -> None:
     output = tmp_path / "output"
     generate = ("embeddings", "generate", "-o", output)

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ import headrace
 import headrace.artifact as artifact_io
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of
-from headrace.cli.ending import unwind_on_sigterm
+from headrace.cli.ending import unwound_by_sigterm
 from headrace.cli.options import Order, Seed, TestbedFile, output_option, topology_option
 from headrace.cli.progress import progress
 from headrace.collectives.cli.method import Root, TotalBytes
@@ -114,13 +115,13 @@ def trace_command(
             deadline_s=settings.deadline_s,
         )
 
-    with progress(terminal(stderr=True), visible=not settings.rank) as report:
+    unwinding = unwound_by_sigterm() if settings.rank is None else nullcontext()
+    with unwinding, progress(terminal(stderr=True), visible=not settings.rank) as report:
         from headrace.collectives.trace.launch import trace_local, trace_testbed, trace_torchrun
 
         if settings.rank is not None and testbed is None:
             job, traced = trace_torchrun(job_of, report)
         elif testbed is None:
-            unwind_on_sigterm()  # and end the ranks on the way out
             count = ranks or (_RANKS if network is None else network.ranks)
             job = job_of(count, settings.shared_memory)
             traced = trace_local(job, report)
@@ -128,8 +129,6 @@ def trace_command(
             from headrace.cli.testbed import testbed_for
             from headrace.testbed import TestbedSpec
 
-            if settings.rank is None:
-                unwind_on_sigterm()
             spec = TestbedSpec.load(testbed)
             indices = spec.order(order, seed=seed)
             job = job_of(len(indices), False)

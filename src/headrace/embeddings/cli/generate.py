@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import print_written, terminal
-from headrace.cli.ending import unwind_on_sigterm
+from headrace.cli.ending import unwound_by_sigterm
 from headrace.cli.options import Seed, count_option, output_option
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import CriteoSet, FormatName
@@ -62,9 +62,12 @@ def generate_command(
         seed=seed,
     )
     count = parse_count(examples, "--examples")
-    unwind_on_sigterm()  # and remove the file that is not complete
     try:
-        with progress(terminal(stderr=True), visible=True) as report, whole_file(output) as file:
+        with (
+            unwound_by_sigterm(),  # and without the file that is not complete
+            progress(terminal(stderr=True), visible=True) as report,
+            whole_file(output) as file,
+        ):
             for written in write_clicks(file, file_format, source, count):
                 report(f"{written} of {count} examples", written / count)
     except OSError as error:
