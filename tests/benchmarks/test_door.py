@@ -9,10 +9,9 @@ from benchmarks.door import clone
 
 
 def test_a_commands_stages_are_those_that_make_prints(tmp_path: Path) -> None:
-    command = r"printf '\033[1m==> one\033[0m\nsaid\n\033[1m==> two of it\033[0m\n'; sleep 0.2"
+    command = r"printf '\033[1m==> one\033[0m\nsaid\n\033[1m==> two of it\033[0m\n'"
     stages = list(clone.run_stages([command], tmp_path, {}))
     assert [stage.name for stage in stages] == [command, "one", "two of it"]
-    assert stages[-1].seconds >= 0.2 > stages[1].seconds
 
 
 def test_a_command_that_fails_is_an_error_with_what_it_printed(tmp_path: Path) -> None:
