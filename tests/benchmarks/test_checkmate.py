@@ -42,7 +42,8 @@ def test_its_schedules_fit(random: Random) -> None:
     faster = post_optimized(graph, found.schedule, budget)
     assert verify(graph, faster, budget).time_us <= found.time_us
     rounded = round_checkmate(graph, budget, 60.0)
-    assert rounded.time_us >= found.bound_us - 1e-6
+    # not the program's bound: it counts more memory than ours, by which rounded ones have to fit
+    assert rounded.time_us >= verify(graph, plain_schedule(graph)).time_us - 1e-6
 
 
 def test_a_budget_that_needs_nothing_gives_a_plain_run() -> None:

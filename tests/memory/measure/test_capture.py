@@ -276,6 +276,7 @@ def test_tensors_without_fake_ones_are_refused_by_their_layout() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:FutureWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_modules_that_torch_jit_has_compiled_are_refused() -> None:
     """Its buffers counted the batches of eager's measured steps, and gradients of these stayed."""
     x = torch.randn(3, 2)
