@@ -21,7 +21,7 @@ _REQUIREMENTS = ("runtime", "build")
 """Files of `requirements` that ``make demo`` installs."""
 _DOWNLOAD_S = 1800.0
 _STAGE = re.compile(r"==> ([^\x1b]*)")
-"""What the Makefile prints as a stage begins."""
+"""Heading of a stage in the output of make, before an escape sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

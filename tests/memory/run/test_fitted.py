@@ -415,7 +415,7 @@ class Factorizing(nn.Module):
 
 
 def test_factorizations_train_as_the_module() -> None:
-    """Their checks were refused as calls of higher order, which nobody had written."""
+    """Their checks were refused as higher-order operators, which the model does not call."""
     model, x = nn.Sequential(Factorizing(), Factorizing()), torch.randn(6, 6)
     eager = deepcopy(model)
     fitted = fitted_module(model, sparing)

@@ -118,15 +118,16 @@ class _Reader:
         pass, as in eager execution. Random ones are kept if nothing reads them: they change what
         later ones draw. So are checks, which have no results.
         """
-        kept = [
+        unread = [
             n for n in self.fx.nodes if n.op == "call_function" and (_is_random(n) or is_check(n))
         ]
-        needed = _ancestors(self.fx.output_node(), *self.effects, *kept).difference(self.effects)
+        roots = (self.fx.output_node(), *self.effects, *unread)
+        computing = _ancestors(*roots).difference(self.effects)
         forward: list[Node] = []
         backward: list[Node] = []
         differentiated = set(tangents)
         for node in self.fx.nodes:
-            if node.op != "call_function" or node not in needed:
+            if node.op != "call_function" or node not in computing:
                 continue
             if self._is_view(node):
                 self._note_view(node)

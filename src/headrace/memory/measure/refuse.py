@@ -7,6 +7,7 @@ Each names the module, the reason and the remedy.
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 import torch
@@ -88,8 +89,8 @@ def refuse_layouts(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     Fake tensors of some such layouts do not exist, and torch's own errors say nothing of them.
     """
     for name, module in named_parts(model):
-        held = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-        for label, tensor in held:
+        parameters = module.named_parameters(recurse=False)
+        for label, tensor in chain(parameters, module.named_buffers(recurse=False)):
             if not _is_dense(tensor):
                 raise _refusal(name, f"its {label} is {_unlike_dense(tensor)}")
     for tensor in pytree.tree_leaves((args, kwargs)):
