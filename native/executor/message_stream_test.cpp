@@ -8,12 +8,12 @@
 // caller's actions inside its calls reaches every interleaving, on one thread and in a fixed order.
 #include "executor/message_stream.hpp"
 
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <numeric>
 
 #include "check.hpp"
+#include "executor/received.hpp"
 
 using namespace headrace;
 
@@ -37,12 +37,11 @@ std::vector<std::byte> payload(int number) {
 
 // Received bytes are fixed; sent ones are recorded. Moves a piece per call, and calls `window` in
 // each call made without the lock.
-class Scripted final : public Connection {
+class Scripted final : public testing::Received {
  public:
   Scripted(std::unique_lock<std::mutex>& state, std::function<void()> window)
       : state_(state), window_(std::move(window)) {}
 
-  std::vector<std::byte> incoming;
   std::vector<std::byte> outgoing;
 
   std::size_t send(const iovec* parts, int count, std::uint32_t) override {
@@ -56,30 +55,11 @@ class Scripted final : public Connection {
     }
     return sent;
   }
-  std::size_t receive(std::byte* into, std::size_t bytes, const Hints&) override {
-    auto moved = std::min({bytes, kPiece, incoming.size() - at_});
-    std::memcpy(into, incoming.data() + at_, moved);
-    at_ += moved;
+  std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override {
+    auto moved = Received::receive(into, std::min(bytes, kPiece), hints);
     open_window();
     return moved;
   }
-  std::span<const std::byte> peek(std::size_t, std::size_t) override {
-    return std::span<const std::byte>(incoming).subspan(at_);
-  }
-  bool use(std::size_t bytes) override {
-    at_ += bytes;
-    return true;
-  }
-  bool holds_bytes() const override { return at_ < incoming.size(); }
-  int fd() const override { return -1; }
-  void ready(bool, bool, bool) override {}
-  void announce_sleep(bool) override {}
-  bool changed() override { return false; }
-  bool shares_memory() const override { return false; }
-  std::optional<Clock::time_point> closed_at() const override { return std::nullopt; }
-  void close() override {}
-  void abandon() override {}
-  const Traffic& traffic() const override { return traffic_; }
 
  private:
   void open_window() {
@@ -90,8 +70,6 @@ class Scripted final : public Connection {
 
   std::unique_lock<std::mutex>& state_;
   std::function<void()> window_;
-  std::size_t at_ = 0;
-  Traffic traffic_;
 };
 
 struct Receive {
