@@ -312,26 +312,6 @@ def test_threads_share_an_index() -> None:
     assert len(index) == len(index.keys())
 
 
-def test_batches_are_faster_than_a_binary_search() -> None:
-    """The bar is 4 times at 10 million keys; here twice at one million, of a processor's time."""
-    from time import process_time
-
-    random = np.random.default_rng(0)
-    keys = np.unique(random.integers(0, 2**63, 1_000_000, np.uint64))
-    asked = random.choice(keys, 500_000)
-    index = Index(keys, np.arange(len(keys)))
-
-    def seconds(call: Any) -> float:
-        times: list[float] = []
-        for _ in range(3):
-            began = process_time()
-            call()
-            times.append(process_time() - began)
-        return min(times)
-
-    assert seconds(lambda: index.find(asked)) * 2 < seconds(lambda: np.searchsorted(keys, asked))
-
-
 @pytest.mark.parametrize("scattered", [False, True])
 def test_erased_keys_give_their_memory_back(scattered: bool) -> None:
     keys = np.arange(200_000, dtype=np.uint64)
