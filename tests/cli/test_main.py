@@ -78,6 +78,15 @@ def test_an_error_of_the_system_is_not_put_down_to_standard_output(
         exit_code(monkeypatch, OSError(errno.EMFILE, "Too many open files"))
 
 
+@pytest.mark.parametrize("name", ["/sys/x", b"/sys/x"])
+def test_an_error_of_the_system_that_names_a_file_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str | bytes
+) -> None:
+    raised = PermissionError(errno.EACCES, "Permission denied", name)
+    assert exit_code(monkeypatch, raised) == 1
+    assert capsys.readouterr().err == "error: /sys/x: Permission denied\n"
+
+
 @pytest.mark.parametrize(
     ("raised", "code"),
     [

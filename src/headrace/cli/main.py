@@ -18,7 +18,7 @@ def main() -> None:
 
     With ``--json`` an error is one JSON object on a line of standard error: its type, message and
     exit code. A package that is not installed is wrong input; ``headrace doctor`` runs without any
-    of them.
+    of them. An error of the system is one line where it names a file.
     Ctrl-C exits with 130, as shells expect of an interrupted command.
     """
     _open_closed_streams()
@@ -41,7 +41,9 @@ def main() -> None:
             "ImportError",
         )
     except OSError as error:
-        if error.filename is not None or not _output_fails():
+        if error.filename is not None:
+            _end(f"{os.fsdecode(error.filename)}: {error.strerror}", 1, "OSError")
+        if not _output_fails():
             raise
         sys.stdout = None  # what it holds back cannot be written at exit, either
         _end(f"standard output cannot be written: {error.strerror}", 1, "OSError")

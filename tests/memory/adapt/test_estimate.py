@@ -100,6 +100,9 @@ def test_images_and_a_stateless_optimizer() -> None:
         ({"name": "bert", "optimizer": "Adamant"}, "optimizer is 'Adamant'"),
         ({"name": "bert", "batch": 0}, "batch is 0"),
         ({"name": "wav2vec2"}, "wav2vec2 takes input_values"),
+        ({"name": ""}, "the name of the model is empty"),
+        ({"name": "gpt2", "length": 1025}, "gpt2 has positions for 1,024 tokens, not for 1,025"),
+        ({"name": "bert", "length": 100_000}, "positions for 512 tokens, not for 100,000"),
     ],
 )
 def test_what_is_no_name_or_option_is_refused(arguments: dict[str, Any], message: str) -> None:

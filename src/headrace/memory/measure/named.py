@@ -78,8 +78,11 @@ def named_model(
 
     Raises
     ------
-    InputError : there is no such model, or the package that has it is not installed.
+    InputError : there is no such model, or the package that has it is not installed; the model has
+        fewer positions than `length`.
     """
+    if not name:
+        raise InputError("the name of the model is empty")
     folder = _folder(name)
     if folder is not None:
         return _of_folder(folder, name, length=length, size=size, dtype=dtype)
@@ -206,6 +209,8 @@ def _transformers_arguments(
     if model.main_input_name == "input_ids":
         positions = getattr(text, "max_position_embeddings", None) or _DEFAULT_LENGTH
         tokens = length or min(_DEFAULT_LENGTH, positions)
+        if tokens > positions and _embeds_positions(model, positions):
+            raise InputError(f"{name} has positions for {positions:,} tokens, not for {tokens:,}")
 
         def of_text(batch: int) -> StepArguments:
             ids = _meta((batch, tokens), torch.int64)
@@ -229,6 +234,16 @@ def _transformers_arguments(
     raise InputError(
         f"{name} takes {model.main_input_name}: a sample is made for models of tokens (input_ids) "
         "or images (pixel_values) alone"
+    )
+
+
+def _embeds_positions(model: Any, positions: int) -> bool:
+    """Return whether a table of the model has a row a position; some have two of padding more."""
+    return any(
+        isinstance(module, nn.Embedding)
+        and module is not model.get_input_embeddings()
+        and positions <= module.num_embeddings <= positions + 2
+        for module in model.modules()
     )
 
 

@@ -211,6 +211,15 @@ def test_other_devices_and_layouts_are_refused() -> None:
         binding.check(torch.eye(2).to_sparse())
 
 
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused(layout: torch.layout) -> None:
+    parts = [torch.ones(2, 3), torch.ones(4, 3)]
+    nested: torch.Tensor = torch.nested.nested_tensor(parts, layout=layout)
+    with pytest.raises(InputError, match=r"nested.*pass its values"):
+        binding.check(nested)
+
+
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_a_tensor_without_memory_is_refused_by_its_type() -> None:
     # It used to be called one whose storage was resized, as to the bytes that it had.

@@ -97,6 +97,11 @@ def check(tensor: torch.Tensor) -> None:
 
 def check_dense(tensor: torch.Tensor) -> None:
     """Raise InputError unless `tensor` is dense and has memory."""
+    if tensor.is_nested:
+        raise InputError(
+            "a tensor is nested; the headrace backend moves dense tensors only: pass its values, "
+            "tensor.values() of layout torch.jagged"
+        )
     if tensor.layout is not torch.strided:
         raise InputError(
             f"a tensor has layout {tensor.layout}; the headrace backend moves dense tensors only: "

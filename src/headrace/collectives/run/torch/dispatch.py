@@ -236,14 +236,15 @@ def _dispatches(args: Any) -> bool:
     """Return whether the dispatcher serves these arguments as the group's method would, or better.
 
     It copies conjugate and negative views, and the copies would get the results. It knows no
-    collective of a DTensor.
+    collective of a DTensor or a nested tensor.
     """
     if under.way:
         return False
     devices = _device_kinds()
     return all(
         (tensor.device.type in devices or _overrides(tensor))
-        and not (tensor.is_conj() or tensor.is_neg() or hasattr(type(tensor), "to_local"))
+        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
+        and not hasattr(type(tensor), "to_local")
         for tensor in tensors_in(args)
     )
 
