@@ -38,7 +38,7 @@ def together(count: int, act: Callable[[int, Any], Any]) -> list[Any]:
 class Unconnected:
     """An executor that has an address, and opens no connections."""
 
-    def __init__(self, config: GroupConfig, rank: int, error: Exception | None = None) -> None:
+    def __init__(self, config: GroupConfig, rank: int, error: BaseException | None = None) -> None:
         self.config = config
         self.address = f"10.0.0.{rank}:5"
         self.connected: Sequence[str] = ()
@@ -161,6 +161,21 @@ def test_a_rank_that_cannot_connect_fails_those_that_wait_for_it() -> None:
     first, second = together(2, act)
     assert str(second) == "no way"
     assert str(first) == "rank 0: rendezvous of 2 ranks: rank 1 failed: no way"
+
+
+def test_a_rank_that_is_interrupted_fails_those_that_wait_for_it() -> None:
+    def act(rank: int, store: Any) -> Any:
+        error = None if rank == 0 else KeyboardInterrupt()
+        try:
+            return Rendezvous(store, rank, range(2), HANG_S).join(
+                DEFAULTS, lambda config: Waiting(config, rank, error)
+            )
+        except KeyboardInterrupt as interrupt:
+            return interrupt
+
+    first, second = together(2, act)
+    assert isinstance(second, KeyboardInterrupt)
+    assert str(first) == "rank 0: rendezvous of 2 ranks: rank 1 failed: KeyboardInterrupt"
 
 
 def test_errors_of_an_attempt_that_was_given_up_do_not_reach_the_next() -> None:

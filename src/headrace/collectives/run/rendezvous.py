@@ -178,10 +178,11 @@ class Rendezvous:
         """Connect with all others; if that fails, so does theirs, with the same reason."""
         try:
             executor.connect(addresses, self._timeout_s, partial(self._check, store))
-        except (HeadraceError, OSError) as error:
+        except BaseException as error:  # an interrupt, too
+            reason = str(error) or type(error).__name__
             with suppress(RuntimeError):  # the store is lost
                 if not store.check([_FAILED]):
-                    store.set(_FAILED, f"rank {self._rank} failed: {error}")
+                    store.set(_FAILED, f"rank {self._rank} failed: {reason}")
             raise
 
     def _check(self, store: Any) -> None:
