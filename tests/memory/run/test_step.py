@@ -53,6 +53,30 @@ def test_steps_equal_eager_ones(case: str) -> None:
         assert_trains_alike(run, model, partial(eager, *inputs), eager)
 
 
+def test_hooks_of_unused_parameters_do_not_run() -> None:
+    """DistributedDataParallel with a static graph took them for used ones.
+
+    In a later step that ran the module, its buckets waited for gradients that did not come, and
+    the ranks' gradients were not averaged.
+    """
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    used, x = nn.Sequential(model[0]), torch.ones(2, 4)
+    model.forward = used.forward
+    captured = capture(model, (x,))
+    step = scheduled_step(captured, plain_schedule(captured.graph))
+    ends: dict[str, Any] = {
+        name: parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # pyright: ignore
+        for name, parameter in model.named_parameters()
+    }
+    ready: list[str] = []
+    for name, end in ends.items():
+        end.register_hook(lambda *_, name=name: ready.append(name))
+    for run in (model, partial(step, *state_of(model))):
+        ready.clear()
+        run(x).square().mean().backward()
+        assert sorted(ready) == ["0.bias", "0.weight"]
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_measured_peak_is_the_simulated_one(case: str) -> None:

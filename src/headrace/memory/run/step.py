@@ -2,7 +2,7 @@
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self
@@ -61,7 +61,26 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> "ScheduledStep":
         for position in positions_of_operator
     ]
     names = {position: str(inputs[position].meta["desc"].target) for position in positions}
-    return ScheduledStep(gradients.called(step, names) if names else step)
+    if names:
+        step = gradients.called(step, names)
+    unused = [position for position, node in enumerate(capture.gradients) if node is None]
+    return ScheduledStep(_outside_autograd(step, unused) if unused else step)
+
+
+def _outside_autograd(step: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
+    """Return the step with inputs that autograd does not see, as they get no gradient.
+
+    Behind an input that it sees, it runs the hooks of a leaf without a gradient, too, by which
+    DistributedDataParallel takes an unused parameter for a used one.
+    """
+
+    def run(*args: Any) -> Any:
+        detached = list(args)
+        for position in positions:
+            detached[position] = args[position].detach()
+        return step(*detached)
+
+    return run
 
 
 @offered_by("headrace.memory")
