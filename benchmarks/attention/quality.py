@@ -16,7 +16,6 @@ from benchmarks.attention import quality_models
 from benchmarks.attention.quality_compared import compared_methods
 from benchmarks.attention.quality_losses import Losses
 from benchmarks.attention.quality_models import FULL, QUICK
-from benchmarks.attention.quality_output import Output
 from benchmarks.attention.quality_saved import ALLOWED, saved_bytes
 from benchmarks.attention.quality_subjects import (
     SMOLLM2,
@@ -29,6 +28,7 @@ from benchmarks.attention.quality_subjects import (
 )
 from benchmarks.harness import Report
 from benchmarks.kept import CommittedRows, KeptRows, settings_of
+from benchmarks.output import Output
 
 MEASURED = Path(__file__).parent / "quality.jsonl"
 SEEDS = (0, 1, 2, 3, 4)
@@ -68,10 +68,7 @@ def measure(report: Report, *, quick: bool) -> None:
         report.note(results.note)
     figures: dict[str, list[float]] = {name: [] for name in bars()}
     for output in (Output(**results.rows[name]) for name in names):
-        for table, columns in output.rows:
-            report.row(table, **columns)
-        for text in output.notes:
-            report.note(text)
+        output.add_rows_to(report)
         for bar, figure in output.figures:
             figures[bar].append(figure)
     for name, required in bars().items():

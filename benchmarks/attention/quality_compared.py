@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.attention.quality_losses import CHUNK, Losses, Subject
-from benchmarks.attention.quality_output import Output
 from benchmarks.attention.quality_rivals import (
     dejavu,
     reused_heads,
@@ -17,6 +16,7 @@ from benchmarks.attention.quality_rivals import (
     stock_cache_losses,
 )
 from benchmarks.attention.quality_saved import ELEMENT_BYTES
+from benchmarks.output import Output
 from headrace.attention.plan.choose import added_loss
 from headrace.attention.plan.clusters import (
     clustered_by_distance,

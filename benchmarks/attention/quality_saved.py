@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benchmarks.attention import quality_text
 from benchmarks.attention.quality_losses import CHUNK, Losses, Subject, plan_settings
-from benchmarks.attention.quality_output import Output
+from benchmarks.output import Output
 from headrace.attention.measure.text import token_samples
 from headrace.attention.plan.choose import added_loss, choose
 from headrace.attention.plan.formats import StorageFormat

@@ -8,9 +8,9 @@ import torch
 from benchmarks.attention import quality_models, quality_text
 from benchmarks.attention.quality_losses import Samples, Subject, silent
 from benchmarks.attention.quality_models import FULL, QUICK
-from benchmarks.attention.quality_output import Output
 from benchmarks.harness import Report
 from benchmarks.kept import settings_of
+from benchmarks.output import Output
 from headrace.attention.measure.likeness import measure_likeness
 from headrace.attention.measure.text import documentation, token_samples
 from headrace.attention.models import model_digest

@@ -4,12 +4,15 @@ The device computes by sleeping, for a multiple of the measured time of the pool
 write-back. Every design and rival moves its rows for real.
 """
 
-from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 from benchmarks.embeddings.bed import MBIT, SLOW_MBIT
 from benchmarks.embeddings.timing import BACKENDS, DENSE, Network, TimedJob, Times, Turns, timed_job
 from benchmarks.embeddings.workload import Workload
 from benchmarks.harness import Report
+from benchmarks.kept import KeptRows
+from benchmarks.output import Output
 
 LOOKAHEAD = 100
 TARGETED = "targeted"
@@ -53,24 +56,56 @@ NOT_IN_QUICK = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """Steps that are timed by turns: of a model, with a device that is slower or faster.
+
+    Attributes
+    ----------
+    ratio : the device's time over that of the pooled rows' exchange.
+    rivals : beside the ideal and the design that is compared with them.
+    """
+
+    model: str
+    ratio: float
+    rivals: tuple[str, ...]
+
+
+def _cells(network: Network, *, quick: bool) -> list[_Cell]:
+    """Return a network's cells; a quick run has the rival with bars that gate."""
+    if network is WIDE:
+        return [_Cell(model="DLRM", ratio=0.5, rivals=("distinct",))]
+    both = ("pooled", "distinct")
+    cells = [
+        _Cell(model="DLRM", ratio=ratio, rivals=both if ratio < 2 and not quick else both[:1])
+        for ratio in RATIOS
+    ]
+    if network is NETWORKS[""] and not quick:
+        cells.append(_Cell(model="Wide & Deep", ratio=1.0, rivals=("pooled",)))
+    return cells
+
+
 def measure(report: Report, *, quick: bool) -> None:
     """Measure each network."""
     turns = Turns(rounds=3, steps=2) if quick else Turns(rounds=7, steps=6)
-    for suffix, network in NETWORKS.items():
-        if suffix and quick:
-            continue
-        with timed_job(network, [TARGETED], LOOKAHEAD, turns) as job:
-            _exchange(report, job)
-            for ratio in RATIOS:
-                _ratio(report, job, ratio, turns, suffix, quick=quick)
-            if not suffix and not quick:
-                _wide_and_deep(report, job, turns)
-    if not quick:
-        with timed_job(WIDE, [TARGETED], LOOKAHEAD, turns) as job:
-            _exchange(report, job)
-            times = job.times(0.5, turns, DENSE["DLRM"], _variants(["distinct"], BACKENDS))
-            _rows(report, job, "DLRM", 0.5, times)
-            report.bar("over-distinct-0.5-dim-128", _over(times, "distinct"))
+    kept = KeptRows(
+        "embeddings", "steps", quick=quick, folder=report.state_folder, quiet=("rows", "notes")
+    )
+    networks = {"": NETWORKS[""]} if quick else NETWORKS | {"-dim-128": WIDE}
+    for suffix, network in networks.items():
+        cells = {
+            f"{suffix}/{cell.model}/{cell.ratio:g}": cell for cell in _cells(network, quick=quick)
+        }
+        left = cells.keys() - kept.rows
+        with timed_job(network, [TARGETED], LOOKAHEAD, turns) if left else nullcontext() as job:
+            for name, cell in cells.items():
+                if job is not None and name in left:
+                    kept.add(name, _measured(job, cell, suffix, turns, quick=quick).columns)
+                output = Output(**kept.rows[name])
+                output.add_rows_to(report)
+                for bar, figure in output.figures:
+                    report.bar(bar, figure)
+    kept.clear()
     report.note(
         "of-ideal: over a step without rows, the device's time and the average of the dense part's "
         "gradients; rivals and ideal on the faster of Gloo and headrace. idle: share of the "
@@ -78,48 +113,32 @@ def measure(report: Report, *, quick: bool) -> None:
     )
 
 
-def _variants(rivals: Sequence[str], backends: Sequence[str]) -> list[tuple[str, str]]:
-    """Return rivals on backends, the ideal beside the design that is compared with it."""
-    timed = [(rival, backend) for rival in rivals for backend in backends]
-    return [*timed, *(("ideal", backend) for backend in backends), (TARGETED, "headrace")]
-
-
-def _exchange(report: Report, job: TimedJob) -> None:
+def _measured(job: TimedJob, cell: _Cell, suffix: str, turns: Turns, *, quick: bool) -> Output:
+    """Return rows and figures of a cell; a quick run has the faster backend alone."""
+    backends = [job.fastest_backend] if quick else BACKENDS
+    timed = [(rival, backend) for rival in (*cell.rivals, "ideal") for backend in backends]
+    variants = [*timed, (TARGETED, "headrace")]
+    times = job.times(cell.ratio, turns, DENSE[cell.model], variants)
+    output = Output()
     for backend, seconds in job.exchange_s.items():
-        report.row(
+        output.row(
             "pooled rows there and back, without lookups",
             network=str(job.network),
+            device_over_pooled=cell.ratio,
             backend=backend,
             ms=1e3 * seconds,
         )
-
-
-def _ratio(
-    report: Report,
-    job: TimedJob,
-    ratio: float,
-    turns: Turns,
-    suffix: str,
-    *,
-    quick: bool,
-) -> None:
-    """Time a ratio; a quick run has the rival with bars that gate, on the faster backend."""
-    backends = [job.fastest_backend] if quick else BACKENDS
-    rivals = ["pooled", "distinct"] if ratio < 2 and not quick else ["pooled"]
-    times = job.times(ratio, turns, DENSE["DLRM"], _variants(rivals, backends))
-    _rows(report, job, "DLRM", ratio, times)
-    name = f"{ratio:g}"
-    if name in _OVER_POOLED:
-        report.bar(f"dlrm-over-pooled-{name}{suffix}", _over(times, "pooled"))
-    if ratio == 0.5 and not quick:
-        report.bar(f"over-distinct-{name}{suffix}", _over(times, "distinct"))
-    report.bar(f"of-ideal-{name}{suffix}", 1 / _over(times, "ideal"))
-
-
-def _wide_and_deep(report: Report, job: TimedJob, turns: Turns) -> None:
-    times = job.times(1.0, turns, DENSE["Wide & Deep"], _variants(["pooled"], BACKENDS))
-    _rows(report, job, "Wide & Deep", 1.0, times)
-    report.bar("wide-and-deep-over-pooled-1", _over(times, "pooled"))
+    _add_rows(output, job, cell, times)
+    model = cell.model.lower().replace(" & ", "-and-")
+    figures: dict[str, float] = {}
+    for rival in cell.rivals:
+        of_model = "" if rival == "distinct" else f"{model}-"
+        figures[f"{of_model}over-{rival}-{cell.ratio:g}{suffix}"] = _over(times, rival)
+    if cell.model == "DLRM":
+        figures[f"of-ideal-{cell.ratio:g}{suffix}"] = 1 / _over(times, "ideal")
+    declared = bars()  # some cells are rows alone
+    output.figures += [(name, figure) for name, figure in figures.items() if name in declared]
+    return output
 
 
 def _over(times: Times, rival: str) -> float:
@@ -128,12 +147,12 @@ def _over(times: Times, rival: str) -> float:
     return times.over(times.fastest(names), TARGETED)
 
 
-def _rows(report: Report, job: TimedJob, model: str, ratio: float, times: Times) -> None:
+def _add_rows(output: Output, job: TimedJob, cell: _Cell, times: Times) -> None:
     for variant in times.rounds:
-        report.row(
-            f"steps of {model}, {job.network}, emulated device",
-            device_over_pooled=ratio,
-            device_ms=1e3 * ratio * job.pooled_s,
+        output.row(
+            f"steps of {cell.model}, {job.network}, emulated device",
+            device_over_pooled=cell.ratio,
+            device_ms=1e3 * cell.ratio * job.pooled_s,
             variant=variant,
             step_ms=times.median_ms(variant),
             over_targeted=times.over(variant, TARGETED),
@@ -142,9 +161,9 @@ def _rows(report: Report, job: TimedJob, model: str, ratio: float, times: Times)
         )
     counts = times.counts[TARGETED]
     batches = counts["batches"] * job.network.trainers
-    report.row(
-        f"a trainer's step of {model}, targeted, {job.network}",
-        device_over_pooled=ratio,
+    output.row(
+        f"a trainer's step of {cell.model}, targeted, {job.network}",
+        device_over_pooled=cell.ratio,
         fetch_wait_ms=1e3 * (counts["batch_wait_s"] + counts["fetch_wait_s"]) / batches,
         critical_ms=1e3 * (counts["exchange_wait_s"] + counts["update_s"]) / batches,
         delayed_wait_ms=1e3 * counts["delayed_wait_s"] / batches,

@@ -1,17 +1,19 @@
-"""Rows, notes and figures of the quality section for one model, stored as a line of JSON."""
+"""What a part of a section measured, stored as a line of JSON (`benchmarks.kept.KeptRows`)."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmarks.harness import Report
+
 
 @dataclass(slots=True, kw_only=True)
 class Output:
-    """Rows, notes and figures of bars of a model.
+    """Rows, notes and figures of bars of a part, such as a model or a network.
 
     Attributes
     ----------
     rows : table and columns, in order.
-    figures : bar and figure; the worst of all models counts.
+    figures : bar and figure; parts may have figures of the same bar.
     """
 
     rows: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -25,6 +27,13 @@ class Output:
     def note(self, text: str) -> None:
         """Add a remark."""
         self.notes.append(text)
+
+    def add_rows_to(self, report: Report) -> None:
+        """Add rows and notes to a report."""
+        for table, columns in self.rows:
+            report.row(table, **columns)
+        for text in self.notes:
+            report.note(text)
 
     @property
     def columns(self) -> dict[str, Any]:
