@@ -165,9 +165,8 @@ def fit(
     plan : a file of `headrace memory plan` for this model, sample and device, which is not made
         again; of several budgets a list of as many.
     cache : whether costs and plans are kept in the cache folder, and taken from there.
-    exact : whether gradients are those of the traced model to the bit, on one device, but for the
-        order of the sum for a parameter that three modules or more share. Else they may differ by
-        rounding, as those of a loss over a vocabulary do that is summed chunk by chunk.
+    exact : whether gradients are those of the traced model to the bit, on one device. Else they may
+        differ by rounding, as those of a loss over a vocabulary do that is summed chunk by chunk.
     lossy : whether float32 activations may be stored as bfloat16 between the passes: half the
         bytes, and gradients of activations that are rounded to 8 bits of mantissa.
     offload : whether activations of a model on a GPU may be stored in the host's memory, at the

@@ -53,6 +53,24 @@ def test_steps_equal_eager_ones(case: str) -> None:
         assert_trains_alike(run, model, partial(eager, *inputs), eager)
 
 
+def test_gradients_of_a_shared_parameter_are_added_in_the_order_of_the_backward_pass() -> None:
+    """The last bit of T5's embeddings was another: its parts were added by the modules' order."""
+    torch.manual_seed(0)
+    modules = [nn.Linear(16, 16, bias=False) for _ in range(4)]
+    for module in modules[1:]:
+        module.weight = modules[0].weight
+    model = nn.Sequential(*(nn.Sequential(module, nn.Tanh()) for module in modules))
+    x = torch.randn(64, 16)
+    captured = capture(model, (x,))
+    step = scheduled_step(captured, plain_schedule(captured.graph))
+    gradients: list[torch.Tensor] = []
+    for run in (model, partial(step, *state_of(model))):
+        run(x).square().sum().backward()
+        gradients.append(modules[0].weight.grad.clone())  # pyright: ignore
+        model.zero_grad()
+    assert torch.equal(*gradients)
+
+
 def test_hooks_of_unused_parameters_do_not_run() -> None:
     """DistributedDataParallel with a static graph took them for used ones.
 

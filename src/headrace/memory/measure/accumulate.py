@@ -25,7 +25,7 @@ def accumulating(capture: Capture, *, tied: bool) -> Capture:
         autograd adds their sum: the results can differ by rounding.
     """
     inputs = capture.fx.find_nodes(op="placeholder")
-    names = Counter(map(_memory, inputs))
+    names = Counter(map(input_memory, inputs))
     operator_of = {
         storage: index
         for index, operator in enumerate(capture.graph.operators)
@@ -42,7 +42,7 @@ def accumulating(capture: Capture, *, tied: bool) -> Capture:
         if (
             is_parameter
             and operator > capture.graph.forward_count
-            and (tied or names[_memory(parameter)] == 1)
+            and (tied or names[input_memory(parameter)] == 1)
         ):
             accumulated[operator] = (*accumulated.get(operator, ()), position)
         else:
@@ -51,7 +51,7 @@ def accumulating(capture: Capture, *, tied: bool) -> Capture:
     return replace(capture, graph=graph, accumulated=accumulated)
 
 
-def _memory(node: Node) -> object:
+def input_memory(node: Node) -> object:
     """Return the identity of an input's memory; arguments that are no tensors have their own."""
     value = node.meta["val"]
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else node

@@ -2,7 +2,8 @@
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self
@@ -15,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.facades import offered_by
 from headrace.memory.errors import ScheduleError
+from headrace.memory.measure.accumulate import input_memory
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.losses import refusing_gradients
 from headrace.memory.run.accumulate import AddedGradients
@@ -64,7 +66,43 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> "ScheduledStep":
     if names:
         step = gradients.called(step, names)
     unused = [position for position, node in enumerate(capture.gradients) if node is None]
-    return ScheduledStep(_outside_autograd(step, unused) if unused else step)
+    if unused:
+        step = _outside_autograd(step, unused)
+    shared = _shared_inputs(capture, without=names)
+    return ScheduledStep(_added_in_turn(step, shared) if shared else step)
+
+
+def _shared_inputs(capture: Capture, *, without: Container[int]) -> list[int]:
+    """Return the inputs that are one parameter of three modules or more, by position.
+
+    In the reverse order of their gradients: autograd adds those of nodes that are newer first. The
+    order of two makes no difference.
+    """
+    inputs = capture.fx.find_nodes(op="placeholder")
+    places = {node: place for place, node in enumerate(capture.fx.nodes)}
+    gradients = {
+        position: places[node]
+        for position, node in enumerate(capture.gradients)
+        if node is not None and position not in without
+    }
+    modules = Counter(input_memory(inputs[position]) for position in gradients)
+    shared = [position for position in gradients if modules[input_memory(inputs[position])] > 2]
+    return sorted(shared, key=lambda position: gradients[position], reverse=True)
+
+
+def _added_in_turn(step: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
+    """Return the step, to whose inputs autograd adds gradients in the reverse order of these.
+
+    Of inputs that are one parameter it would add them in the order of the inputs.
+    """
+
+    def run(*args: Any) -> Any:
+        ordered = list(args)
+        for position in positions:
+            ordered[position] = args[position].view_as(args[position])
+        return step(*ordered)
+
+    return run
 
 
 def _outside_autograd(step: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
