@@ -1,4 +1,4 @@
-"""What a part of a section measured, stored as a line of JSON (`benchmarks.kept.KeptRows`)."""
+"""Measurements of one part of a section, stored as a line of JSON (`benchmarks.kept.KeptRows`)."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -8,7 +8,7 @@ from benchmarks.harness import Report
 
 @dataclass(slots=True, kw_only=True)
 class Output:
-    """Rows, notes and figures of bars of a part, such as a model or a network.
+    """Rows, notes and figures of bars of one part of a section, such as a model or a network.
 
     Attributes
     ----------

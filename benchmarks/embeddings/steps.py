@@ -91,6 +91,8 @@ def measure(report: Report, *, quick: bool) -> None:
     kept = KeptRows(
         "embeddings", "steps", quick=quick, folder=report.state_folder, quiet=("rows", "notes")
     )
+    if kept.rows:
+        report.note(f"cells from an interrupted run: {', '.join(kept.rows)}")
     networks = {"": NETWORKS[""]} if quick else NETWORKS | {"-dim-128": WIDE}
     for suffix, network in networks.items():
         cells = {

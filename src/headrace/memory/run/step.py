@@ -66,17 +66,19 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> "ScheduledStep":
     if names:
         step = gradients.called(step, names)
     unused = [position for position, node in enumerate(capture.gradients) if node is None]
-    if unused:
-        step = _outside_autograd(step, unused)
+    # Behind an input without a gradient, autograd runs the leaf's hooks, too, by which
+    # DistributedDataParallel takes an unused parameter for a used one.
+    step = _with_inputs(step, unused, Tensor.detach)
+    # Gradients of one parameter's inputs are added in the order of the inputs, but those of views
+    # newest first.
     shared = _shared_inputs(capture, without=names)
-    return ScheduledStep(_added_in_turn(step, shared) if shared else step)
+    return ScheduledStep(_with_inputs(step, shared, lambda tensor: tensor.view_as(tensor)))
 
 
 def _shared_inputs(capture: Capture, *, without: Container[int]) -> list[int]:
     """Return the inputs that are one parameter of three modules or more, by position.
 
-    In the reverse order of their gradients: autograd adds those of nodes that are newer first. The
-    order of two makes no difference.
+    In the reverse order of their gradients. The order of two makes no difference to their sum.
     """
     inputs = capture.fx.find_nodes(op="placeholder")
     places = {node: place for place, node in enumerate(capture.fx.nodes)}
@@ -90,33 +92,18 @@ def _shared_inputs(capture: Capture, *, without: Container[int]) -> list[int]:
     return sorted(shared, key=lambda position: gradients[position], reverse=True)
 
 
-def _added_in_turn(step: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
-    """Return the step, to whose inputs autograd adds gradients in the reverse order of these.
-
-    Of inputs that are one parameter it would add them in the order of the inputs.
-    """
-
-    def run(*args: Any) -> Any:
-        ordered = list(args)
-        for position in positions:
-            ordered[position] = args[position].view_as(args[position])
-        return step(*ordered)
-
-    return run
-
-
-def _outside_autograd(step: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
-    """Return the step with inputs that autograd does not see, as they get no gradient.
-
-    Behind an input that it sees, it runs the hooks of a leaf without a gradient, too, by which
-    DistributedDataParallel takes an unused parameter for a used one.
-    """
+def _with_inputs(
+    step: Callable[..., Any], positions: Sequence[int], replaced: Callable[[Tensor], Tensor]
+) -> Callable[..., Any]:
+    """Return the step with the inputs at some positions replaced, in the order of these."""
+    if not positions:
+        return step
 
     def run(*args: Any) -> Any:
-        detached = list(args)
+        inputs = list(args)
         for position in positions:
-            detached[position] = args[position].detach()
-        return step(*detached)
+            inputs[position] = replaced(args[position])
+        return step(*inputs)
 
     return run
 
