@@ -170,8 +170,7 @@ def _train(
         for group in optimizer.param_groups:
             group["lr"] = _rate(step, steps)
         batch = _batch(text, seed, step)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model(input_ids=batch, labels=batch, use_cache=False).loss
+        loss = model(input_ids=batch, labels=batch, use_cache=False).loss
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
