@@ -17,6 +17,7 @@ from headrace.embeddings.measure.accesses import measure_accesses
 from headrace.embeddings.measure.rates import MeasuredBatches
 from headrace.embeddings.plan.choose import JobRequirements, plan_embeddings
 from headrace.embeddings.plan.commits import FAILURES_S
+from headrace.testbed.rates import PAYLOAD_SHARE
 
 LOOKAHEAD = 100
 DESIGNS = ("targeted", "lrpp", "replicated")
@@ -25,6 +26,9 @@ _MEASURED = 150
 """Batches of the profile."""
 
 _SETTLE_S = 0.5
+_WITH_PAUSES = ("compute_s", "fetch_s")
+"""Times of a trainer in which it also waits for its next turn."""
+
 _COUNTED_STEPS = 20
 _PARAMETERS = DENSE["DLRM"]
 
@@ -92,7 +96,7 @@ def plan_of(
         ),
         StepCosts(
             compute_s=compute_s,
-            link_bytes_per_s=1e6 / 8 * network.mbit,
+            link_bytes_per_s=1e6 / 8 * network.mbit * PAYLOAD_SHARE,
             processors=os.cpu_count() or 1,
         ),
     )
@@ -167,14 +171,18 @@ def _resources(
     counts: Mapping[str, float],
 ) -> None:
     batches = counts["batches"] * job.network.trainers
-    report.row(
-        f"a trainer's step, {job.network}",
-        design=design,
-        device_over_pooled=ratio,
-        **{f"predicted {name} ms": 1e3 * seconds for name, seconds in resources_s.items()},
-        **{
-            f"measured {name}": 1e3 * number / batches
-            for name, number in counts.items()
-            if name.endswith("_s")
-        },
-    )
+    measured = {
+        name: counts[name] / batches
+        for name in counts
+        if name.endswith("_s") and name not in _WITH_PAUSES
+    }
+    parts = [("predicted", resources_s), ("measured", measured)]
+    for kind, seconds in parts:
+        for name, part_s in seconds.items():
+            report.row(
+                f"a trainer's step, {kind}, {job.network}",
+                design=design,
+                device_over_pooled=ratio,
+                part=name,
+                ms=1e3 * part_s,
+            )

@@ -85,11 +85,12 @@ class HostOptions:
         """Return the costs of a step whose device computes for so long."""
         from headrace.collectives import predictor
         from headrace.embeddings.plan.step import StepCosts
+        from headrace.testbed.rates import PAYLOAD_SHARE
         from headrace.units import parse_bandwidth
 
         return StepCosts(
             compute_s=compute_s,
-            link_bytes_per_s=parse_bandwidth(self.bandwidth, "--bandwidth")
+            link_bytes_per_s=PAYLOAD_SHARE * parse_bandwidth(self.bandwidth, "--bandwidth")
             if self.topology is None
             else predictor(self.topology).slowest_bytes_per_s,
             processors=self.processors,

@@ -5,11 +5,12 @@ long as the resource needs that is busy longest: the trainers' own loop (the dev
 dense gradients' average that it does not hide, the critical exchange), a link, or a process.
 """
 
+import math
 from collections.abc import Mapping
 
 from headrace.artifact_value import stored_value
 from headrace.embeddings.errors import EmbeddingError
-from headrace.embeddings.plan.traffic import StepBytes, role_bytes
+from headrace.embeddings.plan.traffic import LinkBytes, StepBytes, role_bytes
 from headrace.embeddings.profile import EmbeddingProfile, ProcessorSeconds, StepRows
 from headrace.units import FASTEST, SLOWEST
 
@@ -35,7 +36,7 @@ class StepCosts:
     Attributes
     ----------
     compute_s : of the device in a step, forward and backward, without rows and exchanges.
-    link_bytes_per_s : of each host's link, in each direction.
+    link_bytes_per_s : that each host's link carries, in each direction, without headers.
     processors : that all processes share; 0: each has one of its own.
 
     Raises
@@ -92,7 +93,7 @@ def predicted_step(
     trainers, rate = profile.trainers, costs.link_bytes_per_s
     links = role_bytes(moved, trainers=trainers, servers=servers, readers=readers)
     processors = processor_seconds(profile, rows)
-    resources = {"trainers' loop": _loop_s(profile, rows, moved, costs)}
+    resources = {"trainers' loop": _loop_s(profile, rows, moved, costs, links["trainer"])}
     for role, link in links.items():
         resources[f"{role}'s link"] = link.busier / rate
     numbers = {"trainer": trainers, "server": servers, "cacher": 1, "reader": readers}
@@ -114,14 +115,35 @@ def processor_seconds(profile: EmbeddingProfile, rows: StepRows) -> Mapping[str,
     }
 
 
-def _loop_s(profile: EmbeddingProfile, rows: StepRows, moved: StepBytes, costs: StepCosts) -> float:
-    """Return the seconds of what a trainer does one after the other."""
+def _loop_s(
+    profile: EmbeddingProfile, rows: StepRows, moved: StepBytes, costs: StepCosts, link: LinkBytes
+) -> float:
+    """Return the seconds of what a trainer does one after the other, whose link is given.
+
+    All trainers work on rows at the same time: with fewer processors than trainers, each waits.
+    """
     trainers, rate = profile.trainers, costs.link_bytes_per_s
     seconds = profile.processor_seconds
-    loop_s = costs.compute_s + seconds.train * rows.used / trainers
+    crowding = max(1.0, trainers / costs.processors) if costs.processors else 1.0
+    loop_s = costs.compute_s + crowding * seconds.train * rows.used / trainers
     if trainers > 1:
-        averaged_s = moved.averaged / trainers / rate
-        loop_s += max(0.0, averaged_s - _AVERAGED_BESIDE * costs.compute_s)
+        beside = link.busier - (moved.averaged + moved.critical) / trainers
+        loop_s += _exposed_average_s(
+            moved.averaged / trainers / rate, beside / rate, costs.compute_s
+        )
         loop_s += moved.critical / trainers / rate + _CRITICAL_MESSAGES * _LATENCY_S
-        loop_s += seconds.exchange * rows.critical / trainers
+        loop_s += crowding * seconds.exchange * rows.critical / trainers
     return loop_s
+
+
+def _exposed_average_s(average_s: float, beside_s: float, compute_s: float) -> float:
+    """Return the seconds between the device's end and that of the dense gradients' average.
+
+    Other bytes, `beside_s` of the link's time, are spread over computing and averaging, and slow
+    the average as they share the link with it: when it begins after `before_s`, it takes
+    x = average_s + beside_s * x / (before_s + x), a quadratic equation.
+    """
+    before_s = (1 - _AVERAGED_BESIDE) * compute_s
+    excess_s = average_s + beside_s - before_s
+    shared_s = (excess_s + math.sqrt(excess_s**2 + 4 * average_s * before_s)) / 2
+    return max(0.0, shared_s - _AVERAGED_BESIDE * compute_s)
