@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.answers import result_of
 from headrace.cli.console import terminal
-from headrace.cli.ending import unwound_by_sigterm
+from headrace.cli.ending import unwound_by_signals
 from headrace.cli.options import Order, Seed, TestbedFile, flag
 from headrace.extras import require
 
@@ -61,7 +61,7 @@ def demo_command(
     console = terminal(highlight=False)
     show = Show(console)
     try:
-        with unwound_by_sigterm():
+        with unwound_by_signals():
             comparison = run_demo(
                 show,
                 spec=SPEC if testbed is None else TestbedSpec.load(testbed),

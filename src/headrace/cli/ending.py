@@ -1,4 +1,4 @@
-"""Clean-up on SIGTERM: of a command's testbed, processes, or a file that is not complete."""
+"""Clean-up on SIGTERM and SIGHUP: of a command's testbed, processes, or an incomplete file."""
 
 import signal
 import sys
@@ -7,15 +7,25 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""SIGHUP comes where a terminal is closed, or a connection to it breaks."""
+
 
 @contextmanager
-def unwound_by_sigterm() -> Generator[None]:
-    """Let SIGTERM raise SystemExit in the block, so that a command cleans up on the way out."""
-    before = signal.signal(signal.SIGTERM, _exit_on_signal)
+def unwound_by_signals() -> Generator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit in the block: a command cleans up on the way out.
+
+    One that is ignored stays so, as SIGHUP under nohup.
+    """
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    heard = [number for number in _ENDING if before[number] is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, _exit_on_signal)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: of other code than Python's
+        for number in heard:
+            signal.signal(number, before[number] or signal.SIG_DFL)  # None: not set by Python
 
 
 def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import tables_hidden, terminal
-from headrace.cli.ending import unwound_by_sigterm
+from headrace.cli.ending import unwound_by_signals
 from headrace.cli.former import Former
 from headrace.cli.options import Order, Seed, flag, output_option, time_option
 from headrace.cli.progress import Report
@@ -271,7 +271,7 @@ def run_command(
     spec = TestbedSpec.load(file)
     ranks = spec.order(order, seed=seed)
     console = terminal(soft_wrap=True, highlight=False, quiet=False)  # the job's output
-    with unwound_by_sigterm(), Testbed.up(spec, fallback=fallback or None) as testbed:
+    with unwound_by_signals(), Testbed.up(spec, fallback=fallback or None) as testbed:
         _print_fallback(testbed, console)
         names = [testbed.hosts[index].name for index in ranks]
         console.print(f"[dim]ranks: {', '.join(f'{r} on {n}' for r, n in enumerate(names))}[/]")

@@ -14,7 +14,7 @@ import headrace
 import headrace.artifact as artifact_io
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of
-from headrace.cli.ending import unwound_by_sigterm
+from headrace.cli.ending import unwound_by_signals
 from headrace.cli.options import Order, Seed, TestbedFile, output_option, topology_option
 from headrace.cli.progress import progress
 from headrace.collectives.cli.method import Root, TotalBytes
@@ -115,7 +115,7 @@ def trace_command(
             deadline_s=settings.deadline_s,
         )
 
-    unwinding = unwound_by_sigterm() if settings.rank is None else nullcontext()
+    unwinding = unwound_by_signals() if settings.rank is None else nullcontext()
     with unwinding, progress(terminal(stderr=True), visible=not settings.rank) as report:
         from headrace.collectives.trace.launch import trace_local, trace_testbed, trace_torchrun
 

@@ -8,6 +8,7 @@ import typer
 
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, warn_if_busy
+from headrace.cli.ending import unwound_by_signals
 from headrace.cli.former import Former
 from headrace.cli.options import output_option, size_option
 from headrace.compression.errors import CompressionError
@@ -68,14 +69,15 @@ def profile_command(
         raise CompressionError("--model and --like given, needs one: --like has its model")
     require("torch", "torch", "measuring a training step")
     specs = [str(CodecSpec.parse(text)) for text in (codecs or "").split(",") if text.strip()]
-    profile = measure_locally(
-        model or EXAMPLE,
-        ranks=ranks,
-        codecs=specs,
-        like=None if like is None else CompressionProfile.load(like),
-        bucket_cap_mb=parse_size(bucket, "--bucket") / 2**20,
-        steps=steps,
-    )
+    with unwound_by_signals():  # which ends the ranks, and removes their folder
+        profile = measure_locally(
+            model or EXAMPLE,
+            ranks=ranks,
+            codecs=specs,
+            like=None if like is None else CompressionProfile.load(like),
+            bucket_cap_mb=parse_size(bucket, "--bucket") / 2**20,
+            steps=steps,
+        )
     profile.save(output)
     print_written(output)
     warn_if_busy(profile.provenance)

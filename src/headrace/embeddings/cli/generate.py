@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import print_written, terminal
-from headrace.cli.ending import unwound_by_sigterm
+from headrace.cli.ending import unwound_by_signals
 from headrace.cli.options import Seed, count_option, output_option
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import CriteoSet, FormatName
@@ -64,7 +64,7 @@ def generate_command(
     count = parse_count(examples, "--examples")
     try:
         with (
-            unwound_by_sigterm(),  # and without the file that is not complete
+            unwound_by_signals(),  # and without the file that is not complete
             progress(terminal(stderr=True), visible=True) as report,
             whole_file(output) as file,
         ):

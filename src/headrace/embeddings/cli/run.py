@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import terminal, text_of
-from headrace.cli.ending import unwound_by_sigterm
+from headrace.cli.ending import unwound_by_signals
 from headrace.cli.options import with_options
 from headrace.embeddings.cli.run_options import (
     RecordOptions,
@@ -105,7 +105,7 @@ def run_job_command(
     options = start.of_job(job, ideal=recording.ideal)
     errors = terminal(stderr=True, soft_wrap=True, highlight=False)
     _warn_of_ideal(errors, ideal=recording.ideal)
-    with unwound_by_sigterm(), _hosts(job, ray, start.min_trainers) as hosts:
+    with unwound_by_signals(), _hosts(job, ray, start.min_trainers) as hosts:
         times = _run(argv, options, hosts, start, errors)
     provenance = {"plan": job.digest, "script": argv[1:]}
     recorded = recording.keep(times, job, ideal_step_s, provenance)

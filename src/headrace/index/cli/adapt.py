@@ -9,6 +9,7 @@ import typer
 
 from headrace.cli.answers import result_of
 from headrace.cli.console import terminal
+from headrace.cli.ending import unwound_by_signals
 from headrace.cli.options import output_option, plan_option, with_options
 from headrace.cli.tables import facts, rows
 from headrace.index.cli.workload import TraceFile, workload_of
@@ -57,7 +58,7 @@ def adapt_trace_command(
     from headrace.index.plan.plan import IndexPlan
 
     begun = None if plan is None else IndexPlan.load(plan)
-    with terminal(stderr=True).status("running"):
+    with unwound_by_signals(), terminal(stderr=True).status("running"):
         parsed = read_trace(trace, workload)
         followed = follow_trace(
             parsed, begun, repeats=repeats, most_bytes_per_key=bytes_per_key, log_path=log
