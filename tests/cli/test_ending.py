@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,22 @@ def test_a_signal_that_is_ignored_stays_so(unheard: list[int]) -> None:
     with unwound_by_signals():
         signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_second_signal_does_not_cut_the_clean_up_short(
+    unheard: list[int], number: signal.Signals
+) -> None:
+    """Of two at once, as a closed terminal sends them, the second left an incomplete file."""
+    cleaned: list[int] = []
+    clean_up = ExitStack()
+    clean_up.callback(cleaned.append, number)
+    for further in ENDING:
+        clean_up.callback(signal.raise_signal, further)
+    with pytest.raises(SystemExit), unwound_by_signals(), clean_up:
+        signal.raise_signal(number)
+    assert cleaned == [number]
+    assert not unheard
 
 
 @pytest.mark.parametrize("number", ENDING)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,21 @@ def test_an_error_of_the_system_that_names_a_file_is_one_line(
     raised = PermissionError(errno.EACCES, "Permission denied", name)
     assert exit_code(monkeypatch, raised) == 1
     assert capsys.readouterr().err == "error: /sys/x: Permission denied\n"
+
+
+def test_a_machine_without_a_folder_for_temporary_files_is_told_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as a container whose file system is for reading: it was a traceback of tempfile's."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/absent"])
+    with pytest.raises(FileNotFoundError) as raised:
+        tempfile.gettempdir()
+    assert exit_code(monkeypatch, raised.value) == 1
+    assert capsys.readouterr().err == (
+        "error: No usable temporary directory found in ['/absent']: export TMPDIR=FOLDER, with a "
+        "folder that can be written\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,17 @@ from typing import Any, NoReturn
 
 from headrace.errors import HeadraceError, InputError
 
+_NO_TEMPORARY_FOLDER = "No usable temporary directory"
+"""Beginning of the error of Python where `tempfile` has no folder, as on a read-only system."""
+
 
 def main() -> None:
     """Run the command line: exit code 2 for wrong input, 1 for any other headrace error.
 
     With ``--json`` an error is one JSON object on a line of standard error: its type, message and
     exit code. A package that is not installed is wrong input; ``headrace doctor`` runs without any
-    of them. An error of the system is one line where it names a file.
+    of them. An error of the system is one line where it names a file, or where there is no folder
+    for temporary ones.
     Ctrl-C exits with 130, as shells expect of an interrupted command.
     """
     _open_closed_streams()
@@ -43,6 +47,9 @@ def main() -> None:
     except OSError as error:
         if error.filename is not None:
             _end(f"{os.fsdecode(error.filename)}: {error.strerror}", 1, "OSError")
+        if str(error.strerror).startswith(_NO_TEMPORARY_FOLDER):
+            remedy = "export TMPDIR=FOLDER, with a folder that can be written"
+            _end(f"{error.strerror}: {remedy}", 1, "OSError")
         if not _output_fails():
             raise
         sys.stdout = None  # what it holds back cannot be written at exit, either
