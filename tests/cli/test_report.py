@@ -38,6 +38,15 @@ def test_report_writes_a_page(tmp_path: Path) -> None:
         run("report", tmp_path / "plan", "-o", tmp_path)
 
 
+def test_a_file_whose_name_is_no_utf8_has_a_page(tmp_path: Path) -> None:
+    """Linux takes any bytes as a name: the page's title raised UnicodeEncodeError."""
+    plan = Path(os.fsdecode(os.fsencode(tmp_path) + b"/pl\xe4n"))
+    relay().save(plan)
+    page = tmp_path / "page.html"
+    run("report", plan, "-o", page)
+    assert "pl\\udce4n" in page.read_text()
+
+
 def test_a_page_is_written_as_a_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

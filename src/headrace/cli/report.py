@@ -48,7 +48,7 @@ def report_command(
     from headrace.report.pages import page_of
 
     page = page_of(file) if after is None else changes_page(file, after)
-    text = page.html().encode()
+    text = page.html().encode(errors="backslashreplace")  # names of files may be of any bytes
     artifact_io.write_file(output, text)
     terminal().print(f"Wrote [bold]{text_of(output)}[/] ({size(len(text))}).", soft_wrap=True)
     return PageResult(file=WrittenFile.at(output))

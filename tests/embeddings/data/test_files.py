@@ -1,6 +1,7 @@
 """Files of examples as a job's data."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,8 @@ def test_data_without_examples_is_refused(tmp_path: Path) -> None:
         CriteoData.of([], batch=4)
     with pytest.raises(ExampleError, match="^s3://clicks/day_0: is no path of this host"):
         CriteoData.of(["s3://clicks/day_0"], batch=4)
+    with pytest.raises(ExampleError, match="is no UTF-8: rename the file, or its folder"):
+        CriteoData.of([os.fsdecode(b"cl\xefcks.tsv")], batch=4)
     with pytest.raises(EmbeddingError, match="batch has 0 examples"):
         CriteoData.of(["clicks.tsv"], batch=0)
     with pytest.raises(EmbeddingError, match="need labels"):

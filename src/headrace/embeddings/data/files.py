@@ -127,7 +127,7 @@ class ExampleFiles(Generic[L]):
         A folder stands for its files, by the numbers in their names: day_2 is before day_10.
         """
         return cls(
-            paths=tuple(str(path.resolve()) for path in files_of(paths)),
+            paths=tuple(str(_in_utf8(path.resolve())) for path in files_of(paths)),
             batch=batch,
             layout=cls.LAYOUT() if layout is None else layout,
             most_rejected=most_rejected,
@@ -256,7 +256,7 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
     Raises
     ------
-    ExampleError : a folder has no files; a path is an address.
+    ExampleError : a folder has no files; a path is an address, or no UTF-8.
     """
     files: list[Path] = []
     for named in paths:
@@ -271,7 +271,16 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
         if not names:
             raise ExampleError(f"{path}: this folder has no files of examples")
         files.extend(path / name for name in names)
-    return files
+    return [_in_utf8(path) for path in files]
+
+
+def _in_utf8(path: Path) -> Path:
+    """Return a path; ExampleError if it is no UTF-8, as PyArrow, which opens it, needs it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise ExampleError(f"{path}: is no UTF-8: rename the file, or its folder") from error
+    return path
 
 
 def _by_numbers(name: str) -> list[tuple[int, str]]:
