@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def interrupts() -> Generator[Callable[[], bool]]:
-    """Give a function that returns whether Ctrl-C was pressed; the second one ends the command."""
+    """Give a function that returns whether Ctrl-C was pressed; the second one ends the command.
+
+    Where SIGINT is ignored it stays so: Ctrl-C is for other processes than one in the background.
+    """
     struck = threading.Event()
 
     def strike(_number: int, _frame: object) -> None:
@@ -16,7 +19,9 @@ def interrupts() -> Generator[Callable[[], bool]]:
             raise KeyboardInterrupt
         struck.set()
 
-    before = signal.signal(signal.SIGINT, strike)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, strike)
     try:
         yield struck.is_set
     finally:
