@@ -70,11 +70,16 @@ def test_a_missing_file_is_one_line_and_exit_code_2() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("unbuffered", [False, True])
 def test_an_error_of_the_system_is_not_put_down_to_standard_output(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, *, unbuffered: bool
 ) -> None:
-    """Of sockets, processes and open files such errors name no file."""
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    """Of sockets, processes and open files such errors name no file.
+
+    With PYTHONUNBUFFERED, as in many containers, all of them were.
+    """
+    output = io.TextIOWrapper(io.BytesIO(), write_through=True) if unbuffered else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", output)
     with pytest.raises(OSError, match="Too many open files"):
         exit_code(monkeypatch, OSError(errno.EMFILE, "Too many open files"))
 
@@ -86,6 +91,22 @@ def test_an_error_of_the_system_that_names_a_file_is_one_line(
     raised = PermissionError(errno.EACCES, "Permission denied", name)
     assert exit_code(monkeypatch, raised) == 1
     assert capsys.readouterr().err == "error: /sys/x: Permission denied\n"
+
+
+def test_a_folder_that_was_removed_is_named_as_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names no file: it was a traceback, or put down to standard output."""
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(FileNotFoundError) as raised:
+        Path("x").absolute()
+    assert exit_code(monkeypatch, raised.value) == 1
+    assert capsys.readouterr().err == (
+        "error: the folder that this was started in is gone: change to another\n"
+    )
 
 
 def test_a_machine_without_a_folder_for_temporary_files_is_told_the_remedy(

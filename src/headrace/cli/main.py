@@ -3,6 +3,7 @@
 The commands take a good part of a second to load, so they are loaded where an interrupt is caught.
 """
 
+import errno
 import io
 import json
 import os
@@ -15,14 +16,17 @@ from headrace.errors import HeadraceError, InputError
 _NO_TEMPORARY_FOLDER = "No usable temporary directory"
 """Beginning of the error of Python where `tempfile` has no folder, as on a read-only system."""
 
+_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EAGAIN)
+"""Errors of a write to a pipe, a file or a terminal."""
+
 
 def main() -> None:
     """Run the command line: exit code 2 for wrong input, 1 for any other headrace error.
 
     With ``--json`` an error is one JSON object on a line of standard error: its type, message and
     exit code. A package that is not installed is wrong input; ``headrace doctor`` runs without any
-    of them. An error of the system is one line where it names a file, or where there is no folder
-    for temporary ones.
+    of them. An error of the system is one line where it names a file, or where the folder of
+    temporary files or of this process is missing.
     Ctrl-C exits with 130, as shells expect of an interrupted command.
     """
     _open_closed_streams()
@@ -50,7 +54,9 @@ def main() -> None:
         if str(error.strerror).startswith(_NO_TEMPORARY_FOLDER):
             remedy = "export TMPDIR=FOLDER, with a folder that can be written"
             _end(f"{error.strerror}: {remedy}", 1, "OSError")
-        if not _output_fails():
+        if error.errno == errno.ENOENT and _folder_is_gone():
+            _end("the folder that this was started in is gone: change to another", 1, "OSError")
+        if not _output_fails(error):
             raise
         sys.stdout = None  # what it holds back cannot be written at exit, either
         _end(f"standard output cannot be written: {error.strerror}", 1, "OSError")
@@ -81,13 +87,22 @@ def _take_all_text() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _output_fails() -> bool:
+def _folder_is_gone() -> bool:
+    """Return whether the folder of this process was removed, as on another terminal."""
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _output_fails(error: OSError) -> bool:
     """Return whether standard output refuses what it holds back; unbuffered, it may have."""
     try:
         sys.stdout.flush()
     except OSError:
         return True
-    return bool(getattr(sys.stdout, "write_through", False))
+    return error.errno in _OUTPUT_ERRORS and bool(getattr(sys.stdout, "write_through", False))
 
 
 def _run() -> None:
