@@ -10,8 +10,15 @@ import torch
 from transformers import AutoTokenizer, DynamicCache, TextIteratorStreamer, pipeline
 
 import headrace.attention
-from headrace.attention import AttentionError, StorageFormat
-from tests.attention.models import WORDS, model_of, plain_plan, shared_plan, with_bits
+from headrace.attention import AttentionAdaptation, AttentionError, StorageFormat
+from tests.attention.models import (
+    WORDS,
+    model_of,
+    plain_plan,
+    shared_plan,
+    with_bits,
+    with_copied_heads,
+)
 
 
 def tokens_of(count: int = 23, batch: int = 1) -> torch.Tensor:
@@ -65,6 +72,56 @@ def test_a_prefix_is_read_once_for_many_continuations() -> None:
         cache.batch_repeat_interleave(3)
         together = generate(model, prompts, cache=cache)
     assert torch.equal(torch.cat(single), together)
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [StorageFormat.MODEL, StorageFormat.INT8, StorageFormat.INT4],
+    ids=lambda bits: bits.value,
+)
+@pytest.mark.parametrize("count", [3, 70])
+def test_a_prefix_that_was_read_in_inference_mode_goes_on_outside_of_it(
+    bits: StorageFormat, count: int
+) -> None:
+    """Its tensors could not be written: RuntimeError, "Inplace update to inference tensor"."""
+    model = model_of("llama")
+    prompt = torch.cat([tokens_of(count), tokens_of(4)], dim=1)
+    for plan in (plain_plan(model), shared_plan(model, fixed=False)):
+        with headrace.attention.compress(model, with_bits(plan, bits, bits)):
+            texts: list[torch.Tensor] = []
+            for mode in (torch.no_grad, torch.inference_mode):
+                with mode():
+                    cache = headrace.attention.cache(model, with_bits(plan, bits, bits))
+                    model(prompt[:, :count], cache=cache)
+                    cache.batch_repeat_interleave(2)
+                texts.append(generate(model, prompt.repeat(2, 1), cache=cache))
+        assert torch.equal(*texts)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bits", [StorageFormat.MODEL, StorageFormat.INT8])
+def test_autocast_has_the_numbers_of_the_stock_model(bits: StorageFormat) -> None:
+    """Rotated queries and keys are of float32 there, values of bfloat16: RuntimeError."""
+    model = with_copied_heads()
+    tokens = tokens_of()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(tokens).logits
+    for plan in (
+        plain_plan(model),
+        shared_plan(model, fixed=False),
+        shared_plan(model, fixed=True),
+    ):
+        plan = with_bits(plan, bits, bits)
+        for begins_in_it in (True, False):
+            adaptation = AttentionAdaptation(plan, every=1)
+            with headrace.attention.compress(model, adaptation):
+                cache = headrace.attention.cache(model, adaptation)
+                logits: list[torch.Tensor] = []
+                for part in tokens.split([4, 6, 1, 12], dim=1):
+                    enabled = begins_in_it or bool(logits)
+                    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                        logits.append(model(part, cache=cache).logits.float())
+            torch.testing.assert_close(torch.cat(logits, 1), expected.float(), rtol=0.05, atol=0.02)
 
 
 def test_generating_twice_begins_twice() -> None:

@@ -171,6 +171,7 @@ class _RequestObserver:
         layer = self._projection
         if layer is None:
             return outputs
+        outputs = outputs.to(layer.weight.dtype)  # another one where the cache began in autocast
         if isinstance(layer, nn.Linear):
             return functional.linear(outputs, layer.weight)
         return outputs @ layer.weight

@@ -6,6 +6,8 @@ representatives, and the other heads' keys are gone. Values all stay.
 """
 
 from collections import Counter
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +32,21 @@ from headrace.attention.run.rows import check_dim
 from headrace.attention.run.store import KeyValueStore, check_room
 
 SHARED = "scores of representatives alone"
+
+
+@contextmanager
+def _without_modes(device: str = "cpu") -> Generator[None]:
+    """Leave inference mode, whose tensors later calls could not write, and a device's autocast."""
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device, enabled=False):
+        yield
+
+
+def _modes_left(query: Tensor) -> AbstractContextManager[None]:
+    """Return `_without_modes` where a query is computed in one of them: it takes as long as one."""
+    device = query.device.type
+    if query.is_inference() or torch.is_autocast_enabled(device):
+        return _without_modes(device)
+    return nullcontext()
 
 
 class LayerObserver(Protocol):
@@ -85,6 +102,7 @@ class LayerCache:
     state : by which the operator of compiled code refers to the layer.
     """
 
+    @_without_modes()
     def __init__(
         self,
         plan: LayerPlan,
@@ -114,6 +132,7 @@ class LayerCache:
         state = {name: value for name, value in vars(self).items() if name not in own}
         return {**state, "observer": None}
 
+    @_without_modes()
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the attributes of another, with a state of its own."""
         vars(self).update(state)
@@ -197,18 +216,24 @@ class LayerCache:
         """
         self._check(query, keys, values)
         check_room(self._capacity, self.tokens, query.shape[2])
-        if self._store is None:
-            self._begin(query)
-        if self._membership is None:
-            out = self._attend_first(query, keys, values, scale, allowed)
-        else:
-            out = self._attend(self._membership, query, keys, values, scale, allowed)
-        if self.observer is not None and not self.observer.attended(
-            query, keys, values, out, scale=scale, allowed=allowed
-        ):
-            self.observer = None
-        return out
+        output_type = query.dtype
+        # in autocast, rotated queries and keys have another type than values
+        dtype = values.dtype if self._store is None else self._store.dtype
+        with _modes_left(query):
+            query, keys, values = query.to(dtype), keys.to(dtype), values.to(dtype)
+            if self._store is None:
+                self._begin(query)
+            if self._membership is None:
+                out = self._attend_first(query, keys, values, scale, allowed)
+            else:
+                out = self._attend(self._membership, query, keys, values, scale, allowed)
+            if self.observer is not None and not self.observer.attended(
+                query, keys, values, out, scale=scale, allowed=allowed
+            ):
+                self.observer = None
+        return out.to(output_type)
 
+    @_without_modes()
     def extend(self, keys: Tensor, values: Tensor) -> None:
         """Store the next tokens without attention: of a prompt that is computed elsewhere.
 
@@ -374,6 +399,7 @@ class LayerCache:
             self._forget()
         self.length.fill_(self.tokens)
 
+    @_without_modes()
     def select(self, requests: Tensor) -> None:
         """Keep some requests, each any number of times, in this order."""
         if self._store is None:
