@@ -333,7 +333,9 @@ def test_an_epoch_that_is_left_has_to_be_ended(executor: Executor) -> None:
     assert batches.epoch == 1
     assert len(steps(fitted, batches, [optimizer])) == len(DATA.batches)
     batches.close()
-    with pytest.raises(EmbeddingError, match="the batches are closed: epoch 2 needs another fit"):
+    with pytest.raises(
+        EmbeddingError, match="the batches are closed: epoch 2 needs another fit, of a"
+    ):
         iter(batches)
 
 
@@ -403,6 +405,50 @@ def test_norms_are_clipped_with_the_rows_gradients(executor: Executor) -> None:
     trained = tables_of(job, fitted)
     for name, weight in whole.named_parameters():
         torch.testing.assert_close(trained[name], weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_norms_of_groups_are_clipped_with_the_gradients_of_their_own_rows(
+    executor: Executor,
+) -> None:
+    """Rows were in the first group, whichever had their weights."""
+
+    def grouped(model: nn.Module) -> torch.optim.Optimizer:
+        tables, dense = sparse_and_dense(model)
+        return torch.optim.SGD([{"params": dense}, {"params": tables, "lr": 0.5}], lr=0.3)
+
+    def clip(optimizer: torch.optim.Optimizer) -> None:
+        for options in optimizer.param_groups:
+            nn.utils.clip_grad_norm_(options["params"], 0.02)
+
+    torch.manual_seed(1)
+    model = DLRM()
+    whole = copy.deepcopy(model)
+    plain = grouped(whole)
+    steps(whole, torch_batches(DATA.batches), [plain], lambda: clip(plain))
+    own, job = grouped(model), InProcessJob(DATA)
+    fitted, batches = fit_connected(model, DATA, optimizer=own, connect=job.connect(executor))
+    with batches:
+        steps(fitted, batches, [own], lambda: clip(own))
+    assert [len(options["params"]) for options in own.param_groups] == [6, 0]
+    trained = tables_of(job, fitted)
+    for name, weight in whole.named_parameters():
+        torch.testing.assert_close(trained[name], weight.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch_count", [0, 2, len(DATA.batches)])
+def test_a_model_that_was_fitted_before_is_refused_as_that(
+    executor: Executor, batch_count: int
+) -> None:
+    """After an epoch its tables had "requires_grad=False", within one "ids of other columns"."""
+    fitted, batches, optimizer, _ = fitted_model(executor)
+    epoch = iter(batches)
+    for _ in range(batch_count):
+        steps(fitted, [next(epoch)], [optimizer])
+    batches.close()
+    columns = {f"tables.{table}": [table] for table in range(len(ROWS))}
+    for ids in (None, columns):
+        with pytest.raises(EmbeddingError, match=r"tables\.0 is no parameter of 20 rows, as in a"):
+            fitted_model(executor, fitted, ids=ids)
 
 
 def test_autocast_has_the_losses_of_torch(executor: Executor) -> None:

@@ -70,7 +70,7 @@ class FittedBatches:
         self._dense = dense
         self._device = device
         self._copies = HostCopies(device, own_stream=False)
-        self._added = BatchParameters(ruled.optimizer)
+        self._added = BatchParameters(ruled)
         self._rows: TrainerRows | None = None
         self._committer = committer
         self._beginning = Beginning() if committer is None else committer.beginning
@@ -193,7 +193,9 @@ class FittedBatches:
 
     def _begin(self, purpose: str) -> None:
         if self._busy == "closed":
-            raise EmbeddingError(f"the batches are closed: {purpose} needs another fit")
+            raise EmbeddingError(
+                f"the batches are closed: {purpose} needs another fit, of a new model"
+            )
         if self._busy is not None:
             raise EmbeddingError(
                 f"{self._busy} has not ended, which {purpose} needs: go on with its iterator to "

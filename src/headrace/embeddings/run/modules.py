@@ -97,6 +97,12 @@ def embedding_modules(model: nn.Module) -> list[EmbeddingModule]:
 
 def _check(embedding: EmbeddingModule) -> None:
     module = embedding.module
+    if not isinstance(module.weight, nn.Parameter) or len(module.weight) != embedding.rows:
+        raise EmbeddingError(
+            f"the weight of {embedding.name} is no parameter of {embedding.rows} rows, as in a "
+            "model that was fitted before: make a new model, and take trained rows to it by "
+            "batches.save and batches.load"
+        )
     refused = {
         "max_norm": module.max_norm is not None,
         "scale_grad_by_freq": module.scale_grad_by_freq,

@@ -98,22 +98,28 @@ class BatchParameters:
     ones; the optimizer's own step has to leave rows alone.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(self, ruled: RuledRows) -> None:
+        self._optimizer = ruled.optimizer
+        self._groups = {
+            table: rows.group
+            for tables, rows in zip(ruled.groups, ruled.row_optimizers, strict=True)
+            for table in tables.tables
+        }
         self._added: set[int] = set()
 
     def add(self, rows: Sequence[Tensor]) -> None:
-        """Add the rows of a batch."""
+        """Add the rows of a batch, of every table, to the groups that had the weights."""
         self._added = {id(leaf) for leaf in rows}
-        group = self._optimizer.param_groups[0]
-        group["params"] = [*group["params"], *rows]
+        for table, leaf in enumerate(rows):
+            group = self._optimizer.param_groups[self._groups[table]]
+            group["params"] = [*group["params"], leaf]
 
     def remove(self) -> None:
         """Remove them."""
-        group = self._optimizer.param_groups[0]
-        group["params"] = [
-            parameter for parameter in group["params"] if id(parameter) not in self._added
-        ]
+        for group in self._optimizer.param_groups:
+            group["params"] = [
+                parameter for parameter in group["params"] if id(parameter) not in self._added
+            ]
         self._added = set()
 
 

@@ -155,6 +155,7 @@ class RowOptimizer:
 
     Attributes
     ----------
+    group : as the parameter.
     state_per_row, state_per_number : numbers of the state of a row, and of each of its numbers.
     state_initial : the first value of each of them.
 
@@ -171,7 +172,7 @@ class RowOptimizer:
                 "others update every row at every step, or keep state that is not the row's"
             )
         self._optimizer = optimizer
-        self._group = group
+        self.group = group
         self._updated = _UPDATES[name]
         self.state_per_row, self.state_per_number = ROW_STATES[name]
         self.state_initial = float(self._options().get("initial_accumulator_value", 0.0))
@@ -179,7 +180,7 @@ class RowOptimizer:
 
     def _options(self) -> Mapping[str, Any]:
         """Return the options in force: loading a state replaces the parameter groups."""
-        return self._optimizer.param_groups[self._group]
+        return self._optimizer.param_groups[self.group]
 
     def update(self) -> RowUpdate:
         """Return the update by the options in force, such as a schedule's learning rate.
