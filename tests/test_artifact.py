@@ -195,6 +195,30 @@ def test_a_file_is_readable_as_umask_says(tmp_path: Path) -> None:
     assert (tmp_path / "a.headrace").stat().st_mode & 0o777 == 0o640
 
 
+def test_a_file_for_reading_alone_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder can be written, so that another file can take its name."""
+    path = tmp_path / "kept"
+    path.write_bytes(b"kept")
+    path.chmod(0o400)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write any
+    for write in (artifact.check_target, lambda target: artifact.write_file(target, b"")):
+        with pytest.raises(ArtifactError, match="kept: cannot be written: Permission denied"):
+            write(path)
+    assert path.read_bytes() == b"kept"
+
+
+def test_the_folder_of_a_links_file_is_checked(tmp_path: Path) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to("runs/x")
+    with pytest.raises(ArtifactError, match="there is no folder '.*/runs'; make it first"):
+        artifact.check_target(link)
+    (tmp_path / "runs").mkdir()
+    artifact.check_target(link)
+    assert not list((tmp_path / "runs").iterdir())
+
+
 @pytest.mark.parametrize(
     ("path", "reason"),
     [

@@ -39,3 +39,27 @@ def test_a_file_that_is_written_in_parts_is_complete_or_as_it_was(tmp_path: Path
         file.writelines([b"half", None])  # type: ignore[list-item]
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
+    """A second run let all users read a file that its owner had closed to them."""
+    path = tmp_path / "x"
+    path.write_bytes(b"first")
+    path.chmod(0o600)
+    with whole_file(path) as file:
+        file.write(b"second")
+    assert path.read_bytes() == b"second"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_to_a_file_stays_a_link(tmp_path: Path) -> None:
+    """A file took its place, and the one that it named stayed as it was."""
+    (tmp_path / "runs").mkdir()
+    path, link = tmp_path / "runs" / "x", tmp_path / "latest"
+    link.symlink_to("runs/x")
+    for content in (b"first", b"second"):
+        with whole_file(link) as file:
+            file.write(content)
+        assert path.read_bytes() == content
+    assert link.is_symlink()
+    assert sorted(tmp_path.rglob("*")) == [link, path.parent, path]

@@ -6,8 +6,10 @@ tables follow as Arrow IPC streams. The digest covers the logical content (head 
 values), so it does not depend on the Arrow version that wrote the file.
 """
 
+import errno
 import hashlib
 import json
+import os
 import struct
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -161,7 +163,7 @@ def write_file(path: str | Path, content: bytes) -> None:
     """
     path = Path(path)
     try:
-        _refuse_what_is_no_file(path)
+        _refuse_what_cannot_be_written(path)
         write_whole(path, content)
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -173,14 +175,17 @@ def check_target(path: str | Path) -> None:
     For commands that run long before they save: their folder has to exist. Leaves no file.
     """
     path = Path(path)
+    folder = path.parent
     try:
-        _refuse_what_is_no_file(path)
-        with tempfile.TemporaryFile(dir=path.absolute().parent):
+        _refuse_what_cannot_be_written(path)
+        if path.is_symlink():
+            folder = Path(os.path.realpath(path)).parent
+        with tempfile.TemporaryFile(dir=folder.absolute()):
             pass
     except FileNotFoundError as error:
-        reason = f"there is no folder '{path.parent}'; make it first"
-        if path.absolute().parent.exists():  # as /proc, which takes no files
-            reason = f"no file can be made in '{path.parent}'; name another folder"
+        reason = f"there is no folder '{folder}'; make it first"
+        if folder.absolute().exists():  # as /proc, which takes no files
+            reason = f"no file can be made in '{folder}'; name another folder"
         raise ArtifactError(f"{path}: cannot be written: {reason}") from error
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -271,10 +276,15 @@ def from_bytes(
     return artifact
 
 
-def _refuse_what_is_no_file(path: Path) -> None:
+def _refuse_what_cannot_be_written(path: Path) -> None:
     # a file in place of a device or a pipe would remove it for all other processes
-    if path.exists() and not path.is_file():
+    if not path.exists():
+        return
+    if not path.is_file():
         raise OSError("it exists and is not a regular file")
+    # one for reading alone could still be replaced, where its folder can be written
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _unwritable(path: Path, error: OSError) -> ArtifactError:

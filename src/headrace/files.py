@@ -6,7 +6,7 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -126,16 +126,21 @@ def write_whole(path: Path, content: bytes) -> None:
 def whole_file(path: Path) -> Generator[BinaryIO]:
     """Open a file for writing in the block; if that fails, the path has what it had.
 
+    A file that exists keeps its permissions, and a link to one stays a link.
+
     Raises
     ------
     OSError : the system refused it.
     """
+    path = Path(os.path.realpath(path))
     # of a name of its own, as others may write the same file now
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     # opened like any new file (unlike tempfile's, which only the owner may read): umask applies
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            with suppress(OSError):  # there is none yet, or the file system has no permissions
+                os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
