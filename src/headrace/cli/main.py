@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, InputError
 _NO_TEMPORARY_FOLDER = "No usable temporary directory"
 """Beginning of the error of Python where `tempfile` has no folder, as on a read-only system."""
 
-_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EAGAIN)
+_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a write to a pipe, a file or a terminal."""
 
 
