@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -192,6 +192,18 @@ def test_options_of_generation_that_are_not_served(options: dict[str, Any], mess
         generate(model, tokens_of(), **options)
 
 
+@torch.no_grad()
+def test_probabilities_that_a_models_config_asks_for_are_refused() -> None:
+    """The output had none, and no error."""
+    model = copy.deepcopy(model_of("llama"))
+    model.set_attn_implementation("eager")
+    model.config.output_attentions = True
+    with headrace.attention.compress(model, plain_plan(model)):
+        with pytest.raises(AttentionError, match="output_attentions is True, in the call or in"):
+            model(tokens_of())
+        assert model(tokens_of(), output_attentions=False).logits.shape == (1, 23, WORDS)
+
+
 @pytest.mark.parametrize(
     ("field", "setting", "message"),
     [
@@ -243,6 +255,31 @@ def test_contexts_within_one_another_end_in_order() -> None:
     assert torch.equal(model(tokens_of()).logits, exact)
     with headrace.attention.compress(model, eight):
         pass
+
+
+def test_contexts_of_generators_end_in_any_order() -> None:
+    """The model stayed compressed, and lost `generate`: two streams of tokens of one thread."""
+    model = copy.deepcopy(model_of("llama"))
+    stock = generate(model, tokens_of())
+
+    def stream(plan: AttentionPlan) -> Iterator[torch.Tensor]:
+        with headrace.attention.compress(model, plan):
+            while True:
+                yield generate(model, tokens_of())
+
+    outer, inner = stream(shared_plan(model, fixed=True)), stream(plain_plan(model))
+    assert not torch.equal(next(outer), stock)
+    assert torch.equal(next(inner), stock)
+    outer.close()
+    assert torch.equal(next(inner), stock)
+    later = stream(shared_plan(model, fixed=True))
+    assert not torch.equal(next(later), stock)
+    inner.close()
+    later.close()
+    assert "generate" not in vars(model)
+    assert not model._forward_pre_hooks
+    assert model.config._attn_implementation != "headrace"
+    assert torch.equal(generate(model, tokens_of()), stock)
 
 
 def test_a_second_thread_does_not_enter_but_may_generate() -> None:

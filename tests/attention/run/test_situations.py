@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoTokenizer, DynamicCache, TextIteratorStreamer, pipeline
 
 import headrace.attention
@@ -122,6 +123,35 @@ def test_autocast_has_the_numbers_of_the_stock_model(bits: StorageFormat) -> Non
                     with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
                         logits.append(model(part, cache=cache).logits.float())
             torch.testing.assert_close(torch.cat(logits, 1), expected.float(), rtol=0.05, atol=0.02)
+
+
+class Adapted(nn.Module):
+    """A model within another module, as PEFT has it: what it lacks is the model's."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model(*args, **kwargs)
+
+
+@torch.no_grad()
+def test_a_model_within_an_adapter_begins_with_a_cache() -> None:
+    """`generate` did; a call had an error that says to call the model itself."""
+    model = Adapted(Adapted(copy.deepcopy(model_of("llama-gqa"))))
+    expected = model(tokens_of()).logits
+    with headrace.attention.compress(model, plain_plan(model)):
+        assert torch.equal(model(tokens_of()).logits, expected)
+        with pytest.raises(AttentionError, match="the cache is a DynamicCache"):
+            model(tokens_of(), cache=DynamicCache())
+    assert torch.equal(model(tokens_of()).logits, expected)
 
 
 def test_generating_twice_begins_twice() -> None:

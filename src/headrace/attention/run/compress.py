@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from types import MethodType
 from typing import Any
 
@@ -19,7 +19,7 @@ from headrace.attention.models import (
 )
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import LAYER, CompressedCache
-from headrace.attention.run.contexts import compressing
+from headrace.attention.run.contexts import Contexts, compressing
 from headrace.attention.run.layer import LayerCache
 from headrace.attention.run.operator import attend_layer
 from headrace.attention.run.projections import only_used_rows
@@ -45,19 +45,26 @@ def compressed(
     new_cache = new_cache or functools.partial(CompressedCache, plan)
     AttentionInterface.register(IMPLEMENTATION, attention)
     AttentionMaskInterface.register(IMPLEMENTATION, AttentionMaskInterface()["sdpa"])
-    with ExitStack() as stack:
-        stack.enter_context(compressing(model))
+    with compressing(model, new_cache) as contexts:
         check_plan(model, plan)
-        stack.enter_context(only_used_rows(model, plan, _CACHE_NAMES))
-        stack.enter_context(implementation(model, IMPLEMENTATION))
-        stack.enter_context(_generating(model, new_cache))
-        base = getattr(model, "base_model", model)
-        for module in dict.fromkeys((model, base)):
-            if (hook := _supplied(module, new_cache)) is None:
-                continue
-            handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
-            stack.callback(handle.remove)
-        yield model
+        with only_used_rows(model, plan, _CACHE_NAMES):
+            if len(contexts.caches) == 1:
+                _set_up(model, contexts)
+            yield model
+
+
+def _set_up(model: nn.Module, contexts: Contexts) -> None:
+    """Let a model compute attention over compressed caches until its last context ends."""
+    settings = contexts.settings
+    settings.enter_context(implementation(model, IMPLEMENTATION))
+    settings.enter_context(_generating(model, contexts.new_cache))
+    for module in model.modules():  # adapters such as PEFT's hand on what they are called with
+        if not hasattr(module, "set_attn_implementation"):
+            continue
+        if (hook := _supplied(module, contexts.new_cache)) is None:
+            continue
+        handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
+        settings.callback(handle.remove)
 
 
 @contextmanager
@@ -136,7 +143,6 @@ def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> An
         return None
 
     def supply(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        del module
         cache: Any = None
         for cache_name in _CACHE_NAMES:
             cache = kwargs.get(cache_name) if cache is None else cache
@@ -144,7 +150,7 @@ def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> An
         if cache is None:
             arguments = {**kwargs, **signature.bind_partial(*args, **kwargs).arguments}
             cache = arguments.get(name)
-        _check_arguments(arguments)
+        _check_arguments(arguments, module.config)
         if cache is None:
             _check_positions(arguments)
             return args, {**kwargs, name: new_cache()}
@@ -158,8 +164,12 @@ def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> An
     return supply
 
 
-def _check_arguments(arguments: Mapping[str, Any]) -> None:
+def _check_arguments(arguments: Mapping[str, Any], config: Any) -> None:
     """Refuse what a call asks for and compressed attention does not have.
+
+    Parameters
+    ----------
+    config : of the model, whose settings hold where the call has none.
 
     Raises
     ------
@@ -170,10 +180,12 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
             "encoder_hidden_states are passed: cross attention is not compressed, only a decoder's "
             "own is"
         )
-    if arguments.get("output_attentions"):
+    asked = arguments.get("output_attentions")
+    if getattr(config, "output_attentions", False) if asked is None else asked:
         raise AttentionError(
-            "output_attentions is True: probabilities of all heads are not computed; call the "
-            'model outside compress, with attn_implementation="eager"'
+            "output_attentions is True, in the call or in the model's config: probabilities of all "
+            "heads are not computed; call the model outside compress, with "
+            'attn_implementation="eager"'
         )
 
 

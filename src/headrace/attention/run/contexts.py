@@ -4,20 +4,47 @@ A model's attention is one setting of its configuration: two threads cannot each
 """
 
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
 from headrace.attention.errors import AttentionError
 
-_entered: dict[int, tuple[int, int]] = {}
-"""Thread, and contexts within one another, by the model's identity."""
+NewCache = Callable[[], Any]
+"""Makes the cache of a call that begins without one."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Contexts:
+    """Contexts of one model, in one thread; they may end in any order, as those of generators do.
+
+    Attributes
+    ----------
+    newest : cache of the newest context.
+    caches : of every context, the newest last.
+    settings : of the model, which end with the last context.
+    """
+
+    thread: int
+    newest: NewCache
+    caches: list[NewCache] = field(default_factory=list)
+    settings: ExitStack = field(default_factory=ExitStack)
+
+    def new_cache(self) -> Any:
+        """Return a cache by the newest context, or by the last one: for a copy of the model."""
+        return self.newest()
+
+
+_entered: dict[int, Contexts] = {}
+"""By the model's identity."""
 _lock = threading.Lock()
 
 
 @contextmanager
-def compressing(model: nn.Module) -> Generator[None]:
+def compressing(model: nn.Module, new_cache: NewCache) -> Generator[Contexts]:
     """Count a model as compressed meanwhile.
 
     Raises
@@ -26,20 +53,23 @@ def compressing(model: nn.Module) -> Generator[None]:
     """
     thread = threading.get_ident()
     with _lock:
-        owner, depth = _entered.get(id(model), (thread, 0))
-        if owner != thread:
+        contexts = _entered.setdefault(id(model), Contexts(thread=thread, newest=new_cache))
+        if contexts.thread != thread:
             raise AttentionError(
                 f"another thread compresses this {type(model).__name__} already: enter the context "
                 "once, around the threads, or give each thread a model of its own"
             )
-        _entered[id(model)] = (thread, depth + 1)
+        contexts.caches.append(new_cache)
+        contexts.newest = new_cache
     try:
-        yield
+        yield contexts
     finally:
-        with _lock:
-            if depth:
-                _entered[id(model)] = (thread, depth)
-            else:
+        contexts.caches.remove(new_cache)
+        if contexts.caches:
+            contexts.newest = contexts.caches[-1]
+        else:
+            contexts.settings.close()
+            with _lock:
                 del _entered[id(model)]
 
 
