@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor, nn
@@ -387,6 +389,32 @@ def test_the_rows_of_a_batch_are_no_part_of_states(executor: Executor) -> None:
     batches.close()
 
 
+def test_parameters_that_are_averaged_after_steps_are_those_of_the_dense_part(
+    executor: Executor,
+) -> None:
+    """Rows of the last batch were among them: RuntimeError, sizes of other parameters."""
+    torch.manual_seed(1)
+    model = DLRM()
+    whole = copy.deepcopy(model)
+    expected = torch.optim.swa_utils.AveragedModel(whole)
+    reference_optimizer = torch.optim.SGD(whole.parameters(), lr=0.3)
+    steps(
+        whole,
+        torch_batches(DATA.batches),
+        [reference_optimizer],
+        after_step=lambda: expected.update_parameters(whole),
+    )
+    fitted, batches, optimizer, _ = fitted_model(executor, model)
+    average = torch.optim.swa_utils.AveragedModel(fitted)
+    with batches:
+        update = lambda: average.update_parameters(fitted)  # noqa: E731
+        steps(fitted, batches, [optimizer], after_step=update)
+    averaged = dict(average.module.named_parameters())
+    assert len(averaged) == 6
+    for name, weight in averaged.items():
+        assert torch.equal(weight, expected.module.get_parameter(name)), name
+
+
 def test_norms_are_clipped_with_the_rows_gradients(executor: Executor) -> None:
     torch.manual_seed(1)
     model = DLRM()
@@ -519,6 +547,45 @@ def test_files_of_other_tables_are_refused(executor: Executor, tmp_path: Path) -
             np.savez(tmp_path / f"tables.{table}.npz", id=np.arange(9), row=np.zeros((9, 4)))
         with pytest.raises(EmbeddingError, match=r"ids of 0 to 8, table tables\.1 needs 0 to 6"):
             batches.load(tmp_path)
+
+
+def _truncated(path: Path) -> None:
+    np.savez(path, id=np.arange(7), row=np.zeros((7, 4)))
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize(
+    ("ending", "write", "found"),
+    [
+        ("npz", lambda path: path.write_bytes(b"rows"), "pickled"),
+        ("npz", _truncated, "not a zip file"),
+        ("npz", lambda path: np.savez(path, id=np.arange(7)), "row is not a file"),
+        ("npz", lambda path: np.savez(path, id=np.arange(7), row=np.zeros(7)), r"row \w+ \(7,\)"),
+        (
+            "npz",
+            lambda path: np.savez(path, id=np.arange(3.0), row=np.zeros((3, 4))),
+            "id is float64",
+        ),
+        ("parquet", lambda path: path.write_bytes(b"rows"), "Parquet"),
+        (
+            "parquet",
+            lambda path: pq.write_table(pa.table({"id": [1], "row": [[0.0] * 4]}), path),
+            "row list<.*lists of one fixed size",
+        ),
+    ],
+)
+def test_files_that_are_not_of_rows_are_named(
+    executor: Executor, tmp_path: Path, ending: str, write: Callable[[Path], object], found: str
+) -> None:
+    """They ended in tracebacks of NumPy and PyArrow, without the file's name."""
+    _, batches, _, _ = fitted_model(executor)
+    for table in range(len(ROWS)):
+        write(tmp_path / f"tables.{table}.{ending}")
+    with (
+        batches,
+        pytest.raises(EmbeddingError, match=rf"tables\.0\.{ending}: cannot be read as .*{found}"),
+    ):
+        batches.load(tmp_path)
 
 
 def scaled_steps(

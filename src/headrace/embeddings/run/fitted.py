@@ -345,11 +345,13 @@ class FittedBatches:
     def _step(self) -> None:
         assert self._rows is not None
         self._rows.step(self._dense.take_average())
+        self._leaves.unregister()
 
     def _skip(self) -> None:
         assert self._rows is not None
         self._added.remove()
         self._rows.skip(self._dense.take_average())
+        self._leaves.unregister()
 
     def _barrier(self) -> None:
         """Wait until all trainers are here."""

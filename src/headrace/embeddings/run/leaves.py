@@ -139,6 +139,16 @@ class Leaves:
             position += counts.get(column, examples)
         return starts, position
 
+    def unregister(self) -> None:
+        """Take a batch's rows from the model's parameters, which are the dense part's from then on.
+
+        What averages a model's parameters after a step would pair them with others.
+        """
+        if self._registered:
+            for embedding in self._modules:
+                module = embedding.module
+                embedding.set_rows(module.weight, padding=module.padding_idx)
+
     def clear(self) -> None:
         """Let the modules look up in no rows."""
         self._positions.clear()

@@ -4,6 +4,7 @@ A table's file has the columns `id`, rising, and `row`: the numbers that the mod
 the optimizer's state behind them. A folder of tables has one for each, by name.
 """
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -90,8 +91,8 @@ def load_tables(servers: TrainerServers, description: JobDescription, folder: Pa
 
     Raises
     ------
-    EmbeddingError : a table has no file there, or one with rows of another width; an id is outside
-        the table.
+    EmbeddingError : a table has no file there, one that is not as `save_tables` writes it, or one
+        with rows of another width; an id is outside the table.
     """
     sources = [_source(folder, table.name) for table in description.tables]
     for number, (path, table) in enumerate(zip(sources, description.tables, strict=True)):
@@ -146,17 +147,39 @@ def _write_npz(file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str) 
 
 
 def read_rows(path: Path) -> Iterator[_Rows]:
-    """Yield ids, rising, and rows of a table's file."""
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as columns:
-            ids, rows = columns["id"], columns["row"]
-        for start in range(0, len(ids), BLOCK):
-            yield ids[start : start + BLOCK], rows[start : start + BLOCK]
-        return
+    """Yield ids, rising, and rows of a table's file.
+
+    Raises
+    ------
+    EmbeddingError : it is no file as `save_tables` writes it.
+    """
+    try:
+        yield from _npz_rows(path) if path.suffix == ".npz" else _parquet_rows(path)
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise EmbeddingError(
+            f"{path}: cannot be read as rows, needs integers id and rows of numbers row, as "
+            f"batches.save writes them: {error}"
+        ) from error
+
+
+def _npz_rows(path: Path) -> Iterator[_Rows]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
+        ids, rows = columns["id"], columns["row"]
+    if ids.dtype.kind not in "iu" or rows.ndim != 2 or ids.shape != rows.shape[:1]:
+        raise ValueError(f"id is {ids.dtype} {ids.shape}, row {rows.dtype} {rows.shape}")
+    for start in range(0, len(ids), BLOCK):
+        yield ids[start : start + BLOCK], rows[start : start + BLOCK]
+
+
+def _parquet_rows(path: Path) -> Iterator[_Rows]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=BLOCK, columns=["id", "row"]):
-            rows = batch.column("row")
-            values = rows.flatten().to_numpy()
-            yield batch.column("id").to_numpy(), values.reshape(len(rows), rows.type.list_size)
+            ids, rows = batch.column("id"), batch.column("row")
+            if not pa.types.is_integer(ids.type) or not pa.types.is_fixed_size_list(rows.type):
+                raise ValueError(
+                    f"id is {ids.type}, row {rows.type}, needs lists of one fixed size"
+                )
+            yield ids.to_numpy(), rows.flatten().to_numpy().reshape(len(rows), rows.type.list_size)
