@@ -123,6 +123,26 @@ def test_lines_for_the_trainer(model: DistributedDataParallel) -> None:
     assert added.hook.figures()["steps"] == 1
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_second_call_of_train_goes_on_with_the_hook(
+    model: DistributedDataParallel, compiled: bool
+) -> None:
+    """The Trainer keeps the model that it has wrapped, and compiled: both were refused."""
+    pytest.importorskip("transformers")
+    trainer: Any = SimpleNamespace(model_wrapped=model)
+    if compiled:
+        trainer.model_wrapped = torch.compile(model, backend="eager")
+    added = trainer_callback(trainer, "minmax:4")
+    for _ in range(2):
+        added.on_train_begin(SimpleNamespace(world_size=1), None, None)
+        averages(trainer.model_wrapped)
+    assert added.hook is not None
+    assert added.hook.figures()["steps"] == 2
+    first, trainer.model_wrapped = added.hook, DistributedDataParallel(nn.Linear(64, 64))
+    added.on_train_begin(SimpleNamespace(world_size=1), None, None)
+    assert added.hook is not first
+
+
 def test_lines_for_lightning(model: DistributedDataParallel) -> None:
     pair_line, strategy = rows()["Lightning"]
     options: dict[str, Any] = {}

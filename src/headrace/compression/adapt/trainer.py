@@ -8,7 +8,7 @@ from transformers import Trainer, TrainerCallback
 from headrace.compression.adapt.hooks import checked_policy, make_hook
 from headrace.compression.run.figures import ScalarWriter
 from headrace.compression.run.hook import Hook
-from headrace.compression.run.hooked import hooked_model
+from headrace.compression.run.hooked import hooked_model, uncompiled
 from headrace.facades import offered_by
 
 
@@ -30,13 +30,16 @@ class CompressionCallback(TrainerCallback):
         self._policy = checked_policy(policy, **options)
         self._writer = writer
         self.hook: Hook | None = None
+        self._hooked: object = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Register the hook; a second call of `train` wraps the model anew."""
-        model = self._trainer.model_wrapped
+        """Register the hook, unless an earlier call of `train` has: torch takes one a model."""
+        model = uncompiled(self._trainer.model_wrapped)
         if args.world_size == 1 and not isinstance(model, DistributedDataParallel):
             return
-        self.hook = make_hook(hooked_model(model), self._policy, **self._options)
+        if model is not self._hooked:
+            self.hook = make_hook(hooked_model(model), self._policy, **self._options)
+            self._hooked = model
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Write the hook's figures."""

@@ -47,13 +47,19 @@ class HookedModel:
     register: Callable[[object, Callable[[Any, Any], Any]], None]
 
 
+def uncompiled(model: object) -> object:
+    """Return the module that `torch.compile` was given, or the model itself."""
+    return getattr(model, "_orig_mod", model)
+
+
 def hooked_model(model: object) -> HookedModel:
-    """Return a DistributedDataParallel as a hook sees it.
+    """Return a DistributedDataParallel, compiled or not, as a hook sees it.
 
     Raises
     ------
     CompressionError : its gradients cannot be compressed, or it has a hook.
     """
+    model = uncompiled(model)
     if not isinstance(model, DistributedDataParallel):
         raise CompressionError(
             f"model is a {type(model).__name__}, needs a DistributedDataParallel; for a fully "
