@@ -19,6 +19,8 @@ RESIDUALS = ("fp32", "bf16")
 
 _WRAPPER = "module."
 """Prefix of the names of a DistributedDataParallel module."""
+_COMPILED = "_orig_mod."
+"""Part of the names of what `torch.compile` was given."""
 
 
 @public_value("headrace.compression")
@@ -115,8 +117,11 @@ def parameter_named(text: str, names: Collection[str]) -> str:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a pattern is of this name, or of it as DistributedDataParallel prints it."""
-    return any(fnmatch.fnmatchcase(text, pattern) for text in (name, _WRAPPER + name))
+    """Return whether a pattern is of this name, with DistributedDataParallel's or uncompiled."""
+    names = (name, name.replace(_COMPILED, ""))
+    return any(
+        fnmatch.fnmatchcase(text, pattern) for name in names for text in (name, _WRAPPER + name)
+    )
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:
