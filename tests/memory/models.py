@@ -77,6 +77,17 @@ class SquareLoss(nn.Module):
         return output.square().sum()
 
 
+class Solving(nn.Module):
+    """Solves equations with the input's matrix, which PyTorch checks for being singular."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve(x, self.linear(x))
+
+
 def perceptron() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     layers = [nn.Linear(32, 32) if i % 2 else nn.Tanh() for i in range(9)]
     return nn.Sequential(*layers), (torch.randn(64, 32),)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from headrace.memory import BudgetError, partitioner
+from tests.memory.models import Solving
 
 WIDTH = 32
 ROWS = 512
@@ -73,15 +74,6 @@ def test_an_impossible_budget_and_dynamic_shapes_are_errors() -> None:
         compiled(deepcopy(model), 1000)(x)
     with pytest.raises(Exception, match="shapes are dynamic"):
         compiled(deepcopy(model), "1GiB", dynamic=True)(x)
-
-
-class Solving(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.solve(x, self.linear(x))
 
 
 def test_a_checked_factorization_is_an_error_with_a_remedy() -> None:

@@ -21,7 +21,7 @@ from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.step import StepConditions
 from headrace.memory.plan.baselines import keep_schedule
 from headrace.memory.schedule import Schedule, plain_schedule
-from tests.memory.models import CASES
+from tests.memory.models import CASES, Solving
 from tests.memory.training import assert_trains_alike
 
 
@@ -423,14 +423,6 @@ def test_factorizations_train_as_the_module() -> None:
 
 
 def test_a_singular_matrix_is_the_error_that_it_is_without_a_schedule() -> None:
-    class Solving(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(3, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.linalg.solve(x, self.linear(x))
-
     fitted = fitted_module(Solving(), sparing)
     fitted(torch.eye(3)).sum().backward()
     with pytest.raises(torch.linalg.LinAlgError, match=r"linalg\.solve: .*singular"):

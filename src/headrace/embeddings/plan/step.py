@@ -139,9 +139,9 @@ def _loop_s(
 def _exposed_average_s(average_s: float, beside_s: float, compute_s: float) -> float:
     """Return the seconds between the device's end and that of the dense gradients' average.
 
-    Other bytes, `beside_s` of the link's time, are spread over computing and averaging, and slow
-    the average as they share the link with it: when it begins after `before_s`, it takes
-    x = average_s + beside_s * x / (before_s + x), a quadratic equation.
+    Other bytes, `beside_s` of the link's time, are taken to be spread over computing and averaging.
+    They slow the average, which shares the link with them: when it begins after `before_s`, it
+    takes x = average_s + beside_s * x / (before_s + x), a quadratic equation.
     """
     before_s = (1 - _AVERAGED_BESIDE) * compute_s
     excess_s = average_s + beside_s - before_s
