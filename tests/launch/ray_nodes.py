@@ -31,7 +31,12 @@ class RayNodes:
         self._folder = folder
         # A token that some program of Ray's has left in the home folder would make the head ask for
         # it, and no other node send it.
-        self._environment = {"RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"}
+        self._environment = {
+            "RAY_TMPDIR": str(folder),
+            "RAY_AUTH_MODE": "disabled",
+            # Ray lowers its workers to a priority at which other tests leave them no time
+            "RAY_worker_niceness": "0",
+        }
 
     def start(self, *resources: Sequence[str]) -> None:
         """Start the nodes in turn, each with its options; the session's numbers are the head's."""
