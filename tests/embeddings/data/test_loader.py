@@ -51,6 +51,9 @@ def test_batches_are_examples_with_a_column_of_ids_each(convert: Any) -> None:
         ((DENSE, IDS.astype(np.int64) - 6), "batch 0 of the loader has id -5, needs 0 or more"),
         ((DENSE, np.full((3, 2), -(1 << 63))), "has id -9223372036854775808, needs 0 or more"),
         ((np.zeros((4, 2)), np.zeros((4, 2), np.int64)), "of 3 at most"),
+        ((torch.zeros(3, 2, dtype=torch.bfloat16), IDS), "that NumPy does not read, .*BFloat16"),
+        ((torch.zeros(3, 2, requires_grad=True), IDS), "that NumPy does not read, .*requires grad"),
+        (([[1.0], [1.0, 2.0]], IDS), "that NumPy does not read, .*inhomogeneous"),
     ],
 )
 def test_other_batches_are_refused(batch: Any, text: str) -> None:

@@ -90,7 +90,13 @@ class LoaderData:
                 f"batch {number} of the loader is a {type(batch).__name__}, needs (dense, ids, "
                 "labels) or (dense, ids)"
             )
-        columns: list[NDArray[Any]] = [np.asarray(column) for column in batch]
+        try:
+            columns: list[NDArray[Any]] = [np.asarray(column) for column in batch]
+        except (TypeError, ValueError, RuntimeError) as error:  # of bfloat16, or with a gradient
+            raise EmbeddingError(
+                f"batch {number} of the loader has a column that NumPy does not read, needs "
+                f"tensors of float32 or int64 without gradients, or arrays: {error}"
+            ) from error
         dense, ids, *labels = columns
         if ids.dtype.kind not in "iu" or ids.ndim != 2 or ids.shape[1] != self._columns:
             raise EmbeddingError(
