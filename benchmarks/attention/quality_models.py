@@ -226,6 +226,11 @@ def smollm2() -> tuple[nn.Module, Any]:
     weights = next(Path(str(file.locate())) for file in files if file.suffix == ".gguf")
     logging.disable_progress_bar()
     options = {"gguf_file": weights.name, "local_files_only": True}
-    model = AutoModelForCausalLM.from_pretrained(weights.parent, dtype=torch.float32, **options)
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        weights.parent, dtype=torch.float32, **options
+    )
+    # its weights are plain numbers now: Transformers does not save what it takes for codes
+    model.hf_quantizer = None
+    del model.config.quantization_config
     tokenizer = AutoTokenizer.from_pretrained(weights.parent, **options)
     return model.eval(), tokenizer

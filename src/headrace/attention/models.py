@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.attention.errors import AttentionError
+from headrace.attention.new_keys import plain_keys
 from headrace.attention.plan.formats import LayerHeads, ModelWeights
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.transformers import ALL_ATTENTION_FUNCTIONS, AttentionMaskInterface
@@ -91,9 +92,13 @@ def collecting(model: nn.Module, function: Callable[..., Any]) -> Generator[None
     ------
     AttentionError : see `implementation`.
     """
+
+    def collect(module: nn.Module, query: Tensor, key: Tensor, *args: Any, **options: Any) -> Any:
+        return function(module, query, plain_keys(key), *args, **options)
+
     AttentionMaskInterface.register(_COLLECTING, AttentionMaskInterface()["sdpa"])
     with _collecting, evaluating(model), torch.no_grad():
-        ALL_ATTENTION_FUNCTIONS[_COLLECTING] = function
+        ALL_ATTENTION_FUNCTIONS[_COLLECTING] = collect
         try:
             with implementation(model, _COLLECTING):
                 yield

@@ -147,7 +147,7 @@ def test_keys_that_change_after_the_cache_are_refused_at_the_first_call() -> Non
     with (
         torch.no_grad(),
         headrace.attention.compress(model, plain_plan(model)),
-        pytest.raises(AttentionError, match="JetMoeAttention has no compressed cache"),
+        pytest.raises(AttentionError, match="one that changes keys after its cache"),
     ):
         model(tokens_of())
 

@@ -143,6 +143,21 @@ class Adapted(nn.Module):
 
 
 @torch.no_grad()
+def test_another_model_is_refused_the_cache_of_a_compressed_one() -> None:
+    """While any model was compressed, another one read the newest keys alone: wrong logits."""
+    model: Any = model_of("llama")
+    other, plan, tokens = copy.deepcopy(model), plain_plan(model), tokens_of(6)
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        for implementation in ("sdpa", "eager"):
+            other.set_attn_implementation(implementation)
+            with pytest.raises(AttentionError, match=r"the model that .* was given"):
+                other(input_ids=tokens, cache=cache)
+        logits = model(input_ids=tokens, cache=cache).logits
+        assert torch.allclose(logits, other(input_ids=tokens).logits, atol=1e-4)
+
+
+@torch.no_grad()
 def test_a_model_within_an_adapter_begins_with_a_cache() -> None:
     """`generate` did; a call had an error that says to call the model itself."""
     model = Adapted(Adapted(copy.deepcopy(model_of("llama-gqa"))))

@@ -8,14 +8,12 @@ from torch import Tensor, nn
 
 from headrace.attention.errors import AttentionError
 from headrace.attention.models import check_plan
+from headrace.attention.new_keys import new_keys
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.contexts import check_compressing
 from headrace.attention.run.layer import LayerCache
 from headrace.attention.transformers import Cache, CacheLayerMixin
 from headrace.facades import offered_by
-
-LAYER = "headrace_layer"
-"""Attribute of keys on their way from a cache's update to the attention over them."""
 
 
 class CompressedLayer(CacheLayerMixin):
@@ -48,9 +46,7 @@ class CompressedLayer(CacheLayerMixin):
         """Return the new keys and values, with the layer that the attention stores them in."""
         del options
         check_compressing()
-        keys = key_states.view_as(key_states)
-        setattr(keys, LAYER, self.layer)
-        return keys, value_states
+        return new_keys(key_states, self.layer), value_states
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the tokens of a mask, and the first one's place.

@@ -17,8 +17,9 @@ from headrace.attention.models import (
     check_plan,
     implementation,
 )
+from headrace.attention.new_keys import layer_of, plain_keys
 from headrace.attention.plan.plan import AttentionPlan
-from headrace.attention.run.cache import LAYER, CompressedCache
+from headrace.attention.run.cache import CompressedCache
 from headrace.attention.run.contexts import Contexts, compressing
 from headrace.attention.run.layer import LayerCache
 from headrace.attention.run.operator import attend_layer
@@ -224,12 +225,13 @@ def attention(
     """
     if torch.is_grad_enabled() and query.requires_grad:
         raise AttentionError("compressed attention has no gradients: use torch.no_grad()")
-    layer: LayerCache | None = getattr(key, LAYER, None)
+    layer: LayerCache | None = layer_of(key)
     if layer is None:
         raise AttentionError(
             f"{type(module).__name__} has no compressed cache: call the model itself, without "
-            "gradient checkpointing; one that changes keys after its cache is not compressed"
+            "gradient checkpointing"
         )
+    key = plain_keys(key)
     if module.training and options.get("dropout"):
         raise AttentionError(
             f"{type(module).__name__} drops probabilities in training: call model.eval() first"
