@@ -168,18 +168,28 @@ def test_bytes_beside_the_average_of_dense_gradients_slow_it() -> None:
 def test_trainers_that_share_processors_wait_for_each_others_rows() -> None:
     profile = replace(PROFILE, processor_seconds=ProcessorSeconds(train=1e-4, exchange=1e-4))
 
-    def loop_s(processors: int) -> float:
+    def loop_s(processors: int, dense_bytes: int = 0) -> float:
         plan = plan_embeddings(
             profile,
-            JobRequirements(row_bytes=16, synchronisation=Synchronisation.TARGETED),
+            JobRequirements(
+                row_bytes=16,
+                gradient_bytes=16,
+                dense_bytes=dense_bytes,
+                synchronisation=Synchronisation.TARGETED,
+            ),
             replace(costs(), processors=processors),
         )
         assert plan.time is not None
         return plan.time.resources_s["trainers' loop"]
 
     rows = PROFILE.step_rows(Synchronisation.TARGETED, PROFILE.lookahead)
+    rows_s = 1e-4 * (rows.used + rows.critical) / 2
     assert loop_s(2) == loop_s(0) == loop_s(64)
-    assert loop_s(1) - loop_s(2) == pytest.approx(1e-4 * (rows.used + rows.critical) / 2)
+    assert loop_s(1) - loop_s(2) == pytest.approx(rows_s)
+    # the average of so many bytes takes the other trainer 6,250 exchanged rows' time, all exposed
+    averaged = 100_000
+    waited_s = loop_s(1, averaged) - loop_s(2, averaged) - rows_s
+    assert waited_s == pytest.approx(1e-4 * averaged / 16, rel=0.05)
 
 
 def test_processes_are_added_until_another_resource_bounds_the_step() -> None:

@@ -120,7 +120,8 @@ def _loop_s(
 ) -> float:
     """Return the seconds of what a trainer does one after the other, whose link is given.
 
-    All trainers work on rows at the same time: with fewer processors than trainers, each waits.
+    All trainers work on rows at the same time: with fewer processors than trainers, each waits. It
+    waits in the average, too, whose bytes take processors as long as those of exchanged rows do.
     """
     trainers, rate = profile.trainers, costs.link_bytes_per_s
     seconds = profile.processor_seconds
@@ -128,12 +129,18 @@ def _loop_s(
     loop_s = costs.compute_s + crowding * seconds.train * rows.used / trainers
     if trainers > 1:
         beside = link.busier - (moved.averaged + moved.critical) / trainers
-        loop_s += _exposed_average_s(
-            moved.averaged / trainers / rate, beside / rate, costs.compute_s
-        )
+        others_s = (crowding - 1) * seconds.exchange * _averaged_rows(rows, moved) / trainers
+        average_s = moved.averaged / trainers / rate + others_s
+        loop_s += _exposed_average_s(average_s, beside / rate, costs.compute_s)
         loop_s += moved.critical / trainers / rate + _CRITICAL_MESSAGES * _LATENCY_S
         loop_s += crowding * seconds.exchange * rows.critical / trainers
     return loop_s
+
+
+def _averaged_rows(rows: StepRows, moved: StepBytes) -> float:
+    """Return the exchanged rows that have as many bytes as the average of dense gradients moves."""
+    exchanged = moved.critical + moved.delayed
+    return rows.exchanged * moved.averaged / exchanged if exchanged else 0.0
 
 
 def _exposed_average_s(average_s: float, beside_s: float, compute_s: float) -> float:
