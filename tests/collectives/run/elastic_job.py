@@ -30,8 +30,8 @@ def main() -> None:
     dist.broadcast(first, 0)
     if rank == 0:
         (folder / "ranks").write_text(str(ranks))
-    # A busy machine may start a host late, and test late whether all take part: half of the steps
-    # are for after the loss.
+    # Until a host is lost the job trains on, and counts half of the steps: on a busy machine a host
+    # may start late, and the test may see late that all take part.
     last = STEPS if ranks < HOSTS and (folder / "lost").exists() else STEPS // 2
     step = int(first)
     while step < STEPS:

@@ -140,7 +140,7 @@ def test_a_step_takes_as_long_as_its_busiest_resource() -> None:
 
 
 def test_bytes_beside_the_average_of_dense_gradients_slow_it() -> None:
-    """Found: steps of four trainers took 1.4 times the prediction, which let the average alone."""
+    """Steps of four trainers took 1.4 times the prediction, which left the average alone."""
     dense_bytes, compute_s, link_bytes_per_s = 100_000, 0.09, 1e6
 
     def loop_s(synchronisation: Synchronisation) -> tuple[float, float]:
