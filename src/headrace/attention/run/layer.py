@@ -42,7 +42,7 @@ def _without_modes(device: str = "cpu") -> Generator[None]:
 
 
 def _modes_left(query: Tensor) -> AbstractContextManager[None]:
-    """Return `_without_modes` where a query is in such a mode: leaving one costs as a token does."""
+    """Return `_without_modes` for a query in such a mode: leaving one costs as a token does."""
     device = query.device.type
     if query.is_inference() or torch.is_autocast_enabled(device):
         return _without_modes(device)
