@@ -12,14 +12,6 @@ def reason(
     return reason_without_savings(policy or Policy(), [CodecSpec.parse(codec)], names, ranks)
 
 
-def test_names_of_compiled_modules_are_those_in_a_policy() -> None:
-    """Layers that a policy left alone were compressed where the model or they were compiled."""
-    policy = Policy(codec="minmax:4", except_for=["layers.0.*", "module.head.*"])
-    for name in ("_orig_mod.layers.0.weight", "layers.0._orig_mod.weight", "_orig_mod.head.weight"):
-        assert policy.codec_of(name, (64, 64)) == CodecSpec.parse("none")
-    assert policy.codec_of("_orig_mod.layers.1.weight", (64, 64)) == CodecSpec.parse("minmax:4")
-
-
 def test_a_codec_that_compresses_nothing_is_given_its_reason() -> None:
     """Small layers, or a share of 1 in place of 1%, were sent as they are without a word."""
     text = reason("powersgd:4", (31, 31), (31,), (2048,))

@@ -47,7 +47,8 @@ from headrace.compression.errors import CompressionError
 from headrace.compression.families import FAMILIES, NONE, CodecSpec, codec_spec
 from headrace.compression.finite import all_finite
 from headrace.compression.memory_layout import flat, joined
-from headrace.compression.policy import Policy, matrix_shape, parameter_named
+from headrace.compression.names import parameter_named
+from headrace.compression.policy import Policy, matrix_shape
 from headrace.compression.saved_states import averaged_states, choose_states, copies, weighted_sum
 from headrace.staging import download
 

@@ -1,14 +1,14 @@
 """Policies: which codec compresses which parameter."""
 
-import fnmatch
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from typing import Any
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import NONE, CodecSpec, codec_spec
+from headrace.compression.names import name_matches
 from headrace.facades import public_value
 
 SMALLEST = 1024
@@ -16,11 +16,6 @@ SMALLEST = 1024
 
 RESIDUALS = ("fp32", "bf16")
 """Types of residuals."""
-
-_WRAPPER = "module."
-"""Prefix of the names of a DistributedDataParallel module."""
-_COMPILED = "_orig_mod."
-"""Part of the names of what `torch.compile` was given."""
 
 
 @public_value("headrace.compression")
@@ -92,36 +87,13 @@ class Policy:
             return f"of fewer than {self.smallest:,} elements"
         if len(shape) < 2 and (codec.traits.matrices or not self.one_dimension):
             return "of one dimension"
-        if any(_matches(name, pattern) for pattern in self.except_for):
+        if any(name_matches(name, pattern) for pattern in self.except_for):
             return "named in except_for"
         return ""
 
     def feeds_back(self, codec: CodecSpec) -> bool:
         """Return whether a parameter with this codec keeps a residual."""
         return codec.traits.feedback if self.feedback is None else self.feedback
-
-
-def parameter_named(text: str, names: Collection[str]) -> str:
-    """Return the parameter that a text names, as the module or its DistributedDataParallel does.
-
-    Raises
-    ------
-    CompressionError : none of `names`.
-    """
-    for name in (text, text.removeprefix(_WRAPPER)):
-        if name in names:
-            return name
-    example = next(iter(names), None)
-    such = "" if example is None else f", such as {example!r}"
-    raise CompressionError(f"parameter is {text!r}, needs the name of one that is averaged{such}")
-
-
-def _matches(name: str, pattern: str) -> bool:
-    """Return whether a pattern is of this name, with DistributedDataParallel's or uncompiled."""
-    names = (name, name.replace(_COMPILED, ""))
-    return any(
-        fnmatch.fnmatchcase(text, pattern) for name in names for text in (name, _WRAPPER + name)
-    )
 
 
 def matrix_shape(shape: Sequence[int]) -> tuple[int, int]:

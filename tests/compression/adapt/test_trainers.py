@@ -17,6 +17,7 @@ from headrace.compression import (
     Accordion,
     Auto,
     CompressionError,
+    Policy,
     ddp_hook,
     hook_pair,
     trainer_callback,
@@ -141,6 +142,21 @@ def test_a_second_call_of_train_goes_on_with_the_hook(
     first, trainer.model_wrapped = added.hook, DistributedDataParallel(nn.Linear(64, 64))
     added.on_train_begin(SimpleNamespace(world_size=1), None, None)
     assert added.hook is not first
+
+
+def test_names_are_those_before_compiling(model: DistributedDataParallel) -> None:
+    """A layer that a policy left alone was compressed, and its name unknown, where compiled."""
+    layers = nn.Sequential(*(torch.compile(nn.Linear(64, 64), backend="eager") for _ in range(2)))
+    policy = Policy(codec="minmax:4", except_for=["module.0.weight"])
+    compiled = ddp_hook(DistributedDataParallel(layers), policy)
+    plain = ddp_hook(
+        DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))), policy
+    )
+    assert str(compiled.codecs["0.weight"]) == "none"
+    assert str(compiled.codecs["1.weight"]) == "minmax:4"
+    plain.load_state_dict(compiled.state_dict())
+    compiled.set_codec("module.1._orig_mod.weight", "minmax:8")
+    assert str(compiled.codecs["1.weight"]) == "minmax:8"
 
 
 def test_lines_for_lightning(model: DistributedDataParallel) -> None:

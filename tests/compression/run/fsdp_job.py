@@ -276,6 +276,23 @@ def unused_parameters_are_averaged_plainly() -> None:
     assert all(p.grad is not None for p in model[4].parameters())
 
 
+def names_are_those_before_compiling() -> None:
+    """States of compiled layers are those of plain ones; layers sharded together count once."""
+    model = network()
+    for number in (0, 2, 4):
+        model[number] = torch.compile(model[number], backend="eager")
+    fully_shard([model[2], model[4]])
+    fully_shard(model)
+    compiled = fsdp_hook(model, Policy(codec="none", except_for=["2._orig_mod.bias"], **RULES))
+    train(model, range(1))
+    plain = network()
+    fully_shard([plain[2], plain[4]])
+    fully_shard(plain)
+    hook = fsdp_hook(plain, Policy(codec="none", except_for=["2.bias"], **RULES))
+    assert repr(hook) == repr(compiled) == "<FsdpHook: none for 2 sharded modules>", compiled
+    hook.load_state_dict(compiled.state_dict())
+
+
 def what_cannot_be_is_refused() -> None:
     for codec, problem in (
         ("topk:1%", "has no encoded shards"),
@@ -466,6 +483,7 @@ CHECKS = [
     residuals_follow_the_scale,
     replicas_use_any_codec,
     unused_parameters_are_averaged_plainly,
+    names_are_those_before_compiling,
     what_cannot_be_is_refused,
 ]
 

@@ -18,6 +18,7 @@ from headrace.compression.adapt.hooks import checked_policy, make_hook
 from headrace.compression.adapt.schedule import LevelSchedule
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
+from headrace.compression.names import parameter_names
 from headrace.compression.policy import Policy
 from headrace.compression.run.hook import Hook
 from headrace.compression.run.hooked import HookedModel, averaged_parameters
@@ -65,7 +66,7 @@ class HookState:
         ignored = getattr(self._module, "_ddp_params_and_buffers_to_ignore", ())
         model = HookedModel(
             parameters=averaged_parameters(self._module, ignored),
-            names={parameter: name for name, parameter in self._module.named_parameters()},
+            names=parameter_names(self._module),
             group=group,
             finds_unused=True,  # the trainer has wrapped the module, in what way is not known
             register=lambda _hook, _on_bucket: None,  # the trainer has

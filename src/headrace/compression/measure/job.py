@@ -29,6 +29,7 @@ from headrace.compression.measure.step import (
     slowest,
     typical,
 )
+from headrace.compression.names import parameter_names
 from headrace.compression.policy import Policy
 from headrace.compression.profile import (
     MEASURED,
@@ -229,7 +230,7 @@ def _take_turns(
 
 def _buckets(model: nn.Module, observed: ObservedModel) -> list[list[ModelTensor]]:
     """Return the parameters of every bucket, in the order in which they become ready."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    shapes = {name: tuple(parameter.shape) for parameter, name in parameter_names(model).items()}
     return [
         [ModelTensor(name=name, shape=shapes[name]) for name in bucket]
         for bucket in observed.buckets

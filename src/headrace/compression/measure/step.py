@@ -15,6 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from headrace.compression.names import parameter_names
+
 LossOf = Callable[[nn.Module], torch.Tensor]
 """Runs the forward pass of a batch through the given model; returns the loss."""
 
@@ -68,7 +70,7 @@ class ObservedModel:
     ) -> None:
         self._loss_of = loss_of
         self._group = group
-        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._names = parameter_names(model)
         self.device = next(model.parameters()).device
         self._optimizer = optimizer(model.parameters()) if optimizer is not None else None
         self._ddp = DistributedDataParallel(model, process_group=group, bucket_cap_mb=bucket_cap_mb)
@@ -109,7 +111,7 @@ class ObservedModel:
     def _note(self, bucket: dist.GradBucket) -> None:
         self._seen.ready_s.append(self._now())
         # within a bucket the gradient of the last parameter comes first
-        names = [self._names[id(parameter)] for parameter in bucket.parameters()]
+        names = [self._names[parameter] for parameter in bucket.parameters()]
         self._seen.names.append(names)
 
     def _kept(self, _state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

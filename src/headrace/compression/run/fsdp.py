@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
+from headrace.compression.names import parameter_names, uncompiled_name
 from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import ExchangeStatistics
 from headrace.compression.run.figures import HookFigures, figures_of
@@ -44,13 +45,15 @@ class FsdpHook(HookFigures):
     ) -> None:
         check_scaler(scaler)
         rules = policy if isinstance(policy, Policy) else Policy(codec=policy)
-        names = {parameter: name for name, parameter in model.named_parameters()}
+        names = parameter_names(model)
         modules = [
-            ShardedGroup(name, module, names)
+            ShardedGroup(uncompiled_name(name), module, names)
             for name, module in model.named_modules()
             if isinstance(module, FSDPModule)
         ]
-        groups = [group for group in modules if group.columns]
+        with_parameters = [group for group in modules if group.columns]
+        # fully_shard([first, second]) gives both modules the same parameters
+        groups = [*{id(group.inner): group for group in with_parameters}.values()]
         if not groups:
             raise CompressionError(
                 f"model is a {type(model).__name__} without sharded modules, needs fully_shard"

@@ -29,7 +29,8 @@ from headrace.compression.averaging import Averager, Gradients
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec, codec_spec
 from headrace.compression.memory_layout import is_dense
-from headrace.compression.policy import Policy, parameter_named
+from headrace.compression.names import parameter_named
+from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
 from headrace.compression.run.figures import HookFigures, figures_of
 from headrace.compression.run.gradient_scale import GradientScale, check_scaler

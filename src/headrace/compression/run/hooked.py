@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression.errors import CompressionError
+from headrace.compression.names import parameter_names, uncompiled_name
 from headrace.facades import public_value
 
 DEVICES = ("cpu", "cuda")
@@ -31,7 +32,7 @@ class HookedModel:
 
     Attributes
     ----------
-    parameters : that are averaged, by name.
+    parameters : that are averaged, by name (`parameter_names`).
     names : of all parameters: frozen ones, too, as DDP goes on averaging those that were frozen
         after it was made.
     group : of the ranks.
@@ -73,7 +74,7 @@ def hooked_model(model: object) -> HookedModel:
     assert group is not None
     return HookedModel(
         parameters=averaged_parameters(model.module, model.parameters_to_ignore),
-        names={parameter: name for name, parameter in model.module.named_parameters()},
+        names=parameter_names(model.module),
         group=group,
         finds_unused=model.find_unused_parameters,
         register=model.register_comm_hook,
@@ -83,7 +84,7 @@ def hooked_model(model: object) -> HookedModel:
 def averaged_parameters(module: nn.Module, ignored: Collection[str]) -> dict[str, nn.Parameter]:
     """Return a module's parameters that have gradients, by name, if they can be compressed."""
     averaged = {
-        name: parameter
+        uncompiled_name(name): parameter
         for name, parameter in module.named_parameters()
         if parameter.requires_grad and name not in ignored
     }
@@ -91,7 +92,7 @@ def averaged_parameters(module: nn.Module, ignored: Collection[str]) -> dict[str
         if (
             isinstance(part, nn.Embedding | nn.EmbeddingBag)
             and part.sparse
-            and (f"{name}.weight" if name else "weight") in averaged
+            and uncompiled_name(f"{name}.weight" if name else "weight") in averaged
         ):
             raise CompressionError(f"module {name!r} has sparse gradients, needs sparse=False")
     return averaged

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from headrace.compression.errors import CompressionError
@@ -70,7 +70,7 @@ class ShardedGroup:
     rank, ranks : of this rank's shard, and of shards.
     """
 
-    def __init__(self, name: str, module: FSDPModule, names: Mapping[nn.Parameter, str]) -> None:
+    def __init__(self, name: str, module: FSDPModule, names: Mapping[Tensor, str]) -> None:
         groups = module._get_fsdp_state()._fsdp_param_groups
         if len(groups) > 1:
             raise CompressionError(f"module {name!r} has parameters on several meshes, needs one")
