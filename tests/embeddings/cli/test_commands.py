@@ -176,8 +176,7 @@ def test_a_plan_predicts_a_step_and_is_proved(
     invoke("report", plan, "-o", page)
     assert "Time of a step by resource, predicted" in page.read_text()
     assert [trace["name"] for trace in figures[0]["data"]] == ["busy"]
-    assert "--bandwidth is 'fast'" in invoke(
-        *planning, "--compute", "5ms", "--bandwidth", "fast", code=1
-    )
+    for times in ([], ["--compute", "5ms"]):  # without times, a wrong rate passed unread
+        assert "--bandwidth is 'fast'" in invoke(*planning, *times, "--bandwidth", "fast", code=1)
     invoke(*measure, "--no-rates")
     assert "was made from the profile" in invoke("verify", plan, code=1)

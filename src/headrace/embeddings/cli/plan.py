@@ -75,24 +75,18 @@ def fixed_requirements(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """Hosts of a job: the rate of their links, as text or in a file, and their processors."""
+    """Hosts of a job: the rate of their links, and their processors."""
 
-    bandwidth: str
-    topology: Path | None
+    link_bytes_per_s: float
     processors: int
 
     def costs(self, compute_s: float) -> "StepCosts":
         """Return the costs of a step whose device computes for so long."""
-        from headrace.collectives import predictor
         from headrace.embeddings.plan.step import StepCosts
-        from headrace.testbed.rates import PAYLOAD_SHARE
-        from headrace.units import parse_bandwidth
 
         return StepCosts(
             compute_s=compute_s,
-            link_bytes_per_s=PAYLOAD_SHARE * parse_bandwidth(self.bandwidth, "--bandwidth")
-            if self.topology is None
-            else predictor(self.topology).slowest_bytes_per_s,
+            link_bytes_per_s=self.link_bytes_per_s,
             processors=self.processors,
         )
 
@@ -110,7 +104,16 @@ def host_options(
     ] = 0,
 ) -> HostOptions:
     """Return the options of the hosts."""
-    return HostOptions(bandwidth=bandwidth or "", topology=topology, processors=processors)
+    from headrace.collectives import predictor
+    from headrace.testbed.rates import PAYLOAD_SHARE
+    from headrace.units import parse_bandwidth
+
+    return HostOptions(
+        link_bytes_per_s=PAYLOAD_SHARE * parse_bandwidth(bandwidth or "", "--bandwidth")
+        if topology is None
+        else predictor(topology).slowest_bytes_per_s,
+        processors=processors,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
