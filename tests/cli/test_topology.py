@@ -75,6 +75,7 @@ def test_rates_may_be_given(tmp_path: Path) -> None:
         (["preset", "dgx9"], InputError, "preset 'dgx9' is unknown, needs one of: ndv2,"),
         (["preset", "ring", "--nodes", "2"], TopologyError, "ring has no parameter 'nodes'"),
         (["preset", "ring"], TopologyError, "preset ring needs parameter 'n'"),
+        (["preset", "ndv2", "--shape", "4x4"], TopologyError, "ndv2 has no parameter 'shape'"),
         (["preset", "torus", "--shape", "4xx"], InputError, "--shape is '4xx', needs integers"),
         (["preset", "ring", "--set", "n"], InputError, "--set 'n' is none of preset ring, needs"),
         (["preset", "ring", "--set", "n=x"], InputError, "--set n is 'x', needs an integer"),

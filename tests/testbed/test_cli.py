@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 import headrace
 from headrace.cli.testbed import app
+from headrace.errors import InputError
 from headrace.testbed import Testbed, TestbedSpec, state, teardown
 from tests.testbed.conftest import assert_gone
 from tests.waiting import HANG_S
@@ -63,6 +64,20 @@ def test_down_takes_one_all_or_the_crashed(
         call("down", "--all-testbeds")
         assert list(own_state.iterdir()) == []
     assert_gone(mine.run, own_state)
+
+
+def test_down_takes_one_way_to_say_which(own_state: Path) -> None:
+    """A name beside --all-testbeds had no effect: every testbed of the machine was removed."""
+    call("up", EXAMPLE, "--fallback")
+    (record,) = state.records()
+    for arguments in (
+        (record.run, "--all-testbeds"),
+        (record.run, "--crashed"),
+        ("--all-testbeds", "--crashed"),
+    ):
+        with pytest.raises(InputError, match="more than one of a name, --all-testbeds and"):
+            call("down", *arguments)
+    call("down", record.run)
 
 
 def test_the_fallback_says_what_it_leaves_out(own_state: Path) -> None:

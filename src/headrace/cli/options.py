@@ -212,4 +212,11 @@ TestbedFile = Annotated[
     typer.Option(help="TOML file of a testbed to bring up for the command."),
 ]
 
+
+def check_order(order: str, seed: int, testbed: Path | None) -> None:
+    """Raise InputError if hosts are ordered where no testbed has any."""
+    if testbed is None and (order, seed) != ("rack", 0):
+        raise InputError("--order and --seed are for the hosts of a testbed: needs --testbed")
+
+
 Bandwidth = Annotated[str | None, rate_option("Rate of each host's link in each direction")]

@@ -18,7 +18,7 @@ from headrace.cli.ending import unwound_by_signals
 from headrace.cli.former import Former
 from headrace.cli.options import Order, Seed, flag, output_option, time_option
 from headrace.cli.progress import Report
-from headrace.errors import TestbedError
+from headrace.errors import InputError, TestbedError
 from headrace.units import mbit, parse_time
 
 if TYPE_CHECKING:
@@ -236,6 +236,8 @@ def down_command(
     """
     from headrace.testbed import state, teardown
 
+    if (testbed is not None) + every + crashed > 1:
+        raise InputError("more than one of a name, --all-testbeds and --crashed, needs one")
     removed = state.remove_crashed() if every or crashed else []
     if not crashed:
         for record in list(state.records()) if every else [state.find(testbed)]:

@@ -152,7 +152,7 @@ def preset_command(
         arguments["n" if "n" in preset.parameters else "ranks"] = ranks
     if shape is not None:
         sides = _value(shape, tuple[int, ...], "--shape")
-        arguments["shape" if "shape" in preset.parameters else "hosts_per_rack"] = sides
+        arguments["hosts_per_rack" if "hosts_per_rack" in preset.parameters else "shape"] = sides
     for setting in settings or ():
         key, value = _setting(setting, preset)
         arguments[key] = value

@@ -143,6 +143,18 @@ def test_plan_refuses_another_kind_of_file(profile: Path, tmp_path: Path) -> Non
 
 
 @SAMPLED
+def test_a_book_has_no_plan_of_what_only_a_demand_describes(tmp_path: Path) -> None:
+    """The error was of the demand's slots: ``slots is 0, needs at least 1``."""
+    TOPOLOGY.save(tmp_path / "t", {})
+    with pytest.raises(InputError, match="--collective is custom, .* synthesize --demand"):
+        run("plan", tmp_path / "t", "--collective", "custom", "-o", tmp_path / "book")
+
+
+def test_hosts_are_not_ordered_without_a_testbed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--order and --seed are for the hosts of a testbed"):
+        run("measure", "-o", tmp_path / "p", "--order", "interleaved")
+
+
 def test_the_table_of_plans_fits_80_columns(profile: Path, tmp_path: Path) -> None:
     shown = run(
         *("plan", profile, "-o", tmp_path / "book", "--collective", "reduce_scatter"),

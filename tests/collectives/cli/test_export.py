@@ -90,6 +90,8 @@ def test_what_cannot_be_exported_says_why(plan: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.xml"
     with pytest.raises(InputError, match="choose in books"):
         run("export", plan, "--collective", "allreduce", "-o", out)
+    with pytest.raises(InputError, match="--collective, --size and --root choose in books"):
+        run("export", plan, "--root", 1, "-o", out)
     with pytest.raises(ProgramError, match="needs Simple"):
         run("export", plan, "--format", "mscclpp-json", "--protocol", "LL", "-o", out)
     with pytest.raises(ProgramError, match="instances is 3"):

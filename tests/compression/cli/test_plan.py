@@ -195,6 +195,7 @@ def test_a_latency_that_is_not_given_is_assumed_and_the_output_says_so(tmp_path:
 def test_wrong_arguments_name_what_would_do(tmp_path: Path) -> None:
     file = tmp_path / "plan"
     profile().save(tmp_path / "profile")
+    uniform(4).save(tmp_path / "network", {})
     usual = ("--ranks", 4, "--bandwidth", "1Gbit/s")
     for arguments, message in (
         (usual, "profile: neither of PROFILE and --bundled given"),
@@ -208,7 +209,7 @@ def test_wrong_arguments_name_what_would_do(tmp_path: Path) -> None:
         (("--bundled", "resnet50", "--bandwidth", "1Gbit/s"), "--ranks is missing, needs a value"),
         (("--bundled", "resnet50", "--ranks", 4), "--bandwidth is missing, needs a value such as"),
         ((*RESNET, "--bandwidth", "10Gb/s"), "--bandwidth is '10Gb/s', needs a number with"),
-        ((*RESNET, "--bandwidth", "1Gbit/s", "--scheme", "star"), "network is 'star', needs one"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--scheme", "star"), "scheme is 'star', needs one"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "zip"), "codec is 'zip', needs one of"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "topk:3%"), "not in the profile"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--memory", "much"), "--memory is 'much', needs"),
@@ -220,6 +221,10 @@ def test_wrong_arguments_name_what_would_do(tmp_path: Path) -> None:
         (
             (tmp_path / "profile", "--topology", tmp_path / "profile", "--bandwidth", "1Gbit/s"),
             "needs plan-book, topology",
+        ),
+        *(
+            (("--bundled", "resnet50", "--topology", tmp_path / "network", *ignored), "needs one")
+            for ignored in (("--latency", "9us"), ("--scheme", "tree"), ("--ranks-per-host", 2))
         ),
     ):
         assert message in planned(*arguments, "-o", file, code=2), arguments

@@ -44,7 +44,7 @@ def test_ranks_of_a_host_share_its_link_in_an_exchange_but_not_in_a_ring() -> No
 def test_impossible_networks_are_refused_by_field() -> None:
     usual: dict[str, Any] = {"scheme": "ring", "workers": 4, "bandwidth_bytes_per_s": 1e9}
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"scheme": "star"}, "network is 'star', needs one of ring, tree, server, or a plan book"),
+        ({"scheme": "star"}, "scheme is 'star', needs one of ring, tree, server"),
         ({"workers": 1}, "workers is 1, needs 2 to"),
         ({"bandwidth_bytes_per_s": 0.0}, "bandwidth is 0 bytes/s, needs 10000 to"),
         ({"alpha_us": -1.0}, "latency is -1 us, needs 0 to"),

@@ -9,7 +9,14 @@ import typer
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of, warn_if_busy
 from headrace.cli.former import Former
-from headrace.cli.options import Order, Seed, TestbedFile, output_option, time_option
+from headrace.cli.options import (
+    Order,
+    Seed,
+    TestbedFile,
+    check_order,
+    output_option,
+    time_option,
+)
 from headrace.cli.progress import Report, progress
 from headrace.collectives.cli.adapt import adapt_command
 from headrace.collectives.cli.entry_results import EntryResult
@@ -63,6 +70,7 @@ def measure_command(
     Example: headrace collectives measure --testbed testbed.toml --time-limit 12s -o network.profile
     """
     settings = Settings.from_environment()
+    check_order(order, seed, testbed)
     console = terminal(stderr=True)
     with progress(console, visible=not settings.rank) as report:
         from headrace.collectives.measure import ProbeEffort
@@ -142,6 +150,12 @@ def plan_command(
     from headrace.collectives.plan.generators.table import ALL_GENERATORS
     from headrace.collectives.plan.generators.templates.rows import TEMPLATES
 
+    for asked in collective or ():
+        if asked not in STANDARD:
+            raise InputError(
+                f"--collective is {asked}, which only a demand describes: headrace collectives "
+                "synthesize --demand FILE.json plans one"
+            )
     topology, groups = read_network(source)
     topology, method = charged(topology, cost_model, effort, seed)
     console = terminal(stderr=True)

@@ -242,8 +242,10 @@ def _program(
         if entry is None:
             raise InputError(f"{source}: holds no plan for {collective} from root {root}")
         return entry.plan.program, total_bytes, (entry.from_bytes, (entry.to_bytes or 1) - 1)
-    if collective is not None or total is not None:
-        raise InputError(f"{source}: is a {artifact.kind}: --collective and --size choose in books")
+    if collective is not None or total is not None or root:
+        raise InputError(
+            f"{source}: is a {artifact.kind}: --collective, --size and --root choose in books"
+        )
     if artifact.kind == "plan":
         plan = Plan.from_artifact(artifact, str(source))
         return plan.program, plan.total_bytes, (0, 0)

@@ -15,7 +15,14 @@ import headrace.artifact as artifact_io
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of
 from headrace.cli.ending import unwound_by_signals
-from headrace.cli.options import Order, Seed, TestbedFile, output_option, topology_option
+from headrace.cli.options import (
+    Order,
+    Seed,
+    TestbedFile,
+    check_order,
+    output_option,
+    topology_option,
+)
 from headrace.cli.progress import progress
 from headrace.collectives.cli.method import Root, TotalBytes
 from headrace.collectives.cli.network import read_network
@@ -88,6 +95,7 @@ def trace_command(
 
     settings = CollectiveSettings.from_environment()
     _check(collective, ranks, testbed, settings)
+    check_order(order, seed, testbed)
     book = load_book(plan_book)
     network = None if topology is None else read_network(topology)[0]
     if network is None and book is not None:

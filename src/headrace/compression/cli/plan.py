@@ -118,7 +118,8 @@ def advise_command(
     job_profile = _profile(profile, bundled, batch)
     specs = tuple(CodecSpec.parse(text) for text in (codecs or "").split(",") if text.strip())
     if topology is not None:
-        times, origin = _book_network(topology, ranks, bandwidth)
+        times, origin = _book_network(topology, ranks)
+        _refuse_beside_topology(bandwidth, latency, scheme, ranks_per_host)
     else:
         times, origin = _formula(scheme, ranks, bandwidth, latency, ranks_per_host)
     plan = CompressionPlan.make(
@@ -175,7 +176,7 @@ def _formula(
         if value is None:
             raise CompressionError(
                 f"--{name} is missing, needs a value such as "
-                f"{'64' if name == 'ranks' else '10Gbit/s'}, or --topology with a plan book"
+                f"{'64' if name == 'ranks' else '10Gbit/s'}, or --topology with a network"
             )
     assert workers is not None
     assert bandwidth is not None
@@ -193,18 +194,26 @@ def _formula(
     return network, {"assumed_latency": assumed}
 
 
-def _book_network(
-    file: Path, workers: int | None, bandwidth: str | None
-) -> "tuple[NetworkTimes, dict[str, Any]]":
+def _refuse_beside_topology(
+    bandwidth: str | None, latency: str | None, scheme: str, ranks_per_host: int
+) -> None:
+    """Raise CompressionError if an option of formulas is given beside a file that has its figure."""
+    given = {
+        "--bandwidth": bandwidth is not None,
+        "--latency": latency is not None,
+        "--scheme": scheme != "ring",
+        "--ranks-per-host": ranks_per_host != 1,
+    }
+    for option in (name for name, is_given in given.items() if is_given):
+        raise CompressionError(f"{option} and --topology given, needs one: the file has the links")
+
+
+def _book_network(file: Path, workers: int | None) -> "tuple[NetworkTimes, dict[str, Any]]":
     from headrace.collectives import predictor
 
     network = BookNetwork(predictor=predictor(file))
     if workers not in (None, network.workers):
         raise CompressionError(
             f"--ranks is {workers}, needs {network.workers} as in {file}, or nothing"
-        )
-    if bandwidth is not None:
-        raise CompressionError(
-            "--bandwidth and --topology given, needs one: the file has the links"
         )
     return network, {"book": str(file)}

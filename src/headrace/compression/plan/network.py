@@ -122,7 +122,7 @@ class FormulaNetwork:
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
             raise CompressionError(
-                f"network is {self.scheme!r}, needs one of {', '.join(SCHEMES)}, or a plan book"
+                f"scheme is {self.scheme!r}, needs one of {', '.join(SCHEMES)}"
             )
         if not 2 <= self.workers <= 1 << 20:
             raise CompressionError(f"workers is {self.workers}, needs 2 to {1 << 20}")
