@@ -197,7 +197,7 @@ def _formula(
 def _refuse_beside_topology(
     bandwidth: str | None, latency: str | None, scheme: str, ranks_per_host: int
 ) -> None:
-    """Raise CompressionError if an option of formulas is given beside a file that has its figure."""
+    """Raise CompressionError if an option of formulas is given, which a file has no use for."""
     given = {
         "--bandwidth": bandwidth is not None,
         "--latency": latency is not None,

@@ -121,9 +121,7 @@ class FormulaNetwork:
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
-            raise CompressionError(
-                f"scheme is {self.scheme!r}, needs one of {', '.join(SCHEMES)}"
-            )
+            raise CompressionError(f"scheme is {self.scheme!r}, needs one of {', '.join(SCHEMES)}")
         if not 2 <= self.workers <= 1 << 20:
             raise CompressionError(f"workers is {self.workers}, needs 2 to {1 << 20}")
         if not SLOWEST <= self.bandwidth_bytes_per_s <= FASTEST:

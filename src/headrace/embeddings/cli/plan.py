@@ -10,18 +10,22 @@ from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal
 from headrace.cli.former import Former
 from headrace.cli.options import (
-    Bandwidth,
     count_option,
     output_option,
+    rate_option,
     size_option,
     time_option,
     topology_option,
     with_options,
 )
+from headrace.embeddings.errors import EmbeddingError
 
 if TYPE_CHECKING:
     from headrace.embeddings.plan.choose import JobRequirements
     from headrace.embeddings.plan.step import StepCosts
+
+_BANDWIDTH = "10Gbit/s"
+_FAILURES = "12h"
 
 _OPTIMIZERS = {
     "sgd": "SGD",
@@ -75,10 +79,11 @@ def fixed_requirements(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """Hosts of a job: the rate of their links, and their processors."""
+    """Hosts of a job: the rate of their links, their processors; names of the options given."""
 
     link_bytes_per_s: float
     processors: int
+    given: tuple[str, ...]
 
     def costs(self, compute_s: float) -> "StepCosts":
         """Return the costs of a step whose device computes for so long."""
@@ -92,7 +97,10 @@ class HostOptions:
 
 
 def host_options(
-    bandwidth: Bandwidth = "10Gbit/s",
+    bandwidth: Annotated[
+        str | None,
+        rate_option("Rate of each host's link in each direction", default=_BANDWIDTH),
+    ] = None,
     topology: Annotated[
         Path | None,
         topology_option("whose slowest link counts, in place of --bandwidth"),
@@ -108,11 +116,16 @@ def host_options(
     from headrace.testbed.rates import PAYLOAD_SHARE
     from headrace.units import parse_bandwidth
 
+    if bandwidth is not None and topology is not None:
+        raise EmbeddingError("--bandwidth and --topology given, needs one: the file has the links")
+    options = {"--bandwidth": bandwidth, "--topology": topology, "--processors": processors or None}
     return HostOptions(
-        link_bytes_per_s=PAYLOAD_SHARE * parse_bandwidth(bandwidth or "", "--bandwidth")
+        link_bytes_per_s=PAYLOAD_SHARE
+        * parse_bandwidth(_BANDWIDTH if bandwidth is None else bandwidth, "--bandwidth")
         if topology is None
         else predictor(topology).slowest_bytes_per_s,
         processors=processors,
+        given=tuple(name for name, option in options.items() if option is not None),
     )
 
 
@@ -157,10 +170,10 @@ def lookahead_plan_command(
         typer.Option(help="Batches between commits; those of the least cost by default.", min=1),
     ] = None,
     failures: Annotated[
-        str,
-        time_option("Between losses of a process of the job, the mean"),
+        str | None,
+        time_option("Between losses of a process of the job, the mean", default=_FAILURES),
         Former("--failures", unit="h"),
-    ] = "12h",
+    ] = None,
 ) -> LookaheadPlanResult:
     """Plan a training job's lookahead, caches, synchronisation, processes and commits.
 
@@ -178,9 +191,14 @@ def lookahead_plan_command(
         job,
         dense_bytes=4 * parse_count(dense, "--dense"),
         commit_every=commit_every,
-        failures_s=parse_time(failures, "--failures", least_s=3.6),
+        failures_s=parse_time(
+            _FAILURES if failures is None else failures, "--failures", least_s=3.6
+        ),
     )
     costs = None
+    ignored = [*hosts.given, *(["--failures"] if failures is not None else [])]
+    if compute is None and ignored:
+        raise EmbeddingError(f"{ignored[0]} has no effect without --compute: it is for times")
     if compute is not None:
         costs = hosts.costs(parse_time(compute, "--compute", least_s=1e-6))
     plan = plan_embeddings(accesses, job, costs)

@@ -33,7 +33,7 @@ def guess_format(path: Path) -> Guess:
         with pa.input_stream(str(path), compression="detect") as stream:
             line: bytes = stream.read(_FIRST_BYTES).partition(b"\n")[0]
     except OSError as error:
-        raise ExampleError(f"{path}: cannot be read: {error}") from error
+        raise ExampleError(f"{path}: cannot be read: {error.strerror or error}") from error
     if line.startswith(HEADER[0].encode() + b","):
         return Guess("avazu", "its first line is a header that begins with id")
     if b"\t" in line:

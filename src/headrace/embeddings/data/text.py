@@ -69,7 +69,7 @@ def text_blocks(path: Path) -> Iterator[bytes]:
                         "needs text with an example a line"
                     )
     except OSError as error:
-        raise ExampleError(f"{path}: cannot be read: {error}") from error
+        raise ExampleError(f"{path}: cannot be read: {error.strerror or error}") from error
     if remainder:
         yield remainder + b"\n"
 
