@@ -21,7 +21,7 @@ _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 
 
 def main() -> None:
-    """Run the command line: exit code 2 for wrong input, 1 for any other headrace error.
+    """Run the command line: exit code 2 for wrong input, 1 for other errors that have none.
 
     With ``--json`` an error is one JSON object on a line of standard error: its type, message and
     exit code. A package that is not installed is wrong input; ``headrace doctor`` runs without any
@@ -34,7 +34,8 @@ def main() -> None:
     try:
         _run()
     except HeadraceError as error:
-        _end(str(error), 2 if isinstance(error, InputError) else 1, type(error).__name__)
+        code = getattr(error, "exit_code", 2 if isinstance(error, InputError) else 1)
+        _end(str(error), code, type(error).__name__)
     except ImportError as error:
         from headrace.extras import missing_dependency
 

@@ -1,5 +1,6 @@
 """``headrace embeddings run``: output, exit codes and the end of a job."""
 
+import json
 import os
 import signal
 import subprocess
@@ -65,6 +66,17 @@ def test_output_has_the_trainers_number_and_the_exit_code_is_that_of_the_failed_
         "error: trainer 1 ended with exit code 3; its last lines:\n"
         "first line of output\nlast line of errors\n"
     )
+
+
+@SAMPLED
+def test_a_failed_job_is_json_with_the_exit_code(plan: Path, script: Path) -> None:
+    """With --json its error was text, unlike that of every other verb."""
+    with start(plan, "--servers", 2, "--json", "--", script, "fail") as job:
+        output, errors = job.communicate(timeout=JOB_S)
+    assert (job.returncode, output) == (3, "")
+    error = json.loads(errors.splitlines()[-1])["error"]
+    assert (error["type"], error["exit_code"]) == ("JobError", 3)
+    assert error["message"].startswith("trainer 1 ended with exit code 3; its last lines:")
 
 
 @SAMPLED

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from headrace.cli.answers import WrittenFile, result_of
-from headrace.cli.console import terminal, text_of
+from headrace.cli.console import terminal
 from headrace.cli.ending import unwound_by_signals
 from headrace.cli.options import with_options
 from headrace.embeddings.cli.run_options import (
@@ -23,7 +23,7 @@ from headrace.embeddings.cli.run_options import (
     record_options,
     start_options,
 )
-from headrace.embeddings.errors import EmbeddingError, JobError
+from headrace.embeddings.errors import EmbeddingError
 
 if TYPE_CHECKING:
     from headrace.embeddings.plan.plan import EmbeddingPlan
@@ -147,28 +147,24 @@ def _run(
 
     Raises
     ------
-    Exit : a process failed, with its exit code, after the error is printed.
+    JobError : a process failed; it has the exit code.
     """
     from headrace.embeddings.cli.run_progress import job_progress
     from headrace.embeddings.run.supervisor import run_embedding_job
 
     console = terminal(soft_wrap=True, highlight=False, quiet=False)  # the job's output
     commit_every = options.commit_every if options.folder else 0
-    try:
-        with job_progress(console, errors, commit_every) as (on_sample, times_of_job):
-            run_embedding_job(
-                argv,
-                options,
-                hosts,
-                on_line=partial(_print_line, console),
-                script_reads=start.script_reads,
-                restart=start.restart,
-                min_trainers=start.min_trainers,
-                on_sample=on_sample,
-            )
-    except JobError as error:
-        errors.print(f"[bold red]error:[/] {text_of(error)}")
-        raise typer.Exit(error.exit_code) from error
+    with job_progress(console, errors, commit_every) as (on_sample, times_of_job):
+        run_embedding_job(
+            argv,
+            options,
+            hosts,
+            on_line=partial(_print_line, console),
+            script_reads=start.script_reads,
+            restart=start.restart,
+            min_trainers=start.min_trainers,
+            on_sample=on_sample,
+        )
     return times_of_job()
 
 
