@@ -113,6 +113,10 @@ def test_wrong_input_is_named_before_anything_starts(plan: Path, script: Path) -
         _, errors = job.communicate(timeout=JOB_S)
     assert job.returncode == 2
     assert errors.startswith(f"error: {script}")
+    with start(plan, "--commit-every", 5, "--", script) as job:  # ran, and committed nothing
+        _, errors = job.communicate(timeout=JOB_S)
+    assert job.returncode == 2
+    assert errors.startswith("error: --commit-every needs --state: ")
 
 
 def test_a_plan_of_a_newer_version_is_refused(plan: Path, script: Path) -> None:

@@ -62,11 +62,13 @@ class StartOptions:
 
         Raises
         ------
-        EmbeddingError : an ideal job has a folder.
+        EmbeddingError : an ideal job has a folder, or commits have none.
         """
         from headrace.embeddings.run.job_processes import JobOptions
         from headrace.embeddings.settings import EmbeddingSettings
 
+        if self.commit_every is not None and self.state is None:
+            raise EmbeddingError("--commit-every needs --state: without its folder none is made")
         return replace(
             JobOptions.of_plan(plan, EmbeddingSettings.from_environment()),
             folder=self.state,
