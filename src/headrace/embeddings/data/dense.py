@@ -14,7 +14,7 @@ class DenseScale(Enum):
 
     LOG is ln(x + 1), of negative ones 0, as in DLRM's code. LOG_PLUS_3 is ln(x + 3), of those
     below -2 0, as in TorchRec's code. LOG_SQUARED is the integer part of ln(x) squared where x is
-    above 2, else x, as in solutions of Kaggle's competition.
+    above 2, else x, as in solutions of Kaggle's competition. NONE leaves numbers as they are.
     """
 
     LOG = "log"
