@@ -87,6 +87,7 @@ def test_a_model_is_measured_planned_shown_and_verified(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "memory", "measure", "planned_here:build", "-o", "profile") == 0
+    assert re.search(r"quartiles of their runs are [\d.]+% of them apart", capsys.readouterr().out)
     profile = MemoryProfile.load(folder / "profile")
     assert profile.model == "planned_here:build"
     assert profile.provenance["kind"] == "measured"

@@ -120,7 +120,8 @@ def measure_step_command(
     spread = profile.provenance.get(SPREAD)
     if isinstance(spread, float):
         terminal().print(
-            f"Times of operators are medians; {spread:z.1%} of them lies between quartiles.",
+            "Times of operators are medians; the quartiles of their runs are "
+            f"{spread:z.1%} of them apart.",
             soft_wrap=True,
         )
     warn_if_busy(profile.provenance)
