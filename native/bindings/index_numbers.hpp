@@ -6,6 +6,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -63,6 +64,9 @@ std::optional<index::ArrayView> view_of(const std::optional<Array>& array) {
 
 // -- single keys and values -----------------------------------------------------------------------
 
+// Doubles from here on are rounded to no float: half a unit of its last place above the largest.
+inline constexpr double kFloatsEnd = 0x1.ffffffp127;
+
 [[noreturn]] inline void refuse_number(const char* what, nb::handle object, const char* accepted) {
   throw nb::type_error(
       (std::string(what) + " is " + nb::repr(object).c_str() + ", needs " + accepted).c_str());
@@ -92,15 +96,21 @@ inline std::uint64_t integer_bits(const char* what, nb::handle object,
                           type.accepted);
 }
 
+// Python's integers, and NumPy's, which are none of Python's.
+inline bool is_integer(nb::handle object) {
+  return PyIndex_Check(object.ptr()) && !PySequence_Check(object.ptr());
+}
+
 inline double double_of(const char* what, nb::handle object) {
   const double value = PyFloat_AsDouble(object.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
     PyErr_Clear();
     refuse_number(what, object, "a number");
   }
-  if (PyLong_Check(object.ptr())) {
+  if (is_integer(object)) {
+    nb::object integer = nb::steal(PyNumber_Index(object.ptr()));
     nb::object rounded = nb::steal(PyLong_FromDouble(value));
-    if (!rounded.is_valid() || !rounded.equal(object)) {
+    if (!integer.is_valid() || !rounded.is_valid() || !rounded.equal(integer)) {
       PyErr_Clear();
       refuse_number(what, object, "an integer that a float64 holds exactly");
     }
@@ -108,14 +118,25 @@ inline double double_of(const char* what, nb::handle object) {
   return value;
 }
 
+inline float float_of(const char* what, nb::handle object) {
+  const double value = double_of(what, object);
+  if (std::isfinite(value) && std::abs(value) >= kFloatsEnd) {
+    refuse_number(what, object, "a number that a float32 holds");
+  }
+  const auto rounded = static_cast<float>(value);
+  if (is_integer(object) && rounded != value) {
+    refuse_number(what, object, "an integer that a float32 holds exactly");
+  }
+  return rounded;
+}
+
 inline std::uint64_t bits_of(const char* what, nb::handle object, const index::NumberType& type) {
   switch (type.kind) {
     case index::NumberKind::none:
       return 0;
     case index::NumberKind::real:
-      return type.bytes == 4
-                 ? std::bit_cast<std::uint32_t>(static_cast<float>(double_of(what, object)))
-                 : std::bit_cast<std::uint64_t>(double_of(what, object));
+      return type.bytes == 4 ? std::bit_cast<std::uint32_t>(float_of(what, object))
+                             : std::bit_cast<std::uint64_t>(double_of(what, object));
     default:
       return integer_bits(what, object, type);
   }

@@ -1,6 +1,7 @@
 """Keys that are times, and columns of pandas, Polars and Arrow in and out."""
 
 import copy
+import itertools
 import pickle
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -56,6 +57,16 @@ def test_an_index_of_times_is_recorded() -> None:
         index[DAYS[0]] = 2
     assert recorder.trace is not None
     assert len(recorder.trace) == len(DAYS) + 1
+
+
+def test_bounds_are_dates_and_times_of_all_kinds() -> None:
+    """A date and a time of Python do not compare with each other."""
+    index = Index(DAYS)
+    kinds = [date(2024, 1, 5), datetime(2024, 1, 5), np.datetime64("2024-01-05", "ns")]
+    for low, high in itertools.product(kinds, kinds):
+        assert list(index.irange(low, high)) == [DAYS[4]]
+        assert list(index.irange(low, high, (False, True))) == []
+    assert list(index.irange(date(2024, 1, 4), datetime(2024, 1, 6), (False, True))) == [*DAYS[4:6]]
 
 
 def test_durations_are_keys() -> None:
@@ -123,6 +134,8 @@ def test_columns_of_arrow_go_in_and_out() -> None:
         (pa.array(["a"]), "strings: number them"),
         (pa.array([0], pa.timestamp("s", "UTC")), "needs times without a zone: cast them"),
         (pa.array([{"a": 1}]), "keys of several parts: pack them"),
+        (pa.array(["a"]).dictionary_encode(), "strings: number them"),
+        (pa.array([1]).dictionary_encode(), "cast them to the type of their values"),
     ):
         with pytest.raises(KeysError, match=message):
             Index(wrong)

@@ -207,6 +207,16 @@ def test_values_of_one_number_and_of_other_types_are_brought_to_the_indexs() -> 
     assert values is out
     assert out.tolist() == [8, 4]
     assert dict(index) == {1: 8, 2: 9, 3: 7}
+    narrow = Index([1], np.array([0.5], np.float32))
+    narrow[2], narrow[[3, 4]] = 2**24, [float("inf"), 3.4028235e38]
+    assert narrow.values().tolist() == [0.5, 2.0**24, np.inf, float(np.finfo(np.float32).max)]
+
+
+def test_an_index_of_nothing_has_the_type_of_no_keys() -> None:
+    for nothing in (None, [], (), {}, set[int]()):
+        assert Index(nothing).dtype == np.uint64
+    assert Index(np.empty(0)).dtype == np.float64
+    assert Index([], dtype="int64").dtype == np.int64
 
 
 def test_copies_and_pickles_hold_the_same_and_live_apart() -> None:

@@ -23,6 +23,10 @@ def floats() -> Index:
     return Index([1.5, 2.5], [1, 2])
 
 
+def narrow() -> Index:
+    return Index([1], np.array([1.5], np.float32))
+
+
 WRONG: list[tuple[Callable[[], Index], Callable[[Any], Any], str]] = [
     (unsigned, lambda i: i.insert([1, -1], 5), "number 1 is -1, which uint64 does not hold"),
     (unsigned, lambda i: i.insert([1.5], 5), "keys have type float64, needs uint64"),
@@ -73,6 +77,16 @@ WRONG: list[tuple[Callable[[], Index], Callable[[Any], Any], str]] = [
     (floats, lambda i: i.erase([1.5, NAN]), "key 1 is NaN (1 of 2 are), needs numbers"),
     (floats, lambda i: i.insert([2**53 + 1], 1), "which float64 does not hold exactly"),
     (floats, lambda i: i.insert(2**53 + 1, 1), "key is 9007199254740993, needs"),
+    (floats, lambda i: i.get(np.int64(2**53 + 1)), "key is np.int64(9007199254740993), needs"),
+    (narrow, lambda i: i.insert(2, 2**24 + 1), "value is 16777217, needs an integer that a float3"),
+    (narrow, lambda i: i.insert([2], [2**24 + 1]), "number 0 is 16777217, which float32 does not"),
+    (narrow, lambda i: i.insert(2, 1e39), "value is 1e+39, needs a number that a float32 holds"),
+    (narrow, lambda i: i.insert([2, 3], [1.0, -1e39]), "number 1 is -1e+39, which float32 does"),
+    (
+        unsigned,
+        lambda i: i.find([1], out=np.empty(1, np.dtype(np.uint32).newbyteorder())),
+        "out has type >u4, needs uint32",
+    ),
 ]
 
 
@@ -91,6 +105,9 @@ def test_wrong_arguments_change_nothing() -> None:
 
 MALFORMED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Index([1.0, NAN], [1, 2]), "key 1 is NaN (1 of 2 are)"),
+    (lambda: Index(np.array([], object)), "keys have type object, needs integers or floats"),
+    (lambda: Index([1, None]), "objects of Python: make numbers of them"),
+    (lambda: Index([(1, 2), (3,)]), "keys: setting an array element"),
     (lambda: Index([2**53 + 1, 2**63, -1]), "number 0 is 9007199254740993, which float64 does"),
     (lambda: Index([1], threads=0), "threads is 0, needs at least 1"),
     (lambda: Index([1, 2], [1]), "values are 1, keys 2: needs one value for each key"),

@@ -3,6 +3,9 @@
 import json
 import threading
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -111,11 +114,18 @@ def test_what_cannot_be_a_key_is_not_in_an_index() -> None:
     unsigned, floats = Index([1, 2], [3, 4], dtype="uint64"), Index([1.5, 2.0**60])
     for key in (None, -1, 2**64, "1", b"1", 1.5, float("nan"), (1, 2), 1j, object(), np.float32(7)):
         assert key not in unsigned
+    for key in (float("inf"), Decimal("NaN"), Decimal("1.5"), Fraction(1, 3), np.bool_(False)):
+        assert key not in unsigned
     assert True in unsigned  # as in a dictionary
-    assert 2.0 in unsigned
+    for key in (2.0, np.float32(2), Decimal(2), Fraction(2), np.bool_(True)):
+        assert key in unsigned
+        assert (key, unsigned[int(key)]) in unsigned.items()
+        assert (key, 5) not in unsigned.items()
+    assert Fraction(3, 2) in floats
     assert np.float32(1.5) in floats
     assert 2**60 in floats
-    assert 2**60 + 1 not in floats
+    for integer in (int, np.int64, np.uint64):  # those of NumPy were rounded
+        assert integer(2**60 + 1) not in floats
     assert float("nan") not in floats
     with pytest.raises(KeysError, match="needs one key: `contains` takes arrays"):
         assert [1] in unsigned
@@ -178,6 +188,11 @@ def test_equality_is_of_keys_and_values() -> None:
     assert index != Index([1, 2], [3.0, 4.0])
     assert Index([2**53 + 1]) != Index([2.0**53])
     assert Index([1], dtype="uint64") == Index([1], dtype="int64")
+    assert Index([], [], dtype="int64") == {}
+    dates = Index([date(2024, 1, 1), date(2024, 1, 2)], [1, 2])
+    assert dates == {date(2024, 1, 1): 1, np.datetime64("2024-01-02", "ns"): 2}
+    assert dates != {date(2024, 1, 1): 1, date(2024, 1, 2): 3}
+    assert dates != {date(2024, 1, 1): 1, 5: 2}
     assert index != 3
     with pytest.raises(TypeError, match="unhashable"):
         hash(index)

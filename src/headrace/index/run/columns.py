@@ -6,6 +6,8 @@ arrays, too, if no element of them is missing.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence, Set, ValuesView
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ _COMPOSITE = (
     "; keys of several parts: pack them into one number, the first in the high bits, as in "
     "(first << 32) | second"
 )
+_OBJECTS = "; objects of Python: make numbers of them, as by numpy.array(keys, 'int64')"
 _EXACT = VALUE_TYPES["float64"][1]
 """Up to here a float64 holds every integer."""
 
@@ -125,8 +128,10 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
         raise KeysError(f"{what}: elements of the array are masked, needs those that count alone")
     try:
         array = np.asarray(numbers)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # those of tensors, too
         raise KeysError(f"{what}: {error}") from error
+    if what == "keys" and isinstance(numbers, list | tuple) and array.shape == (0,):
+        return array.astype(np.uint64)  # NumPy's type of nothing is float64
     if array.dtype == np.float64 and isinstance(numbers, Sequence):
         # NumPy makes floats of integers that have no type in common, and of those beside floats
         for place, number in enumerate(numbers):
@@ -172,18 +177,38 @@ def _of_arrow(what: str, column: Any) -> np.ndarray:
             f"{what} have type {array.type}, needs times without a zone: cast them to "
             f"timestamp('{array.type.unit}')"
         )
-    if pa.types.is_dictionary(array.type) or pa.types.is_nested(array.type):
+    if pa.types.is_dictionary(array.type):
+        numbers = pa.types.is_primitive(array.type.value_type)
+        advice = "; cast them to the type of their values" if numbers else _STRINGS
+        raise KeysError(f"{what} have type {array.type}, needs numbers{advice}")
+    if pa.types.is_nested(array.type):
         raise KeysError(f"{what} have type {array.type}, needs numbers{_COMPOSITE}")
     return array.to_numpy()
 
 
 def _advice(keys: np.ndarray) -> str:
     """Return a remedy for keys that are no numbers."""
-    if keys.dtype.kind in "UST" or (keys.dtype == object and isinstance(keys.flat[0], str | bytes)):
+    first = keys[0] if keys.dtype == object and len(keys) else None
+    if keys.dtype.kind in "UST" or isinstance(first, str | bytes):
         return _STRINGS
-    if keys.dtype.names is not None or keys.dtype == object:
+    if keys.dtype.names is not None or isinstance(first, Sequence):
         return _COMPOSITE
-    return ""
+    return _OBJECTS if keys.dtype == object else ""
+
+
+def number_of(key: Any, dtype: np.dtype) -> Any:
+    """Return the int or float that a number of another type equals, as 1.0 is 1; None: none."""
+    convert = float if dtype.kind == "f" else int
+    if type(key) is convert or not isinstance(key, Real | Decimal | np.bool_):
+        return None
+    exact: Any = key
+    if isinstance(key, Integral | np.bool_):
+        exact = int(key)  # NumPy compares its integers with floats as floats
+    try:
+        number = convert(exact)
+    except (ValueError, OverflowError):  # NaN and infinities have no integer
+        return None
+    return number if number == exact else None
 
 
 def keys_as(keys: Any, dtype: np.dtype, what: str = "keys") -> np.ndarray:
@@ -224,8 +249,19 @@ def values_as(values: Any, dtype: np.dtype | None, count: int) -> np.ndarray | N
         raise KeysError(f"values are {len(array)}, keys {count}: needs one value for each key")
     if array.dtype != dtype:
         rounded = dtype.kind == "f" and array.dtype.kind == "f"
-        array = array.astype(dtype) if rounded else _converted("values", array, dtype)
+        array = _rounded(array, dtype) if rounded else _converted("values", array, dtype)
     return np.ascontiguousarray(array)
+
+
+def _rounded(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        rounded = values.astype(dtype)
+    beyond = np.flatnonzero(np.isinf(rounded) & np.isfinite(values))
+    if len(beyond):
+        raise KeysError(
+            f"values: number {beyond[0]} is {values[beyond[0]]}, which {dtype} does not hold"
+        )
+    return rounded
 
 
 def _converted(what: str, numbers: np.ndarray, dtype: np.dtype) -> np.ndarray:

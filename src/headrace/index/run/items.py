@@ -4,6 +4,7 @@ from collections.abc import ItemsView, Iterator
 from typing import Any
 
 from headrace.facades import offered_by
+from headrace.index.run.columns import number_of
 from headrace.index.run.order import OrderedReads
 from headrace.index.run.state import numbers_list
 
@@ -37,9 +38,14 @@ class IndexItems(ItemsView[Any, Any]):
             yield from zip(numbers_list(keys), values.tolist(), strict=True)
 
     def __contains__(self, item: object) -> bool:
-        if not (isinstance(item, tuple) and len(item) == 2) or item[0] not in self._index:
+        if not (isinstance(item, tuple) and len(item) == 2):
             return False
-        return bool(self._index.lower_bound(item[0])[1] == item[1])
+        index: Any = self._index
+        key, value = item
+        if key not in index:
+            return False
+        number = number_of(key, index.dtype)
+        return bool(index.lower_bound(key if number is None else number)[1] == value)
 
     def __getitem__(self, position: int | slice) -> Any:
         if not isinstance(position, slice):

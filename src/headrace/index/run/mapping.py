@@ -6,10 +6,11 @@ from typing import Any, Self
 import numpy as np
 
 from headrace.index.errors import KeysError
-from headrace.index.run.columns import checked, row_of, values_as
+from headrace.index.run.columns import checked, number_of, row_of, values_as
 from headrace.index.run.items import IndexItems
 from headrace.index.run.order import OrderedReads
 from headrace.index.run.state import ABSENT, REFUSALS, for_one, keys_error
+from headrace.index.run.times import is_time
 
 _NOT_ONE = "needs one key; of an array find the values, then erase"
 
@@ -45,6 +46,8 @@ class MappingMethods(OrderedReads):
         array: Any = out
         if array is not None and not (isinstance(array, np.ndarray) and array.flags.writeable):
             raise KeysError(f"out is {out!r}, needs an array that may be written to")
+        if array is not None and not array.dtype.isnative:
+            raise KeysError(f"out has type {array.dtype}, needs {self._value_dtype}")
         values = np.empty(len(column), self._value_dtype) if out is None else out
         checked(self._map.find, column, values, found, default)
         return values, found
@@ -59,14 +62,14 @@ class MappingMethods(OrderedReads):
     def __contains__(self, key: Any) -> bool:
         try:
             present: Any = self._map.contains_one(key)
-        except REFUSALS:  # it cannot be a key, unless it equals one: 1.0 is 1
-            integral = isinstance(key, float) and self._dtype.kind in "iu" and key.is_integer()
-            return integral and int(key) in self
+        except REFUSALS:
+            present = NotImplemented
         if present is not NotImplemented:
             return present
         if isinstance(key, list | np.ndarray):
             raise KeysError(f"key is {key!r}, needs one key: `contains` takes arrays")
-        return False
+        number = number_of(key, self._dtype)  # it cannot be a key, unless it equals one: 1.0 is 1
+        return number is not None and number in self
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """Return the value of one key, or of each of an array; `default` for absent ones.
@@ -317,7 +320,15 @@ class MappingMethods(OrderedReads):
             return isinstance(other, Set) and len(self) == len(other) and set(self) == other
         if not isinstance(other, Mapping):
             return NotImplemented
-        return len(self) == len(other) and dict(self.items()) == dict(other)
+        if len(self) != len(other):
+            return False
+        if is_time(self._dtype):  # dates of Python and NumPy are equal, their hashes are not
+            try:
+                times = self._column(list(other)).view(self._dtype)
+            except KeysError:
+                return False
+            other = dict(zip(times, other.values(), strict=True))
+        return dict(self.items()) == dict(other)
 
     def _equals(self, other: "MappingMethods") -> bool:
         if len(self) != len(other):
@@ -332,7 +343,7 @@ class MappingMethods(OrderedReads):
         if self._value_dtype is None:
             return row_of("keys", list(other) if isinstance(other, Iterable) else other), None
         if not isinstance(other, Mapping):
-            other = _pairs_of(other)
+            other = pairs_of(other)
         return list(other), list(other.values())
 
     def _in_other(self, keys: np.ndarray, other: Any) -> np.ndarray:
@@ -372,7 +383,13 @@ def _combines(other: object) -> bool:
     return isinstance(other, MappingMethods | Mapping | Set | np.ndarray)
 
 
-def _pairs_of(pairs: Any) -> dict[Any, Any]:
+def pairs_of(pairs: Any) -> dict[Any, Any]:
+    """Return pairs of a key and a value as a dictionary.
+
+    Raises
+    ------
+    KeysError : they are none.
+    """
     try:
         return dict(pairs)
     except (TypeError, ValueError) as error:

@@ -220,9 +220,13 @@ class OrderedReads(IndexState):
 
     def _is_in(self, key: Any, minimum: Any, inclusive: bool) -> bool:
         """Return whether a key is present, and above a bound or, `inclusive`, at it."""
-        if minimum is not None and (key < minimum or (key == minimum and not inclusive)):
+        if for_one(self._map.contains_one, key) is not True:
             return False
-        return for_one(self._map.contains_one, key) is True
+        if minimum is None:
+            return True
+        # keys of the index, as dates and times of Python and pandas do not compare with each other
+        least, _, exists = self._bound(minimum, inclusive)
+        return exists is True and least <= self.floor(key)
 
     def _rank_above(self, key: Any) -> int:
         above = for_one(self._map.bound_of_one, key, True, False)
