@@ -69,7 +69,8 @@ class DurableFolder {
         options_(options),
         format_{width, options.keys} {
     files_.make_folder(path_);
-    lock_ = files_.lock(join_path(path_, "lock"));
+    lock_ = files_.lock(lock_path());
+    lock_stamp_ = files_.stamp(lock_path());
     survey();
   }
   DurableFolder(const DurableFolder&) = delete;
@@ -208,6 +209,7 @@ class DurableFolder {
  private:
   using Merged = std::shared_ptr<const Snapshot>;
 
+  std::string lock_path() const { return join_path(path_, "lock"); }
   std::string closed_path() const { return join_path(path_, "closed"); }
   std::string snapshot_path(std::uint64_t generation) const {
     return join_path(path_, "snapshot-" + std::to_string(generation));
@@ -340,7 +342,9 @@ class DurableFolder {
     record.sequence = log.sequence();
     record.log_bytes = log.bytes();
     record.checksum = closing_record::checksum_of(record);
-    if (closed_ != record) closing_record::write(files_, closed_path(), record);
+    if (closed_ == record) return;
+    check_place();
+    closing_record::write(files_, closed_path(), record);
   }
 
   static void remove_before(std::uint64_t generation,
@@ -389,9 +393,17 @@ class DurableFolder {
                              "failed; open the folder again");
   }
 
+  // Files of new names would be those of another folder that has taken the path.
+  void check_place() const {
+    if (files_.stamp(lock_path()).is_of(lock_stamp_)) return;
+    throw std::runtime_error(path_ + ": is another folder now than the one that was opened: the " +
+                             "changes since are in that one's files, where these still exist");
+  }
+
   // Syncs the log and begins the next.
   void begin_log() {
     check_usable();
+    check_place();
     log_->sync();
     ChangeLog next(files_, changes_path(log_->generation() + 1),
                    {format_, log_->generation() + 1, log_->sequence(), log_->bytes()});
@@ -470,6 +482,7 @@ class DurableFolder {
   DurableOptions options_;
   RowFormat format_;
   std::shared_ptr<const void> lock_;
+  FileStamp lock_stamp_;
   Merged base_;
   std::uint64_t newest_log_ = 0;
   std::optional<ChangeLog> log_;

@@ -58,7 +58,7 @@ void fill(History& history, bool closed) {
     for (int group = 0; group < 3; ++group) commit(map, history.models);
     if (log == 2) break;
     const auto logs = history.files.list("f").size();
-    faults.operations_left = 8;  // within the snapshot
+    faults.operations_left = 9;  // within the snapshot
     thrown<std::system_error>([&] { map.checkpoint(); });
     CHECK(history.files.list("f").size() > logs);
   }

@@ -247,7 +247,7 @@ std::vector<Model> folder_with_history(SimulatedFiles& files) {
   for (int group = 0; group < 8; ++group) next(map);
   map.checkpoint();
   for (int group = 0; group < 3; ++group) next(map);
-  faults.operations_left = 8;  // within the snapshot, after the next log was begun
+  faults.operations_left = 9;  // within the snapshot, after the next log was begun
   thrown<std::system_error>([&] { map.checkpoint(); });
   CHECK(!map.broken());
   for (int group = 0; group < 3; ++group) next(map);

@@ -25,6 +25,19 @@ struct Mapping {
   std::span<const std::byte> bytes;
 };
 
+// Tells a file from another one that took its name, and from itself before it was changed.
+struct FileStamp {
+  std::uint64_t device = 0, inode = 0;
+  std::uint64_t bytes = 0;
+  std::int64_t modified_ns = 0;
+
+  bool operator==(const FileStamp&) const = default;
+  // Whether it is of the same file, changed or not.
+  bool is_of(const FileStamp& other) const {
+    return device == other.device && inode == other.inode;
+  }
+};
+
 // An open file. Every operation throws std::system_error, naming the path, if the system refuses
 // it.
 class File {
@@ -44,6 +57,9 @@ class Files {
   virtual ~Files() = default;
   virtual std::unique_ptr<File> open(const std::string& path, Open how) = 0;
   virtual Mapping map(const std::string& path) = 0;
+  // A copy of a file's bytes, which may be written or cut meanwhile and after.
+  virtual Mapping read(const std::string& path) = 0;
+  virtual FileStamp stamp(const std::string& path) = 0;
   // Names in a folder, in no order.
   virtual std::vector<std::string> list(const std::string& folder) = 0;
   // Creates one folder unless it exists.

@@ -48,6 +48,14 @@ class FaultyFiles final : public Files {
     count("map", path);
     return inner_.map(path);
   }
+  Mapping read(const std::string& path) override {
+    count("read", path);
+    return inner_.read(path);
+  }
+  FileStamp stamp(const std::string& path) override {
+    count("read the status of", path);
+    return inner_.stamp(path);
+  }
   std::vector<std::string> list(const std::string& folder) override {
     count("list", folder);
     return inner_.list(folder);

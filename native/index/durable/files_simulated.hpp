@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <map>
 #include <memory>
@@ -37,6 +38,15 @@ class SimulatedFiles final : public Files {
     std::lock_guard guard(mutex_);
     auto bytes = std::make_shared<Bytes>(node(path).now);
     return {bytes, *bytes};
+  }
+  Mapping read(const std::string& path) override { return map(path); }
+  FileStamp stamp(const std::string& path) override {
+    std::lock_guard guard(mutex_);
+    if (const auto lock = locks_.find(path); lock != locks_.end()) {
+      return {0, reinterpret_cast<std::uintptr_t>(lock->second.lock().get()), 0, 0};
+    }
+    const auto& file = node(path);
+    return {0, reinterpret_cast<std::uintptr_t>(&file), file.now.size(), file.modified};
   }
   std::vector<std::string> list(const std::string& folder) override {
     std::lock_guard guard(mutex_);
@@ -111,6 +121,7 @@ class SimulatedFiles final : public Files {
 
  private:
   static constexpr std::uint64_t kSectorBytes = 512;
+  static inline std::atomic<std::int64_t> clock_{0};  // counts changes
 
   struct Write {
     std::uint64_t offset;
@@ -120,6 +131,7 @@ class SimulatedFiles final : public Files {
   struct Node {
     Bytes now, synced;
     std::vector<Write> unsynced;
+    std::int64_t modified = ++clock_;
 
     static void apply(const Write& write, Bytes& to) {
       if (write.cut) return to.resize(write.offset);
@@ -130,10 +142,12 @@ class SimulatedFiles final : public Files {
     void write(std::uint64_t offset, std::span<const std::byte> bytes) {
       unsynced.push_back({offset, Bytes(bytes.begin(), bytes.end()), false});
       apply(unsynced.back(), now);
+      modified = ++clock_;
     }
     void cut(std::uint64_t bytes) {
       unsynced.push_back({bytes, {}, true});
       apply(unsynced.back(), now);
+      modified = ++clock_;
     }
     void sync() {
       synced = now;

@@ -9,8 +9,12 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <memory>
+#include <span>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "index/durable/files.hpp"
 #include "process.hpp"
@@ -119,6 +123,23 @@ class SystemFiles final : public Files {
     std::shared_ptr<const void> owner(
         mapped, [bytes](const void* at) { ::munmap(const_cast<void*>(at), bytes); });
     return {std::move(owner), {static_cast<const std::byte*>(mapped), bytes}};
+  }
+
+  Mapping read(const std::string& path) override {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) files_system::fail("cannot open", path);
+    auto bytes = std::make_shared<std::vector<char>>(std::filesystem::file_size(path));
+    file.read(bytes->data(), std::ssize(*bytes));
+    const std::span all(*bytes);
+    return {bytes, std::as_bytes(all.first(static_cast<std::size_t>(file.gcount())))};
+  }
+
+  FileStamp stamp(const std::string& path) override {
+    struct stat status{};
+    if (::stat(path.c_str(), &status) != 0) files_system::fail("cannot read the status of", path);
+    constexpr std::int64_t kNanoseconds = 1'000'000'000;
+    return {status.st_dev, status.st_ino, static_cast<std::uint64_t>(status.st_size),
+            status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
   }
 
   std::vector<std::string> list(const std::string& folder) override {

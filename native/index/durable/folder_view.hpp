@@ -3,12 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -21,24 +18,10 @@
 
 namespace headrace::index {
 
-namespace folder_view {
-
-// Logs may be cut by the process that opens their folder after a failure: a copy of their bytes
-// stays.
-inline Mapping copied(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) files_system::fail("cannot open", path);
-  auto bytes = std::make_shared<std::vector<char>>(std::filesystem::file_size(path));
-  file.read(bytes->data(), std::ssize(*bytes));
-  const std::span all(*bytes);
-  return {bytes, std::as_bytes(all.first(static_cast<std::size_t>(file.gcount())))};
-}
-
-}  // namespace folder_view
-
-// As of the opening, or of the last refresh(): all groups that were committed by then. No lock is
-// taken and nothing is written. One thread at a time, but that read() may run beside readers of the
-// tree; a child of a fork has a copy that works.
+// As of the opening, or of the last refresh(): all groups that were committed by then, to the
+// folder that has the path then: another one may have taken its place. No lock is taken and nothing
+// is written. One thread at a time, but that read() may run beside readers of the tree; a child of
+// a fork has a copy that works.
 template <class Value, class Map = CodeMap<Value>>
 class FolderView {
   static constexpr auto kWidth = static_cast<std::uint32_t>(value_bytes<Value>);
@@ -46,6 +29,26 @@ class FolderView {
  public:
   // What was committed since, read from the files: a tree in place of the view's, or logs whose
   // changes follow those that it has.
+  class News;
+
+ private:
+  struct SnapshotFile {
+    std::uint64_t number;
+    FileStamp stamp;
+    bool operator==(const SnapshotFile&) const = default;
+  };
+
+  // Up to where rows were read.
+  struct Place {
+    std::optional<SnapshotFile> snapshot;  // the newest
+    std::uint64_t number = 0;              // of the newest log
+    FileStamp stamp;                       // of it, before it was read
+    std::uint64_t bytes = 0;               // of its whole groups, with its header
+    std::uint32_t checksum = 0;            // of these bytes
+    std::uint64_t sequence = 0;            // of the last group
+  };
+
+ public:
   class News {
    public:
     // Whether rows may be others.
@@ -55,16 +58,13 @@ class FolderView {
     friend FolderView;
     std::optional<Map> tree;
     std::vector<ChangeLogReader> logs;
-    std::optional<std::uint64_t> snapshot;
-    std::uint64_t number = 0;
-    std::uint64_t bytes = 0;
-    std::uint64_t sequence = 0;
+    Place place;
   };
 
   // Throws std::runtime_error if the folder has no rows' files, DamageError naming a file that is
   // missing, cut or altered, std::invalid_argument if it holds rows of another format.
-  FolderView(std::string path, KeyKind keys)
-      : path_(without_slash(std::move(path))), format_{kWidth, keys} {
+  FolderView(std::string path, KeyKind keys, Files& files = system_files())
+      : files_(files), path_(without_slash(std::move(path))), format_{kWidth, keys} {
     auto news = again([this] { return load(); });
     apply(news);
   }
@@ -91,14 +91,11 @@ class FolderView {
         change(code, value);
       });
     }
-    snapshot_ = news.snapshot;
-    number_ = news.number;
-    bytes_ = news.bytes;
-    sequence_ = news.sequence;
+    place_ = news.place;
   }
 
   const Map& tree() const { return tree_; }
-  std::uint64_t sequence() const { return sequence_; }  // of the last group that was read
+  std::uint64_t sequence() const { return place_.sequence; }  // of the last group that was read
   const std::string& path() const { return path_; }
 
  private:
@@ -106,7 +103,7 @@ class FolderView {
 
   struct Survey {
     std::optional<ClosingRecord> closed;
-    std::optional<std::uint64_t> snapshot;  // the newest
+    std::optional<SnapshotFile> snapshot;  // the newest
     std::map<std::uint64_t, std::string> logs;
   };
 
@@ -127,18 +124,21 @@ class FolderView {
   Survey survey() const {
     Survey files;
     // Before the listing: what it records was in the files by then.
-    if (const auto path = join_path(path_, "closed"); std::filesystem::exists(path)) {
-      files.closed = closing_record::read(system_files(), path);
+    const auto before = files_.list(path_);
+    if (std::find(before.begin(), before.end(), "closed") != before.end()) {
+      files.closed = closing_record::read(files_, join_path(path_, "closed"));
     }
-    for (const auto& name : system_files().list(path_)) {
+    std::optional<std::uint64_t> snapshot;
+    for (const auto& name : files_.list(path_)) {
       if (const auto number = durable::number_of(name, "snapshot-")) {
-        files.snapshot = std::max(files.snapshot.value_or(0), *number);
+        snapshot = std::max(snapshot.value_or(0), *number);
       }
       if (const auto number = durable::number_of(name, "changes-")) files.logs[*number] = name;
     }
-    if (files.logs.empty() && !files.snapshot) {
+    if (files.logs.empty() && !snapshot) {
       throw std::runtime_error(path_ + ": has no files of a durable map");
     }
+    if (snapshot) files.snapshot = {*snapshot, files_.stamp(snapshot_path(*snapshot))};
     return files;
   }
 
@@ -157,53 +157,78 @@ class FolderView {
     }
   }
 
-  ChangeLogReader log(std::uint64_t number) const {
-    const auto path = join_path(path_, "changes-" + std::to_string(number));
-    return ChangeLogReader(folder_view::copied(path), path, format_);
+  std::string snapshot_path(std::uint64_t number) const {
+    return join_path(path_, "snapshot-" + std::to_string(number));
+  }
+
+  // The log of a number, which the place has as its newest from then on. Logs may be cut by the
+  // process that opens their folder after a failure: a copy of their bytes stays.
+  Mapping log(std::uint64_t number, Place& place) const {
+    const auto path = log_path(number);
+    place.number = number;
+    place.stamp = files_.stamp(path);
+    return files_.read(path);
+  }
+  std::string log_path(std::uint64_t number) const {
+    return join_path(path_, "changes-" + std::to_string(number));
+  }
+
+  // Notes that a log's bytes were read up to the end of its last whole group.
+  static void note(const Mapping& log, const ChangeLog::End& end, Place& place) {
+    place.bytes = end.bytes;
+    place.checksum = crc32c(log.bytes.first(end.bytes));
+    place.sequence = end.sequence;
+  }
+
+  // Whether a log begins with what was read of it: else it is one of another folder, or its groups
+  // were cut.
+  bool continues(const Mapping& log) const {
+    return log.bytes.size() >= place_.bytes &&
+           crc32c(log.bytes.first(place_.bytes)) == place_.checksum;
   }
 
   News load() const {
     const auto files = survey();
     std::shared_ptr<const Snapshot> base;
     if (files.snapshot) {
-      base = std::make_shared<const Snapshot>(
-          system_files(), join_path(path_, "snapshot-" + std::to_string(*files.snapshot)), format_);
+      base =
+          std::make_shared<const Snapshot>(files_, snapshot_path(files.snapshot->number), format_);
     }
-    const auto first = files.snapshot.value_or(0);
+    const auto first = files.snapshot ? files.snapshot->number : 0;
+    const auto last = files.logs.empty() ? first : std::max(first, files.logs.rbegin()->first);
     News news;
-    news.snapshot = files.snapshot;
-    news.sequence = base ? base->sequence() : 0;
-    news.number = files.logs.empty() ? first : std::max(first, files.logs.rbegin()->first);
+    news.place.snapshot = files.snapshot;
+    news.place.sequence = base ? base->sequence() : 0;
     MergedChanges changes;
-    for (auto number = first; number <= news.number; ++number) {
-      auto reader = log(number);
-      check_follows(reader, news.sequence);
-      news.bytes = reader.file_bytes();
-      news.sequence = changes.add(std::move(reader)).sequence;
+    for (auto number = first; number <= last; ++number) {
+      const auto bytes = log(number, news.place);
+      ChangeLogReader reader(bytes, log_path(number), format_);
+      check_follows(reader, news.place.sequence);
+      note(bytes, changes.add(std::move(reader)), news.place);
     }
-    check(files, news.sequence);
+    check(files, news.place.sequence);
     news.tree = built(base.get(), changes.sorted());
     return news;
   }
 
   News update() const {
     const auto files = survey();
-    if (files.snapshot != snapshot_ || !files.logs.contains(number_)) return load();
+    if (files.snapshot != place_.snapshot || !files.logs.contains(place_.number)) return load();
     News news;
-    news.snapshot = snapshot_;
-    news.number = files.logs.rbegin()->first;
-    news.bytes = bytes_;
-    news.sequence = sequence_;
-    const auto path = join_path(path_, files.logs.at(number_));
-    if (news.number == number_ && std::filesystem::file_size(path) == bytes_) return news;
-    for (auto number = number_; number <= news.number; ++number) {
-      const auto& reader = news.logs.emplace_back(log(number));
-      if (number > number_) check_follows(reader, news.sequence);
-      news.bytes = reader.file_bytes();
-      news.sequence = reader.replay([](auto&&...) {}).sequence;  // for damage
+    news.place = place_;
+    const auto last = files.logs.rbegin()->first;
+    if (last == place_.number && files_.stamp(log_path(last)) == place_.stamp) return news;
+    for (auto number = place_.number; number <= last; ++number) {
+      const auto bytes = log(number, news.place);
+      if (number == place_.number && !continues(bytes)) return load();
+      const auto& reader = news.logs.emplace_back(bytes, log_path(number), format_);
+      if (number > place_.number) check_follows(reader, news.place.sequence);
+      note(bytes, reader.replay([](auto&&...) {}), news.place);  // for damage
     }
-    check(files, news.sequence);
-    if (news.sequence == sequence_) news.logs.clear();  // there is a part of a group at most
+    check(files, news.place.sequence);
+    if (news.place.sequence == place_.sequence) {
+      news.logs.clear();  // there is a part of a group at most
+    }
     return news;
   }
 
@@ -244,13 +269,11 @@ class FolderView {
     tree_.insert_or_assign(code, value);
   }
 
+  Files& files_;
   std::string path_;
   RowFormat format_;
   Map tree_;
-  std::optional<std::uint64_t> snapshot_;  // the newest, of which rows were read
-  std::uint64_t number_ = 0;               // of the newest log
-  std::uint64_t bytes_ = 0;                // of it, when it was read
-  std::uint64_t sequence_ = 0;
+  Place place_;
 };
 
 }  // namespace headrace::index

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "check.hpp"
 #include "index/durable/durable.hpp"
 #include "index/durable/durable_testing.hpp"
+#include "index/durable/files_simulated.hpp"
 
 using namespace headrace;
 using namespace headrace::index;
@@ -123,6 +126,147 @@ void test_torn_end(const std::string& folder) {
   }
 }
 
+Map::Options options_on(SimulatedFiles& files) {
+  auto on_disk = options();
+  on_disk.files = &files;
+  return on_disk;
+}
+
+// A writer cuts an end that is not whole, and commits a group of as many bytes: the length of the
+// log does not tell.
+void test_torn_end_of_as_many_bytes() {
+  SimulatedFiles files;
+  Model model;
+  std::size_t whole = 0, torn = 0;  // bytes of the log
+  {
+    Map map("f", options_on(files));
+    commit_next(map, model);
+    whole = files.bytes("f/changes-0").size();
+    Model unused;
+    commit_next(map, unused);
+    torn = files.bytes("f/changes-0").size();
+    files.end_process();
+  }
+  files.bytes("f/changes-0").resize(whole);
+  files.bytes("f/changes-0").resize(torn);
+  View view("f", kKeys, files);
+  CHECK(rows_of(view) == model);
+  Map map("f", options_on(files));
+  commit_next(map, model);
+  CHECK(files.bytes("f/changes-0").size() == torn);
+  CHECK(view.refresh());
+  CHECK(rows_of(view) == model);
+}
+
+// The rows of a folder that was removed stayed beside those of the one in its place, or for good.
+void test_another_folder_in_its_place() {
+  for (const bool replaced : {false, true}) {
+    SimulatedFiles files;
+    auto write = [&](const std::vector<std::uint64_t>& codes) {
+      for (const auto& name : files.list("f")) files.remove(join_path("f", name));
+      Map map("f", options_on(files));
+      Map::Batch batch;
+      for (const auto code : codes) batch.put(code, code);
+      if (replaced) {
+        map.build(codes.data(), codes.data(), codes.size());
+      } else {
+        map.commit(batch);
+      }
+    };
+    write({2, 9});
+    View view("f", kKeys, files);
+    CHECK(rows_of(view) == Model({{2, 2}, {9, 9}}));
+    write({3, 5});
+    CHECK(view.refresh());
+    CHECK(rows_of(view) == Model({{3, 3}, {5, 5}}));
+    CHECK(!view.refresh());
+  }
+}
+
+// Files of which a writer changes some before operations of a reader.
+class SteppedFiles final : public Files {
+ public:
+  using Steps = std::vector<std::function<void()>>;
+
+  explicit SteppedFiles(Files& inner) : inner_(inner) {}
+
+  // From the operation on that so many precede, one step before each.
+  void begin(int operation, Steps steps) {
+    operations_left_ = operation;
+    steps_ = std::move(steps);
+    next_ = 0;
+  }
+  std::size_t steps_done() const { return next_; }
+
+  Mapping map(const std::string& path) override { return stepped().map(path); }
+  Mapping read(const std::string& path) override { return stepped().read(path); }
+  FileStamp stamp(const std::string& path) override { return stepped().stamp(path); }
+  std::vector<std::string> list(const std::string& path) override { return stepped().list(path); }
+
+  std::unique_ptr<File> open(const std::string& path, Open how) override {
+    return inner_.open(path, how);
+  }
+  void make_folder(const std::string& path) override { inner_.make_folder(path); }
+  void rename(const std::string& from, const std::string& to) override { inner_.rename(from, to); }
+  void remove(const std::string& path) override { inner_.remove(path); }
+  void sync_folder(const std::string& path) override { inner_.sync_folder(path); }
+  std::shared_ptr<const void> lock(const std::string& path) override { return inner_.lock(path); }
+
+ private:
+  Files& stepped() {
+    if (operations_left_-- <= 0 && next_ < steps_.size()) steps_[next_++]();
+    return inner_;
+  }
+
+  Files& inner_;
+  int operations_left_ = 0;
+  Steps steps_;
+  std::size_t next_ = 0;
+};
+
+// A writer's commits, checkpoints, replacement and closing between any two operations on files of
+// one refresh: the view has the rows of one group, and never those of an earlier one than before.
+void test_a_writer_within_a_refresh() {
+  std::size_t refreshes = 0;
+  for (int operation = 0;; ++operation) {
+    SimulatedFiles files;
+    auto opened = [&files] { return std::make_unique<Map>("f", options_on(files)); };
+    auto map = opened();
+    std::vector<Model> states{{}};
+    auto commit = [&] {
+      auto model = states.back();
+      commit_next(*map, model);
+      states.push_back(model);
+    };
+    auto checkpoint = [&] { map->checkpoint(); };
+    auto replace = [&] {
+      const std::vector<std::uint64_t> codes{7, map->folder().sequence()};
+      map->build(codes.data(), codes.data(), codes.size());
+      states.push_back({{codes[0], codes[0]}, {codes[1], codes[1]}});
+    };
+    auto reopen = [&] {
+      map->close();
+      map = opened();
+    };
+    for (int group = 0; group < 3; ++group) commit();
+    SteppedFiles stepped(files);
+    View view("f", kKeys, stepped);
+    commit();
+    stepped.begin(operation, {commit, checkpoint, commit, replace, commit, reopen});
+    std::size_t state = states.size() - 2;
+    for (auto done = stepped.steps_done() + 1; done != stepped.steps_done(); ++refreshes) {
+      done = stepped.steps_done();
+      view.refresh();
+      const auto rows = rows_of(view);
+      while (state < states.size() && states[state] != rows) ++state;
+      CHECK(state < states.size());
+    }
+    CHECK(rows_of(view) == states.back());
+    if (stepped.steps_done() == 0) break;
+  }
+  CHECK(refreshes > 10);
+}
+
 void flip_byte(const std::string& path, std::streamoff at) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   char byte = 0;
@@ -212,6 +356,9 @@ int main() {
   test_refresh(root + "/refresh");
   test_replacement_behind_a_log(root + "/behind");
   test_torn_end(root + "/torn");
+  test_torn_end_of_as_many_bytes();
+  test_another_folder_in_its_place();
+  test_a_writer_within_a_refresh();
   test_damage_is_named(root + "/damage");
   test_beside_a_writer(root + "/writer");
   fs::remove_all(root);

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +95,35 @@ def test_types_are_of_the_folder(tmp_path: Path) -> None:
             assert index[[1, 3]].tolist() == [1.5, 0.5]
         with pytest.raises(KeysError, match="value is int64, the folder has float64"):
             opened(folder, value="int64")
+
+
+def test_batches_of_keys_are_erased_and_pairs_inserted(tmp_path: Path) -> None:
+    with opened(tmp_path / "index", key="int64") as index:
+        index.update([(1, 10), (2, 20)])
+        index.update(iter({3: 30, 4: 40}.items()))
+        assert 3.0 in index
+        groups = index.groups
+        del index[np.array([1, 3])]
+        assert index.groups == groups + 1
+        for keys, missing in ((1, 1), ([2, 3], 3)):
+            with pytest.raises(KeyError, match=str(missing)):
+                del index[keys]
+        assert dict(index.items()) == {2: 20, 4: 40}
+
+
+def test_a_writer_leaves_another_folder_of_its_path_alone(tmp_path: Path) -> None:
+    """It recorded its own groups there, or began a log, and the folder was refused as damaged."""
+    folder = tmp_path / "index"
+    index = opened(folder)
+    for number in range(5):
+        index.insert(number, number)
+    shutil.rmtree(folder)
+    with opened(folder) as other:
+        other.insert(7, 7)
+        for call in (index.checkpoint, index.close):
+            with pytest.raises(FolderError, match="is another folder now than the one that was"):
+                call()
+    assert dict(opened(folder).items()) == {7: 7}
 
 
 def test_a_large_one_is_loaded_and_read_in_blocks(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from headrace.errors import ForkError
 from headrace.facades import offered_by
 from headrace.files import write_whole
 from headrace.index.errors import FolderError, KeysError
-from headrace.index.run.columns import keys_as, named_type, values_as
+from headrace.index.run.columns import keys_as, named_type, number_of, values_as
 from headrace.index.run.index import Index
+from headrace.index.run.mapping import pairs_of
 
 BLOCK = 1 << 16
 """Keys that iteration reads at once."""
@@ -86,7 +87,7 @@ def open(  # noqa: A001 - as `dbm.open`
 def _log_bytes(count: Any) -> int:
     if not isinstance(count, int | np.integer) or count < 0:
         raise KeysError(f"checkpoint_log_bytes is {count!r}, needs an integer of at least 0")
-    return int(count)
+    return min(int(count), _LAST)
 
 
 @offered_by("headrace.index")
@@ -218,8 +219,11 @@ class DurableIndex:
         return present if np.ndim(keys) else bool(present[0])
 
     def __contains__(self, key: Any) -> bool:
+        if np.ndim(key) != 0:
+            return False
+        number = number_of(key, self._dtype)
         try:
-            return bool(np.ndim(key) == 0 and self.contains(key))
+            return bool(self.contains(key if number is None else number))
         except KeysError:
             return False
 
@@ -317,20 +321,26 @@ class DurableIndex:
         batch.erase(keys)
         batch.commit()
 
-    def update(self, other: Mapping[Any, Any] | Index, /, *, sync: bool = False) -> None:
-        """Commit the keys and values of a mapping or an index as one group."""
+    def update(self, other: Any, /, *, sync: bool = False) -> None:
+        """Commit the keys and values of an index, a mapping, or pairs as one group."""
         if isinstance(other, Index):
             self.insert(*other.range(), sync=sync)
-        else:
-            self.insert(list(other), list(other.values()), sync=sync)
+            return
+        rows = other if isinstance(other, Mapping) else pairs_of(other)
+        self.insert(list(rows), list(rows.values()), sync=sync)
 
     def __setitem__(self, keys: Any, values: Any) -> None:
         self.insert(keys, values)
 
-    def __delitem__(self, key: Any) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.erase(key)
+    def __delitem__(self, keys: Any) -> None:
+        """Erase one key, or an array of keys as one group.
+
+        Raises
+        ------
+        KeyError : a key is absent; of an array the first such one is named, and none is erased.
+        """
+        self[keys]
+        self.erase(keys)
 
     def replace(self, keys: Any, values: Any) -> None:
         """Replace all rows, much faster than by commits; they survive a loss of power after."""
