@@ -102,6 +102,8 @@ def test_images_and_a_stateless_optimizer() -> None:
         ({"name": "wav2vec2"}, "wav2vec2 takes input_values"),
         ({"name": ""}, "the name of the model is empty"),
         ({"name": "gpt2", "length": 1025}, "gpt2 has positions for 1,024 tokens, not for 1,025"),
+        ({"name": "bert", "size": 224}, "bert takes tokens: the size of images is 224, leave it"),
+        ({"name": "resnet18", "length": 64}, "resnet18 takes images: the length in tokens is 64"),
         ({"name": "bert", "length": 100_000}, "positions for 512 tokens, not for 100,000"),
     ],
 )

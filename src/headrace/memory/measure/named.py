@@ -79,7 +79,7 @@ def named_model(
     Raises
     ------
     InputError : there is no such model, or the package that has it is not installed; the model has
-        fewer positions than `length`.
+        fewer positions than `length`, or takes images where it is given, or tokens where `size` is.
     """
     if not name:
         raise InputError("the name of the model is empty")
@@ -92,7 +92,9 @@ def named_model(
         return _of_transformers(transformers, config, name, length=length, size=size, dtype=dtype)
     timm = _imported("timm")
     if timm is not None and timm.is_model(name.partition(".")[0]):
-        return _of_timm(timm, name, name.partition(".")[0], {}, size=size, dtype=dtype)
+        return _of_timm(
+            timm, name, name.partition(".")[0], {}, length=length, size=size, dtype=dtype
+        )
     raise InputError(_unknown(name, transformers, timm))
 
 
@@ -140,7 +142,8 @@ def _of_folder(
         timm = _imported("timm")
         options = {"num_classes": table["num_classes"]} if "num_classes" in table else {}
         options |= table.get("model_args", {})
-        return _of_timm(timm, name, str(table["architecture"]), options, size=size, dtype=dtype)
+        architecture = str(table["architecture"])
+        return _of_timm(timm, name, architecture, options, length=length, size=size, dtype=dtype)
     require("transformers", _EXTRA, _PURPOSE)
     transformers: Any = _imported("transformers")
     try:
@@ -207,6 +210,8 @@ def _transformers_arguments(
 ) -> Callable[[int], StepArguments]:
     text = config.get_text_config()
     if model.main_input_name == "input_ids":
+        if size is not None:
+            raise InputError(f"{name} takes tokens: the size of images is {size}, leave it out")
         positions = getattr(text, "max_position_embeddings", None) or _DEFAULT_LENGTH
         tokens = length or min(_DEFAULT_LENGTH, positions)
         if tokens > positions and _embeds_positions(model, positions):
@@ -221,6 +226,7 @@ def _transformers_arguments(
 
         return of_text
     if model.main_input_name == "pixel_values":
+        _refuse_length(name, length)
         side: Any = size or getattr(config, "image_size", None) or 224
         sides = tuple(side) if isinstance(side, list | tuple) else (side, side)
         channels = getattr(config, "num_channels", 3)
@@ -235,6 +241,11 @@ def _transformers_arguments(
         f"{name} takes {model.main_input_name}: a sample is made for models of tokens (input_ids) "
         "or images (pixel_values) alone"
     )
+
+
+def _refuse_length(name: str, length: int | None) -> None:
+    if length is not None:
+        raise InputError(f"{name} takes images: the length in tokens is {length}, leave it out")
 
 
 def _embeds_positions(model: Any, positions: int) -> bool:
@@ -258,9 +269,11 @@ def _of_timm(
     architecture: str,
     options: Mapping[str, Any],
     *,
+    length: int | None,
     size: int | None,
     dtype: torch.dtype,
 ) -> NamedModel:
+    _refuse_length(name, length)
     try:
         with torch.device("meta"):
             model = timm.create_model(architecture, pretrained=False, **options)
