@@ -11,7 +11,9 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <semaphore>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.hpp"
@@ -183,88 +185,154 @@ void test_another_folder_in_its_place() {
   }
 }
 
-// Files of which a writer changes some before operations of a reader.
-class SteppedFiles final : public Files {
+// Files that call a function before each operation on them.
+class ObservedFiles final : public Files {
  public:
-  using Steps = std::vector<std::function<void()>>;
+  explicit ObservedFiles(Files& inner) : inner_(inner) {}
 
-  explicit SteppedFiles(Files& inner) : inner_(inner) {}
-
-  // From the operation on that so many precede, one step before each.
-  void begin(int operation, Steps steps) {
-    operations_left_ = operation;
-    steps_ = std::move(steps);
-    next_ = 0;
-  }
-  std::size_t steps_done() const { return next_; }
-
-  Mapping map(const std::string& path) override { return stepped().map(path); }
-  Mapping read(const std::string& path) override { return stepped().read(path); }
-  FileStamp stamp(const std::string& path) override { return stepped().stamp(path); }
-  std::vector<std::string> list(const std::string& path) override { return stepped().list(path); }
+  std::function<void()> before = [] {};
 
   std::unique_ptr<File> open(const std::string& path, Open how) override {
-    return inner_.open(path, how);
+    return observed().open(path, how);
   }
-  void make_folder(const std::string& path) override { inner_.make_folder(path); }
-  void rename(const std::string& from, const std::string& to) override { inner_.rename(from, to); }
-  void remove(const std::string& path) override { inner_.remove(path); }
-  void sync_folder(const std::string& path) override { inner_.sync_folder(path); }
-  std::shared_ptr<const void> lock(const std::string& path) override { return inner_.lock(path); }
+  Mapping map(const std::string& path) override { return observed().map(path); }
+  Mapping read(const std::string& path) override { return observed().read(path); }
+  FileStamp stamp(const std::string& path) override { return observed().stamp(path); }
+  std::vector<std::string> list(const std::string& path) override { return observed().list(path); }
+  void make_folder(const std::string& path) override { observed().make_folder(path); }
+  void rename(const std::string& from, const std::string& to) override {
+    observed().rename(from, to);
+  }
+  void remove(const std::string& path) override { observed().remove(path); }
+  void sync_folder(const std::string& path) override { observed().sync_folder(path); }
+  std::shared_ptr<const void> lock(const std::string& path) override {
+    return observed().lock(path);
+  }
 
  private:
-  Files& stepped() {
-    if (operations_left_-- <= 0 && next_ < steps_.size()) steps_[next_++]();
+  Files& observed() {
+    before();
     return inner_;
   }
 
   Files& inner_;
-  int operations_left_ = 0;
-  Steps steps_;
-  std::size_t next_ = 0;
 };
 
-// A writer's commits, checkpoints, replacement and closing between any two operations on files of
-// one refresh: the view has the rows of one group, and never those of an earlier one than before.
-void test_a_writer_within_a_refresh() {
-  std::size_t refreshes = 0;
-  for (int operation = 0;; ++operation) {
-    SimulatedFiles files;
-    auto opened = [&files] { return std::make_unique<Map>("f", options_on(files)); };
-    auto map = opened();
-    std::vector<Model> states{{}};
-    auto commit = [&] {
-      auto model = states.back();
-      commit_next(*map, model);
-      states.push_back(model);
-    };
-    auto checkpoint = [&] { map->checkpoint(); };
-    auto replace = [&] {
-      const std::vector<std::uint64_t> codes{7, map->folder().sequence()};
-      map->build(codes.data(), codes.data(), codes.size());
-      states.push_back({{codes[0], codes[0]}, {codes[1], codes[1]}});
-    };
-    auto reopen = [&] {
-      map->close();
-      map = opened();
-    };
-    for (int group = 0; group < 3; ++group) commit();
-    SteppedFiles stepped(files);
-    View view("f", kKeys, stepped);
-    commit();
-    stepped.begin(operation, {commit, checkpoint, commit, replace, commit, reopen});
-    std::size_t state = states.size() - 2;
-    for (auto done = stepped.steps_done() + 1; done != stepped.steps_done(); ++refreshes) {
-      done = stepped.steps_done();
-      view.refresh();
-      const auto rows = rows_of(view);
-      while (state < states.size() && states[state] != rows) ++state;
-      CHECK(state < states.size());
-    }
-    CHECK(rows_of(view) == states.back());
-    if (stepped.steps_done() == 0) break;
+// A writer, and the rows after each of its groups and replacements.
+class Writer {
+ public:
+  explicit Writer(Files& files) : files_(files) { open(); }
+
+  void commit() {
+    auto model = states.back();
+    commit_next(*map_, model);
+    states.push_back(model);
   }
-  CHECK(refreshes > 10);
+  void checkpoint() { map_->checkpoint(); }
+  void replace() {
+    const std::vector<std::uint64_t> codes{7, 8, 9};
+    states.push_back({{7, 7}, {8, 8}, {9, 9}});
+    map_->build(codes.data(), codes.data(), codes.size());
+  }
+  void reopen() {
+    map_->close();
+    map_.reset();
+    open();
+  }
+
+  std::vector<Model> states{{}};
+
+ private:
+  void open() {
+    auto of_files = options();
+    of_files.files = &files_;
+    map_ = std::make_unique<Map>("f", of_files);
+  }
+
+  Files& files_;
+  std::unique_ptr<Map> map_;
+};
+
+using Steps = std::vector<void (Writer::*)()>;
+
+// The first of the states, from one on, that a view has.
+std::size_t state_of_view(const View& view, const std::vector<Model>& states, std::size_t from) {
+  const auto rows = rows_of(view);
+  while (from < states.size() && states[from] != rows) ++from;
+  CHECK(from < states.size());
+  return from;
+}
+
+// A writer takes a step between any two operations of a refresh: the view has the rows of one
+// group, and never those of an earlier one than before.
+void test_steps_within_a_refresh() {
+  for (int first = 0;; ++first) {
+    SimulatedFiles files;
+    Writer writer(files);
+    for (int group = 0; group < 3; ++group) writer.commit();
+    ObservedFiles observed(files);
+    View view("f", kKeys, observed);
+    writer.commit();
+    Steps steps{&Writer::commit,  &Writer::checkpoint, &Writer::commit,
+                &Writer::replace, &Writer::commit,     &Writer::reopen};
+    std::size_t operations = 0, step = 0;
+    observed.before = [&] {
+      if (operations++ >= static_cast<std::size_t>(first) && step < steps.size()) {
+        (writer.*steps[step++])();
+      }
+    };
+    view.refresh();
+    const auto state = state_of_view(view, writer.states, 3);
+    if (step == 0) return;  // a refresh has no more operations
+    view.refresh();
+    CHECK(state_of_view(view, writer.states, state) == writer.states.size() - 1);
+  }
+}
+
+// A refresh begins while a writer is between two of its own operations, and the writer goes on
+// between two of the refresh. A view that had listed a log beside the rows before a replacement
+// read it with a group that follows the replacement.
+void test_a_refresh_within_a_step(const Steps& steps) {
+  for (int pause = 0, paused = 1; paused; ++pause) {
+    for (int resume = 0, resumed = 1; resumed; ++resume) {
+      SimulatedFiles files;
+      ObservedFiles of_writer(files), of_view(files);
+      Writer writer(of_writer);
+      for (int group = 0; group < 3; ++group) writer.commit();
+      const auto before = writer.states.size() - 1;
+      View view("f", kKeys, of_view);
+      std::binary_semaphore refresh{0}, go_on{0};
+      std::thread thread;
+      int operations = paused = resumed = 0;
+      of_writer.before = [&] {
+        if (operations++ != pause) return;
+        paused = 1;
+        refresh.release();
+        go_on.acquire();
+      };
+      auto run = [&] {
+        for (const auto step : steps) (writer.*step)();
+        if (!paused) refresh.release();
+      };
+      thread = std::thread(run);
+      refresh.acquire();
+      int reads = 0;
+      auto end_of_writer = [&] {
+        go_on.release();
+        thread.join();
+      };
+      of_view.before = [&] {
+        if (reads++ != resume || !paused) return;
+        resumed = 1;
+        end_of_writer();
+      };
+      view.refresh();
+      if (thread.joinable()) end_of_writer();
+      const auto state = state_of_view(view, writer.states, before);
+      view.refresh();
+      CHECK(state_of_view(view, writer.states, state) == writer.states.size() - 1);
+    }
+  }
 }
 
 void flip_byte(const std::string& path, std::streamoff at) {
@@ -358,7 +426,10 @@ int main() {
   test_torn_end(root + "/torn");
   test_torn_end_of_as_many_bytes();
   test_another_folder_in_its_place();
-  test_a_writer_within_a_refresh();
+  test_steps_within_a_refresh();
+  test_a_refresh_within_a_step({&Writer::replace, &Writer::commit});
+  test_a_refresh_within_a_step({&Writer::commit, &Writer::checkpoint, &Writer::commit});
+  test_a_refresh_within_a_step({&Writer::commit, &Writer::reopen, &Writer::commit});
   test_damage_is_named(root + "/damage");
   test_beside_a_writer(root + "/writer");
   fs::remove_all(root);
