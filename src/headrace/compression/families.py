@@ -184,4 +184,6 @@ NONE = CodecSpec(family="none")
 
 def codec_spec(codec: "str | CodecSpec") -> CodecSpec:
     """Return a codec given as a specification or as its text."""
+    if not isinstance(codec, str | CodecSpec):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CompressionError(f"codec is {codec!r}, needs a text such as powersgd:4")
     return codec if isinstance(codec, CodecSpec) else CodecSpec.parse(codec)

@@ -153,6 +153,8 @@ def test_the_texts_own_continuation_among_others(folder: Path, plan: Path, tmp_p
     assert "--task-folder is" in invoke(
         *arguments, plan, *task, "--task-folder", tmp_path / "none", code=1
     )
+    for option in (["--download"], ["--task-folder", tmp_path]):  # had no effect without tasks
+        assert "are for --tasks" in invoke(*arguments, plan, *option, code=1)
 
 
 def test_the_page_of_a_profile_has_the_chapters_figures(profile: Path, tmp_path: Path) -> None:

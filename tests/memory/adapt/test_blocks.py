@@ -121,6 +121,8 @@ def test_blocks_can_store_their_input_alone(cache_folder: Path) -> None:
 def test_blocks_outside_of_the_model_or_called_twice_are_refused(chain: Chain) -> None:
     with pytest.raises(CaptureError, match="no module inside"):
         fit_blocks(chain, [nn.Linear(2, 2)], sample(), "1GiB")
+    with pytest.raises(CaptureError, match="there are no blocks"):  # was an IndexError
+        fit_blocks(chain, [], sample(), "1GiB")
 
     class Twice(nn.Module):
         def __init__(self) -> None:

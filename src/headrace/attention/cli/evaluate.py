@@ -114,6 +114,8 @@ def evaluate_command(
         require("lm_eval", "tasks", f"evaluating {', '.join(others)}")
     if task_folder is not None and not task_folder.is_dir():
         raise AttentionError(f"--task-folder is {task_folder}, which is no folder")
+    if names is None and (task_folder is not None or download):
+        raise AttentionError("--task-folder and --download are for --tasks, which names none")
     model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.measure.text import text_of_files, token_samples
 

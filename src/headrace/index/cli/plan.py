@@ -10,6 +10,7 @@ from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of, warn_if_busy
 from headrace.cli.options import flag, output_option
 from headrace.cli.progress import progress
+from headrace.errors import InputError
 
 if TYPE_CHECKING:
     from headrace.index.plan.plan import IndexPlan
@@ -69,6 +70,8 @@ def plan_index_command(
     from headrace.index.run.trial import trial as run_trial
     from headrace.job.load import LoadWatch
 
+    if not trial and (top is not None or frontier):
+        raise InputError("--top and --frontier are of what is run, and --no-trial runs nothing")
     loaded = IndexProfile.load(profile)
     trial = trial and len(loaded.sample) > 0
     if trial:

@@ -246,6 +246,8 @@ def _places(
     model: nn.Module, blocks: Sequence[nn.Module]
 ) -> dict[nn.Module, Callable[[nn.Module], None]]:
     """Return for each block the function that puts another module in its places."""
+    if not blocks:
+        raise CaptureError("there are no blocks, needs one at least")
     places: dict[nn.Module, list[Callable[[nn.Module], None]]] = {}
     for parent in model.modules():
         for name, child in parent._modules.items():
