@@ -301,8 +301,9 @@ def check_plan(model: nn.Module, plan: AttentionPlan) -> None:
             )
     if plan.model and plan.model != model_digest(model):
         raise AttentionError(
-            "the plan is for other weights of this architecture, or for these in another type "
-            "(--dtype of a command): make one by headrace attention plan"
+            "the plan is for other weights of this architecture, for these in another type "
+            f"(--dtype of a command), or for a model that has this {type(model).__name__} within: "
+            "compress that one, or make a plan by headrace attention plan"
         )
 
 

@@ -38,7 +38,7 @@ from transformers import (
 
 import headrace.attention
 from headrace.attention import AttentionError, AttentionPlan, StorageFormat, layer_heads
-from headrace.attention.models import collecting
+from headrace.attention.models import collecting, model_digest
 from tests.attention.models import WORDS, model_of, plain_plan, shared_plan, with_bits
 
 TINY = {
@@ -421,6 +421,23 @@ def test_caches_that_are_not_the_plans_are_refused_by_name() -> None:
     for count in (0, -1):
         with pytest.raises(AttentionError, match=f"max_tokens is {count}, needs at least 1"):
             headrace.attention.cache(model, plan, max_tokens=count)
+
+
+def test_compressing_a_part_of_the_model_that_generates_is_named() -> None:
+    """The error asked for no cache, where generate had made one; a plan was for other weights."""
+    model = model_of("llama")
+    plan = plain_plan(model)
+    with (
+        headrace.attention.compress(model.model, plan),
+        pytest.raises(AttentionError, match="DynamicCache: .* the model that has the LlamaModel"),
+    ):
+        generate(model, tokens_of())
+    plan = replace(plan, model=model_digest(model))
+    with (
+        pytest.raises(AttentionError, match="a model that has this LlamaModel within: compress"),
+        headrace.attention.compress(model.model, plan),
+    ):
+        pass
 
 
 @torch.no_grad()

@@ -59,10 +59,12 @@ def _set_up(model: nn.Module, contexts: Contexts) -> None:
     settings = contexts.settings
     settings.enter_context(implementation(model, IMPLEMENTATION))
     settings.enter_context(_generating(model, contexts.new_cache))
+    # within a model that generates, whose cache is then the stock one
+    inner = None if hasattr(model, "generate") else type(model).__name__
     for module in model.modules():  # adapters such as PEFT's hand on what they are called with
         if not hasattr(module, "set_attn_implementation"):
             continue
-        if (hook := _supplied(module, contexts.new_cache)) is None:
+        if (hook := _supplied(module, contexts.new_cache, inner)) is None:
             continue
         handle = module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
         settings.callback(handle.remove)
@@ -136,8 +138,15 @@ def _check_generation(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
         )
 
 
-def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> Any:
-    """Return a hook that gives a call without a cache one of its own; None: it takes none."""
+def _supplied(
+    module: nn.Module, new_cache: Callable[[], CompressedCache], inner: str | None
+) -> Any:
+    """Return a hook that gives a call without a cache one of its own; None: it takes none.
+
+    Parameters
+    ----------
+    inner : name of a compressed model that does not generate itself, for errors; None: it does.
+    """
     signature = inspect.signature(module.forward)
     name = next((name for name in _CACHE_NAMES if name in signature.parameters), None)
     if name is None:
@@ -156,9 +165,12 @@ def _supplied(module: nn.Module, new_cache: Callable[[], CompressedCache]) -> An
             _check_positions(arguments)
             return args, {**kwargs, name: new_cache()}
         if not isinstance(cache, CompressedCache):
+            around = (
+                "" if inner is None else f"; to generate, compress the model that has the {inner}"
+            )
             raise AttentionError(
                 f"the cache is a {type(cache).__name__}: within compress pass none, or one by "
-                "headrace.attention.cache(model, plan)"
+                f"headrace.attention.cache(model, plan){around}"
             )
         return None
 
