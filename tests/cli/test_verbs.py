@@ -19,6 +19,14 @@ def test_an_option_has_one_meaning() -> None:
     assert options_with_two_meanings() == {}
 
 
+def test_helps_at_80_columns_have_no_word_that_is_cut() -> None:
+    """Options of ``memory plan`` ended in ``fit(accumulates=T…``."""
+    for path, _ in verbs():
+        text = CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "80"}).output
+        assert "…" not in text, path
+        assert max(map(len, text.splitlines())) <= 80, path
+
+
 def test_a_second_meaning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {
         option.opts[0]: option

@@ -107,8 +107,7 @@ def export_command(
     runtime: Annotated[
         RuntimeName,
         typer.Option(
-            help="Runtime whose limits apply: msccl, msccl-executor-nccl or mscclpp; strictest: "
-            "all that read the format."
+            help="Runtime whose limits apply; strictest: those of all that read the format."
         ),
     ] = RuntimeName.STRICTEST,
     min_bytes: Annotated[

@@ -40,7 +40,7 @@ DeviceOption = Annotated[
 
 def _flag(name: str, text: str) -> Any:
     """Return a flag of what is an argument of `headrace.memory.fit`, too."""
-    return flag(f"--{name}", f"{text}, as fit({name}=True).")
+    return flag(f"--{name}", f"{text}, as by {name}=True of fit.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ProfileOptions:
 
 def profile_options(
     accumulates: Annotated[bool, _flag("accumulates", "Gradients are kept between steps")] = False,
-    ddp: Annotated[bool, _flag("ddp", "DistributedDataParallel's buckets are counted")] = False,
+    ddp: Annotated[bool, _flag("ddp", "The buckets of DDP are counted")] = False,
     exact: Annotated[bool, _flag("exact", "No implementations that differ by rounding")] = False,
     lossy: Annotated[bool, _flag("lossy", "Activations may be stored as bfloat16")] = False,
     conditional: Annotated[
