@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 
 from headrace.topology import Topology
@@ -14,7 +15,9 @@ _LINKS = 60
 """Most links, and rows of any other table, that are printed without --all."""
 
 _NAME = 24
-"""Width, in characters, that a column of names has at least, if its names are as long."""
+"""Width, in characters, that a column of names keeps where a table is narrowed."""
+
+_UNLIMITED_COLUMNS = 10_000
 
 _CHARACTERS = 2000
 """Most characters of a text that are printed without --all."""
@@ -89,23 +92,35 @@ def rows(
     everything: bool,
 ) -> Iterator[RenderableType]:
     """Return a table, and a line on the rows that it leaves out."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1))
+    table = _NamedRows(title=title, title_justify="left", box=None, padding=(0, 1))
     shown = cells if everything else cells[:_LINKS]
-    texts = [[_cut(str(cell), everything) for cell in row] for row in shown]
-    for place, column in enumerate(columns):
+    for column in columns:
         is_text = column in ("collective", "generator", "note", "name", "links")
-        longest = max((len(row[place]) for row in texts), default=0)
-        table.add_column(
-            column,
-            justify="left" if is_text else "right",
-            overflow="fold",
-            min_width=min(longest, _NAME) if column == "name" else None,
-        )
-    for row in texts:
-        table.add_row(*row)
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
+    for row in shown:
+        table.add_row(*(_cut(str(cell), everything) for cell in row))
     yield table
     if len(cells) > _LINKS and not everything:
         yield f" ... {len(cells) - _LINKS} more {title}: --all shows them"
+
+
+class _NamedRows(Table):
+    """A table that is narrowed, where it has to be, in other columns than those of names.
+
+    A least width of these columns would do so as well, but Rich then crops the last columns.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        whole = options.update(max_width=_UNLIMITED_COLUMNS)
+        named = [column for column in self.columns if column.header == "name"]
+        for column in named:
+            column.width = None
+        if Measurement.get(console, whole, self).maximum > options.max_width:
+            for column in named:
+                cells = [column.header, *column.cells]
+                longest = max(Measurement.get(console, whole, cell).maximum for cell in cells)
+                column.width = min(longest, _NAME)
+        yield from super().__rich_console__(console, options)
 
 
 def _cut(text: str, everything: bool) -> str:
