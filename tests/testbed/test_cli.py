@@ -126,6 +126,14 @@ def test_run_ends_with_the_failing_ranks_code(namespaces: None) -> None:
     assert "rank 1 on host2: exit code 6" in shown
 
 
+def test_run_says_that_its_time_limit_has_passed() -> None:
+    """Ranks were ended by SIGTERM, without a word on who sent it."""
+    job = start("run", EXAMPLE, "--fallback", "--time-limit", "200ms", "--", "sleep", "60")
+    shown = job.communicate(timeout=HANG_S)[0]
+    assert job.returncode == 128 + signal.SIGTERM
+    assert "its time limit of 200ms has passed" in shown
+
+
 @pytest.mark.root
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_run_is_interrupted_without_a_trace(namespaces: None, how: signal.Signals) -> None:

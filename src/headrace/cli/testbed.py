@@ -1,6 +1,7 @@
 """``headrace testbed``: an emulated cluster on this machine, from up to down."""
 
 import signal
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
+_ENDED = {-signal.SIGTERM, -signal.SIGKILL}
+"""Exit codes of processes that `run_ranks` ended."""
 
 File = Annotated[Path, typer.Argument(help="TOML file: racks, hosts, rates.", metavar="FILE")]
 Fallback = Annotated[
@@ -282,11 +285,16 @@ def run_command(
             colour = _COLOURS[rank % len(_COLOURS)]
             console.print(f"[{colour}]{rank} {names[rank]} |[/] {escape(line)}")
 
+        began_s = time.monotonic()
         codes = run_ranks(testbed, command, ranks, on_line=show, timeout_s=timeout_s)
+        took_s = time.monotonic() - began_s
     failed = {rank: code for rank, code in enumerate(codes) if code}
     for rank, code in failed.items():
         what = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         console.print(f"[dim]rank {rank} on {names[rank]}: {what}[/]")
+    is_late = timeout_s is not None and took_s >= timeout_s
+    if failed and is_late and _ENDED.issuperset(failed.values()):
+        console.print(f"[dim]the job was ended: its time limit of {time_limit} has passed[/]")
     exit_code = 0
     if failed:
         # ranks that were ended because another failed show a signal: report the cause
