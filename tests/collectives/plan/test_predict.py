@@ -10,7 +10,7 @@ from headrace.collectives.demand import Collective
 from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.book import build_book
 from headrace.collectives.plan.portfolio import predict_us
-from headrace.errors import ArtifactError
+from headrace.errors import ArtifactError, InputError
 from headrace.topology.presets import uniform
 
 TOPOLOGY = uniform(3, alpha_us=20.0, bytes_per_s=1e8)
@@ -44,3 +44,9 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     Artifact(kind="other", schema=1, head={}).save(tmp_path / "file")
     with pytest.raises(ArtifactError, match="field 'kind' is 'other', needs plan-book, topo"):
         predictor(tmp_path / "file")
+
+
+def test_a_network_of_one_rank_has_no_slowest_link() -> None:
+    """It was a ValueError of ``max()``, with a traceback, in two plan verbs."""
+    with pytest.raises(InputError, match="has no link, needs two ranks or more"):
+        _ = predictor(uniform(1)).slowest_bytes_per_s

@@ -8,6 +8,7 @@ from headrace.collectives.errors import ProgramError
 from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.plan.plan import Plan
 from headrace.collectives.plan.portfolio import plan_collective, predict_us
+from headrace.errors import InputError
 from headrace.facades import offered_by
 from headrace.kinds import function_of, load_artifact
 from headrace.topology import BYTES_PER_MB, Topology
@@ -33,9 +34,18 @@ class Predictor:
 
     @property
     def slowest_bytes_per_s(self) -> float:
-        """Return the rate of the slowest link or shared capacity."""
+        """Return the rate of the slowest link or shared capacity.
+
+        Raises
+        ------
+        InputError : there is no link.
+        """
         betas = [link.beta_us_per_mb for link in self.topology.links]
         betas += [shared.beta_us_per_mb for shared in self.topology.shared]
+        if not betas:
+            raise InputError(
+                f"topology {self.topology.name!r} has no link, needs two ranks or more"
+            )
         return 1e6 * BYTES_PER_MB / max(betas)
 
     def predict_us(self, collective: str, total_bytes: int) -> float:
