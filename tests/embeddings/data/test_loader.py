@@ -77,3 +77,13 @@ def test_the_loaders_sampler_learns_the_epoch() -> None:
     LoaderData(loader, batch=1, columns=1).set_epoch(5)
     assert sampler.epoch == 5
     LoaderData([], batch=1, columns=1).set_epoch(5)
+
+
+def test_a_generator_is_read_once() -> None:
+    """What had been read of it before was missing: the first batch, or all of a later epoch."""
+    batches = [(np.zeros((2, 1)), np.zeros((2, 3), np.int64))] * 2
+    data = LoaderData(iter(batches), batch=2, columns=3)
+    assert len(list(data.read())) == 2
+    for read in (lambda: list(data.read()), lambda: data.first(1)):
+        with pytest.raises(EmbeddingError, match="list_iterator, whose batches can be read once"):
+            read()

@@ -389,6 +389,24 @@ def test_the_rows_of_a_batch_are_no_part_of_states(executor: Executor) -> None:
     batches.close()
 
 
+def test_states_of_optimizers_are_the_same_in_a_batch_and_between(executor: Executor) -> None:
+    """They had the batch's rows among the parameters: no other moment could load them."""
+    model = DLRM()
+    optimizer = torch.optim.Adagrad(model.named_parameters(), lr=0.1)
+    connect = InProcessJob(DATA).connect(executor)
+    fitted, batches = fit_connected(model, DATA, optimizer=optimizer, connect=connect)
+    between = copy.deepcopy(optimizer.state_dict())
+    loss_of(fitted, next(iter(batches))).backward()
+    state = optimizer.state_dict()
+    assert state["param_groups"] == between["param_groups"]
+    optimizer.load_state_dict(between)
+    parameters = optimizer.param_groups[0]["params"]
+    assert len(parameters) == len(list(fitted.parameters())), "the batch's rows are missing"
+    optimizer.step()
+    optimizer.load_state_dict(state)
+    batches.close()
+
+
 def test_parameters_that_are_averaged_after_steps_are_those_of_the_dense_part(
     executor: Executor,
 ) -> None:

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from headrace.embeddings import EmbeddingError
+from headrace.embeddings.run import leaves as leaves_module
 from headrace.embeddings.run.leaves import Leaves, ModuleRows
 from headrace.embeddings.run.modules import EmbeddingModule
 
@@ -49,6 +51,33 @@ def test_a_share_may_have_no_examples() -> None:
     assert isinstance(ids, torch.Tensor)
     assert ids.shape == (0, 2)
     assert several.module(ids).shape == (0, 4)
+
+
+def test_ids_of_another_batch_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were looked up in the rows of the newest one: a loop that read ahead evaluated those."""
+    monkeypatch.setattr(leaves_module, "_MOST_NUMBERS", 12)
+    several, bag = modules(1, 1)
+    leaves = Leaves([several, bag], [(0, 2), (1,)], [False, True, False], registered=False)
+    batches = [
+        leaves.set(
+            [
+                ModuleRows(rows=rows(2, 1, 10), ids=torch.tensor([0, 1])),
+                ModuleRows(
+                    rows=rows(2, 1, 20), ids=torch.tensor([1, 0, 1]), lengths=torch.tensor([3])
+                ),
+            ],
+            examples=1,
+        )
+        for _ in range(3)  # the third has the numbers of the first
+    ]
+    for first, bags, last in (batches[0], batches[2]):
+        assert several.module(torch.stack([first, last], dim=1)).flatten().tolist() == [21]
+        assert bag.module(*bags).flatten().tolist() == [62]
+    first, bags, last = batches[1]
+    with pytest.raises(EmbeddingError, match=r"table 1 .* or those of an earlier batch: "):
+        bag.module(*bags)
+    with pytest.raises(EmbeddingError, match=r"table 0 .* or those of an earlier batch: "):
+        several.module(torch.stack([first, last], dim=1))
 
 
 def test_tables_may_share_a_column_in_part() -> None:

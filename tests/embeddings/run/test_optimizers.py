@@ -128,7 +128,10 @@ def test_what_is_not_served_is_refused_by_name() -> None:
     with pytest.raises(EmbeddingError, match="is AdamW, needs one of SGD, Adagrad"):
         RowOptimizer(torch.optim.AdamW(parameters))
     nesterov = torch.optim.SGD(parameters, lr=1.0, momentum=0.5, nesterov=True)
-    with pytest.raises(EmbeddingError, match="momentum 0.5 .* a parameter group of their own"):
+    said = (
+        "momentum 0.5 .* a parameter group of their own .*, and a schedule .* cycle_momentum=False"
+    )
+    with pytest.raises(EmbeddingError, match=said):
         RowOptimizer(nesterov)
     reference = torch.optim.Adagrad(parameters)
     optimizer = RowOptimizer(reference)

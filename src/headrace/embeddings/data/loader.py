@@ -40,6 +40,7 @@ class LoaderData:
         self._loader = loader
         self._batch = batch
         self._columns = columns
+        self._begun = False
 
     @property
     def batch(self) -> int:
@@ -63,9 +64,16 @@ class LoaderData:
         Raises
         ------
         EmbeddingError : a batch has other columns, another type or number of examples, or ids that
-            are negative or 2^63 or more.
+            are negative or 2^63 or more; the loader is a generator that was read before.
         """
         del rejects
+        if isinstance(self._loader, Iterator):
+            if self._begun:
+                raise EmbeddingError(
+                    f"the loader is a {type(self._loader).__name__}, whose batches can be read "
+                    "once: pass what begins anew in every epoch, as a DataLoader does"
+                )
+            self._begun = True
         for number, batch in enumerate(self._loader):
             yield self._examples(number, batch)
 

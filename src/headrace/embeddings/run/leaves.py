@@ -1,8 +1,8 @@
 """A batch's rows in a model's embedding modules, and ids that stand for them.
 
-The model gets numbers instead of ids: each is the position of an id among the batch's. A module
-that looks up such numbers gets the rows of these ids, whichever of its columns they are from;
-numbers that are no positions of its columns are errors.
+The model gets numbers instead of ids: each is the position of an id among those of all batches. A
+module that looks up such numbers gets the rows of these ids, whichever of its columns they are
+from; numbers that are no positions of its columns in the present batch are errors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.modules import EmbeddingModule
+
+_MOST_NUMBERS = 1 << 30
+"""Numbers begin with 0 again behind it: below 2^31, for models that look up by int32."""
 
 BatchIds = Tensor | tuple[Tensor | tuple[Tensor, Tensor], ...]
 """Numbers for a batch's ids, in the form in which the model gets ids; see `Leaves.set`."""
@@ -79,6 +82,7 @@ class Leaves:
         self._columns = tuple(map(tuple, columns))
         self._bags = tuple(bags)
         self._registered = registered
+        self._next = 0  # position of the next batch's first id
         self._positions: dict[nn.Module, _Positions] = {}
         self._names: dict[nn.Module, str] = {
             embedding.module: embedding.name for embedding in modules
@@ -105,13 +109,15 @@ class Leaves:
             if self._bags[columns[0]] and own.lengths is not None:
                 lengths[columns[0]] = own.lengths
         starts, count = self._starts(rows, examples)
+        first = 0 if self._next + count > _MOST_NUMBERS else self._next
+        self._next = first + count
         for embedding, columns, own in zip(self._modules, self._columns, rows, strict=True):
             registered = self._registered and own.rows.requires_grad
             embedding.set_rows(own.rows, padding=own.padding, registered=registered)
             self._positions[embedding.module] = _positions(
-                [starts[column] for column in columns], own.ids, examples
+                [first + starts[column] for column in columns], own.ids, examples
             )
-        numbers = torch.arange(count, device=rows[0].ids.device)
+        numbers = torch.arange(first, first + count, device=rows[0].ids.device)
         if not lengths:
             return numbers.reshape(len(self._bags), examples).t().contiguous()
         ends = {column: lengths[column].cumsum(0) for column in lengths}
@@ -123,7 +129,7 @@ class Leaves:
         )
 
     def _starts(self, rows: Sequence[ModuleRows], examples: int) -> tuple[list[int], int]:
-        """Return the first position of every column, and the number of all positions.
+        """Return the first position of every column in a batch, and the number of its positions.
 
         Columns of bags are the last ones.
         """
@@ -172,8 +178,9 @@ class Leaves:
             return args, {**kwargs, "input": positions.rows_of(kwargs["input"])}
         except IndexError as error:
             raise EmbeddingError(
-                f"{name} gets ids of other columns than it had when fit ran the model, or ids that "
-                "forward computes: give the columns as ids={...}"
+                f"{name} gets ids of other columns than it had when fit ran the model, ids that "
+                "forward computes, or those of an earlier batch: give the columns as ids={...}, "
+                "and use a batch before the next one is taken"
             ) from error
 
 

@@ -95,7 +95,8 @@ class BatchParameters:
     """Rows of a batch among an optimizer's parameters from the batch to its step.
 
     A GradScaler divides the gradients of all parameters of an optimizer, and looks for infinite
-    ones; the optimizer's own step has to leave rows alone.
+    ones; the optimizer's own step has to leave rows alone. They are no part of the optimizer's
+    states, which would fit no other moment.
     """
 
     def __init__(self, ruled: RuledRows) -> None:
@@ -105,22 +106,34 @@ class BatchParameters:
             for tables, rows in zip(ruled.groups, ruled.row_optimizers, strict=True)
             for table in tables.tables
         }
-        self._added: set[int] = set()
+        self._rows: Sequence[Tensor] = ()
+        optimizer = ruled.optimizer
+        optimizer.register_state_dict_pre_hook(lambda *_: self._leave_out())
+        optimizer.register_state_dict_post_hook(lambda *_: self._take_in())
+        optimizer.register_load_state_dict_pre_hook(lambda *_: self._leave_out())
+        optimizer.register_load_state_dict_post_hook(lambda *_: self._take_in())
 
     def add(self, rows: Sequence[Tensor]) -> None:
         """Add the rows of a batch, of every table, to the groups that had the weights."""
-        self._added = {id(leaf) for leaf in rows}
-        for table, leaf in enumerate(rows):
-            group = self._optimizer.param_groups[self._groups[table]]
-            group["params"] = [*group["params"], leaf]
+        self._rows = rows
+        self._take_in()
 
     def remove(self) -> None:
         """Remove them."""
+        self._leave_out()
+        self._rows = ()
+
+    def _take_in(self) -> None:
+        for table, leaf in enumerate(self._rows):
+            group = self._optimizer.param_groups[self._groups[table]]
+            group["params"] = [*group["params"], leaf]
+
+    def _leave_out(self) -> None:
+        rows = {id(leaf) for leaf in self._rows}
         for group in self._optimizer.param_groups:
             group["params"] = [
-                parameter for parameter in group["params"] if id(parameter) not in self._added
+                parameter for parameter in group["params"] if id(parameter) not in rows
             ]
-        self._added = set()
 
 
 def _ruling(

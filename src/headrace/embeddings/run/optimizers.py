@@ -145,6 +145,9 @@ _REFUSED = {
 }
 
 
+_SCHEDULED = {"momentum": ", and a schedule that changes it cycle_momentum=False"}
+
+
 class RowOptimizer:
     """Options that a user's torch optimizer has for the embedding rows.
 
@@ -195,6 +198,6 @@ class RowOptimizer:
                 raise EmbeddingError(
                     f"{type(self._optimizer).__name__} has {option} {options[option]:g} for "
                     f"embedding rows, needs 0: {reason}. Give the embeddings a parameter group of "
-                    f"their own with {option}=0"
+                    f"their own with {option}=0{_SCHEDULED.get(option, '')}"
                 )
         return self._updated(options)
