@@ -9,6 +9,7 @@ from headrace.cli.app import app
 from headrace.collectives.adapt.observe.port_changes import PortRates
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import PlanBook, build_book
+from headrace.topology.presets import uniform
 from tests.collectives.adapt.clusters import network
 
 
@@ -32,3 +33,19 @@ def test_it_writes_a_better_book(files: tuple[Path, Path, Path]) -> None:
     adapted = PlanBook.load(new)
     assert adapted.provenance["adapted_from"] == PlanBook.load(book).digest
     assert adapted.topology.name.endswith("-updated")
+
+
+def test_the_book_of_one_rank_is_adapted(tmp_path: Path) -> None:
+    """Its plans take no time, by which the saving was divided, with a traceback."""
+    uniform(1).save(tmp_path / "now", {})
+    build_book(uniform(1), collectives=(Collective.ALLREDUCE,)).save(tmp_path / "book")
+    files = (
+        str(tmp_path / "book"),
+        "--profile",
+        str(tmp_path / "now"),
+        "-o",
+        str(tmp_path / "new"),
+    )
+    done = CliRunner().invoke(app, ["collectives", "adapt", *files])
+    assert done.exit_code == 0, done.output
+    assert "0%" in done.output

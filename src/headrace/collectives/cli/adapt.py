@@ -100,6 +100,8 @@ def _choices(choices: "Iterable[RangeChoice]") -> Table:
     for collective, rows in groupby(choices, key=lambda choice: choice.entry.collective):
         for index, row in enumerate(rows):
             plan, to_bytes = row.entry.plan, row.entry.to_bytes
+            # one rank alone takes no time, whatever the plan
+            less = 1 - plan.predicted_us / row.before_us if row.before_us else 0.0
             table.add_row(
                 "" if index else collective.value,
                 "" if to_bytes is None else size(to_bytes, plan.total_bytes),
@@ -107,7 +109,7 @@ def _choices(choices: "Iterable[RangeChoice]") -> Table:
                 "" if np.isinf(row.before_us) else duration(row.before_us),
                 plan.generator,
                 duration(plan.predicted_us),
-                f"{1 - plan.predicted_us / row.before_us:z.0%}",
+                f"{less:z.0%}",
             )
     return table
 
