@@ -11,6 +11,7 @@ import torch
 from headrace import memory
 from headrace.cli.main import main
 from headrace.errors import InputError
+from headrace.memory.errors import CaptureError
 from headrace.memory.measure import named
 from headrace.memory.measure.allocations import allocations_of
 
@@ -98,6 +99,7 @@ def test_images_and_a_stateless_optimizer() -> None:
         ({"name": "nobody/nothing"}, "hf download nobody/nothing config.json"),
         ({"name": "bert", "dtype": "int3"}, "dtype is 'int3', needs one of float32"),
         ({"name": "bert", "optimizer": "Adamant"}, "optimizer is 'Adamant'"),
+        ({"name": "bert", "optimizer": torch.optim.AdamW}, "needs a class of torch.optim such as"),
         ({"name": "bert", "batch": 0}, "batch is 0"),
         ({"name": "wav2vec2"}, "wav2vec2 takes input_values"),
         ({"name": ""}, "the name of the model is empty"),
@@ -110,6 +112,13 @@ def test_images_and_a_stateless_optimizer() -> None:
 def test_what_is_no_name_or_option_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         memory.estimate(**arguments)
+
+
+@pytest.mark.parametrize("optimizer", ["Adafactor", "Muon"])
+def test_an_optimizer_that_cannot_step_is_named(folder: Path, optimizer: str) -> None:
+    """The error said that the model could not be run."""
+    with pytest.raises(CaptureError, match=f"the step of the optimizer {optimizer} cannot be run"):
+        memory.estimate(str(folder), length=8, optimizer=optimizer)
 
 
 def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:

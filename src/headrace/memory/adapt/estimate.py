@@ -142,18 +142,19 @@ def estimate_step(
 
 def _optimizer(name: str) -> type[Optimizer] | None:
     """Return the optimizer of torch with a name, in any case; None: none."""
-    if name.lower() == "none":
+    lowered = str(name).lower()
+    if lowered == "none":
         return None
     classes = {
         optimizer.__name__.lower(): optimizer
         for optimizer in vars(torch.optim).values()
         if isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
     }
-    if name.lower() not in classes or classes[name.lower()] in (Optimizer, torch.optim.LBFGS):
+    if lowered not in classes or classes[lowered] in (Optimizer, torch.optim.LBFGS):
         raise InputError(
             f"optimizer is {name!r}, needs a class of torch.optim such as AdamW or SGD, or none"
         )
-    return classes[name.lower()]
+    return classes[lowered]
 
 
 def _budget(

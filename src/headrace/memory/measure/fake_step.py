@@ -99,7 +99,8 @@ def eager_bytes(
     try:
         return _eager_bytes(called, arguments, optimizer)
     except Exception as error:
-        if type(error).__name__ not in BY_VALUES:
+        cause = error.__cause__ if isinstance(error, _OptimizerError) else error
+        if type(cause).__name__ not in BY_VALUES:
             raise _refusal(error) from error
     with torch.compiler._compile_session_context():  # libraries then decide nothing by values
         try:
@@ -108,9 +109,17 @@ def eager_bytes(
             raise _refusal(error) from error
 
 
+class _OptimizerError(Exception):
+    """An optimizer's name, where its step fails; the failure is the cause."""
+
+
 def _refusal(error: Exception) -> CaptureError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return CaptureError(f"the model cannot be run on fake tensors: {reason}")
+    subject, remedy, cause = "model", "", error
+    if isinstance(error, _OptimizerError) and isinstance(error.__cause__, Exception):
+        subject = f"step of the optimizer {error}"
+        remedy, cause = ": estimate with one that can, or with none", error.__cause__
+    reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    return CaptureError(f"the {subject} cannot be run on fake tensors: {reason}{remedy}")
 
 
 def _eager_bytes(
@@ -131,7 +140,11 @@ def _eager_bytes(
             called(*args, **kwargs).backward()
         in_passes = dict(live.at_peak)
         most = dict(live.most)
-        state_bytes, beside_bytes = _optimizer_bytes(parameters, optimizer)
+        try:
+            state_bytes, beside_bytes = _optimizer_bytes(parameters, optimizer)
+        except Exception as error:
+            assert optimizer is not None
+            raise _OptimizerError(optimizer.__name__) from error
         gradients = live.bytes_of(parameter.grad for parameter in parameters)
     fixed = {kind: most.get(kind, 0) for kind in (PARAMETERS, BUFFERS, INPUTS)}
     passes = {**fixed, **in_passes, OPTIMIZER: state_bytes}
