@@ -230,6 +230,14 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     assert repr(index).startswith("<closed DurableIndex in ")
 
 
+def test_a_folder_whose_name_is_no_utf_8_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"index-\xff")
+    for read_only in (False, True):
+        with pytest.raises(FolderError, match=r"index-\\udcff': the name is no UTF-8"):
+            opened(folder, key="int64", value="int64", read_only=read_only)
+    assert not folder.exists()
+
+
 def test_damage_is_named_and_recovered_from(tmp_path: Path) -> None:
     folder = tmp_path / "index"
     with opened(folder, key="int64") as index:

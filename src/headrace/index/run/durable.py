@@ -55,6 +55,10 @@ def open(  # noqa: A001 - as `dbm.open`
         names it and the offset), or the folder cannot be read or written.
     """
     path = Path(folder)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise FolderError(f"{str(path)!r}: the name is no UTF-8, needs one that is") from None
     log_bytes = _log_bytes(checkpoint_log_bytes)
     if read_only and recover:
         raise KeysError("a folder is recovered by writing: open it without read_only")
