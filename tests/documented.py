@@ -175,7 +175,10 @@ PAGES = {
     "tutorials/index": Page(),
     "tutorials/attention": Page(
         files=(write_attention_model,),
-        smaller={"--samples 1024": "--samples 8 --sample-tokens 64", "--skip 64": "--skip 8"},
+        smaller={
+            "measure ./model": "measure ./model --samples 8 --sample-tokens 64",
+            "--skip 64": "--skip 8",
+        },
     ),
     "tutorials/embeddings": Page(),
     "executor": Page(
