@@ -566,6 +566,9 @@ def test_a_target_by_name_in_any_order() -> None:
                 torch.testing.assert_close(loss, expected)
     with pytest.raises(CaptureError, match="arguments x, scale is the loss's target"):
         fitted(x=x, scale=scale)
+    for training in (True, False):
+        with pytest.raises(CaptureError, match="the only argument is the loss's target, which"):
+            fitted.train(training)(x)
 
 
 class Factor:

@@ -114,7 +114,7 @@ def split_target(
 
     Raises
     ------
-    CaptureError : no argument is the target.
+    CaptureError : no argument is the target, or the only one, which leaves none for the model.
     """
     name = _target_name(model, loss, args, kwargs)
     named = dict(kwargs)
@@ -126,7 +126,20 @@ def split_target(
             f"which of the arguments {', '.join(kwargs) or '(none)'} is the loss's target? Name it "
             "target, or pass it by position, behind the others"
         )
+    if len(args) == 1 and not named and not _takes_none(model):
+        raise CaptureError(
+            "the only argument is the loss's target, which leaves none for the model: pass the "
+            "model's arguments before it; for predictions call the model that was fitted"
+        )
     return tuple(args[:-1]), named, args[-1]
+
+
+def _takes_none(model: nn.Module) -> bool:
+    try:
+        forward_signature(model).bind()
+    except TypeError:
+        return False
+    return True
 
 
 def _target_name(
