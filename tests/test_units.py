@@ -77,14 +77,15 @@ def test_percentages_that_round_to_nothing_have_no_sign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "count"), [("6M", 6_000_000), ("1.5K", 1500), ("250000", 250_000), ("1 G", 10**9)]
+    ("typed", "count"),
+    [("6M", 6_000_000), ("1.5K", 1500), ("250000", 250_000), ("4.35K", 4350), ("1 G", 10**9)],
 )
 def test_counts_are_in_powers_of_1000(typed: str, count: int) -> None:
     """`index measure --sample 6M` took 6,291,456 operations where its default, 6M, is 6,000,000."""
     assert parse_count(typed) == count
 
 
-@pytest.mark.parametrize("typed", ["6MB", "6MiB", "-1", "many", "", "9999999G"])
+@pytest.mark.parametrize("typed", ["6MB", "6MiB", "-1", "many", "", "9999999G", "1.5", "1.2345K"])
 def test_what_is_no_count_is_an_error(typed: str) -> None:
     with pytest.raises(InputError, match="sample is"):
         parse_count(typed, "sample")

@@ -5,6 +5,7 @@ were given so; rates of networks in Mbit/s or Gbit/s, those of plans' data in GB
 """
 
 import re
+from fractions import Fraction
 
 from headrace.errors import InputError
 
@@ -121,10 +122,12 @@ def parse_count(text: str, name: str = "count") -> int:
     parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)", text.strip())
     if not parts:
         raise InputError(f"{name} is {text!r}, needs a number: 250000, 250K or 6M")
-    count = float(parts[1]) * _COUNTS[parts[2]]
+    count = Fraction(parts[1]) * _COUNTS[parts[2]]
     if count > MOST_BYTES:
         raise InputError(f"{name} is {text!r}, needs at most {MOST_BYTES:,}")
-    return round(count)
+    if count.denominator > 1:
+        raise InputError(f"{name} is {text!r}, needs a whole number")
+    return int(count)
 
 
 def size(count: int, like: int | None = None) -> str:

@@ -85,6 +85,7 @@ def test_wrong_input_is_named(clicks: Path, tmp_path: Path) -> None:
     measure = ("embeddings", "measure", clicks, "-o", output)
     assert "skew is 'x'" in invoke(*generate, "--skew", "x", code=1)
     assert "--examples is 'x'" in invoke(*generate, "--examples", "x", code=1)
+    assert "--examples is '0', needs 1 or more" in invoke(*generate, "--examples", "0", code=1)
     assert "--batch is '-4'" in invoke(*measure, "--batch=-4", code=1)
     assert "needs four or more" in invoke(*measure, "--batch", 1500, code=1)
     assert "line 1: has 40 columns, needs 39" in invoke(*measure, "--unlabelled", code=1)

@@ -11,7 +11,6 @@ from headrace.attention.cli.models import (
     FolderArgument,
     SampleTokens,
     TextOption,
-    TextTokens,
     TypeOption,
     check_positions,
     load_folder,
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
 
 _ERROR_SAMPLES = 8
 """Held-out samples that the output error is measured on: it varies by less than requests do."""
+
+
+_LOSS = 0.01
+_TOKENS = 20_480
 
 
 class PlanMethod(StrEnum):
@@ -57,10 +60,18 @@ def cache_plan_command(
     profile: Annotated[Path, typer.Option(help="Measured profile: of the model's attention.")],
     output: Annotated[Path, output_option("File to write: the attention plan.")],
     loss: Annotated[
-        float, typer.Option(help="That may be added, relative to the model's own.", min=0.0)
-    ] = 0.01,
+        float | None,
+        typer.Option(
+            help="That may be added, relative to the model's own.",
+            min=0.0,
+            show_default=str(_LOSS),
+        ),
+    ] = None,
     text: TextOption = None,
-    tokens: TextTokens = 20_480,
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens of text to read.", min=1, show_default=str(_TOKENS)),
+    ] = None,
     sample_tokens: SampleTokens = 1024,
     method: Annotated[
         PlanMethod,
@@ -77,6 +88,10 @@ def cache_plan_command(
 
     Example: headrace attention plan ./model --profile heads.profile -o model.plan
     """
+    if method is not PlanMethod.LOSS:
+        for name, option in (("--loss", loss), ("--text", text), ("--tokens", tokens)):
+            if option is not None:
+                raise AttentionError(f"{name} given with --method {method}, which measures no loss")
     measured = AttentionProfile.load(profile)
     model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
@@ -95,12 +110,13 @@ def cache_plan_command(
         samples = token_samples(
             tokenizer,
             source,
-            -(-tokens // sample_tokens),
+            -(-(tokens or _TOKENS) // sample_tokens),
             sample_tokens,
             skip=-(-seen // sample_tokens),
         )
-        plan = _by_loss(model, measured, samples, loss)
-        provenance |= {"loss": loss, "tokens": samples.numel()}
+        allowed = _LOSS if loss is None else loss
+        plan = _by_loss(model, measured, samples, allowed)
+        provenance |= {"loss": allowed, "tokens": samples.numel()}
     else:
         fixed = method is PlanMethod.CHAI_STATIC
         plan = chai_plan(measured, element_bytes=_element_bytes(model), fixed=fixed)

@@ -62,6 +62,8 @@ def generate_command(
         seed=seed,
     )
     count = parse_count(examples, "--examples")
+    if not count:
+        raise ExampleError(f"--examples is {examples!r}, needs 1 or more")
     try:
         with (
             unwound_by_signals(),  # and without the file that is not complete
