@@ -196,6 +196,37 @@ def test_other_columns_are_refused(tmp_path: Path, columns: dict[str, Any], mess
         read(path, ids=("a",))
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (pa.array([1]), pa.array(["1"]), "b: column 'a' has texts, in .*a it has integers: write"),
+        (pa.array(["1"]), pa.array([[1]]), "column 'a' has lists of integers, in .* it has texts"),
+        (pa.array([[1]]), pa.nulls(1), "has missing values, in .* it has lists of integers"),
+        (pa.array([[1]]), pa.array([["1"]]), "has lists of texts, in .* it has lists of integers"),
+        (pa.nulls(1), pa.array(["1"]).dictionary_encode(), None),
+        (pa.array([1]), pa.array([1], pa.uint8()), None),
+        (pa.array([[None]]), pa.array([[1]], pa.list_(pa.int8(), 1)), None),
+    ],
+)
+def test_files_agree_in_the_form_of_ids(
+    tmp_path: Path, first: pa.Array, second: pa.Array, message: str | None
+) -> None:
+    """An integer and its text were two rows; bags in later files were looked up as other ids."""
+    click = pa.array([1.0])
+    files = [
+        write(tmp_path / name, {"a": column, "click": click})
+        for name, column in (("a", first), ("b", second))
+    ]
+    layout = ParquetFormat(ids=("a",), label="click")
+    data = ParquetData.of(files, batch=2, layout=layout)
+    for read_files in (data.read, lambda: layout.read(files, Rejects())):
+        if message is None:
+            assert sum(map(len, read_files())) == 2
+        else:
+            with pytest.raises(ExampleError, match=message):
+                list(read_files())
+
+
 def test_two_columns_of_a_name_are_refused(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
     parquet.write_table(table, tmp_path / "f")

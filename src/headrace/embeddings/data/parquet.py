@@ -14,6 +14,7 @@ from headrace.embeddings.data.dense import DenseScale
 from headrace.embeddings.data.examples import Examples, merged_examples
 from headrace.embeddings.data.parquet_columns import (
     IdColumn,
+    IdForms,
     check_schema,
     id_column,
     number_column,
@@ -80,8 +81,9 @@ class ParquetFormat:
         ExampleError : a file cannot be read, has no such columns, or they have other types; more
             rows are rejected than may be.
         """
+        forms = IdForms()
         for path in map(Path, paths):
-            for row, _, batch in _row_runs(path, self, lambda _first, _stop: True):
+            for row, _, batch in _row_runs(path, self, forms, lambda _first, _stop: True):
                 examples = _examples(batch, self, str(path), row, rejects)
                 if len(examples):
                     yield examples
@@ -157,10 +159,12 @@ def parquet_batches(
     ExampleError : as `ParquetFormat.read`.
     """
     before = 0
+    forms = IdForms()
     pending: list[Examples] = []
     for path in map(Path, paths):
         rows = 0
-        for row, count, batch in _row_runs(path, layout, partial(_any_own, is_own, size, before)):
+        is_needed = partial(_any_own, is_own, size, before)
+        for row, count, batch in _row_runs(path, layout, forms, is_needed):
             rows = row + count
             if batch is None:
                 continue
@@ -202,13 +206,14 @@ def _any_own(is_own: Callable[[int], bool], size: int, before: int, first: int, 
 
 
 def _row_runs(
-    path: Path, layout: ParquetFormat, is_needed: Callable[[int, int], bool]
+    path: Path, layout: ParquetFormat, forms: IdForms, is_needed: Callable[[int, int], bool]
 ) -> Iterator[tuple[int, int, Any]]:
     """Yield rows of a file: those before them, their number, and they; None where not needed.
 
     Raises
     ------
-    ExampleError : the file cannot be read, or its columns are others.
+    ExampleError : the file cannot be read, or its columns are others, or of another form than in
+        earlier files.
     """
     import pyarrow as pa
     import pyarrow.parquet as parquet
@@ -219,6 +224,7 @@ def _row_runs(
     try:
         schema = parquet.read_schema(path)
         check_schema(str(path), schema, numbers, layout.ids)
+        forms.check(str(path), schema, layout.ids)
         # Texts that a file has in a dictionary are hashed once.
         texts = [name for name in names if pa.types.is_string(schema.field(name).type)]
         with parquet.ParquetFile(

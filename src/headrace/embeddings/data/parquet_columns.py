@@ -69,6 +69,53 @@ def check_schema(source: str, schema: Any, numbers: Sequence[str], ids: Sequence
             )
 
 
+class _IdForm(NamedTuple):
+    """Form of a file's column of ids.
+
+    Attributes
+    ----------
+    values : "integers" or "texts"; None: the column has no value.
+    """
+
+    source: str
+    lists: bool
+    values: str | None
+
+    def __str__(self) -> str:
+        values = self.values or "missing values"
+        return f"lists of {values}" if self.lists else values
+
+
+class IdForms:
+    """Forms of columns of ids, in which the files of some data agree.
+
+    An integer and the text of it are different ids, and a model looks up bags by another form.
+    """
+
+    def __init__(self) -> None:
+        self._forms: dict[str, _IdForm] = {}
+
+    def check(self, source: str, schema: Any, ids: Sequence[str]) -> None:
+        """Check a file's columns, which `check_schema` has checked, against those of earlier files.
+
+        Raises
+        ------
+        ExampleError : names both files, the column, and what it has in them.
+        """
+        for name in ids:
+            form = _id_form(source, schema.field(name).type)
+            earlier = self._forms.setdefault(name, form)
+            if earlier.lists != form.lists or (
+                None not in (earlier.values, form.values) and earlier.values != form.values
+            ):
+                raise ExampleError(
+                    f"{source}: column {name!r} has {form}, in {earlier.source} it has {earlier}: "
+                    "write all files with one type"
+                )
+            if earlier.values is None:
+                self._forms[name] = form
+
+
 def number_column(column: Any, missing: float | None) -> NumberColumn:
     """Return numbers; missing ones are `missing`, or wrong where that is None."""
     import pyarrow as pa
@@ -176,6 +223,17 @@ def _is_id(kind: Any) -> bool:
     )
     others = types.is_integer(kind) or types.is_null(kind)
     return others or any(is_kind(kind) for is_kind in texts)
+
+
+def _id_form(source: str, kind: Any) -> _IdForm:
+    from pyarrow import types
+
+    lists = _is_list(kind)
+    kind = kind.value_type if lists else kind
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_null(kind):
+        return _IdForm(source, lists, None)
+    return _IdForm(source, lists, "integers" if types.is_integer(kind) else "texts")
 
 
 def _is_list(kind: Any) -> bool:
