@@ -366,6 +366,23 @@ def test_rows_are_looked_up_in_batches_by_their_own_columns(executor: Executor) 
     batches.close()
 
 
+def test_bags_of_a_column_that_had_none_are_refused(executor: Executor) -> None:
+    """Their first ids, as many as examples, were looked up as those of the examples."""
+    _, batches, _, _ = fitted_model(executor, DLRM())
+    with batches, pytest.raises(EmbeddingError, match=r"column 1, which tables\.1 .* has bags of"):
+        next(batches.evaluate(with_bags(DATA, [1])))
+
+
+def test_evaluation_without_bags_has_the_form_of_bags(executor: Executor) -> None:
+    """The model got a tensor where it had (ids, offsets) in training."""
+    fitted, batches, _, _ = fitted_model(executor, Bags(), BAGS)
+    with batches:
+        evaluation = batches.evaluate(clicks((*ROWS, 9), [16]))
+        dense, ids, _ = next(evaluation)
+        assert ids[2][1].tolist() == [*range(16)]
+        assert fitted(dense, ids).shape == (16,)
+
+
 def test_data_of_another_form_are_refused_with_the_form_that_serves() -> None:
     model = DLRM()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

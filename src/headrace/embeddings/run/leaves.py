@@ -103,11 +103,24 @@ class Leaves:
         -------
         [examples, columns] int64; where a column has bags, one for each column: [examples], or of
         bags the flat numbers and the offset of each example.
+
+        Raises
+        ------
+        EmbeddingError : a column has bags that had none when the model was run.
         """
         lengths: dict[int, Tensor] = {}
-        for columns, own in zip(self._columns, rows, strict=True):
-            if self._bags[columns[0]] and own.lengths is not None:
-                lengths[columns[0]] = own.lengths
+        for embedding, columns, own in zip(self._modules, self._columns, rows, strict=True):
+            column, *others = columns
+            if others:
+                continue
+            if self._bags[column]:
+                ones = own.ids.new_ones(examples)
+                lengths[column] = ones if own.lengths is None else own.lengths
+            elif own.lengths is not None:
+                raise EmbeddingError(
+                    f"column {column}, which {embedding.name} looks up, has bags of ids, and had "
+                    "one id for each example when fit ran the model: make it lists in all data"
+                )
         starts, count = self._starts(rows, examples)
         first = 0 if self._next + count > _MOST_NUMBERS else self._next
         self._next = first + count
