@@ -1,5 +1,6 @@
 """Commands and flags are frozen in golden/cli.txt (pytest --regenerate rewrites it)."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,9 @@ def describe(parameter: Any) -> str:
         text = " / ".join([", ".join(parameter.opts), *parameter.secondary_opts])
     if not getattr(parameter, "is_flag", False):
         kind = parameter.type_descriptor.annotation
-        text += f" ({kind.__name__ if isinstance(kind, type) else kind})"
+        # without modules: that of Path is another one in Python 3.13
+        name = kind.__name__ if isinstance(kind, type) else re.sub(r"\b(\w+\.)+", "", str(kind))
+        text += f" ({name})"
     if getattr(parameter, "multiple", False):
         text += " repeated"
     if parameter.nargs == -1:

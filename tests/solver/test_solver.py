@@ -216,10 +216,11 @@ def test_cpsat_hears_the_user_and_leaves_the_signal_to_python() -> None:
 def test_an_interrupt_before_cpsat_begins_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """OR-Tools ignores a stop between the call and the search: Ctrl-C waited for the time limit."""
     cp_model = import_cp_model()
-    stopped = threading.Event()
+    polled, stopped = threading.Event(), threading.Event()
 
     class Late(cp_model.CpSolver):
         def solve(self, model: object) -> int:
+            assert polled.wait(HANG_S)
             signal.raise_signal(signal.SIGINT)
             time.sleep(0.2)
             stopped.clear()
@@ -229,9 +230,13 @@ def test_an_interrupt_before_cpsat_begins_is_not_lost(monkeypatch: pytest.Monkey
         def stop_search(self) -> None:
             stopped.set()
 
+    def interrupt() -> bool:
+        polled.set()
+        return False
+
     monkeypatch.setattr(cp_model, "CpSolver", Late)
     with pytest.raises(KeyboardInterrupt):
-        solve_cpsat(cp_model.CpModel(), [], Parameters(limit_s=ENDLESS_S))
+        solve_cpsat(cp_model.CpModel(), [], Parameters(limit_s=ENDLESS_S, interrupt=interrupt))
 
 
 def test_progress_reads_as_incumbent_bound_and_gap() -> None:

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -436,6 +437,41 @@ def test_a_process_that_ends_waits_for_the_ends_of_its_calls(echo: Echo) -> None
         output, _ = process.communicate("\n", timeout=HANG_S)
         assert output == "the server, wait: the connection was closed\n"
         assert process.returncode == 0
+
+
+class Traced:
+    """An object of Arrow's, to which there can be weak references."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.native, name)
+
+
+def test_an_error_keeps_no_stream(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frames did, and Arrow freed them as the interpreter ended: the process aborted."""
+    streams: list[weakref.ref[Traced]] = []
+    with client(echo.server.address) as caller:
+        arrow = caller._client
+
+        def do_exchange(*arguments: Any) -> tuple[Traced, Traced]:
+            writer, reader = map(Traced, arrow.do_exchange(*arguments))
+            streams.extend((weakref.ref(writer), weakref.ref(reader)))
+            return writer, reader
+
+        stand_in = Traced(arrow)
+        monkeypatch.setattr(stand_in, "do_exchange", do_exchange, raising=False)
+        monkeypatch.setattr(caller, "_client", stand_in)
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(caller.call, "wait", deadline_s=ENDLESS_S)
+            wait_until(lambda: echo.waiting == 1, "the call waits")
+            caller.close()
+            error = call.exception(HANG_S)
+        assert isinstance(error, ConnectionLostError)
+        assert error.__cause__ is not None
+        assert len(streams) == 2
+        assert not any(stream() for stream in streams)
 
 
 def test_a_killed_server_ends_calls_at_once() -> None:

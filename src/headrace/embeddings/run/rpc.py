@@ -13,6 +13,7 @@ import json
 import logging
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -358,10 +359,16 @@ class RpcClient:
                     request.send(writer)
                     writer.done_writing()
                 return receive_message(stream)
+            except BaseException as error:
+                traceback.clear_frames(error.__traceback__)
+                raise
             finally:
                 with suppress(Exception):
                     writer.close()
                 self._unregister(stream)
+                # Not with the error's frames, after the call counts as ended: a thread that the
+                # interpreter ends while Arrow frees a stream aborts the process.
+                del writer, stream
 
     @contextmanager
     def _counted(self) -> Generator[None]:

@@ -1,8 +1,8 @@
 """Tree packings against known optima and flows, in whole chunks, and as schedules."""
 
 from dataclasses import replace
+from functools import cache
 
-import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -59,37 +59,40 @@ def scheduled(
     return found.sends, found.total_us
 
 
+@cache
+def all_trees(n: int) -> np.ndarray:
+    """Every rank's parent in all trees of n ranks, [trees, n]: rank 0 is the root, and its own."""
+    choices = np.meshgrid(*[np.arange(n)] * (n - 1), indexing="ij")
+    parents = np.insert(np.stack(choices, axis=-1).reshape(-1, n - 1), 0, 0, axis=1)
+    ancestors = parents
+    for _ in range(n):
+        ancestors = np.take_along_axis(parents, ancestors, axis=1)
+    return parents[(ancestors == 0).all(axis=1)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_arborescences_are_as_cheap_as_networkx_makes_them(data: st.DataObject) -> None:
-    n = data.draw(st.integers(2, 8))
+def test_arborescences_are_the_cheapest_of_all_trees(data: st.DataObject) -> None:
+    """networkx finds none in some graphs that have one, such as a chain with its edges back."""
+    n = data.draw(st.integers(2, 6))
     entry = st.sampled_from([1.0, 2.0, 3.0, 5.0, np.inf])
     cost = np.array(
         data.draw(st.lists(st.lists(entry, min_size=n, max_size=n), min_size=n, max_size=n))
     )
     np.fill_diagonal(cost, np.inf)
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(n))
-    graph.add_weighted_edges_from(
-        (u, v, cost[u, v]) for u in range(n) for v in range(1, n) if np.isfinite(cost[u, v])
-    )
-    try:
-        best = nx.minimum_spanning_arborescence(graph).size("weight")
-    except nx.NetworkXException:
+    children, trees = np.arange(1, n), all_trees(n)
+    best = cost[trees[:, 1:], children].sum(axis=1).min()
+    if np.isinf(best):
         with pytest.raises(TopologyError, match="rank 0 cannot reach rank"):
             cheapest_arborescence(cost, 0)
         return
     parents = cheapest_arborescence(cost, 0)
-    every = np.arange(1, n)
     assert parents[0] == -1
-    assert cost[parents[1:], every].sum() == best
+    assert cost[parents[1:], children].sum() == best
     flat = shallower(parents, cost, np.ones((n, n)))
-    assert cost[flat[1:], every].sum() == pytest.approx(best)
+    assert cost[flat[1:], children].sum() == pytest.approx(best)
     for tree in (parents, flat):
-        at = every
-        for _ in range(n):
-            at = np.where(at == 0, 0, tree[at])
-        assert (at == 0).all()
+        assert (trees[:, 1:] == tree[1:]).all(axis=1).any()
 
 
 def loads(topology: Topology, packing: Packing) -> float:
