@@ -210,6 +210,9 @@ def hooks_are_called() -> None:
 def the_flight_recorder_records() -> None:
     for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
         with group(**{name: "100"}) as own:
+            options = own._dispatched.options
+            assert options.backend == "headrace"
+            assert options._timeout == TIMEOUT
             dist.all_reduce(t(3), group=own)
             dist.broadcast(t(5), 1, group=own, async_op=True).wait()
             entries = recorded(own)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOptions
 
 from headrace.collectives.demand import Collective
@@ -112,6 +113,10 @@ class Calls:
         """Set the default deadline of later calls."""
         for caller in (self._main, *self._others.values()):
             caller.timeout_s = timeout.total_seconds()
+
+    def backend_options(self) -> Backend.Options:
+        """Return the options of a backend that makes these calls."""
+        return Backend.Options("headrace", timedelta(seconds=self._main.timeout_s))
 
     def _get_sequence_number_for_group(self) -> int:
         """Return the number of collectives begun; equal on ranks that began the same."""

@@ -106,10 +106,21 @@ class Dispatched(Backend):
     def getBackendName(self) -> str:  # noqa: N802 - called from C++ by this name
         return "headrace"
 
+    @property
+    def options(self) -> Backend.Options:
+        """Options, as torch's flight recorder asks for: torch's own property of them calls itself.
+
+        Up to Python 3.11 that ended in a RecursionError that torch caught, then in a full stack.
+        """
+        return self._owner().backend_options()
+
     def _get_sequence_number_for_group(self) -> int:
+        return self._owner()._get_sequence_number_for_group()
+
+    def _owner(self) -> Calls:
         calls = self._calls()
         assert calls is not None  # it owns this
-        return calls._get_sequence_number_for_group()
+        return calls
 
 
 def _passed_on(name: str) -> Callable[..., dist.Work]:

@@ -129,7 +129,7 @@ class HeadraceBackend(Calls, Backend):
     @property
     def options(self) -> Backend.Options:
         """Options that torch copies and changes to split the group."""
-        return Backend.Options("headrace", timedelta(seconds=self._main.timeout_s))
+        return self.backend_options()
 
     def split(self, store: Any, ranks: Sequence[int], opts: Backend.Options) -> Any:
         """Make the backend of a group of some ranks, called from C++.
