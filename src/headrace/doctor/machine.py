@@ -50,14 +50,17 @@ os.waitpid(child, 0)
 """
 
 
+_TRIED_PYTHONS = ((3, 11), (3, 13))
+
+
 def check_python() -> CheckFinding:
-    """Check the interpreter: headrace is tried on CPython 3.11."""
+    """Check the interpreter: one of the versions of CPython that headrace is tried on."""
     text = f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
-    if sys.version_info[:2] == (3, 11) and platform.python_implementation() == "CPython":
+    if sys.version_info[:2] in _TRIED_PYTHONS and platform.python_implementation() == "CPython":
         return CheckFinding.ok("python", text)
     return CheckFinding.limited(
         "python",
-        f"{text}: untried, CPython 3.11 is tried",
+        f"{text}: untried, CPython 3.11 and 3.13 are tried",
         remedy="python3.11 -m venv FOLDER, if anything fails",
     )
 
