@@ -46,7 +46,7 @@ from headrace.compression.encoding import PIECE, Encoding, rounds_of, until_last
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import FAMILIES, NONE, CodecSpec, codec_spec
 from headrace.compression.finite import all_finite
-from headrace.compression.memory_layout import flat, joined
+from headrace.compression.memory_layout import flat, joined_runs
 from headrace.compression.names import parameter_named
 from headrace.compression.policy import Policy, matrix_shape
 from headrace.compression.saved_states import averaged_states, choose_states, copies, weighted_sum
@@ -165,7 +165,7 @@ class Averager:
                 coded.append((name, gradient))
         exchanges: list[Exchanges] = [_sum_of(run, self.ranks) for run in self._runs(plain)]
         for spec, vectors in merged.items():
-            for number, run in enumerate(joined(vectors)):
+            for number, run in enumerate(joined_runs(vectors)):
                 job = self._job(f"{spec} {number}", run, run, spec)
                 self._plain.append(run)  # finite or not, with the uncompressed ones
                 self._jobs.append(job)
@@ -480,7 +480,7 @@ class Averager:
             self._spent[name] = gradient
 
     def _runs(self, plain: Sequence[Tensor]) -> list[Tensor]:
-        runs = joined(plain)
+        runs = joined_runs(plain)
         self._plain += runs
         return runs
 

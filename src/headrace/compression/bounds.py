@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
 from headrace.compression.policy import Policy, low_rank, matrix_shape
-from headrace.compression.traffic import ENCODINGS, kept_elements
+from headrace.compression.traffic import PAYLOAD_LAYOUTS, kept_elements
 
 _ROUNDED = {"fp32": 0.0, "bf16": 2.0**-16, "fp16": 2.0**-22}
 """Squared relative error of a value on the wire, rounded to nearest."""
@@ -127,7 +127,7 @@ def _cast(spec: CodecSpec, _shape: Sequence[int]) -> ErrorBound:
 
 
 def _bucket(spec: CodecSpec, shape: Sequence[int]) -> int:
-    return min(ENCODINGS[spec.family](spec).bucket, math.prod(shape))
+    return min(PAYLOAD_LAYOUTS[spec.family](spec).bucket, math.prod(shape))
 
 
 def _float8(spec: CodecSpec, shape: Sequence[int]) -> ErrorBound:
@@ -146,7 +146,7 @@ def _levels(spec: CodecSpec, shape: Sequence[int]) -> ErrorBound:
 
     p (1 - p) is at most a quarter, and at most ``s |x| / norm``.
     """
-    levels = (1 << (ENCODINGS[spec.family](spec).bits - 1)) - 1
+    levels = (1 << (PAYLOAD_LAYOUTS[spec.family](spec).bits - 1)) - 1
     bucket = _bucket(spec, shape)
     once = min(bucket / (4 * levels**2), math.sqrt(bucket) / levels)
     return ErrorBound(error=(1 + once) ** 2 - 1)

@@ -37,7 +37,7 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def joined(vectors: Sequence[Tensor]) -> list[Tensor]:
+def joined_runs(vectors: Sequence[Tensor]) -> list[Tensor]:
     """Return vectors with runs that follow each other in memory joined.
 
     The order stays: it is the order of the exchanges, and addresses differ among ranks.

@@ -69,7 +69,7 @@ def buffer_bytes(spec: CodecSpec, shapes: Shapes, ranks: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoding:
+class PayloadLayout:
     """Payload of encoded elements: float32 numbers of every bucket, then codes of `bits` bits.
 
     Attributes
@@ -96,12 +96,14 @@ class Encoding:
         return -(-(self.header_bytes(elements) + self.code_bytes(elements)) // 8) * 8
 
 
-ENCODINGS: Mapping[str, Callable[[CodecSpec], Encoding]] = {
-    "fp8": lambda _spec: Encoding(bits=8, numbers=1, bucket=1024),
-    "minmax": lambda spec: Encoding(bits=int(spec.parameter), numbers=2, bucket=1024),  # CGX's
-    "qsgd": lambda spec: Encoding(bits=int(spec.parameter), numbers=1, bucket=512),  # the paper's
-    "terngrad": lambda _spec: Encoding(bits=2, numbers=1, bucket=1024),
-    "sign": lambda _spec: Encoding(bits=1, numbers=1),
+PAYLOAD_LAYOUTS: Mapping[str, Callable[[CodecSpec], PayloadLayout]] = {
+    "fp8": lambda _spec: PayloadLayout(bits=8, numbers=1, bucket=1024),
+    "minmax": lambda spec: PayloadLayout(bits=int(spec.parameter), numbers=2, bucket=1024),  # CGX's
+    "qsgd": lambda spec: PayloadLayout(
+        bits=int(spec.parameter), numbers=1, bucket=512
+    ),  # the paper's
+    "terngrad": lambda _spec: PayloadLayout(bits=2, numbers=1, bucket=1024),
+    "sign": lambda _spec: PayloadLayout(bits=1, numbers=1),
 }
 """Payloads of the codecs that are sharded, by family."""
 
@@ -182,8 +184,8 @@ def _cast(bytes_each: int) -> Callable[[CodecSpec, Shapes, int], tuple[PayloadTr
 
 def _sharded(spec: CodecSpec, shapes: Shapes, ranks: int) -> tuple[PayloadTransfer, ...]:
     """Return the transfers of shards that are encoded, aggregated and encoded again."""
-    encoding = ENCODINGS[spec.family](spec)
-    shard = encoding.payload_bytes(shard_elements(_elements(shapes), ranks))
+    layout = PAYLOAD_LAYOUTS[spec.family](spec)
+    shard = layout.payload_bytes(shard_elements(_elements(shapes), ranks))
     return (
         PayloadTransfer(collective="all_to_all", payload_bytes=ranks * shard, phase=0),
         PayloadTransfer(collective="allgather", payload_bytes=shard, phase=1),
@@ -194,7 +196,7 @@ TRANSFERS: Mapping[str, Callable[[CodecSpec, Shapes, int], tuple[PayloadTransfer
     "none": _cast(4),
     "bf16": _cast(2),
     "fp16": _cast(2),
-    **dict.fromkeys(ENCODINGS, _sharded),
+    **dict.fromkeys(PAYLOAD_LAYOUTS, _sharded),
     **dict.fromkeys(("topk", "mstopk", "dgc"), _gathered),
     "randomk": _drawn,
     "powersgd": _powersgd,

@@ -13,7 +13,7 @@ from headrace.compression.codecs.requests import AllGather, AllToAll, Request
 from headrace.compression.codecs.table import make_codec
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
-from headrace.compression.traffic import ENCODINGS, shard_elements
+from headrace.compression.traffic import PAYLOAD_LAYOUTS, shard_elements
 from tests.compression.codecs.group import average, average_vectors
 
 SAMPLED = pytest.mark.sampled(1, of="quantizers")
@@ -55,7 +55,7 @@ def slow_fp8(part: np.ndarray) -> np.ndarray:
 def slow_sharded(spec: str, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and residuals by the definition: shard by shard, and bucket by bucket."""
     parsed = CodecSpec.parse(spec)
-    bits, bucket = int(parsed.parameter), ENCODINGS[parsed.family](parsed).bucket
+    bits, bucket = int(parsed.parameter), PAYLOAD_LAYOUTS[parsed.family](parsed).bucket
 
     def decoded(values: np.ndarray) -> np.ndarray:
         parts = [
@@ -124,11 +124,11 @@ def test_signs_are_a_majority_vote_with_the_mean_scale() -> None:
 def test_random_codecs_send_one_of_the_two_levels_beside_a_value() -> None:
     for spec, levels in (("qsgd:2", 1), ("qsgd:4", 7), ("qsgd:8", 127), ("terngrad", 1)):
         given, coder = gradients(1, 1500)[0], Stochastic(CodecSpec.parse(spec))
-        payload = torch.zeros(coder.encoding.payload_bytes(1500), dtype=torch.uint8)
+        payload = torch.zeros(coder.layout.payload_bytes(1500), dtype=torch.uint8)
         coder.encode(given, coder.scale(given), payload, Random(5))
         decoded = torch.empty(1500)
         coder.decode(payload, decoded)
-        bucket = coder.encoding.bucket
+        bucket = coder.layout.bucket
         for part, back in zip(
             buckets(given.numpy(), bucket), buckets(decoded.numpy(), bucket), strict=True
         ):

@@ -1,6 +1,6 @@
 """``headrace attention evaluate``: loss on text, and scores of tasks, with a plan and without."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -73,6 +73,18 @@ class EvaluationResult:
     scores: list[ScoreResult]
 
 
+def _check_tasks(
+    names: Sequence[str] | None, others: Sequence[str], folder: Path | None, download: bool
+) -> None:
+    """Raise AttentionError if options of tasks do not fit; `others` are those of lm-eval."""
+    if others:
+        require("lm_eval", "tasks", f"evaluating {', '.join(others)}")
+    if folder is not None and not folder.is_dir():
+        raise AttentionError(f"--task-folder is {folder}, which is no folder")
+    if names is None and (folder is not None or download):
+        raise AttentionError("--task-folder and --download are for --tasks, which names none")
+
+
 def evaluate_command(
     folder: FolderArgument,
     plan: PlanOption,
@@ -110,12 +122,7 @@ def evaluate_command(
     cache_plan = AttentionPlan.load(plan)
     names = None if tasks is None else _names(tasks, cache_plan, str(plan))
     others = [name for name in names or () if name != _CONTINUATION]
-    if others:
-        require("lm_eval", "tasks", f"evaluating {', '.join(others)}")
-    if task_folder is not None and not task_folder.is_dir():
-        raise AttentionError(f"--task-folder is {task_folder}, which is no folder")
-    if names is None and (task_folder is not None or download):
-        raise AttentionError("--task-folder and --download are for --tasks, which names none")
+    _check_tasks(names, others, task_folder, download)
     model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.measure.text import text_of_files, token_samples
 

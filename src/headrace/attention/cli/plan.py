@@ -1,9 +1,10 @@
 """``headrace attention plan``: bits and heads of keys, by the loss that they add."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -89,12 +90,9 @@ def cache_plan_command(
     Example: headrace attention plan ./model --profile heads.profile -o model.plan
     """
     if method is not PlanMethod.LOSS:
-        for name, option in (("--loss", loss), ("--text", text), ("--tokens", tokens)):
-            if option is not None:
-                raise AttentionError(f"{name} given with --method {method}, which measures no loss")
+        _refuse_beside(method, {"--loss": loss, "--text": text, "--tokens": tokens})
     measured = AttentionProfile.load(profile)
     model, tokenizer = load_folder(folder, dtype)
-    from headrace.attention.measure.text import text_digest, text_of_files, token_samples
     from headrace.attention.models import model_digest, model_weights
     from headrace.attention.plan.chai import chai_plan
 
@@ -105,15 +103,7 @@ def cache_plan_command(
     provenance = {"model": str(folder), "profile": measured.digest, "method": method.value}
     if method is PlanMethod.LOSS:
         check_positions(model, sample_tokens, "--sample-tokens")
-        source = text_of_files(text or ())
-        seen = measured.samples * measured.tokens if measured.text == text_digest(source) else 0
-        samples = token_samples(
-            tokenizer,
-            source,
-            -(-(tokens or _TOKENS) // sample_tokens),
-            sample_tokens,
-            skip=-(-seen // sample_tokens),
-        )
+        samples = _unread_samples(tokenizer, measured, text or (), tokens or _TOKENS, sample_tokens)
         allowed = _LOSS if loss is None else loss
         plan = _by_loss(model, measured, samples, allowed)
         provenance |= {"loss": allowed, "tokens": samples.numel()}
@@ -135,6 +125,34 @@ def _result(plan: AttentionPlan, output: Path) -> CachePlanResult:
         file=WrittenFile.at(output),
         point=plan.chosen,
         frontier=list(plan.frontier),
+    )
+
+
+def _refuse_beside(method: PlanMethod, options: Mapping[str, object]) -> None:
+    """Raise AttentionError if an option is given that a method has no use for."""
+    for name, option in options.items():
+        if option is not None:
+            raise AttentionError(f"{name} given with --method {method}, which measures no loss")
+
+
+def _unread_samples(
+    tokenizer: Any,
+    measured: AttentionProfile,
+    text: Sequence[Path],
+    tokens: int,
+    sample_tokens: int,
+) -> "Tensor":
+    """Return samples of a text, [samples, tokens], from where the profile's samples end."""
+    from headrace.attention.measure.text import text_digest, text_of_files, token_samples
+
+    source = text_of_files(text)
+    seen = measured.samples * measured.tokens if measured.text == text_digest(source) else 0
+    return token_samples(
+        tokenizer,
+        source,
+        -(-tokens // sample_tokens),
+        sample_tokens,
+        skip=-(-seen // sample_tokens),
     )
 
 

@@ -130,11 +130,10 @@ def advise_command(
         local_steps=local_steps,
         provenance={"profile": job_profile.digest, **origin},
     )
-    if output is not None:
-        plan.save(output)
     for table in advice_tables(plan, False):
         terminal().print(table)
     if output is not None:
+        plan.save(output)
         print_written(output)
     return _result(plan.advice, output)
 

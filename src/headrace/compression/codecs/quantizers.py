@@ -8,19 +8,19 @@ from torch import Tensor
 
 from headrace.compression.codecs import loops
 from headrace.compression.families import CodecSpec
-from headrace.compression.traffic import ENCODINGS, Encoding
+from headrace.compression.traffic import PAYLOAD_LAYOUTS, PayloadLayout
 
 
-def _numbers(payload: Tensor, encoding: Encoding, elements: int) -> Tensor:
+def _numbers(payload: Tensor, layout: PayloadLayout, elements: int) -> Tensor:
     """Return the view of a payload's float32 numbers, (buckets, numbers)."""
-    header = payload[: encoding.header_bytes(elements)]
-    return header.view(torch.float32).view(-1, encoding.numbers)
+    header = payload[: layout.header_bytes(elements)]
+    return header.view(torch.float32).view(-1, layout.numbers)
 
 
-def _codes(payload: Tensor, encoding: Encoding, elements: int) -> Tensor:
+def _codes(payload: Tensor, layout: PayloadLayout, elements: int) -> Tensor:
     """Return the view of a payload's codes."""
-    begin = encoding.header_bytes(elements)
-    return payload[begin : begin + encoding.code_bytes(elements)]
+    begin = layout.header_bytes(elements)
+    return payload[begin : begin + layout.code_bytes(elements)]
 
 
 class _Summed(ABC):
@@ -29,7 +29,7 @@ class _Summed(ABC):
     sums = True
 
     def __init__(self, spec: CodecSpec) -> None:
-        self.encoding = ENCODINGS[spec.family](spec)
+        self.layout = PAYLOAD_LAYOUTS[spec.family](spec)
 
     def scale(self, vector: Tensor) -> Tensor:
         """Return nothing: each bucket has a scale of its own."""
@@ -61,13 +61,13 @@ class MinMax(_Summed):
 
     def encode(self, vector: Tensor, _scale: Tensor, payload: Tensor, _random: Random) -> None:
         """Encode (see `Coder`)."""
-        layout, n = self.encoding, len(vector)
+        layout, n = self.layout, len(vector)
         codes, ranges = _codes(payload, layout, n), _numbers(payload, layout, n)
         loops.quantize(vector, layout.bits, layout.bucket, codes, ranges)
 
     def decode(self, payload: Tensor, out: Tensor, add: bool = False) -> None:
         """Decode (see `Coder`), or add the decoded values."""
-        layout, n = self.encoding, len(out)
+        layout, n = self.layout, len(out)
         codes, ranges = _codes(payload, layout, n), _numbers(payload, layout, n)
         loops.dequantize(codes, ranges, layout.bits, layout.bucket, out, add)
 
@@ -82,13 +82,13 @@ class Float8(_Summed):
 
     def encode(self, vector: Tensor, _scale: Tensor, payload: Tensor, _random: Random) -> None:
         """Encode (see `Coder`)."""
-        layout, n = self.encoding, len(vector)
+        layout, n = self.layout, len(vector)
         codes, scales = _codes(payload, layout, n), _numbers(payload, layout, n)
         loops.encode_float8(vector, layout.bucket, codes, scales.view(-1))
 
     def decode(self, payload: Tensor, out: Tensor, add: bool = False) -> None:
         """Decode (see `Coder`), or add the decoded values."""
-        layout, n = self.encoding, len(out)
+        layout, n = self.layout, len(out)
         codes, scales = _codes(payload, layout, n), _numbers(payload, layout, n)
         loops.decode_float8(codes, scales.view(-1), layout.bucket, out, add)
 
@@ -115,13 +115,13 @@ class Stochastic(_Summed):
 
     def encode(self, vector: Tensor, _scale: Tensor, payload: Tensor, random: Random) -> None:
         """Encode (see `Coder`)."""
-        layout, n, key = self.encoding, len(vector), random.getrandbits(64)
+        layout, n, key = self.layout, len(vector), random.getrandbits(64)
         codes, norms = _codes(payload, layout, n), _numbers(payload, layout, n).view(-1)
         loops.encode_levels(vector, layout.bits, layout.bucket, self._euclidean, key, codes, norms)
 
     def decode(self, payload: Tensor, out: Tensor, add: bool = False) -> None:
         """Decode (see `Coder`), or add the decoded values."""
-        layout, n = self.encoding, len(out)
+        layout, n = self.layout, len(out)
         codes, norms = _codes(payload, layout, n), _numbers(payload, layout, n).view(-1)
         loops.decode_levels(codes, norms, layout.bits, layout.bucket, out, add)
 
@@ -139,7 +139,7 @@ class SignVote:
     sums = False
 
     def __init__(self, spec: CodecSpec) -> None:
-        self.encoding = ENCODINGS[spec.family](spec)
+        self.layout = PAYLOAD_LAYOUTS[spec.family](spec)
 
     def scale(self, vector: Tensor) -> Tensor:
         """Return the mean magnitude."""
@@ -148,19 +148,19 @@ class SignVote:
 
     def encode(self, vector: Tensor, scale: Tensor, payload: Tensor, _random: Random) -> None:
         """Encode (see `Coder`)."""
-        layout, n = self.encoding, len(vector)
+        layout, n = self.layout, len(vector)
         _numbers(payload, layout, n).copy_(scale)
         loops.pack_signs(vector, _codes(payload, layout, n))
 
     def decode(self, payload: Tensor, out: Tensor) -> None:
         """Decode (see `Coder`)."""
-        layout, n = self.encoding, len(out)
+        layout, n = self.layout, len(out)
         if n:
             loops.unpack_signs(_codes(payload, layout, n), _numbers(payload, layout, n), out)
 
     def aggregate(self, payloads: Tensor, mean: Tensor, payload: Tensor, _random: Random) -> None:
         """Vote by bits, and average the scales."""
-        layout, n = self.encoding, len(mean)
+        layout, n = self.layout, len(mean)
         begin = layout.header_bytes(n)
         end = begin + layout.code_bytes(n)
         loops.majority(payloads[:, begin:end], payload[begin:end])

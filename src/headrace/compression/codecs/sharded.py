@@ -16,7 +16,7 @@ from torch import Tensor
 from headrace.compression.codecs.codec import Pieces, States
 from headrace.compression.codecs.requests import AllGather, AllToAll, Context, Exchanges
 from headrace.compression.families import CodecSpec
-from headrace.compression.traffic import Encoding, shard_elements
+from headrace.compression.traffic import PayloadLayout, shard_elements
 
 
 class Coder(Protocol):
@@ -24,12 +24,12 @@ class Coder(Protocol):
 
     Attributes
     ----------
-    encoding : layout of its payloads.
+    layout : of its payloads.
     sums : whether `aggregate` decodes to the mean of the ranks' decoded values; if not, no rank
         knows what the second encoding changes.
     """
 
-    encoding: Encoding
+    layout: PayloadLayout
     sums: bool
 
     def scale(self, vector: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Coder(Protocol):
         ----------
         vector : float32 (m,).
         scale : of the whole vector that the shard is a part of.
-        payload : uint8, at least ``encoding.payload_bytes(m)``.
+        payload : uint8, at least ``layout.payload_bytes(m)``.
         random : of this rank: keys of random numbers.
         """
         ...
@@ -86,7 +86,7 @@ class Sharded:
         coder, ranks = self._coder, context.ranks
         shard = shard_elements(len(vector), ranks)
         shards, results = _split(vector, shard, ranks), _split(result, shard, ranks)
-        row = coder.encoding.payload_bytes(shard)
+        row = coder.layout.payload_bytes(shard)
         random = context.keys()
         # zeros: bytes behind a shorter shard's payload are sent, too
         sent = torch.zeros((ranks, row), dtype=torch.uint8, device=vector.device)

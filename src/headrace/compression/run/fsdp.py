@@ -45,19 +45,7 @@ class FsdpHook(HookFigures):
     ) -> None:
         check_scaler(scaler)
         rules = policy if isinstance(policy, Policy) else Policy(codec=policy)
-        names = parameter_names(model)
-        modules = [
-            ShardedGroup(uncompiled_name(name), module, names)
-            for name, module in model.named_modules()
-            if isinstance(module, FSDPModule)
-        ]
-        with_parameters = [group for group in modules if group.columns]
-        # fully_shard([first, second]) gives both modules the same parameters
-        groups = [*{id(group.inner): group for group in with_parameters}.values()]
-        if not groups:
-            raise CompressionError(
-                f"model is a {type(model).__name__} without sharded modules, needs fully_shard"
-            )
+        groups = _sharded_groups(model)
         if replicas is not None and any(group.inner._is_hsdp for group in groups):
             raise CompressionError(
                 "the model's mesh has replicas, which torch averages itself: needs fully_shard "
@@ -161,3 +149,20 @@ class FsdpHook(HookFigures):
             reasons.append(part.load_state_dict(own))
         if any(reasons) and not self._rank:
             warnings.warn(next(filter(None, reasons)), stacklevel=2)
+
+
+def _sharded_groups(model: nn.Module) -> list[ShardedGroup]:
+    """Return the parameters that modules shard together, or raise CompressionError if none do."""
+    names = parameter_names(model)
+    modules = [
+        ShardedGroup(uncompiled_name(name), module, names)
+        for name, module in model.named_modules()
+        if isinstance(module, FSDPModule)
+    ]
+    # fully_shard([first, second]) gives both modules the same parameters
+    groups = {id(group.inner): group for group in modules if group.columns}
+    if not groups:
+        raise CompressionError(
+            f"model is a {type(model).__name__} without sharded modules, needs fully_shard"
+        )
+    return [*groups.values()]

@@ -35,7 +35,7 @@ from headrace.compression.run.gradient_scale import GradientScale
 from headrace.compression.run.hooked import GRADIENT_TYPES
 from headrace.compression.run.shards import ShardedGroup
 from headrace.compression.saved_states import choose_states
-from headrace.compression.traffic import Encoding
+from headrace.compression.traffic import PayloadLayout
 from headrace.staging import download, staging_of
 
 _FLAG_BYTES = 8  # at the end of each row: whether the sender's gradient is finite; keeps alignment
@@ -48,7 +48,7 @@ class _Cast:
 
     def __init__(self, spec: CodecSpec, reduced: torch.dtype) -> None:
         self._type = WIRE_TYPES.get(spec.family, reduced)
-        self.encoding = Encoding(bits=8 * self._type.itemsize, numbers=0)
+        self.layout = PayloadLayout(bits=8 * self._type.itemsize, numbers=0)
 
     def _values(self, payload: Tensor, elements: int) -> Tensor:
         return payload[: elements * self._type.itemsize].view(self._type)
@@ -151,7 +151,7 @@ class CompressedReduceScatter(ReduceScatter):
             begin = at = 0
             for spec, size in self._runs:
                 coder = _CODERS[spec.family](spec, reduced)
-                end = at + coder.encoding.payload_bytes(size)
+                end = at + coder.layout.payload_bytes(size)
                 segments.append(
                     _Segment(
                         elements=slice(begin, begin + size),

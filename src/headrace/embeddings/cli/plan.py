@@ -195,13 +195,7 @@ def lookahead_plan_command(
             _FAILURES if failures is None else failures, "--failures", least_s=3.6
         ),
     )
-    costs = None
-    ignored = [*hosts.given, *(["--failures"] if failures is not None else [])]
-    if compute is None and ignored:
-        raise EmbeddingError(f"{ignored[0]} has no effect without --compute: it is for times")
-    if compute is not None:
-        costs = hosts.costs(parse_time(compute, "--compute", least_s=1e-6))
-    plan = plan_embeddings(accesses, job, costs)
+    plan = plan_embeddings(accesses, job, _costs(compute, hosts, failures))
     plan.save(output, {"profile": accesses.digest, "profile_file": str(profile.resolve())})
     print_written(output)
     for table in lookahead_plan_tables(plan, everything=False):
@@ -214,3 +208,13 @@ def lookahead_plan_command(
         step_s=None if plan.time is None else plan.time.step_s,
         bound=None if plan.time is None else plan.time.bound,
     )
+
+
+def _costs(compute: str | None, hosts: HostOptions, failures: str | None) -> "StepCosts | None":
+    """Return the costs of a step; None without --compute, which options of times need."""
+    from headrace.units import parse_time
+
+    ignored = [*hosts.given, *(["--failures"] if failures is not None else [])]
+    if compute is None and ignored:
+        raise EmbeddingError(f"{ignored[0]} has no effect without --compute: it is for times")
+    return None if compute is None else hosts.costs(parse_time(compute, "--compute", least_s=1e-6))

@@ -11,6 +11,7 @@ from headrace.cli.console import terminal, text_of, warn_if_busy
 from headrace.cli.options import flag, output_option
 from headrace.cli.progress import progress
 from headrace.errors import InputError
+from headrace.host_memory import last_level_cache_bytes
 
 if TYPE_CHECKING:
     from headrace.index.plan.plan import IndexPlan
@@ -62,7 +63,6 @@ def plan_index_command(
 
     Example: headrace index plan keys.profile -o index.plan
     """
-    from headrace.host_memory import last_level_cache_bytes
     from headrace.index.plan.choose import plan as choose
     from headrace.index.plan.model import LAST_LEVEL_CACHE
     from headrace.index.profile import IndexProfile
@@ -70,8 +70,7 @@ def plan_index_command(
     from headrace.index.run.trial import trial as run_trial
     from headrace.job.load import LoadWatch
 
-    if not trial and (top is not None or frontier):
-        raise InputError("--top and --frontier are of what is run, and --no-trial runs nothing")
+    _check_trial(trial, top, frontier)
     loaded = IndexProfile.load(profile)
     trial = trial and len(loaded.sample) > 0
     if trial:
@@ -96,6 +95,11 @@ def plan_index_command(
     _print(plan, output)
     warn_if_busy(plan.provenance)
     return _result(plan, output)
+
+
+def _check_trial(trial: bool, top: int | None, frontier: bool) -> None:
+    if not trial and (top is not None or frontier):
+        raise InputError("--top and --frontier are of what is run, and --no-trial runs nothing")
 
 
 def _result(plan: "IndexPlan", output: Path) -> IndexPlanResult:

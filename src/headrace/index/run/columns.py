@@ -196,7 +196,7 @@ def _advice(keys: np.ndarray) -> str:
     return _OBJECTS if keys.dtype == object else ""
 
 
-def number_of(key: Any, dtype: np.dtype) -> Any:
+def equal_number(key: Any, dtype: np.dtype) -> Any:
     """Return the int or float that a number of another type equals, as 1.0 is 1; None: none."""
     convert = float if dtype.kind == "f" else int
     if type(key) is convert or not isinstance(key, Real | Decimal | np.bool_):

@@ -14,7 +14,7 @@ from headrace.errors import ForkError
 from headrace.facades import offered_by
 from headrace.files import write_whole
 from headrace.index.errors import FolderError, KeysError
-from headrace.index.run.columns import keys_as, named_type, number_of, values_as
+from headrace.index.run.columns import equal_number, keys_as, named_type, values_as
 from headrace.index.run.index import Index
 from headrace.index.run.mapping import pairs_of
 
@@ -225,7 +225,7 @@ class DurableIndex:
     def __contains__(self, key: Any) -> bool:
         if np.ndim(key) != 0:
             return False
-        number = number_of(key, self._dtype)
+        number = equal_number(key, self._dtype)
         try:
             return bool(self.contains(key if number is None else number))
         except KeysError:

@@ -4,7 +4,7 @@ from collections.abc import ItemsView, Iterator
 from typing import Any
 
 from headrace.facades import offered_by
-from headrace.index.run.columns import number_of
+from headrace.index.run.columns import equal_number
 from headrace.index.run.order import OrderedReads
 from headrace.index.run.state import numbers_list
 
@@ -44,7 +44,7 @@ class IndexItems(ItemsView[Any, Any]):
         key, value = item
         if key not in index:
             return False
-        number = number_of(key, index.dtype)
+        number = equal_number(key, index.dtype)
         return bool(index.lower_bound(key if number is None else number)[1] == value)
 
     def __getitem__(self, position: int | slice) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 
 from headrace.index.errors import KeysError
-from headrace.index.run.columns import checked, number_of, row_of, values_as
+from headrace.index.run.columns import checked, equal_number, row_of, values_as
 from headrace.index.run.items import IndexItems
 from headrace.index.run.order import OrderedReads
 from headrace.index.run.state import ABSENT, REFUSALS, for_one, keys_error
@@ -68,7 +68,8 @@ class MappingMethods(OrderedReads):
             return present
         if isinstance(key, list | np.ndarray):
             raise KeysError(f"key is {key!r}, needs one key: `contains` takes arrays")
-        number = number_of(key, self._dtype)  # it cannot be a key, unless it equals one: 1.0 is 1
+        # it cannot be a key, unless it equals one: 1.0 is 1
+        number = equal_number(key, self._dtype)
         return number is not None and number in self
 
     def get(self, keys: Any, default: Any = None) -> Any:
