@@ -22,12 +22,21 @@ from headrace.facades import offered_by
 
 @offered_by("headrace")
 class HeadraceError(Exception):
-    """Base of every deliberate headrace exception."""
+    """Base of every deliberate headrace exception.
+
+    Attributes
+    ----------
+    exit_code : of a command that it ends.
+    """
+
+    exit_code: int = 1
 
 
 @offered_by("headrace")
 class InputError(HeadraceError, ValueError):
     """An input of the user is wrong; the message names it, and the values allowed."""
+
+    exit_code: int = 2
 
 
 @offered_by("headrace")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from headrace.errors import HeadraceError, InputError
+from headrace.errors import HeadraceError
 
 _NO_TEMPORARY_FOLDER = "No usable temporary directory"
 """Beginning of the error of Python where `tempfile` has no folder, as on a read-only system."""
@@ -21,7 +21,7 @@ _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 
 
 def main() -> None:
-    """Run the command line: exit code 2 for wrong input, 1 for other errors that have none.
+    """Run the command line: exit code 2 for wrong input, 1 for most other errors.
 
     With ``--json`` an error is one JSON object on a line of standard error: its type, message and
     exit code. A package that is not installed is wrong input; ``headrace doctor`` runs without any
@@ -34,8 +34,7 @@ def main() -> None:
     try:
         _run()
     except HeadraceError as error:
-        code = getattr(error, "exit_code", 2 if isinstance(error, InputError) else 1)
-        _end(str(error), code, type(error).__name__)
+        _end(str(error), error.exit_code, type(error).__name__)
     except ImportError as error:
         from headrace.extras import missing_dependency
 

@@ -111,14 +111,14 @@ class _NamedRows(Table):
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        whole = options.update(max_width=_UNLIMITED_COLUMNS)
+        unlimited = options.update(max_width=_UNLIMITED_COLUMNS)
         named = [column for column in self.columns if column.header == "name"]
         for column in named:
             column.width = None
-        if Measurement.get(console, whole, self).maximum > options.max_width:
+        if Measurement.get(console, unlimited, self).maximum > options.max_width:
             for column in named:
                 cells = [column.header, *column.cells]
-                longest = max(Measurement.get(console, whole, cell).maximum for cell in cells)
+                longest = max(Measurement.get(console, unlimited, cell).maximum for cell in cells)
                 column.width = min(longest, _NAME)
         yield from super().__rich_console__(console, options)
 

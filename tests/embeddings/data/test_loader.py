@@ -80,7 +80,7 @@ def test_the_loaders_sampler_learns_the_epoch() -> None:
 
 
 def test_a_generator_is_read_once() -> None:
-    """What had been read of it before was missing: the first batch, or all of a later epoch."""
+    """A second read lacked the batches of the first: one batch, or a whole later epoch."""
     batches = [(np.zeros((2, 1)), np.zeros((2, 3), np.int64))] * 2
     data = LoaderData(iter(batches), batch=2, columns=3)
     assert len(list(data.read())) == 2

@@ -197,13 +197,13 @@ def _refuse_beside_topology(
     bandwidth: str | None, latency: str | None, scheme: str, ranks_per_host: int
 ) -> None:
     """Raise CompressionError if an option of formulas is given, which a file has no use for."""
-    given = {
+    is_set = {
         "--bandwidth": bandwidth is not None,
         "--latency": latency is not None,
         "--scheme": scheme != "ring",
         "--ranks-per-host": ranks_per_host != 1,
     }
-    for option in (name for name, is_given in given.items() if is_given):
+    for option in filter(is_set.get, is_set):
         raise CompressionError(f"{option} and --topology given, needs one: the file has the links")
 
 

@@ -79,11 +79,11 @@ def fixed_requirements(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """Hosts of a job: the rate of their links, their processors; names of the options given."""
+    """Hosts of a job: the rate of their links, their processors; names of their options."""
 
     link_bytes_per_s: float
     processors: int
-    given: tuple[str, ...]
+    option_names: tuple[str, ...]
 
     def costs(self, compute_s: float) -> "StepCosts":
         """Return the costs of a step whose device computes for so long."""
@@ -125,7 +125,7 @@ def host_options(
         if topology is None
         else predictor(topology).slowest_bytes_per_s,
         processors=processors,
-        given=tuple(name for name, option in options.items() if option is not None),
+        option_names=tuple(name for name, option in options.items() if option is not None),
     )
 
 
@@ -214,7 +214,7 @@ def _costs(compute: str | None, hosts: HostOptions, failures: str | None) -> "St
     """Return the costs of a step; None without --compute, which options of times need."""
     from headrace.units import parse_time
 
-    ignored = [*hosts.given, *(["--failures"] if failures is not None else [])]
+    ignored = [*hosts.option_names, *(["--failures"] if failures is not None else [])]
     if compute is None and ignored:
         raise EmbeddingError(f"{ignored[0]} has no effect without --compute: it is for times")
     return None if compute is None else hosts.costs(parse_time(compute, "--compute", least_s=1e-6))

@@ -323,13 +323,13 @@ class MappingMethods(OrderedReads):
             return NotImplemented
         if len(self) != len(other):
             return False
+        keys: Iterable[Any] = other
         if is_time(self._dtype):  # dates of Python and NumPy are equal, their hashes are not
             try:
-                times = self._column(list(other)).view(self._dtype)
+                keys = self._column(list(other)).view(self._dtype)
             except KeysError:
                 return False
-            other = dict(zip(times, other.values(), strict=True))
-        return dict(self.items()) == dict(other)
+        return dict(self.items()) == dict(zip(keys, other.values(), strict=True))
 
     def _equals(self, other: "MappingMethods") -> bool:
         if len(self) != len(other):
@@ -343,9 +343,8 @@ class MappingMethods(OrderedReads):
             return other.range()
         if self._value_dtype is None:
             return row_of("keys", list(other) if isinstance(other, Iterable) else other), None
-        if not isinstance(other, Mapping):
-            other = pairs_of(other)
-        return list(other), list(other.values())
+        rows = other if isinstance(other, Mapping) else pairs_of(other)
+        return list(rows), list(rows.values())
 
     def _in_other(self, keys: np.ndarray, other: Any) -> np.ndarray:
         if isinstance(other, MappingMethods) and other._dtype == self._dtype:
