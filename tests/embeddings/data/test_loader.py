@@ -1,11 +1,18 @@
 """Batches of a script's own loader."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from headrace.embeddings import EmbeddingError, LoaderData
 
@@ -70,13 +77,99 @@ def test_wrong_sizes_and_a_loader_without_batches() -> None:
         data().first(1)
 
 
+EXAMPLES = TensorDataset(torch.zeros(8, 1), torch.arange(8)[:, None])
+
+
+class Endless(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """A dataset without indices."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return iter(EXAMPLES)
+
+
+class Reshuffled(Endless):
+    """A dataset whose order is that of an epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def loader_of(**options: Any) -> LoaderData:
+    """Return the data of a loader as a process of its own makes it."""
+    return LoaderData(DataLoader(EXAMPLES, batch_size=3, **options), batch=3, columns=1)
+
+
+def shuffled(seed: int = 3) -> LoaderData:
+    return loader_of(shuffle=True, generator=torch.Generator().manual_seed(seed))
+
+
+def order_of(loaded: LoaderData, epoch: int, *, alone: bool) -> list[int]:
+    loaded.begin_epoch(epoch, alone=alone)
+    return [row for examples in loaded.read() for row in examples.ids[0].tolist()]
+
+
+@pytest.mark.parametrize("load", [loader_of, shuffled], ids=["in its order", "shuffled"])
+def test_an_epoch_has_one_order_in_every_process(load: Callable[[], LoaderData]) -> None:
+    """A reader that began with a later epoch, after a loss, served the order of the first one."""
+    orders = [order_of(loaded, epoch, alone=True) for loaded in [load()] for epoch in range(3)]
+    assert [order_of(load(), epoch, alone=False) for epoch in range(3)] == orders
+    assert all(sorted(order) == [*range(8)] for order in orders)
+    assert len({*map(tuple, orders)}) == (3 if load is shuffled else 1)
+
+
+def test_the_seed_of_a_shuffled_loader_is_part_of_its_data() -> None:
+    assert shuffled().to_fields() == {"format": "loader", "batch": 3, "columns": 1, "seed": 3}
+    assert shuffled(4).to_fields() != shuffled().to_fields()
+    assert "seed" not in loader_of().to_fields()
+
+
+@pytest.mark.parametrize(
+    ("loader", "source"),
+    [
+        (DataLoader(EXAMPLES, shuffle=True), "RandomSampler"),
+        (DataLoader(EXAMPLES, sampler=WeightedRandomSampler([1.0] * 8, 8)), "WeightedRandomSamp"),
+        (DataLoader(EXAMPLES, batch_sampler=({*range(8)},)), None),
+        (DataLoader(EXAMPLES, batch_sampler=zip(range(8), strict=True)), "zip"),
+        (DataLoader(Endless(), batch_size=2), "Endless"),
+        (DataLoader(Endless(), batch_size=None), "Endless"),
+        (DataLoader(Reshuffled(), batch_size=2), None),
+        (DataLoader(EXAMPLES, batch_size=None), None),
+        ([(DENSE, IDS)], None),
+        (map(len, [IDS]), "map"),
+    ],
+)
+def test_an_order_that_need_not_come_again_is_refused_where_it_has_to(
+    loader: Any, source: str | None
+) -> None:
+    """Processes that shuffled otherwise served some examples twice, and some never."""
+
+    def data_of() -> LoaderData:
+        return LoaderData(loader, batch=8, columns=1)
+
+    alone = data_of()
+    for epoch in range(2):
+        alone.begin_epoch(epoch, alone=True)
+    for shared in (
+        lambda: data_of().begin_epoch(0, alone=False),
+        lambda: data_of().begin_epoch(1, alone=True),
+        lambda: alone.begin_epoch(1, alone=True),
+        data_of().check_order,
+    ):
+        if source is None:
+            shared()
+            continue
+        with pytest.raises(EmbeddingError, match=f"that of a {source}.* need one order. Shuffle"):
+            shared()
+
+
 def test_the_loaders_sampler_learns_the_epoch() -> None:
-    examples = TensorDataset(torch.zeros(8))
-    sampler = DistributedSampler(examples, num_replicas=1, rank=0)
-    loader = DataLoader(examples, sampler=sampler)
-    LoaderData(loader, batch=1, columns=1).set_epoch(5)
+    sampler = DistributedSampler(EXAMPLES, num_replicas=1, rank=0)
+    loader_of(sampler=sampler).begin_epoch(5, alone=False)
     assert sampler.epoch == 5
-    LoaderData([], batch=1, columns=1).set_epoch(5)
+    dataset = Reshuffled()
+    loader = DataLoader(dataset, batch_size=2)
+    LoaderData(loader, batch=2, columns=1).begin_epoch(7, alone=False)
+    assert dataset.epoch == 7
 
 
 def test_a_generator_is_read_once() -> None:

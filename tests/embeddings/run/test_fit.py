@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues, fit
+from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues, LoaderData, fit
 from headrace.embeddings.run.cacher import CacherOptions, IdBatch, dispatched
 from headrace.embeddings.run.commits import CommitFolder, Mark
 from headrace.embeddings.run.connections import JobCommits, TrainerServers
@@ -206,6 +206,24 @@ def test_rows_that_are_loaded_after_an_epoch_are_in_its_commit(
     assert committed.keys() == loaded.keys()
     for name, row in loaded.items():
         assert np.array_equal(committed[name], row)
+    batches.close()
+
+
+def test_a_loader_that_shuffles_as_it_likes_makes_no_commits(
+    executor: Executor, tmp_path: Path
+) -> None:
+    """A job that began from one went on with other examples than those that were left."""
+    columns = (torch.cat(parts) for parts in zip(*torch_batches(DATA.batches), strict=True))
+    loader = DataLoader(TensorDataset(*columns), batch_size=16, shuffle=True)
+    data = LoaderData(loader, batch=16, columns=len(ROWS))
+    model = DLRM()
+    (optimizer,) = OPTIMIZERS["sgd"](model)
+    job = CommittingJob(tmp_path / "state")
+    with pytest.raises(EmbeddingError, match="the loader's order is that of a RandomSampler"):
+        fit_connected(model, data, optimizer=optimizer, connect=job.connect(executor))
+    assert "tables.0.weight" in dict(model.named_parameters())
+    job = InProcessJob(DATA)
+    _, batches = fit_connected(model, data, optimizer=optimizer, connect=job.connect(executor))
     batches.close()
 
 

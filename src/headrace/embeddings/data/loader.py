@@ -1,6 +1,6 @@
 """Data of a script's own: batches of a loader, such as torch's DataLoader."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ from headrace.facades import offered_by
 
 _MOST_ID = (1 << 63) - 1
 
+_BY_GENERATOR = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
+"""torch's samplers with an attribute `generator`; known by name, as nothing here loads torch."""
+
 
 @offered_by("headrace.embeddings")
 class LoaderData:
@@ -20,8 +23,12 @@ class LoaderData:
 
     Dense features are [examples, features], ids [examples, columns] of integers, and labels
     [examples]: tensors or arrays. A batch is that of all trainers together. Readers that run the
-    script iterate the loader, once an epoch; several readers need the same order in each, as of a
-    `DistributedSampler` of one replica: where the loader's sampler has `set_epoch`, it is called.
+    script iterate the loader, once an epoch.
+
+    Several readers, one that starts again, and commits need an order that follows from the epoch
+    alone: that of a list, of a dataset from its first example to its last, of a sampler with a
+    `generator`, whose seed in an epoch is its first seed plus the epoch's number, or of a loader,
+    sampler or iterable dataset with `set_epoch`, which is called. Others are refused then.
 
     Parameters
     ----------
@@ -41,6 +48,8 @@ class LoaderData:
         self._batch = batch
         self._columns = columns
         self._begun = False
+        self._order = _LoaderOrder(loader)
+        self._epochs = 0
 
     @property
     def batch(self) -> int:
@@ -52,11 +61,37 @@ class LoaderData:
         """Columns of ids."""
         return self._columns
 
-    def set_epoch(self, epoch: int) -> None:
-        """Let the loader's sampler shuffle as in an epoch."""
-        set_epoch = getattr(getattr(self._loader, "sampler", None), "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+    def check_order(self) -> None:
+        """Check that the order of batches follows from the epoch alone.
+
+        Raises
+        ------
+        EmbeddingError : it need not; names what gives the loader its order.
+        """
+        if not self._order.follows_epoch:
+            raise EmbeddingError(
+                f"the loader's order is that of a {self._order.source}, which may be another one "
+                "in another process: commits (--state), several readers and a reader that starts "
+                "again need one order. Shuffle by DataLoader(..., "
+                "generator=torch.Generator().manual_seed(0)), by a DistributedSampler of one "
+                "replica, or by a loader or sampler with a method set_epoch(epoch)"
+            )
+
+    def begin_epoch(self, epoch: int, *, alone: bool) -> None:
+        """Let the loader have its order of an epoch.
+
+        Parameters
+        ----------
+        alone : whether this process reads all of its batches.
+
+        Raises
+        ------
+        EmbeddingError : as `check_order`, unless this process alone read all epochs so far.
+        """
+        if not alone or epoch != self._epochs:
+            self.check_order()
+        self._epochs = epoch + 1
+        self._order.begin(epoch)
 
     def read(self, rejects: Rejects | None = None) -> Iterator[Examples]:
         """Yield the batches of an epoch; nothing is rejected.
@@ -90,7 +125,8 @@ class LoaderData:
 
     def to_fields(self) -> dict[str, Any]:
         """Return it as JSON can express it; the loader itself stays in the script."""
-        return {"format": "loader", "batch": self._batch, "columns": self._columns}
+        fields = {"format": "loader", "batch": self._batch, "columns": self._columns}
+        return fields if self._order.seed is None else {**fields, "seed": self._order.seed}
 
     def _examples(self, number: int, batch: Any) -> Examples:
         if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
@@ -132,3 +168,46 @@ class LoaderData:
             ids=tuple(np.ascontiguousarray(column, np.int64) for column in ids.T),
             lengths=(None,) * self._columns,
         )
+
+
+class _LoaderOrder:
+    """Order of a loader's batches, by the epoch.
+
+    Attributes
+    ----------
+    source : class of what gives the loader its order.
+    follows_epoch : whether it follows from the epoch alone, in any process.
+    seed : of the generator that shuffles in the first epoch; None: none does.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        sampler = _sampler_of(loader)
+        self.source = type(sampler).__name__
+        self._set_epoch = getattr(sampler, "set_epoch", None)
+        by_generator = self.source in _BY_GENERATOR and self._set_epoch is None
+        self._generator = sampler.generator if by_generator else None
+        self.seed = None if self._generator is None else int(self._generator.initial_seed())
+        self.follows_epoch = (
+            self._set_epoch is not None
+            or self.seed is not None
+            or self.source == "SequentialSampler"
+            or isinstance(sampler, (Sequence, np.ndarray))
+        )
+
+    def begin(self, epoch: int) -> None:
+        """Let the loader have the order of an epoch."""
+        if self._set_epoch is not None:
+            self._set_epoch(epoch)
+        elif self._generator is not None and self.seed is not None:
+            self._generator.manual_seed((self.seed + epoch) & _MOST_ID)
+
+
+def _sampler_of(loader: Any) -> Any:
+    """Return the origin of a loader's order: a sampler or dataset of torch's, else the loader."""
+    if hasattr(loader, "set_epoch") or not hasattr(loader, "batch_sampler"):
+        return loader
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if type(sampler).__name__ == "BatchSampler":
+        sampler = sampler.sampler
+    # torch's, of a dataset without indices
+    return loader.dataset if type(sampler).__name__ == "_InfiniteConstantSampler" else sampler

@@ -13,11 +13,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headrace.embeddings.data.examples import Examples
 from headrace.embeddings.data.files import ExampleData
+from headrace.embeddings.data.loader import LoaderData
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.agree import any_trainer
 from headrace.embeddings.run.columns import table_columns
 from headrace.embeddings.run.committer import Committer
-from headrace.embeddings.run.connections import Connect, TrainerConnections, TrainerServers
+from headrace.embeddings.run.connections import (
+    Connect,
+    JobCommits,
+    TrainerConnections,
+    TrainerServers,
+)
 from headrace.embeddings.run.dense import DenseGradients
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.fitted import FittedBatches
@@ -84,7 +90,7 @@ def fit_connected(
     )
     connections = connect(description)
     trainer, trainers = connections.executor.rank, connections.executor.ranks
-    begun = connections.commits is not None and connections.commits.mark is not None
+    begun = _begins_from_commit(connections.commits, data)
     _take_over(modules, ruled, connections.servers if trainer == 0 and not begun else None)
     committer = _committer(connections, model, optimizers, state or {})
     dense = DenseGradients()
@@ -108,6 +114,20 @@ def _check_data(data: object) -> None:
     else:
         remedy = "needs CriteoData, AvazuData or ParquetData of files, or LoaderData of a loader"
     raise EmbeddingError(f"data is a {type(data).__name__}: {remedy}")
+
+
+def _begins_from_commit(commits: JobCommits | None, data: ExampleData) -> bool:
+    """Return whether a job begins from a commit.
+
+    Raises
+    ------
+    EmbeddingError : it makes commits, and a loader need not have the same batches behind one again.
+    """
+    if commits is None:
+        return False
+    if isinstance(data, LoaderData):
+        data.check_order()
+    return commits.mark is not None
 
 
 def _committer(

@@ -22,10 +22,17 @@ class ScriptBatches:
     columns: Sequence[Sequence[int]]
 
     def batches(self, epoch: int, part: ReaderPart) -> Iterator[IdBatch]:
-        """Yield the batches of a part of an epoch; a loader's order may differ by epoch."""
+        """Yield the batches of a part of an epoch; a loader's order may differ by epoch.
+
+        Raises
+        ------
+        EmbeddingError : the data are wrong; other processes may have a loader's batches in another
+            order, and some of them are theirs.
+        """
         if isinstance(self.data, LoaderData):
-            self.data.set_epoch(epoch)
-        return FileBatches(self.data, self.columns).batches(epoch, part)
+            alone = part.readers == 1 and part.first == 0
+            self.data.begin_epoch(epoch, alone=alone)
+        yield from FileBatches(self.data, self.columns).batches(epoch, part)
 
 
 def serve_batches(data: ExampleData) -> NoReturn:
