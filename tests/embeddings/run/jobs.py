@@ -89,7 +89,7 @@ def settings(kind: str, number: int = 0, count: int = 1, **options: Any) -> Role
 
 
 class Servers:
-    """Servers of rows that only start.
+    """Servers of rows that only start, and take marks of commits.
 
     Attributes
     ----------
@@ -127,7 +127,9 @@ class RunningJob:
         self.sources = sources
         self.trainers = trainers
         self.servers = servers or Servers()
-        rpc = RpcServer("server 0", {"start": self.servers.start}, secret=SECRET)
+        rpc = RpcServer(
+            "server 0", {"start": self.servers.start, "marked": lambda _: EMPTY}, secret=SECRET
+        )
         self.ends.callback(rpc.close)
         self.readers = [self.reader(number) for number in range(len(sources))]
         values: dict[str, Any] = {

@@ -431,6 +431,24 @@ def test_a_commit_ends_for_all_when_a_trainer_is_gone() -> None:
         told(clients[2])
 
 
+def test_a_data_file_that_changes_before_a_commit_has_changed_since(tmp_path: Path) -> None:
+    """The mark had it as it was then, and a job that began there read other batches behind it."""
+    path, folder = tmp_path / "data.tsv", tmp_path / "state"
+    path.write_text("0\n")
+    job_description = description(data={"paths": [str(path)], "batch": 4})
+    fields = {"commit": 0, "epoch": 0, "epoch_began": 0, "batch": 4, "steps": 4, "groups": [[]]}
+    with running([ListedBatches(20).of], 1, folder=str(folder)) as job, no_hang():
+        client = job.client(0)
+        client.join(job_description)
+        path.write_text("0\n1\n")
+        client.commit(fields)
+        assert job.cacher.status()["batch"] == 4
+    mark = CommitFolder(folder).newest()
+    assert mark is not None
+    with pytest.raises(EmbeddingError, match=r"data\.tsv: has changed since commit 0"):
+        mark.check(job_description)
+
+
 def test_trainers_need_all_batches_of_an_epoch() -> None:
     with running([ListedBatches(7).of], 2) as job, no_hang():
         clients = job.joined()

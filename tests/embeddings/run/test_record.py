@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from headrace.embeddings import EmbeddingError, EmbeddingRecord, JobChange, TrainerTimes
+from headrace.embeddings.cli.run_options import RecordOptions
 from headrace.embeddings.cli.run_progress import progress_text, summary_lines
 from headrace.embeddings.cli.show_record import record_tables
 from headrace.embeddings.report.record_page import record_page
@@ -20,6 +21,7 @@ from headrace.embeddings.run.job_processes import ProcessKey
 from headrace.embeddings.run.job_times import JobTimes, StatusRounds
 from headrace.embeddings.run.step_times import CacherTimes, ReaderTimes, ServerTimes
 from headrace.errors import ArtifactError
+from tests.embeddings.run.job_plans import job_plan
 
 STEP: dict[str, Any] = {"compute_s": 0.06, "copy_s": 0.01, "fetched_bytes": 5000}
 
@@ -84,6 +86,22 @@ def test_sums_of_a_process_that_began_again_are_added() -> None:
         times.take(key, status)
     times.sample()
     assert times.total("trainer").batches == 2 * (6 + 1)
+
+
+def test_the_batch_is_that_of_the_script() -> None:
+    """A record had the examples of the plan's batch, and examples a second by these."""
+    times = job()
+    for batch in (32, None):  # the next start of the job does not know it yet
+        times.take(("cacher", 0), answers(9)["cacher", 0] | {"batch": batch})
+    options = RecordOptions(record=None, ideal=False, against=None)
+    recorded = options.keep(times, job_plan(), 0.0, {})
+    assert recorded is not None
+    assert recorded.batch == 32 != job_plan().batch
+    replanning = (
+        f"The plan is for batches of {job_plan().batch:,}: measure the data with --batch 32"
+    )
+    assert replanning in summary_lines(recorded, job_plan().batch)[0]
+    assert "The plan" not in summary_lines(recorded, 32)[0]
 
 
 def test_a_sample_is_taken_when_all_have_answered() -> None:
@@ -250,7 +268,7 @@ def test_progress_and_summary() -> None:
     )
     silent = JobTimes()
     assert progress_text(silent, silent.sample(), 0.5, 50) is None
-    lines = summary_lines(record(step={"batch_wait_s": 0.03}))
+    lines = summary_lines(record(step={"batch_wait_s": 0.03}), 64)
     assert len(lines) == 5
     assert lines[0].startswith("21 batches of 64 examples in ")
     assert "forward and backward pass 60%, wait for the batch 30%" in lines[1]

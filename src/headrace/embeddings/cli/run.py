@@ -109,12 +109,14 @@ def run_job_command(
         times = _run(argv, options, hosts, start, errors)
     provenance = {"plan": job.digest, "script": argv[1:]}
     recorded = recording.keep(times, job, ideal_step_s, provenance)
-    _print_summary(recorded, errors)
+    _print_summary(recorded, job.batch, errors)
     _warn_of_ideal(errors, ideal=recording.ideal)
     return _result(recorded, recording.record)
 
 
-def _print_summary(recorded: "EmbeddingRecord | None", console: Console) -> None:
+def _print_summary(
+    recorded: "EmbeddingRecord | None", planned_batch: int, console: Console
+) -> None:
     from headrace.embeddings.cli.run_progress import summary_lines
 
     if recorded is None:
@@ -123,7 +125,7 @@ def _print_summary(recorded: "EmbeddingRecord | None", console: Console) -> None
             "headrace.embeddings.fit and iterate over the batches, unless a commit has them all"
         )
         return
-    for line in summary_lines(recorded):
+    for line in summary_lines(recorded, planned_batch):
         console.print(line, markup=False)
 
 

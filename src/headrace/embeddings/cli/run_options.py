@@ -174,7 +174,7 @@ class RecordOptions:
             return None
         recorded = EmbeddingRecord.of(
             times,
-            batch=plan.batch,
+            batch=times.batch or plan.batch,
             trainers=plan.trainers,
             servers=plan.servers,
             readers=plan.readers,

@@ -77,8 +77,13 @@ def progress_text(
     return text
 
 
-def summary_lines(record: EmbeddingRecord) -> list[str]:
-    """Return five lines on a job: its pace, a step, bytes, batches ahead, and what to do."""
+def summary_lines(record: EmbeddingRecord, planned_batch: int) -> list[str]:
+    """Return five lines on a job: its pace, a step, bytes, batches ahead, and what to do.
+
+    Parameters
+    ----------
+    planned_batch : examples of a batch by the plan, whose lookahead and caches are for these.
+    """
     steps, cacher, reading = record.steps, record.cacher, record.reading
     seconds = float(record.end_s[-1])
     moved = {
@@ -86,12 +91,15 @@ def summary_lines(record: EmbeddingRecord) -> list[str]:
         "to other trainers": steps.critical_bytes + steps.delayed_bytes,
         "written back": steps.evicted_bytes,
     }
+    replanning = f" The plan is for batches of {planned_batch:,}: measure the data with --batch "
+    replanning += f"{record.batch}, and plan again."
     moved_text = ", ".join(
         f"{size(round(count / steps.batches))} {name}" for name, count in moved.items()
     )
     return [
         f"{record.batches:,} batches of {record.batch:,} examples in {seconds:.1f} s, "
-        f"{1e3 * record.step_s:.1f} ms a step: {record.batch / record.step_s:,.0f} examples/s.",
+        f"{1e3 * record.step_s:.1f} ms a step: {record.batch / record.step_s:,.0f} examples/s."
+        f"{replanning if record.batch != planned_batch else ''}",
         f"A step: {parts_text(steps)}.",
         f"A trainer's step moves {moved_text}.",
         f"Ahead: readers {reading.batches_ahead / max(reading.batches, 1):.1f} batches, the cacher "

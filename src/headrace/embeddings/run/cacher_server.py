@@ -25,7 +25,13 @@ from headrace.embeddings.run.cacher import (
     unchanged,
 )
 from headrace.embeddings.run.cacher_options import CacherServerOptions
-from headrace.embeddings.run.commits import Beginning, CommitFolder, Mark, data_files
+from headrace.embeddings.run.commits import (
+    Beginning,
+    CommitFolder,
+    DataFile,
+    Mark,
+    data_files,
+)
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.following import CacherPace, JobFollower
 from headrace.embeddings.run.ideal import without_transfers
@@ -98,6 +104,8 @@ class CacherServer:
         self._mark = None if self._folder is None else self._folder.newest()
         self._start = 0 if self._folder is None else self._folder.begin()
         self._beginning = Beginning.after(self._mark)
+        self._files: tuple[DataFile, ...] = ()
+        self._batch: int | None = None
         self._times = CacherTimes()
         self._trainer_times = [TrainerTimes() for _ in range(self._options.trainers)]
         self._commits = JointCommits[None](self._options.trainers, self._changed)
@@ -219,13 +227,14 @@ class CacherServer:
         return EMPTY
 
     def status(self) -> Mapping[str, Any]:
-        """Return the cacher's times, and those that every trainer has reported."""
+        """Return the cacher's times and the trainers', and the job's numbers."""
         return {
             "times": self._times.to_fields(),
             "trainers": [times.to_fields() for times in self._trainer_times],
             "lookahead": self._lookahead,
             "adaptation": None if self._follower is None else self._follower.status(),
             "first_batch": self._beginning.batch,
+            "batch": self._batch,
         }
 
     def _commit(self, call: RpcCall) -> RpcMessage:
@@ -262,7 +271,7 @@ class CacherServer:
                     for server, groups in enumerate(head["groups"])
                 ),
                 job=description,
-                files=data_files(description.data),
+                files=self._files,
             )
         )
         mark_servers(
@@ -325,6 +334,10 @@ class CacherServer:
         try:
             if self._mark is not None:
                 self._mark.check(description)
+            if self._folder is not None:
+                # as they are now: a later commit is of the batches that were in them
+                self._files = data_files(description.data)
+            self._batch = description.data.get("batch")
             options = self._options.decisions(description)
             self._servers.finish(description)
             job = {"data": description.data, "columns": description.columns}

@@ -67,6 +67,7 @@ class JobTimes:
     samples : at most `most`, in their order; as many seconds long as needed for that.
     first_batch : number of the first batch, where the job began from a commit.
     lookahead : of the cacher; None: it is not found yet.
+    batch : examples of one, as the script's data have it; None: it is not known yet.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -79,6 +80,7 @@ class JobTimes:
         self.samples: list[TimesSample] = []
         self.first_batch = 0
         self.lookahead: int | None = None
+        self.batch: int | None = None
         self._changes: dict[tuple[float, str], JobChange] = {}  # by time and name
 
     def take(self, key: ProcessKey, status: Mapping[str, Any]) -> None:
@@ -90,6 +92,7 @@ class JobTimes:
             self._latest["trainer", trainer] = TrainerTimes.from_fields(times)
         if kind == "cacher" and status:
             self.first_batch, self.lookahead = status["first_batch"], status["lookahead"]
+            self.batch = status.get("batch") or self.batch
             adaptation = status.get("adaptation") or {}
             for change in adaptation.get("changes", ()):
                 self._changes[change["at"], change["name"]] = JobChange.from_fields(change)
