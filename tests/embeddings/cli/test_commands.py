@@ -89,6 +89,9 @@ def test_wrong_input_is_named(clicks: Path, tmp_path: Path) -> None:
     assert "--batch is '-4'" in invoke(*measure, "--batch=-4", code=1)
     assert "needs four or more" in invoke(*measure, "--batch", 1500, code=1)
     assert "line 1: has 40 columns, needs 39" in invoke(*measure, "--unlabelled", code=1)
+    assert "is read as criteo: --ids is for columns" in invoke(*measure, "--ids", "C1", code=1)
+    avazu = (*measure, "--format", "avazu", "--unlabelled")
+    assert "is read as avazu: --unlabelled is for lines" in invoke(*avazu, code=1)
     assert not list(tmp_path.iterdir())
 
 
@@ -148,10 +151,11 @@ def test_files_of_every_format_are_made_and_measured(
     generate = ("--examples", 400, "--most-rows", 5000, "--format", name)
     invoke("embeddings", "generate", "-o", clicks, *generate, *skews)
     measure = ("embeddings", "measure", clicks, "-o", profile, "--batch", 50, "--lookahead", 3)
+    ids: tuple[str, ...] = ()
     if name == "parquet":
         assert "--ids needs names" in invoke(*measure, code=1)
-        measure = (*measure, "--ids", "C*")
-    assert said in invoke(*measure)
+        ids = ("--ids", "C*")
+    assert said in invoke(*measure, *ids)
     loaded = EmbeddingProfile.load(profile)
     assert len(loaded.tables) == tables
     assert loaded.provenance["format"] == name

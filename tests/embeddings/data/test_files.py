@@ -73,7 +73,8 @@ def test_a_folder_stands_for_its_files_by_their_numbers(tmp_path: Path) -> None:
     names = ["day_0", "day_2", "day_10.gz", "day_23"]
     for name in reversed(names):
         (tmp_path / name).touch()
-    (tmp_path / ".hidden").touch()
+    for other in (".hidden", "_SUCCESS", "_metadata"):
+        (tmp_path / other).touch()
     clicks = CriteoData.of([tmp_path], batch=4)
     assert [Path(path).name for path in clicks.paths] == names
     (tmp_path / "none").mkdir()

@@ -52,12 +52,17 @@ class FormatOptions:
 
         Raises
         ------
-        ExampleError : no columns of a Parquet file are named, or it has none of the names.
+        ExampleError : no columns of a Parquet file are named, or it has none of the names; an
+            option is that of another format.
         """
         from headrace.embeddings.data.avazu import AvazuFormat
         from headrace.embeddings.data.criteo import CriteoFormat
         from headrace.embeddings.data.parquet import ParquetFormat, matching_columns
 
+        if name != "parquet" and self.ids:
+            raise ExampleError(f"{path} is read as {name}: --ids is for columns of Parquet files")
+        if name != "criteo" and not self.labelled:
+            raise ExampleError(f"{path} is read as {name}: --unlabelled is for lines of criteo")
         if name == "criteo":
             return CriteoFormat(labelled=self.labelled)
         if name == "avazu":

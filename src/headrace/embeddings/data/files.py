@@ -252,7 +252,9 @@ def data_from_fields(fields: Mapping[str, Any]) -> ExampleData:
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
-    """Return files, and those of folders by the numbers in their names; hidden ones are left out.
+    """Return files, and those of folders by the numbers in their names.
+
+    Hidden ones are left out, and those that writers of Parquet add, as `_SUCCESS`.
 
     Raises
     ------
@@ -267,7 +269,7 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
             files.append(path)
             continue
         names = [file.name for file in path.iterdir() if file.is_file()]
-        names = sorted((name for name in names if not name.startswith(".")), key=_by_numbers)
+        names = sorted((name for name in names if not name.startswith((".", "_"))), key=_by_numbers)
         if not names:
             raise ExampleError(f"{path}: this folder has no files of examples")
         files.extend(path / name for name in names)

@@ -80,7 +80,10 @@ def measure_accesses(
         arrived += 1
         progress(f"batch {arrived} of at most {most_batches}", arrived / most_batches)
     if windows is None or arrived < 4:
-        raise EmbeddingError(f"the examples are {arrived} batches, needs four or more")
+        raise EmbeddingError(
+            f"the examples are {arrived} batches, needs four or more: make "
+            "batches smaller, or add examples"
+        )
     counts, lrpp = windows.finish(arrived)
     return EmbeddingProfile(
         batch=size,
