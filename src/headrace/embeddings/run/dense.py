@@ -78,7 +78,8 @@ class DenseGradients:
         if smallest is None:
             return
         parameter, averaged = smallest
-        assert parameter.grad is not None
+        if parameter.grad is None:  # another optimizer had its step, and zero_grad, before
+            return
         gradient = parameter.grad.nan_to_num()
         if not torch.equal(gradient, averaged.reshape(gradient.shape).nan_to_num()):
             raise EmbeddingError(
@@ -89,9 +90,10 @@ class DenseGradients:
 
     def remember(self) -> None:
         """Let `check_unchanged` expect the gradients of now."""
-        if self._smallest is not None:
-            parameter, _ = self._smallest
-            assert parameter.grad is not None
+        if self._smallest is None:
+            return
+        parameter, _ = self._smallest
+        if parameter.grad is not None:
             self._smallest = parameter, parameter.grad.clone()
 
     def _note(self, bucket: dist.GradBucket) -> None:

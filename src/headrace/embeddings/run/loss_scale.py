@@ -32,6 +32,8 @@ def follow_scaler(
     def unscale_(optimizer: torch.optim.Optimizer) -> None:
         if optimizer is not own or not pending() or not scaler.is_enabled():
             unscale(optimizer)
+            if scaler.is_enabled():
+                unscaled()  # these gradients may be the dense part's
             return
         group = optimizer.param_groups[0]
         parameters: list[Tensor] = group["params"]
