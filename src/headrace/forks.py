@@ -2,11 +2,15 @@
 
 A child of ``os.fork`` has copies of all objects and no thread but the one that forked. What is in
 memory alone works there; what has a file, a connection, a process or a thread belongs to the
-process that made it, keeps a `ForkMark`, and refuses its methods by name in a child. The native
-core's part is native/process.hpp.
+process that made it, keeps a `ForkMark`, and refuses its methods by name in a child. Locks
+of what is in memory are `ThreadLock`s. The native core's part is native/process.hpp.
 """
 
 import os
+import threading
+import weakref
+from types import TracebackType
+from typing import Any
 
 from headrace.errors import ForkError
 
@@ -40,9 +44,46 @@ class ForkMark:
             )
 
 
-def _count_fork() -> None:
+class ThreadLock:
+    """A lock that its thread can take again; a copy is a lock of its own.
+
+    In the child of a fork it is free, unless the thread that forked has it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ThreadLock, ()
+
+    def free_in_child(self) -> None:
+        """Free the lock in the child of a fork, which has no other thread that could."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock = threading.RLock()
+
+
+_locks = weakref.WeakSet[ThreadLock]()
+
+
+def _begin_child() -> None:
     global _forks
     _forks += 1
+    for lock in _locks:
+        lock.free_in_child()
 
 
-os.register_at_fork(after_in_child=_count_fork)
+os.register_at_fork(after_in_child=_begin_child)

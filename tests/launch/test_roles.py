@@ -16,6 +16,7 @@ from headrace.errors import CommunicationError
 from headrace.launch import roles
 from headrace.launch.roles import LINES, Message, Role, Roles, start_local
 from headrace.testbed import Testbed, TestbedSpec
+from tests.forked import status_of_child
 from tests.waiting import HANG_S, wait_until
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -276,3 +277,12 @@ def test_no_worker_outlives_its_parent(sent: signal.Signals) -> None:
             assert not any(map(is_running, (first, second, child)))
         for pid in (first, second, child):
             assert_ends(pid)
+
+
+def test_a_child_ends_no_process_of_its_parent() -> None:
+    """One that left the block, as `sys.exit` does, ended the processes of all roles."""
+    with Roles({"a": role()}) as started:
+        pid = answer(started, "a")["pid"]
+        assert status_of_child(started.end) == 0
+        assert is_running(pid)
+        assert answer(started, "a", {"do": "echo", "n": 1}) == {"n": 1}

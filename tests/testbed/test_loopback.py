@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import TestbedError
 from headrace.testbed import Testbed, TestbedSpec, pace_rate, privileges, run_ranks, teardown
+from tests.forked import status_of_child
 from tests.waiting import HANG_S
 
 
@@ -51,4 +52,13 @@ def test_down_ends_processes_and_their_children(own_state: Path, spec: TestbedSp
     assert job.wait(HANG_S) == -signal.SIGTERM
     assert teardown.start_time(child) is None
     job.stdout.close()
+    assert list(own_state.iterdir()) == []
+
+
+def test_a_child_that_leaves_the_block_takes_nothing_down(
+    own_state: Path, spec: TestbedSpec
+) -> None:
+    with Testbed.up(spec, fallback=True) as testbed:
+        assert status_of_child(testbed.__exit__) == 0
+        assert len(list(own_state.iterdir())) == 1
     assert list(own_state.iterdir()) == []

@@ -1,7 +1,6 @@
 """Attention layers of a model of Transformers, and a digest of its weights."""
 
 import hashlib
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,13 +15,14 @@ from headrace.attention.plan.formats import LayerHeads, ModelWeights
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.transformers import ALL_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from headrace.evaluation import evaluating
+from headrace.forks import ThreadLock
 
 _COLLECTING = "headrace_collecting"
 _OUTPUT_NAMES = ("o_proj", "out_proj", "c_proj", "dense", "wo")
 _SAMPLED_NUMBERS = 4096
 """Of each tensor, evenly spaced, that a digest is made from: all of a large model take minutes."""
 
-_collecting = threading.Lock()
+_collecting = ThreadLock()
 _heads: WeakKeyDictionary[nn.Module, tuple[LayerHeads, ...]] = WeakKeyDictionary()
 
 

@@ -20,6 +20,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from headrace.errors import CommunicationError
 from headrace.facades import offered_by, public_value
+from headrace.forks import ForkMark
 from headrace.launch.process import ProcessGroup, RoleProcess
 from headrace.settings import child_environment
 
@@ -77,7 +78,7 @@ class Roles(Generic[K]):
     """Processes by the key of their role. As a context manager it starts and ends them all.
 
     They are ended as process groups: SIGTERM, after `grace_s` SIGKILL. Ctrl-C reaches this process
-    alone, which ends them on its way out.
+    alone, which ends them on its way out. A forked child of this process ends none of them.
 
     Parameters
     ----------
@@ -91,6 +92,7 @@ class Roles(Generic[K]):
         self._roles = dict(roles)
         self._streams = streams
         self._grace_s = grace_s
+        self._mark = ForkMark()
         self._processes: dict[K, RoleProcess] = {}
         self._incarnations = dict.fromkeys(roles, 0)
         self._ended: dict[K, int] = {}  # exit codes, in the order of the ends
@@ -123,6 +125,8 @@ class Roles(Generic[K]):
 
     def end(self, keys: Collection[K] | None = None, grace_s: float | None = None) -> None:
         """End the processes of roles, or of all, within `grace_s` and 5 s; idempotent."""
+        if self._mark.forked:
+            return
         processes = [p for key, p in self._processes.items() if keys is None or key in keys]
         running = [process for process in processes if not process.wait(0.0)]
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.errors import TestbedError
 from headrace.facades import offered_by
+from headrace.forks import ForkMark
 from headrace.settings import child_environment
 from headrace.testbed import loopback, network, privileges, state, teardown
 from headrace.testbed.rates import parse_rate
@@ -23,7 +24,7 @@ _GUARDIAN_DEADLINE_S = 10.0
 
 @offered_by("headrace.testbed")
 class Testbed:
-    """A running testbed. As a context manager it is taken down on exit.
+    """A running testbed. As a context manager it is taken down on exit, but not in a forked child.
 
     One that this process owns is also removed when the process ends, even killed: a small guardian
     process waits for that.
@@ -51,6 +52,7 @@ class Testbed:
     ) -> None:
         self.record = record
         self._guardian = guardian
+        self._mark = ForkMark()
         self.fallback_reason = fallback_reason
 
     @classmethod
@@ -254,7 +256,8 @@ class Testbed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.down()
+        if not self._mark.forked:  # a child that leaves the block, as it ends
+            self.down()
 
 
 def _check_ipv6(spec: TestbedSpec, fallback_reason: str | None) -> None:

@@ -24,7 +24,7 @@ from headrace.embeddings.run.fitted import FittedBatches
 from headrace.embeddings.run.modules import embedding_modules
 from headrace.embeddings.run.table_files import TableFileFormat, read_rows, whole_table
 from headrace.embeddings.tables import table_groups
-from headrace.errors import InputError
+from headrace.errors import ForkError, InputError
 from headrace.executor import Executor
 from tests.conformance.groups import group
 from tests.embeddings.run.in_process import InProcessJob, ListData, clicks, with_bags
@@ -39,6 +39,7 @@ from tests.embeddings.run.models import (
     steps,
     torch_batches,
 )
+from tests.forked import status_of_child
 
 DATA = clicks(ROWS, [16, 16, 16, 16, 16, 16, 16, 5])
 Optimizers = Callable[[nn.Module], Sequence[torch.optim.Optimizer]]
@@ -357,6 +358,28 @@ def test_an_epoch_that_is_left_has_to_be_ended(executor: Executor) -> None:
         EmbeddingError, match="the batches are closed: epoch 2 needs another fit, of a"
     ):
         iter(batches)
+
+
+def test_batches_belong_to_the_process_that_made_them(executor: Executor) -> None:
+    """A child that ended closed its parent's connections, and ended the processes of its job."""
+    fitted, batches, optimizer, job = fitted_model(executor)
+    epoch = iter(batches)
+    steps(fitted, [next(epoch)], [optimizer])
+    next(epoch)
+
+    def use() -> None:
+        for action in (optimizer.step, batches.weights, lambda: next(epoch)):
+            with pytest.raises(ForkError, match=r"^the job of these batches belongs to the proc"):
+                action()
+        batches.close()
+        batches._finalizer()
+
+    assert status_of_child(use) == 0
+    assert job.closed == 0
+    optimizer.step()
+    steps(fitted, epoch, [optimizer])
+    batches.close()
+    assert job.closed == 1
 
 
 def test_a_batch_has_one_step(executor: Executor) -> None:

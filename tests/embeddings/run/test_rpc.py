@@ -439,6 +439,21 @@ def test_a_process_that_ends_waits_for_the_ends_of_its_calls(echo: Echo) -> None
         assert process.returncode == 0
 
 
+def test_a_child_leaves_the_connections_of_its_parent(echo: Echo) -> None:
+    """It hung in gRPC as it ended, or shut down sockets that it had a copy of."""
+    with peer("fork", echo.server.address) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        wait_until(lambda: echo.waiting == 1, "the call waits")
+        process.stdin.write("\n")
+        process.stdin.flush()
+        refusal = process.stdout.readline()
+        assert refusal.startswith("the connection with the server belongs to the process that made")
+        assert process.stdout.readline() == "3\n"
+        echo.release()
+        assert process.stdout.read() == "answered\nthe caller\n"
+
+
 class Traced:
     """An object of Arrow's, to which there can be weak references."""
 

@@ -5,12 +5,8 @@ ever: 18 of 20 hung in ``find``.
 """
 
 import multiprocessing
-import os
-import select
-import signal
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -23,6 +19,7 @@ from headrace.errors import ForkError
 from headrace.index import IndexAdaptation, TraceRecorder
 from headrace.index.adapt.propose import Proposal
 from headrace.job.records import Records
+from tests.forked import status_of_child
 from tests.tiers import Sample
 from tests.waiting import HANG_S
 
@@ -55,26 +52,6 @@ def batches(index: headrace.Index) -> Iterator[None]:
         ended.set()
         thread.join(HANG_S)
         assert not thread.is_alive()
-
-
-def status_of_child(action: Callable[[], None]) -> int:
-    """Return the exit status of a forked child that runs `action`; -9 if it hung."""
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, beside threads
-        child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            action()
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(write)
-    if not select.select([read], [], [], HANG_S)[0]:  # readable at its end
-        os.kill(child, signal.SIGKILL)
-    os.close(read)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_a_fork_in_a_batch(sample: Sample) -> None:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headrace.forks import ThreadLock
 from headrace.memory import FittedModule, fit
-from headrace.memory.locks import CAPTURES, DRAWS, ThreadLock
+from headrace.memory.locks import CAPTURES, DRAWS
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.plan.baselines import keep_schedule

@@ -1,6 +1,5 @@
 """`AttentionAdaptation`: caches with more clusters where a plan's output error has grown."""
 
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +22,7 @@ from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import CompressedCache
 from headrace.attention.run.compress import compressed
 from headrace.facades import offered_by
+from headrace.forks import ThreadLock
 from headrace.job.records import Records
 
 EVERY = 100
@@ -76,7 +76,7 @@ class AttentionAdaptation:
             limits=limits or ClusterLimits(),
         )
         self._observations: list[RequestObservation] = []
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self.records = Records(log_path)
         self.requests = 0
         self.observed = 0

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from headrace.attention.errors import AttentionError
+from headrace.forks import ThreadLock
 
 NewCache = Callable[[], Any]
 """Makes the cache of a call that begins without one."""
@@ -40,7 +41,7 @@ class Contexts:
 
 _entered: dict[int, Contexts] = {}
 """By the model's identity."""
-_lock = threading.Lock()
+_lock = ThreadLock()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.handoff import Handoff
 from headrace.embeddings.run.leaves import ModuleRows
 from headrace.embeddings.tables import EmbeddingTable
+from headrace.forks import ForkMark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -101,6 +102,7 @@ def ahead(rows: Generator[EvaluationRows]) -> Generator[EvaluationRows]:
         else:
             coming.end()
 
+    mark = ForkMark()
     thread = threading.Thread(target=read, daemon=True, name="evaluation rows")
     thread.start()
     try:
@@ -112,8 +114,9 @@ def ahead(rows: Generator[EvaluationRows]) -> Generator[EvaluationRows]:
                 return
             yield batch
     finally:
-        coming.close()
-        thread.join()
+        if not mark.forked:  # a child has no such thread
+            coming.close()
+            thread.join()
 
 
 def _read(

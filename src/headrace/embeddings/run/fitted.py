@@ -1,7 +1,7 @@
 """Batches of a fitted model: training's, epoch by epoch, and those of evaluation between them."""
 
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from headrace.embeddings.run.table_files import (
 from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows
 from headrace.errors import CommunicationError
 from headrace.evaluation import evaluating
+from headrace.forks import ForkMark
 
 Batch = tuple[Any, ...]
 """A batch in the data's own form: dense features, ids and, of labelled examples, labels.
@@ -80,13 +81,14 @@ class FittedBatches:
         self._epoch_commit: RowCommit | None = None
         self._loaded_since = False  # the epoch that ended last
         self._busy: str | None = None
+        self._mark = ForkMark()
         self._ends = ExitStack()
         self._ends.callback(connections.close)
         self._ends.callback(connections.servers.close)
         if committer is not None:
             self._ends.callback(committer.close)
         # also where a script ends without it: connections before the interpreter's threads
-        self._finalizer = weakref.finalize(self, self._ends.close)
+        self._finalizer = weakref.finalize(self, _end_at_owner, self._mark, self._ends.close)
         own = weakref.proxy(self)
         ruled.optimizer.register_step_pre_hook(lambda *_: own._before_step())
         ruled.optimizer.register_step_post_hook(lambda *_: own._step())
@@ -173,6 +175,8 @@ class FittedBatches:
 
     def close(self) -> None:
         """As in `TrainingBatches`."""
+        if self._mark.forked:
+            return
         try:
             self._commit_epoch()
         finally:
@@ -191,7 +195,11 @@ class FittedBatches:
         else:
             self.close()
 
+    def _check_owner(self) -> None:
+        self._mark.check("the job of these batches")
+
     def _begin(self, purpose: str) -> None:
+        self._check_owner()
         if self._busy == "closed":
             raise EmbeddingError(
                 f"the batches are closed: {purpose} needs another fit, of a new model"
@@ -213,6 +221,7 @@ class FittedBatches:
                 with rows.waiting_for_commit():
                     self._committer.begin(commit, self._position(rows))
             yield self._trained(batch)
+            self._check_owner()  # a child that goes on with the loop
             self._next_batch = batch.batch.batch + 1
             commit = rows.take_commit()
         self._leaves.clear()
@@ -265,6 +274,7 @@ class FittedBatches:
                     examples = batch.examples
                     labels = () if examples.labels is None else (examples.labels,)
                     yield self._form(examples.dense, ids, *labels)
+                    self._check_owner()
         finally:
             self._leaves.clear()
             if self._busy == "an evaluation":
@@ -329,6 +339,7 @@ class FittedBatches:
         return None if self._rows is None else self._rows.pending
 
     def _before_step(self) -> None:
+        self._check_owner()
         if self._pending() is None:
             raise EmbeddingError(
                 "the optimizer has a step without a batch: call it once for each batch that the "
@@ -348,6 +359,7 @@ class FittedBatches:
         self._leaves.unregister()
 
     def _skip(self) -> None:
+        self._check_owner()
         assert self._rows is not None
         self._added.remove()
         self._rows.skip(self._dense.take_average())
@@ -359,3 +371,9 @@ class FittedBatches:
 
     def _any_trainer(self, flag: bool) -> bool:
         return any_trainer(self._connections.executor, self._connections.deadline_s, flag)
+
+
+def _end_at_owner(mark: ForkMark, close: Callable[[], None]) -> None:
+    """Close what a trainer has, in the process that has it: not as a child ends."""
+    if not mark.forked:
+        close()

@@ -4,13 +4,15 @@ Every call is a `do_exchange` stream of its own, so its deadline ends it at both
 of a process ends the calls with it at once: waiting ones at the server, and those at the client.
 The descriptor of the stream is the handshake: protocol version, role, secret and method. Calls
 without the job's secret are refused; the network between the hosts is trusted, as that of
-`torch.distributed`.
+`torch.distributed`. Servers and clients belong to the process that made them (`headrace.forks`).
 """
 
 import atexit
+import ctypes
 import hmac
 import json
 import logging
+import os
 import threading
 import time
 import traceback
@@ -27,6 +29,7 @@ from headrace import __version__
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.rpc_messages import Encoded, RpcMessage, receive_message
 from headrace.errors import CommunicationError, InputError
+from headrace.forks import ForkMark
 
 PROTOCOL = 1
 """Version of the messages: a peer of another one is refused."""
@@ -126,6 +129,7 @@ class RpcServer:
         port: int = 0,
     ) -> None:
         self._role = role
+        self._mark = ForkMark()
         self._closed = threading.Event()
         name = f"[{host}]" if ":" in host else host
         try:
@@ -135,6 +139,7 @@ class RpcServer:
         except (pa.ArrowException, OSError) as error:
             raise CommunicationError(f"{role} cannot listen at {name}:{port}: {error}") from error
         self.address = f"{name}:{self._server.port}"
+        _servers.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -143,8 +148,8 @@ class RpcServer:
         self.close()
 
     def close(self) -> None:
-        """End waiting calls, and serve no others; idempotent."""
-        if self._closed.is_set():
+        """End waiting calls, and serve no others; idempotent. Without effect in a child."""
+        if self._mark.forked or self._closed.is_set():
             return
         self._closed.set()
         # It returns when all calls have; another program can open one, and send nothing.
@@ -250,6 +255,7 @@ class RpcClient:
         self._role = role
         self._secret = secret
         self._deadline_s = deadline_s
+        self._mark = ForkMark()
         self._lock = threading.Lock()
         self._closed = False
         self._calls = 0
@@ -262,8 +268,8 @@ class RpcClient:
 
     @property
     def calls(self) -> int:
-        """Calls under way."""
-        return self._calls
+        """Calls under way; those of a parent are none of a child's."""
+        return 0 if self._mark.forked else self._calls
 
     def __enter__(self) -> Self:
         return self
@@ -287,7 +293,9 @@ class RpcClient:
         CommunicationError : the method failed otherwise, the server is gone, refuses this client,
             or did not answer in time, or the client was closed: `ConnectionLostError` where the
             connection ended.
+        ForkError : this process was forked from the one that made the client.
         """
+        self._mark.check(f"the connection with {self._peer_role}")
         deadline_s = self._deadline_s if deadline_s is None else deadline_s
         greeting = Greeting(
             protocol=PROTOCOL,
@@ -312,7 +320,9 @@ class RpcClient:
         raise self._error(method, extra["text"])
 
     def close(self) -> None:
-        """End calls of all threads, and make no others; idempotent."""
+        """End calls of all threads, and make no others; idempotent. Without effect in a child."""
+        if self._mark.forked:
+            return
         with self._lock:
             self._closed = True
             streams = [*self._streams]
@@ -393,7 +403,17 @@ class RpcClient:
                 self._client.close()
 
 
+_servers: "weakref.WeakSet[RpcServer]" = weakref.WeakSet()
 _clients: "weakref.WeakSet[RpcClient]" = weakref.WeakSet()
+
+
+def _keep_all() -> None:
+    """Never delete what the parent of this child made: gRPC would wait for its threads."""
+    for connection in (*_servers, *_clients):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+os.register_at_fork(after_in_child=_keep_all)
 
 
 @atexit.register

@@ -14,8 +14,8 @@ from torch._compile import _disable_dynamo
 from torch.utils import _pytree as pytree
 
 from headrace.facades import offered_by
+from headrace.forks import ThreadLock
 from headrace.memory.errors import BudgetError, CaptureError
-from headrace.memory.locks import ThreadLock
 from headrace.memory.measure.arguments import WithLoss, forward_signature, step_arguments
 from headrace.memory.measure.attributes import argument_content
 from headrace.memory.measure.refuse import has_global_hooks, is_hooked
