@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from headrace.attention import AttentionPlan, AttentionProfile
 from headrace.attention.cli import measure
+from headrace.attention.measure.text import text_digest, text_of_files
 from headrace.attention.plan import step
 from headrace.attention.plan.step import decoding_step, step_bound
 from headrace.cli.app import app
@@ -73,6 +74,19 @@ def test_a_plan_is_shown_verified_and_reported(profile: Path, plan: Path, tmp_pa
         page = tmp_path / "page.html"
         invoke("report", path, "-o", page)
         assert content in page.read_text()
+
+
+def test_a_plan_names_the_text_that_its_losses_are_of(
+    folder: Path, profile: Path, tmp_path: Path
+) -> None:
+    """It had the digest of the profile's text; nothing said that a text was shorter than asked."""
+    text, path = tmp_path / "own.txt", tmp_path / "own.plan"
+    text.write_text("the value of an object " * 60)
+    arguments = ("attention", "plan", folder, "--profile", profile, "-o", path, "--loss", 0)
+    output = invoke(*arguments, "--text", text, "--sample-tokens", 50)
+    assert AttentionPlan.load(path).text == text_digest(text_of_files([text]))
+    tokens = AttentionPlan.load(path).provenance["tokens"]
+    assert f"Losses are of {tokens:,} tokens, not 20,480: the text has no more." in output
 
 
 def test_the_bound_of_a_step_is_printed_for_requests_tokens_and_a_device(
@@ -258,6 +272,7 @@ def test_mistakes_are_named(folder: Path, profile: Path, plan: Path, tmp_path: P
     for command in (
         ("attention", "measure", folder, "-o", output, "--sample-tokens", 5000),
         ("attention", "evaluate", folder, "--plan", plan, "--sample-tokens", 5000),
+        ("attention", "adapt", folder, "--plan", plan, "--sample-tokens", 5000),
         ("attention", "run", folder, "--plan", plan, "--prompt", "the", "--new-tokens", 5000),
         ("attention", "plan", folder, "--profile", profile, "-o", output)
         + ("--sample-tokens", 5000),
@@ -286,6 +301,11 @@ def test_mistakes_are_named(folder: Path, profile: Path, plan: Path, tmp_path: P
     assert "is of another model, or of this one in another --dtype" in invoke(
         *("attention", "plan", folder, "--profile", profile, "-o", output),
         *("--dtype", "bfloat16"),
+        code=1,
+    )
+    assert "--loss is inf, needs a finite number" in invoke(
+        *("attention", "plan", folder, "--profile", profile, "-o", output),
+        *("--loss", "inf"),
         code=1,
     )
     assert not output.exists()

@@ -15,6 +15,7 @@ from headrace.attention.cli.models import (
     TextOption,
     TextTokens,
     TypeOption,
+    check_positions,
     load_folder,
 )
 from headrace.attention.cli.show import error_text
@@ -67,6 +68,7 @@ def adapt_cache_command(
     from headrace.attention.adapt.adaptation import AttentionAdaptation
     from headrace.attention.measure.text import text_of_files, token_samples
 
+    check_positions(model, sample_tokens, "--sample-tokens")
     samples = token_samples(
         tokenizer, text_of_files(text or ()), -(-tokens // sample_tokens), sample_tokens, skip=skip
     )

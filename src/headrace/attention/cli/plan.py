@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,6 +92,7 @@ def cache_plan_command(
     """
     if method is not PlanMethod.LOSS:
         _refuse_beside(method, {"--loss": loss, "--text": text, "--tokens": tokens})
+    allowed = _allowed(loss)
     measured = AttentionProfile.load(profile)
     model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.models import model_digest, model_weights
@@ -103,9 +105,10 @@ def cache_plan_command(
     provenance = {"model": str(folder), "profile": measured.digest, "method": method.value}
     if method is PlanMethod.LOSS:
         check_positions(model, sample_tokens, "--sample-tokens")
-        samples = _unread_samples(tokenizer, measured, text or (), tokens or _TOKENS, sample_tokens)
-        allowed = _LOSS if loss is None else loss
-        plan = _by_loss(model, measured, samples, allowed)
+        samples, digest = _unread_samples(
+            tokenizer, measured, text or (), tokens or _TOKENS, sample_tokens
+        )
+        plan = _by_loss(model, measured, samples, allowed, digest)
         provenance |= {"loss": allowed, "tokens": samples.numel()}
     else:
         fixed = method is PlanMethod.CHAI_STATIC
@@ -135,30 +138,49 @@ def _refuse_beside(method: PlanMethod, options: Mapping[str, object]) -> None:
             raise AttentionError(f"{name} given with --method {method}, which measures no loss")
 
 
+def _allowed(loss: float | None) -> float:
+    """Return the loss that may be added; raises AttentionError if it is infinite."""
+    allowed = _LOSS if loss is None else loss
+    if not isfinite(allowed):
+        raise AttentionError(f"--loss is {allowed}, needs a finite number")
+    return allowed
+
+
 def _unread_samples(
     tokenizer: Any,
     measured: AttentionProfile,
     text: Sequence[Path],
     tokens: int,
     sample_tokens: int,
-) -> "Tensor":
-    """Return samples of a text, [samples, tokens], from where the profile's samples end."""
+) -> "tuple[Tensor, str]":
+    """Return samples of a text, [samples, tokens], and its digest.
+
+    They begin where the profile's samples end. Of a text with fewer tokens it prints how many.
+    """
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
 
     source = text_of_files(text)
-    seen = measured.samples * measured.tokens if measured.text == text_digest(source) else 0
-    return token_samples(
+    digest = text_digest(source)
+    seen = measured.samples * measured.tokens if measured.text == digest else 0
+    samples = token_samples(
         tokenizer,
         source,
         -(-tokens // sample_tokens),
         sample_tokens,
         skip=-(-seen // sample_tokens),
     )
+    if samples.numel() < tokens:
+        terminal().print(
+            f"Losses are of {samples.numel():,} tokens, not {tokens:,}: the text has no more.",
+            soft_wrap=True,
+        )
+    return samples, digest
 
 
 def _by_loss(
-    model: "Module", measured: AttentionProfile, samples: "Tensor", loss: float
+    model: "Module", measured: AttentionProfile, samples: "Tensor", loss: float, text: str
 ) -> AttentionPlan:
+    """Return the plan for a loss on samples of a text of this digest."""
     from headrace.attention.adapt.observe import measured_output_error
     from headrace.attention.models import model_weights
     from headrace.attention.plan.alternatives import with_alternatives
@@ -173,7 +195,8 @@ def _by_loss(
             )
 
         plan = choose(measured, measure, allowed_loss=loss, element_bytes=_element_bytes(model))
-        plan = with_alternatives(replace(plan, weights=model_weights(model)), measured)
+        plan = replace(plan, weights=model_weights(model), text=text)
+        plan = with_alternatives(plan, measured)
         if not plan.alternatives:
             return plan
         error = measured_output_error(
