@@ -105,7 +105,8 @@ def cache(
     Parameters
     ----------
     plan : see `compress`; by an adaptation it is of the present number of clusters.
-    max_tokens : allocates room for so many at once, and refuses more; None: it grows in blocks.
+    max_tokens : allocates room for so many at once, and refuses more, `model.generate` before its
+        first token; None: it grows in blocks.
 
     Raises
     ------

@@ -111,6 +111,14 @@ def test_a_measurement_takes_little_memory_beside_the_model() -> None:
     assert kept.nbytes + 2 * 2000 <= counted.peak_bytes < kept.nbytes + 3 * 2000
 
 
+def test_probabilities_that_are_no_numbers_are_named(samples: torch.Tensor) -> None:
+    """LinAlgError of the clustering, after all samples."""
+    model = copy.deepcopy(model_of("llama"))
+    model.model.layers[1].self_attn.q_proj.weight.data[0, 0] = torch.nan
+    with pytest.raises(AttentionError, match="layer 1 has probabilities that are not numbers"):
+        measure_likeness(model, samples, text="", progress=silent)
+
+
 def test_an_interrupted_measurement_is_of_the_samples_until_then(samples: torch.Tensor) -> None:
     model = model_of("llama")
     asked: list[int] = []

@@ -1,11 +1,18 @@
 """The choice of bits and heads of keys, on losses that are made up."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from headrace.attention import AttentionPlan, FrontierPoint, LayerHeads, StorageFormat
+from headrace.attention import (
+    AttentionError,
+    AttentionPlan,
+    FrontierPoint,
+    LayerHeads,
+    StorageFormat,
+)
 from headrace.attention.plan.choose import added_loss, choose, frontier, mean_and_error
 from headrace.attention.profile import AttentionProfile, LayerProfile
 
@@ -65,6 +72,12 @@ def test_without_redundancy_there_is_nothing_to_gain() -> None:
     assert plan.share == 1
     assert "4-bit keys, 8-bit values" not in names, "what is hopeless is not followed"
     assert not any("2 of 4 heads" in name for name in names)
+
+
+def test_a_model_whose_own_loss_is_no_number_has_no_plan() -> None:
+    """ValueError: "min() iterable argument is empty"."""
+    with pytest.raises(AttentionError, match="the model's own loss is nan"):
+        choose(profile_of(), lambda *_: [math.nan, 1.0], allowed_loss=0.1, element_bytes=2)
 
 
 def test_membership_is_of_each_request_where_that_loses_less() -> None:

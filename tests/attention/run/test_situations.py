@@ -11,7 +11,12 @@ from torch import nn
 from transformers import AutoTokenizer, DynamicCache, TextIteratorStreamer, pipeline
 
 import headrace.attention
-from headrace.attention import AttentionAdaptation, AttentionError, StorageFormat
+from headrace.attention import (
+    AttentionAdaptation,
+    AttentionError,
+    CapacityError,
+    StorageFormat,
+)
 from tests.attention.models import (
     WORDS,
     model_of,
@@ -223,6 +228,34 @@ def test_streams_embeddings_and_looked_up_prompts(folder: Path) -> None:
         )
         assert torch.equal(by_embeddings, expected[:, tokens.shape[1] :])
         assert torch.equal(generate(model, tokens, prompt_lookup_num_tokens=3), expected)
+
+
+@torch.no_grad()
+def test_a_call_may_pass_no_cache_by_place() -> None:
+    """TypeError: it had a cache by name, too."""
+    model = model_of("llama")
+    expected = model(tokens_of(), None, None, None).logits
+    with headrace.attention.compress(model, plain_plan(model)):
+        torch.testing.assert_close(model(tokens_of(), None, None, None).logits, expected)
+
+
+def test_more_new_tokens_than_a_fixed_cache_has_room_for_are_refused_before_the_first() -> None:
+    """The error came with the token that had no room: those before it were lost."""
+    model = model_of("llama")
+    plan = plain_plan(model)
+    embeddings = model.get_input_embeddings()(tokens_of()).detach()
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan, max_tokens=27)
+        for call in (
+            lambda: generate(model, tokens_of(), cache=cache),
+            lambda: model.generate(tokens_of(), max_length=29, cache=cache),
+            lambda: model.generate(inputs_embeds=embeddings, max_new_tokens=6, cache=cache),
+        ):
+            with pytest.raises(CapacityError, match="has room for 27 .* has 23, and up to 6 are"):
+                call()
+        assert cache.get_seq_length() == 0
+        cache = headrace.attention.cache(model, plan, max_tokens=28)
+        assert generate(model, tokens_of(), cache=cache).shape == (1, 29)
 
 
 def test_a_longer_prompt_than_a_fixed_cache_holds_is_refused_at_once() -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headrace import _native
+from headrace.attention.errors import AttentionError
 from headrace.attention.models import (
     collecting,
     layer_heads,
@@ -52,6 +53,10 @@ def measure_likeness(
     Parameters
     ----------
     stopped : asked after every sample; where it says so, the profile is of those until then.
+
+    Raises
+    ------
+    AttentionError : see `headrace.attention.models.layer_heads`; probabilities are not numbers.
     """
     heads = layer_heads(model)
     row_bytes = sum(layer.query_heads for layer in heads) * _CHANGE_TOKENS**2 * 4
@@ -161,6 +166,11 @@ class _LayerSums:
             out[0, first:last] = outputs.flatten(0, 1).transpose(0, 1).to(out.dtype)
             if first == 0 and len(self._first_rows) < self._change_samples:
                 self._first_rows.append(_first_rows(query, keys, scale))
+        if not np.isfinite(everything.products).all():
+            raise AttentionError(
+                f"layer {module.layer_idx} has probabilities that are not numbers: the model's "
+                "weights are damaged, or too large for their type"
+            )
         self._add_moments(everything, beyond, tokens)
         return out
 

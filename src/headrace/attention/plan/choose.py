@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from headrace.attention.errors import AttentionError
 from headrace.attention.plan.chai import chai_plan
 from headrace.attention.plan.clusters import representatives_by_error, with_representatives
 from headrace.attention.plan.formats import CODE_DIMENSIONS, StorageFormat
@@ -51,6 +52,10 @@ def choose(
     ----------
     allowed_loss : relative to the model's own; it may not be exceeded by the measured added loss
         and one standard error.
+
+    Raises
+    ------
+    AttentionError : the model's own loss is not a number.
     """
     trials = _Trials(_full_plan(profile, element_bytes), measure, allowed_loss)
     bits = _allowed_bits(trials)
@@ -68,6 +73,11 @@ class _Trials:
         self._measure = measure
         self.allowed_loss = allowed_loss
         self._own = measure(OWN, full)
+        if not math.isfinite(sum(self._own)):
+            raise AttentionError(
+                f"the model's own loss is {sum(self._own)}: its weights are damaged, or too large "
+                "for their type"
+            )
         self._plans: dict[str, AttentionPlan] = {}
         self._choices: dict[str, FrontierPoint] = {}
         self._add(OWN, full, self._own)

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import MethodType
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.attention.errors import AttentionError
+from headrace.attention.errors import AttentionError, CapacityError
 from headrace.attention.models import (
     check_model,
     check_options,
@@ -98,9 +98,13 @@ def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> G
 
     @functools.wraps(getattr(generate, "__func__", generate))
     def with_cache(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_generation(self, kwargs)
-        if not any(kwargs.get(name) is not None for name in _CACHE_NAMES):
+        option = functools.partial(_option, self, args, kwargs)
+        _check_generation(option)
+        caches = [kwargs[name] for name in _CACHE_NAMES if kwargs.get(name) is not None]
+        if not caches:
             kwargs["cache"] = new_cache()
+        elif isinstance(caches[0], CompressedCache):
+            _check_new_tokens(caches[0], args, kwargs, option)
         return type(self).generate(self, *args, **kwargs) if own is None else own(*args, **kwargs)
 
     # a method of the model, so that a copy of the model generates with its own weights
@@ -113,19 +117,47 @@ def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> G
             model.generate = own
 
 
-def _check_generation(model: nn.Module, kwargs: Mapping[str, Any]) -> None:
+def _option(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
+    """Return an option of a call of `generate`, or the model's own; None: neither has it."""
+    config = args[1] if len(args) > 1 else kwargs.get("generation_config")
+    configs = (config, getattr(model, "generation_config", None))
+    settings = [kwargs.get(name), *(getattr(config, name, None) for config in configs)]
+    return next((setting for setting in settings if setting is not None), None)
+
+
+def _check_new_tokens(
+    cache: CompressedCache,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    option: Callable[[str], Any],
+) -> None:
+    """Refuse to begin what a cache of fixed size has no room for in the end.
+
+    Raises
+    ------
+    CapacityError
+    """
+    inputs = [*args[:1], *map(kwargs.get, ("inputs", "input_ids", "inputs_embeds"))]
+    prompt = next((tokens.shape[1] for tokens in inputs if isinstance(tokens, Tensor)), 0)
+    new, length = option("max_new_tokens"), option("max_length")
+    length = length if new is None else prompt + new
+    room = cache.get_max_length()
+    # the last token is not stored
+    if length is not None and prompt <= room < length - 1:
+        raise CapacityError(
+            f"the cache has room for {room} tokens, the prompt has {prompt}, and up to "
+            f"{length - prompt} are to follow: make it with a max_tokens of {length - 1}, or "
+            "generate fewer (max_new_tokens)"
+        )
+
+
+def _check_generation(option: Callable[[str], Any]) -> None:
     """Refuse generation without a cache, and with one that the options ask Transformers for.
 
     Raises
     ------
     AttentionError : naming the option, of the call or of the model's generation_config.
     """
-    configs = [kwargs.get("generation_config"), getattr(model, "generation_config", None)]
-
-    def option(name: str) -> Any:
-        settings = [kwargs.get(name), *(getattr(config, name, None) for config in configs)]
-        return next((setting for setting in settings if setting is not None), None)
-
     if (implementation := option("cache_implementation")) is not None:
         raise AttentionError(
             f"cache_implementation is {implementation!r}: within compress, caches are the plan's; "
@@ -151,6 +183,7 @@ def _supplied(
     name = next((name for name in _CACHE_NAMES if name in signature.parameters), None)
     if name is None:
         return None
+    place = list(signature.parameters).index(name)
 
     def supply(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         cache: Any = None
@@ -163,6 +196,8 @@ def _supplied(
         _check_arguments(arguments, module.config)
         if cache is None:
             _check_positions(arguments)
+            if place < len(args):  # a None
+                return (*args[:place], new_cache(), *args[place + 1 :]), kwargs
             return args, {**kwargs, name: new_cache()}
         if not isinstance(cache, CompressedCache):
             around = (

@@ -361,7 +361,8 @@ class LayerCache:
         result = np.tile(np.arange(heads.query_heads, dtype=np.int32), (len(first.complete), 1))
         complete = np.flatnonzero(first.complete.cpu().numpy())
         if len(complete):
-            features = first.features()[complete]
+            # of a request with NaN any clusters do: it spreads by the values, which all stay
+            features = np.nan_to_num(first.features()[complete])
             shared = np.empty((len(complete), heads.query_heads), np.int32)
             _native.attention_clusters(features, self.plan.clusters, shared)
             result[complete] = within_key_heads(shared, features, heads, self.plan.key_heads)
