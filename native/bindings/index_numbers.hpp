@@ -133,6 +133,11 @@ inline float float_of(const char* what, nb::handle object) {
 inline std::uint64_t bits_of(const char* what, nb::handle object, const index::NumberType& type) {
   switch (type.kind) {
     case index::NumberKind::none:
+      if (!object.is_none()) {
+        throw nb::type_error(
+            "values are given, but this index has keys alone: make it with values, or with "
+            "value_dtype");
+      }
       return 0;
     case index::NumberKind::real:
       return type.bytes == 4 ? std::bit_cast<std::uint32_t>(float_of(what, object))
@@ -203,6 +208,7 @@ class KeyNumbers {
 
   Code code(nb::handle key) const {
     if (const auto code = single(key)) return *code;
+    if (to_number_.is_valid()) refuse_number("key", key, "a time");
     return code_of_bits(bits_of("key", key, row_of(type_)), type_);
   }
 

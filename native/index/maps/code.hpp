@@ -10,8 +10,10 @@
 
 namespace headrace::index {
 
+// Of at most 64 bits: with GNU's extensions __int128 is integral, too.
 template <class Key>
-concept CodedKey = std::integral<Key> || std::same_as<Key, double> || std::same_as<Key, float>;
+concept CodedKey = (std::integral<Key> && sizeof(Key) <= sizeof(std::uint64_t)) ||
+                   std::same_as<Key, double> || std::same_as<Key, float>;
 
 namespace detail {
 constexpr std::uint64_t kSign = std::uint64_t{1} << 63;

@@ -30,6 +30,7 @@
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -416,5 +417,12 @@ class Map {
  private:
   Codes codes_;
 };
+
+template <std::input_iterator Iterator>
+Map(Iterator, Iterator, const Configuration& = {})
+    -> Map<std::remove_const_t<typename std::iter_value_t<Iterator>::first_type>,
+           typename std::iter_value_t<Iterator>::second_type>;
+template <CodedKey Key, class Value>
+Map(std::initializer_list<std::pair<Key, Value>>, const Configuration& = {}) -> Map<Key, Value>;
 
 }  // namespace headrace::index

@@ -22,6 +22,12 @@ using namespace headrace::index;
 
 namespace {
 
+// Codes of wider keys lost the high half.
+#ifdef __SIZEOF_INT128__
+__extension__ using WideKey = unsigned __int128;
+static_assert(!CodedKey<WideKey> && CodedKey<std::uint64_t> && CodedKey<bool>);
+#endif
+
 template <class M>
 concept StandardNames = requires {
   typename M::key_type;
@@ -111,6 +117,13 @@ void test_construction() {
   listed = moved;
   CHECK(listed == moved && (listed <=> moved) == 0);
   static_cast<void>(listed.get_allocator());
+  const auto entries = C::even(3);
+  const Map deduced(entries.begin(), entries.end());
+  const Map deduced_from_list{entries[0], entries[1]};
+  static_assert(std::is_same_v<decltype(deduced), const Map<typename C::Key, typename C::Value>>);
+  CHECK(deduced.size() == 3 && deduced_from_list.size() == 2);
+  const typename C::Reference reference(entries.begin(), entries.end());
+  CHECK(Map(reference.begin(), reference.end()) == deduced);
   CHECK(listed.key_comp()(C::key(1), C::key(2)) &&
         listed.value_comp()(*listed.begin(), {C::key(9), {}}));
 }

@@ -85,6 +85,7 @@ WRONG: list[tuple[Callable[[Index], Any], str]] = [
     (lambda i: i[[5]], r"keys have type int64, needs datetime64\[D\]"),
     (lambda i: i[np.timedelta64(5, "D")], "needs datetime64"),
     (lambda i: i["2024-01-01"], "keys have type <U10, needs datetime64"),
+    (lambda i: i["2024-01-01":], "key is '2024-01-01', needs a time"),
     (lambda i: i[np.datetime64("NaT")], "key is NaT"),
     (lambda i: i[np.array(["2024-01-01", "NaT"], "M8[D]")], "number 1 is NaT, needs times"),
     (lambda i: i[datetime(2024, 1, 1, 5)], "cannot hold"),
@@ -95,6 +96,7 @@ WRONG: list[tuple[Callable[[Index], Any], str]] = [
     (lambda i: Index(dtype="datetime64"), "without a unit, needs one"),
     (lambda i: Index([1], dtype="datetime64[s]"), "keys have type int64, needs datetime64"),
     (lambda i: Index([1], [np.datetime64("2024-01-01")]), "values have type datetime64"),
+    (lambda i: Index(np.array([1], "m8[as]")).to_arrow(), "which Arrow has no type for"),
 ]
 
 

@@ -105,6 +105,12 @@ def test_batches_of_keys_are_erased_and_pairs_inserted(tmp_path: Path) -> None:
         groups = index.groups
         del index[np.array([1, 3])]
         assert index.groups == groups + 1
+        rows = {4: 40, 2: 20}
+        for keys in (rows.keys(), iter(rows)):  # gave the value of the first
+            assert index.get(keys).tolist() == [40, 20]
+        assert index[rows.keys()].tolist() == [40, 20]
+        assert index.contains({5}).tolist() == [False]
+        assert {2, 4} not in index
         for keys, missing in ((1, 1), ([2, 3], 3)):
             with pytest.raises(KeyError, match=str(missing)):
                 del index[keys]
@@ -450,6 +456,8 @@ def test_what_cannot_be_done_is_refused(
 
 
 def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="the name of the folder is empty"):  # the working folder
+        opened("")  # type: ignore[arg-type]
     with pytest.raises(FolderError, match="absent"):
         opened(tmp_path / "absent", read_only=True)
     with pytest.raises(FolderError, match="absent"):

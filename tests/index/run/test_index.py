@@ -212,6 +212,17 @@ def test_values_of_one_number_and_of_other_types_are_brought_to_the_indexs() -> 
     assert narrow.values().tolist() == [0.5, 2.0**24, np.inf, float(np.finfo(np.float32).max)]
 
 
+def test_views_of_a_dictionary_are_rows() -> None:
+    """Values of a view were repeated for each key, and so too many."""
+    rows = {3: 1.5, 1: 2.5}
+    assert Index(rows.keys(), rows.values()) == rows
+    assert Index(iter(rows), iter(rows.values())) == rows
+    index = Index(rows)
+    assert index[rows.keys()].tolist() == [1.5, 2.5]
+    values, new = index.find_or_insert([7, 3], iter([4.5]))
+    assert (values.tolist(), new.tolist()) == ([4.5, 1.5], [True, False])
+
+
 def test_an_index_of_nothing_has_the_type_of_no_keys() -> None:
     for nothing in (None, [], (), {}, set[int]()):
         assert Index(nothing).dtype == np.uint64

@@ -163,6 +163,11 @@ def test_missing_keys_are_key_errors() -> None:
         index[[10, 12, 13]]
     with pytest.raises(KeyError):
         del index[11]
+    for keys in (iter([10, 11]), (key for key in (10, 11))):  # erased, or no word on the key
+        with pytest.raises(KeyError, match=r"11 \(1 of 2 keys are not there\)"):
+            del index[keys]
+    with pytest.raises(KeyError, match=r"11 \(1 of 2 keys are not there\)"):
+        index[iter([10, 11])]
     assert list(index) == [10, 20, 30]
     with pytest.raises(KeysError, match="this index has keys alone"):
         Index([1])[1]
@@ -170,9 +175,15 @@ def test_missing_keys_are_key_errors() -> None:
 
 def test_a_set_takes_no_values() -> None:
     index = Index([1, 2])
-    for call in (lambda: index.insert(3, 1), lambda: index.insert([3], [1])):
-        with pytest.raises(KeysError, match="values are given, but this index has keys alone"):
+    for call in (
+        lambda: index.insert(3, 1),
+        lambda: index.insert([3], [1]),
+        lambda: index.__setitem__(3, 1),  # dropped the value
+        lambda: index.__setitem__([3], [1]),
+    ):
+        with pytest.raises(KeysError, match="this index has keys alone: make it with values, or"):
             call()
+    index[2] = None
     assert list(index) == [1, 2]
 
 

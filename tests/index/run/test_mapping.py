@@ -117,6 +117,8 @@ def test_what_cannot_be_a_key_is_not_in_an_index() -> None:
     for key in (float("inf"), Decimal("NaN"), Decimal("1.5"), Fraction(1, 3), np.bool_(False)):
         assert key not in unsigned
     assert True in unsigned  # as in a dictionary
+    for unit in ("s", "ns"):  # integers to NumPy: one was a TypeError, one in the index
+        assert np.timedelta64(1, unit) not in unsigned
     for key in (2.0, np.float32(2), Decimal(2), Fraction(2), np.bool_(True)):
         assert key in unsigned
         assert (key, unsigned[int(key)]) in unsigned.items()
@@ -282,8 +284,11 @@ def test_positions_beyond_the_end_are_index_errors() -> None:
         for position in (2, -3):
             with pytest.raises(IndexError, match=f"{position} is beyond the 2 keys"):
                 call(position)
-    with pytest.raises(IndexError, match="position 2 is beyond the 2 keys"):
-        index.select([0, 2])
+    for position in (2, -3):
+        with pytest.raises(IndexError, match=f"position {position} is beyond the 2 keys"):
+            index.select([0, position])
+    with pytest.raises(IndexError, match=f"position {2**64 - 1} is"):  # was the last key
+        index.select(np.array([2**64 - 1], np.uint64))
     with pytest.raises(KeyError):
         Index(dtype=int, value_dtype=int).popitem()
 

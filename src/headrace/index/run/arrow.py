@@ -31,7 +31,10 @@ def _in_unit_of_arrow(keys: np.ndarray) -> np.ndarray:
     unit, count = np.datetime_data(keys.dtype)
     if unit in _UNITS and count == 1:
         return keys
-    converted = keys.astype(f"{kind}[s]")
-    if not np.array_equal(converted.astype(keys.dtype), keys):
-        raise KeysError(f"keys have type {keys.dtype}, which Arrow has no type for")
-    return converted
+    try:
+        converted = keys.astype(f"{kind}[s]")
+        if np.array_equal(converted.astype(keys.dtype), keys):
+            return converted
+    except OverflowError:  # a second has too many of the unit
+        pass
+    raise KeysError(f"keys have type {keys.dtype}, which Arrow has no type for")

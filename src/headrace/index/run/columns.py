@@ -26,6 +26,8 @@ _COMPOSITE = (
     "(first << 32) | second"
 )
 _OBJECTS = "; objects of Python: make numbers of them, as by numpy.array(keys, 'int64')"
+_LISTED = Set | ValuesView | Iterator
+"""Of these NumPy would make an array of one object."""
 _EXACT = VALUE_TYPES["float64"][1]
 """Up to here a float64 holds every integer."""
 
@@ -120,7 +122,7 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
         )
     if numbers is None:
         raise KeysError(f"{what} are None, needs numbers")
-    if isinstance(numbers, Set | ValuesView | Iterator):
+    if isinstance(numbers, _LISTED):
         numbers = list(numbers)
     if _is_arrow(numbers):
         numbers = _of_arrow(what, numbers)
@@ -149,6 +151,11 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
         times = times_of(what, array)
         return array if times is None else times
     return array
+
+
+def is_row(numbers: Any) -> bool:
+    """Return whether `row_of` takes these as a row of numbers, not as one."""
+    return isinstance(numbers, _LISTED) or np.ndim(numbers) > 0
 
 
 def _is_arrow(numbers: Any) -> bool:
@@ -199,7 +206,10 @@ def _advice(keys: np.ndarray) -> str:
 def equal_number(key: Any, dtype: np.dtype) -> Any:
     """Return the int or float that a number of another type equals, as 1.0 is 1; None: none."""
     convert = float if dtype.kind == "f" else int
-    if type(key) is convert or not isinstance(key, Real | Decimal | np.bool_):
+    # NumPy counts durations among its integers
+    if type(key) is convert or isinstance(key, np.timedelta64):
+        return None
+    if not isinstance(key, Real | Decimal | np.bool_):
         return None
     exact: Any = key
     if isinstance(key, Integral | np.bool_):
@@ -238,12 +248,15 @@ def values_as(values: Any, dtype: np.dtype | None, count: int) -> np.ndarray | N
     """
     if dtype is None:
         if values is not None:
-            raise KeysError("values are given, but this index has keys alone")
+            raise KeysError(
+                "values are given, but this index has keys alone: make it with values, or with "
+                "value_dtype"
+            )
         return None
     if values is None:
         raise KeysError(f"values are missing: this index has values of type {dtype}")
     array = row_of("values", values)
-    if np.ndim(values) == 0:
+    if not is_row(values):
         array = np.repeat(array, count)
     if len(array) != count:
         raise KeysError(f"values are {len(array)}, keys {count}: needs one value for each key")

@@ -14,7 +14,7 @@ from headrace.errors import ForkError
 from headrace.facades import offered_by
 from headrace.files import write_whole
 from headrace.index.errors import FolderError, KeysError
-from headrace.index.run.columns import equal_number, keys_as, named_type, values_as
+from headrace.index.run.columns import equal_number, is_row, keys_as, named_type, values_as
 from headrace.index.run.index import Index
 from headrace.index.run.mapping import pairs_of
 
@@ -54,6 +54,8 @@ def open(  # noqa: A001 - as `dbm.open`
     FolderError : the folder is open for writing already, a file is damaged or missing (the message
         names it and the offset), or the folder cannot be read or written.
     """
+    if os.fspath(folder) == "":
+        raise FolderError("the name of the folder is empty")
     path = Path(folder)
     try:
         str(path).encode()
@@ -212,7 +214,7 @@ class DurableIndex:
 
     def get(self, keys: Any, default: Any = None) -> Any:
         """Return the value of one key or `default`, or of each of an array (None: 0)."""
-        if np.ndim(keys):
+        if is_row(keys):
             return self.find(keys, default)[0]
         values, present = self.find(keys)
         return values[0].item() if present[0] else default
@@ -220,10 +222,10 @@ class DurableIndex:
     def contains(self, keys: Any) -> Any:
         """Return whether one key is present, or an array of bool for an array of keys."""
         present = self.find(keys)[1]
-        return present if np.ndim(keys) else bool(present[0])
+        return present if is_row(keys) else bool(present[0])
 
     def __contains__(self, key: Any) -> bool:
-        if np.ndim(key) != 0:
+        if is_row(key):
             return False
         number = equal_number(key, self._dtype)
         try:
@@ -238,10 +240,11 @@ class DurableIndex:
         ------
         KeyError : a key is absent; of an array the first such one is named.
         """
-        values, present = self.find(keys)
+        column = keys_as(keys, self._dtype)
+        values, present = self.find(column)
         if not present.all():
-            raise KeyError(keys_as(keys, self._dtype)[np.argmin(present)].item())
-        return values if np.ndim(keys) else values[0].item()
+            raise KeyError(column[np.argmin(present)].item())
+        return values if is_row(keys) else values[0].item()
 
     # -- in order ----------------------------------------------------------------------------------
 
@@ -343,8 +346,9 @@ class DurableIndex:
         ------
         KeyError : a key is absent; of an array the first such one is named, and none is erased.
         """
-        self[keys]
-        self.erase(keys)
+        column = keys_as(keys, self._dtype)
+        self[column]
+        self.erase(column)
 
     def replace(self, keys: Any, values: Any) -> None:
         """Replace all rows, much faster than by commits; they survive a loss of power after."""

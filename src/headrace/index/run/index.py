@@ -15,6 +15,7 @@ from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.arrow import table_of
 from headrace.index.run.columns import (
     checked,
+    is_row,
     keys_as,
     named_type,
     row_of,
@@ -90,6 +91,8 @@ class Index(MappingMethods):
         if isinstance(keys, Mapping | MappingMethods) and values is None:
             keys, values = _columns_of(keys)
         numbers = None if keys is None else row_of("keys", keys)
+        if values is not None and is_row(values):
+            values = row_of("values", values)
         value_type = _value_type(values, value_dtype)
         if plan is not None and configuration is not None:
             raise KeysError("both a plan and a configuration are given, needs one of them")

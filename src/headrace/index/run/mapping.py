@@ -109,8 +109,9 @@ class MappingMethods(OrderedReads):
         if isinstance(keys, slice):
             return self._like(*self.range(*_bounds(keys)))
         self._needs_values("use `contains`")
-        values, present = self.find(keys)
-        _check_present(keys, present)
+        column = self._column(keys).view(self._dtype)
+        values, present = self.find(column)
+        _check_present(column, present)
         return values
 
     def items(self) -> IndexItems:
@@ -174,7 +175,8 @@ class MappingMethods(OrderedReads):
         """
         self._needs_values("use `insert`")
         column = self._column(keys)
-        numbers = values_as(fresh, self._value_dtype, len(row_of("fresh", fresh)))
+        fresh = row_of("fresh", fresh)
+        numbers = values_as(fresh, self._value_dtype, len(fresh))
         values = np.empty(len(column), self._value_dtype)
         new = np.empty(len(column), np.bool_)
         checked(self._map.find_or_insert, column, numbers, values, new)
@@ -257,9 +259,9 @@ class MappingMethods(OrderedReads):
             if isinstance(keys, slice):
                 checked(self._map.erase_range, *_bounds(keys))
                 return
-            column = self._column(keys)
-            _check_present(keys, self.contains(keys))
-            checked(self._map.erase, column)
+            column = self._column(keys).view(self._dtype)
+            _check_present(column, self.contains(column))
+            self.erase(column)
         elif not was_present:
             raise KeyError(keys)
 
@@ -409,9 +411,9 @@ def _alike(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return bool(np.array_equal(a, b, equal_nan=floats))
 
 
-def _check_present(keys: Any, present: np.ndarray) -> None:
+def _check_present(keys: np.ndarray, present: np.ndarray) -> None:
     """Raise KeyError, naming the first key that is not in the index, and how many are not."""
     missing = np.flatnonzero(~present)
     if len(missing):
-        first = row_of("keys", keys)[missing[0]]
+        first = keys[missing[0]]
         raise KeyError(f"{first} ({len(missing)} of {len(present)} keys are not there)")

@@ -178,6 +178,9 @@ class OrderedReads(IndexState):
         places = row_of("positions", positions)
         if places.dtype.kind not in "iu" and len(places):
             raise KeysError(f"positions have type {places.dtype}, needs integers")
+        beyond = np.flatnonzero((places < -size) | (places >= size))
+        if len(beyond):
+            raise IndexError(f"position {places[beyond[0]]} is beyond the {size} keys")
         places = places.astype(np.int64)
         places = np.where(places < 0, places + size, places)
         keys = np.empty(len(places), self._dtype)
