@@ -182,16 +182,21 @@ class FittedBatches:
         finally:
             self._end()
 
-    def _end(self) -> None:
+    def _end(self, error: BaseException | None = None) -> None:
+        """Close all; the other trainers get the error, if there is one."""
         self._busy = "closed"
+        if self._rows is not None:
+            self._rows.close_after(error)
         self._finalizer()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if any(error):
-            self._end()
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, *_others: object
+    ) -> None:
+        if error is not None:
+            self._end(error)
         else:
             self.close()
 

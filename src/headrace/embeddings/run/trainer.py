@@ -378,18 +378,20 @@ class TrainerRows:
         self._synchronisation.close()
         self._thread.join(_JOIN_S)
 
+    def close_after(self, error: BaseException | None) -> None:
+        """Close; the other trainers get the error, if there is one."""
+        reason = f"trainer {self._executor.rank} failed: {type(error).__name__}: {error}"
+        self.close(None if error is None else reason)
+
     def __enter__(self) -> Self:
         """Return itself."""
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, *_: object
+        self, _: type[BaseException] | None, error: BaseException | None, *_others: object
     ) -> None:
         """Close; the other trainers get the error."""
-        failure = (
-            f"trainer {self._executor.rank} failed: {kind.__name__}: {error}" if kind else None
-        )
-        self.close(failure)
+        self.close_after(error)
 
     def _take(self) -> _Prefetched | None:
         """Return the next batch; the wait ends with a failure of any thread or trainer.
