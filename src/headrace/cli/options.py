@@ -1,7 +1,7 @@
 """Options that several commands have."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from itertools import combinations
 from pathlib import Path
@@ -213,10 +213,18 @@ TestbedFile = Annotated[
 ]
 
 
+def refuse_without_effect(is_given: Mapping[str, bool], reason: str) -> None:
+    """Raise InputError for the first option, by its name, that is given where nothing uses it."""
+    for option in filter(is_given.get, is_given):
+        raise InputError(f"{option} has no effect {reason}")
+
+
 def check_order(order: str, seed: int, testbed: Path | None) -> None:
     """Raise InputError if hosts are ordered where no testbed has any."""
-    if testbed is None and (order, seed) != ("rack", 0):
-        raise InputError("--order and --seed are for the hosts of a testbed: needs --testbed")
+    if testbed is None:
+        refuse_without_effect(
+            {"--order": order != "rack", "--seed": seed != 0}, "without --testbed, which has hosts"
+        )
 
 
 Bandwidth = Annotated[str | None, rate_option("Rate of each host's link in each direction")]

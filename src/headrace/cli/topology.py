@@ -118,10 +118,10 @@ def presets_command() -> PresetsResult:
 def preset_command(
     name: Annotated[str, typer.Argument(help="See 'headrace topology presets'.")],
     output: Output,
-    nodes: Annotated[int | None, typer.Option(help="Number of machines.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of machines.", min=1)] = None,
     inter: InterOption = Between.AUTO,
     ranks: Annotated[
-        int | None, typer.Option(help="Number of ranks, of a ring, hub and spoke, uniform.")
+        int | None, typer.Option(help="Number of ranks, of a ring, hub and spoke, uniform.", min=1)
     ] = None,
     shape: Annotated[
         str | None,
@@ -180,7 +180,8 @@ def import_command(
     nodes: Annotated[
         int | None,
         typer.Option(
-            help="Number of machines; for edge lists, of hosts that the ranks are divided among."
+            help="Number of machines; for edge lists, of hosts that the ranks are divided among.",
+            min=1,
         ),
     ] = None,
     inter: InterOption = Between.AUTO,

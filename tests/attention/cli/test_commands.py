@@ -225,7 +225,7 @@ def test_the_papers_plans_are_written_and_evaluated(method: str, tmp_path: Path)
     )
     assert "CHAI: clusters by elbow" in output
     chai = ("attention", "plan", copied, "--profile", profile, "-o", path, "--method", method)
-    assert "--loss given with --method" in invoke(*chai, "--loss", 0, code=1)
+    assert "--loss has no effect with --method" in invoke(*chai, "--loss", 0, code=1)
     plan = AttentionPlan.load(path)
     assert [layer.clusters for layer in plan.layers] == [2, 2]
     fixed = method == "chai-static"

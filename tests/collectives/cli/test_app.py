@@ -151,7 +151,7 @@ def test_a_book_has_no_plan_of_what_only_a_demand_describes(tmp_path: Path) -> N
 
 
 def test_hosts_are_not_ordered_without_a_testbed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--order and --seed are for the hosts of a testbed"):
+    with pytest.raises(InputError, match="--order has no effect without --testbed"):
         run("measure", "-o", tmp_path / "p", "--order", "interleaved")
 
 

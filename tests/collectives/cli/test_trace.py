@@ -113,7 +113,7 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         run("--ranks", 2, "--testbed", tmp_path / "bed", *out)
     with pytest.raises(InputError, match="--collective is custom, which only a demand describes"):
         run("--collective", "custom", *out)
-    with pytest.raises(InputError, match="--order and --seed are for the hosts of a testbed"):
+    with pytest.raises(InputError, match="--order has no effect without --testbed"):
         run("--ranks", 2, "--order", "interleaved", *out)
     with pytest.raises(InputError, match="--root is 7, needs 0 to 1"):
         run("--ranks", 2, "--collective", "reduce", "--root", 7, *out)

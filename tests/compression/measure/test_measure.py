@@ -182,7 +182,7 @@ def test_bad_arguments_fail_before_ranks_are_started() -> None:
         measure_locally(ranks=1)
     with pytest.raises(CompressionError, match="steps is 2, needs at least 3"):
         measure_locally(ranks=2, steps=2)
-    with pytest.raises(CompressionError, match="bucket_mb is 0, needs more than 0"):
+    with pytest.raises(CompressionError, match="bucket_cap_mb is 0, needs more than 0"):
         measure_locally(ranks=2, bucket_cap_mb=0.0)
     with pytest.raises(CompressionError, match="ranks is 1"):
         computing.time_codecs(["bf16"], TENSORS, ranks=1)

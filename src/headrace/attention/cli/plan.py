@@ -1,6 +1,6 @@
 """``headrace attention plan``: bits and heads of keys, by the loss that they add."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isfinite
@@ -23,7 +23,7 @@ from headrace.attention.plan.plan import AttentionPlan, FrontierPoint
 from headrace.attention.profile import AttentionProfile
 from headrace.cli.answers import WrittenFile, result_of
 from headrace.cli.console import print_written, terminal
-from headrace.cli.options import output_option
+from headrace.cli.options import output_option, refuse_without_effect
 from headrace.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -91,7 +91,9 @@ def cache_plan_command(
     Example: headrace attention plan ./model --profile heads.profile -o model.plan
     """
     if method is not PlanMethod.LOSS:
-        _refuse_beside(method, {"--loss": loss, "--text": text, "--tokens": tokens})
+        options = {"--loss": loss, "--text": text, "--tokens": tokens}
+        is_given = {name: option is not None for name, option in options.items()}
+        refuse_without_effect(is_given, f"with --method {method}, which measures no loss")
     allowed = _allowed(loss)
     measured = AttentionProfile.load(profile)
     model, tokenizer = load_folder(folder, dtype)
@@ -129,13 +131,6 @@ def _result(plan: AttentionPlan, output: Path) -> CachePlanResult:
         point=plan.chosen,
         frontier=list(plan.frontier),
     )
-
-
-def _refuse_beside(method: PlanMethod, options: Mapping[str, object]) -> None:
-    """Raise AttentionError if an option is given that a method has no use for."""
-    for name, option in options.items():
-        if option is not None:
-            raise AttentionError(f"{name} given with --method {method}, which measures no loss")
 
 
 def _allowed(loss: float | None) -> float:

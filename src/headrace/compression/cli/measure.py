@@ -44,7 +44,7 @@ def profile_command(
             show_default="a small perceptron",
         ),
     ] = None,
-    ranks: Annotated[int, typer.Option(help="Number of ranks, on this machine, at least 2.")] = 2,
+    ranks: Annotated[int, typer.Option(help="Number of ranks, on this machine.", min=2)] = 2,
     codecs: Annotated[
         str | None, typer.Option(help="Codecs, by commas.", show_default="one of each kind")
     ] = None,
@@ -57,7 +57,9 @@ def profile_command(
     bucket: Annotated[
         str, size_option("DDP's bucket_cap_mb"), Former("--bucket-mb", unit="MiB")
     ] = "25MiB",
-    steps: Annotated[int, typer.Option(help="Training steps to measure, of each kind.")] = 10,
+    steps: Annotated[
+        int, typer.Option(help="Training steps to measure, of each kind.", min=1)
+    ] = 10,
 ) -> StepTimesResult:
     """Measure a training step without and with communication, and codecs with all ranks encoding.
 

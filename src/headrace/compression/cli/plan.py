@@ -13,6 +13,7 @@ from headrace.cli.options import (
     Bandwidth,
     count_option,
     output_option,
+    refuse_without_effect,
     size_option,
     time_option,
     topology_option,
@@ -93,16 +94,18 @@ def advise_command(
         str | None,
         count_option("Examples of a batch, of one rank, with --bundled", default="the paper's"),
     ] = None,
-    ranks: Annotated[int | None, typer.Option(help="Number of ranks."), Former("--workers")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="Number of ranks.", min=2), Former("--workers")
+    ] = None,
     bandwidth: Bandwidth = None,
     scheme: _Scheme = "ring",
     latency: _Latency = None,
-    ranks_per_host: Annotated[int, typer.Option(help="Ranks that share a link.")] = 1,
+    ranks_per_host: Annotated[int, typer.Option(help="Ranks that share a link.", min=1)] = 1,
     topology: _Topology = None,
     codecs: _Codecs = None,
     memory: _Memory = None,
     local_steps: Annotated[
-        int, typer.Option(help="For the row of fewer exchanges: steps between averages.")
+        int, typer.Option(help="For the row of fewer exchanges: steps between averages.", min=1)
     ] = LOCAL_STEPS,
 ) -> CompressionPlanResult:
     """Predict a step's time with every codec, and say which is fastest and why.
@@ -119,7 +122,13 @@ def advise_command(
     specs = tuple(CodecSpec.parse(text) for text in (codecs or "").split(",") if text.strip())
     if topology is not None:
         times, origin = _book_network(topology, ranks)
-        _refuse_beside_topology(bandwidth, latency, scheme, ranks_per_host)
+        is_given = {
+            "--bandwidth": bandwidth is not None,
+            "--latency": latency is not None,
+            "--scheme": scheme != "ring",
+            "--ranks-per-host": ranks_per_host != 1,
+        }
+        refuse_without_effect(is_given, "with --topology: the file has the links")
     else:
         times, origin = _formula(scheme, ranks, bandwidth, latency, ranks_per_host)
     plan = CompressionPlan.make(
@@ -191,20 +200,6 @@ def _formula(
     assumed = f"{HOST_LATENCY_US:g} us between hosts, typical of TCP; --latency sets it"
     network = replace(network, alpha_us=assumed_latency_us(scheme, ranks_per_host))
     return network, {"assumed_latency": assumed}
-
-
-def _refuse_beside_topology(
-    bandwidth: str | None, latency: str | None, scheme: str, ranks_per_host: int
-) -> None:
-    """Raise CompressionError if an option of formulas is given, which a file has no use for."""
-    is_set = {
-        "--bandwidth": bandwidth is not None,
-        "--latency": latency is not None,
-        "--scheme": scheme != "ring",
-        "--ranks-per-host": ranks_per_host != 1,
-    }
-    for option in filter(is_set.get, is_set):
-        raise CompressionError(f"{option} and --topology given, needs one: the file has the links")
 
 
 def _book_network(file: Path, workers: int | None) -> "tuple[NetworkTimes, dict[str, Any]]":

@@ -46,7 +46,7 @@ def measure_locally(
     if steps < 3:
         raise CompressionError(f"steps is {steps}, needs at least 3")
     if bucket_cap_mb <= 0:
-        raise CompressionError(f"bucket_mb is {bucket_cap_mb:g}, needs more than 0")
+        raise CompressionError(f"bucket_cap_mb is {bucket_cap_mb:g}, needs more than 0")
     if like is None and model != EXAMPLE:
         with folder_on_path():  # as the ranks, which are started in this folder
             named_function(model, CompressionError)

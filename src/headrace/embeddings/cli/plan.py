@@ -1,5 +1,6 @@
 """``headrace embeddings plan``: lookahead, caches and synchronisation of a job."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,12 +14,12 @@ from headrace.cli.options import (
     count_option,
     output_option,
     rate_option,
+    refuse_without_effect,
     size_option,
     time_option,
     topology_option,
     with_options,
 )
-from headrace.embeddings.errors import EmbeddingError
 
 if TYPE_CHECKING:
     from headrace.embeddings.plan.choose import JobRequirements
@@ -79,11 +80,11 @@ def fixed_requirements(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """Hosts of a job: the rate of their links, their processors; names of their options."""
+    """Hosts of a job: the rate of their links, their processors; whether options of them are given."""
 
     link_bytes_per_s: float
     processors: int
-    option_names: tuple[str, ...]
+    is_given: Mapping[str, bool]
 
     def costs(self, compute_s: float) -> "StepCosts":
         """Return the costs of a step whose device computes for so long."""
@@ -116,16 +117,20 @@ def host_options(
     from headrace.testbed.rates import PAYLOAD_SHARE
     from headrace.units import parse_bandwidth
 
-    if bandwidth is not None and topology is not None:
-        raise EmbeddingError("--bandwidth and --topology given, needs one: the file has the links")
-    options = {"--bandwidth": bandwidth, "--topology": topology, "--processors": processors or None}
+    if topology is not None:
+        is_given = {"--bandwidth": bandwidth is not None}
+        refuse_without_effect(is_given, "with --topology: the file has the links")
     return HostOptions(
         link_bytes_per_s=PAYLOAD_SHARE
         * parse_bandwidth(_BANDWIDTH if bandwidth is None else bandwidth, "--bandwidth")
         if topology is None
         else predictor(topology).slowest_bytes_per_s,
         processors=processors,
-        option_names=tuple(name for name, option in options.items() if option is not None),
+        is_given={
+            "--bandwidth": bandwidth is not None,
+            "--topology": topology is not None,
+            "--processors": processors != 0,
+        },
     )
 
 
@@ -214,7 +219,8 @@ def _costs(compute: str | None, hosts: HostOptions, failures: str | None) -> "St
     """Return the costs of a step; None without --compute, which options of times need."""
     from headrace.units import parse_time
 
-    ignored = [*hosts.option_names, *(["--failures"] if failures is not None else [])]
-    if compute is None and ignored:
-        raise EmbeddingError(f"{ignored[0]} has no effect without --compute: it is for times")
-    return None if compute is None else hosts.costs(parse_time(compute, "--compute", least_s=1e-6))
+    if compute is None:
+        is_given = {**hosts.is_given, "--failures": failures is not None}
+        refuse_without_effect(is_given, "without --compute: it is for times")
+        return None
+    return hosts.costs(parse_time(compute, "--compute", least_s=1e-6))

@@ -8,9 +8,8 @@ import typer
 
 from headrace.cli.answers import WrittenFile
 from headrace.cli.console import terminal, text_of, warn_if_busy
-from headrace.cli.options import flag, output_option
+from headrace.cli.options import flag, output_option, refuse_without_effect
 from headrace.cli.progress import progress
-from headrace.errors import InputError
 from headrace.host_memory import last_level_cache_bytes
 
 if TYPE_CHECKING:
@@ -70,7 +69,9 @@ def plan_index_command(
     from headrace.index.run.trial import trial as run_trial
     from headrace.job.load import LoadWatch
 
-    _check_trial(trial, top, frontier)
+    if not trial:
+        is_given = {"--top": top is not None, "--frontier": frontier}
+        refuse_without_effect(is_given, "with --no-trial, which runs nothing")
     loaded = IndexProfile.load(profile)
     trial = trial and len(loaded.sample) > 0
     if trial:
@@ -95,11 +96,6 @@ def plan_index_command(
     _print(plan, output)
     warn_if_busy(plan.provenance)
     return _result(plan, output)
-
-
-def _check_trial(trial: bool, top: int | None, frontier: bool) -> None:
-    if not trial and (top is not None or frontier):
-        raise InputError("--top and --frontier are of what is run, and --no-trial runs nothing")
 
 
 def _result(plan: "IndexPlan", output: Path) -> IndexPlanResult:
