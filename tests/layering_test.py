@@ -102,8 +102,8 @@ PURE = (
     "headrace.embeddings.plan",
     "headrace.embeddings.profile",
     "headrace.embeddings.run.process",
-    "headrace.embeddings.run.rpc",
-    "headrace.embeddings.run.rpc_messages",
+    "headrace.embeddings.run.rpc.calls",
+    "headrace.embeddings.run.rpc.messages",
     "headrace.embeddings.tables",
     "headrace.index.configuration",
     "headrace.index.errors",
@@ -270,5 +270,5 @@ def test_the_command_line_starts_without_torch_and_sklearn() -> None:
 
 
 def test_servers_readers_and_the_cacher_of_embeddings_start_without_torch() -> None:
-    roles = ("run.process", "run.row_server", "run.reader_server", "adapt.cacher")
+    roles = ("run.process", "run.servers.row_server", "run.readers.reader_server", "adapt.cacher")
     assert "torch" not in loaded_by(*(f"import headrace.embeddings.{role}" for role in roles))

@@ -14,7 +14,7 @@ from headrace.embeddings.data.skew import Skew
 from headrace.embeddings.measure.accesses import measure_accesses
 from headrace.embeddings.plan.choose import planned_slots
 from headrace.embeddings.room import MOST_LOOKAHEAD
-from headrace.embeddings.run.cacher import CacherOptions, dispatched
+from headrace.embeddings.run.cacher.cacher import CacherOptions, dispatched
 from headrace.embeddings.tables import table_groups
 
 TRAINERS = 8

@@ -16,8 +16,8 @@ from headrace.embeddings.data.criteo import INTEGERS
 from headrace.embeddings.data.generate import KAGGLE_ROWS, Skew
 from headrace.embeddings.run.batch_messages import decode_batch, encode_batch
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.cacher import CacherOptions, IdBatch, dispatched
-from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.cacher.cacher import CacherOptions, IdBatch, dispatched
+from headrace.embeddings.run.rpc.messages import RpcMessage
 from headrace.embeddings.tables import table_groups
 
 BATCH = 16_384

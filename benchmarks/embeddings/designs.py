@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.embeddings.workload import Workload
 from headrace.embeddings import Synchronisation
-from headrace.embeddings.run.job_processes import JobHosts, JobOptions, JobProcesses, RoleHost
+from headrace.embeddings.run.job.job_processes import JobHosts, JobOptions, JobProcesses, RoleHost
 from headrace.testbed import Testbed
 
 PREFETCH = 4

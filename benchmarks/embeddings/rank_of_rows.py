@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from headrace.embeddings import EmbeddingTable, InitialValues
 from headrace.embeddings.run.batches import SlottedRows
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.row_client import ServerConnections, start_servers
-from headrace.embeddings.run.row_server import RowService
-from headrace.embeddings.run.rpc import EMPTY, RpcClient, RpcServer
-from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.rpc.calls import EMPTY, RpcClient, RpcServer
+from headrace.embeddings.run.rpc.messages import RpcMessage
+from headrace.embeddings.run.servers.row_client import ServerConnections, start_servers
+from headrace.embeddings.run.servers.row_server import RowService
 from headrace.embeddings.tables import table_groups
 from headrace.launch.worker import Receive, Send, run_worker
 

@@ -34,14 +34,14 @@ from benchmarks.embeddings.timing import DENSE
 from benchmarks.embeddings.workload import Workload
 from headrace.embeddings.data.skew import parse_skew
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.cacher_client import CacherClient
-from headrace.embeddings.run.committer import Committer, Position
-from headrace.embeddings.run.connections import JobCommits
-from headrace.embeddings.run.optimizers import RowOptimizer
-from headrace.embeddings.run.row_client import ServerConnections
+from headrace.embeddings.run.servers.row_client import ServerConnections
 from headrace.embeddings.run.step_times import TrainerTimes
-from headrace.embeddings.run.trainer import BatchStream, TrainerRows
-from headrace.embeddings.run.trainer_state import TrainerState
+from headrace.embeddings.run.trainers.cacher_client import CacherClient
+from headrace.embeddings.run.trainers.committer import Committer, Position
+from headrace.embeddings.run.trainers.connections import JobCommits
+from headrace.embeddings.run.trainers.optimizers import RowOptimizer
+from headrace.embeddings.run.trainers.trainer import BatchStream, TrainerRows
+from headrace.embeddings.run.trainers.trainer_state import TrainerState
 from headrace.executor import Executor
 from headrace.launch.worker import Receive, Send, run_worker
 

@@ -24,8 +24,8 @@ from benchmarks.embeddings.drawn import SKEW
 from benchmarks.embeddings.job_of_recovery import BATCH, DIM, TABLES
 from benchmarks.harness import Report
 from headrace.embeddings.data.generate import ClickSource
-from headrace.embeddings.run.job_processes import JobHosts, JobOptions, RoleHost
-from headrace.embeddings.run.supervisor import run_embedding_job
+from headrace.embeddings.run.job.job_processes import JobHosts, JobOptions, RoleHost
+from headrace.embeddings.run.job.supervisor import run_embedding_job
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.testbed.spec import RESERVED_HOST
 from headrace.testbed.teardown import namespace_name

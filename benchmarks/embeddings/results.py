@@ -18,8 +18,8 @@ from benchmarks.harness import Report
 from benchmarks.jobs import WHERE
 from headrace.embeddings import Synchronisation
 from headrace.embeddings.data.generate import KAGGLE_ROWS, ClickSource, Skew
-from headrace.embeddings.run.job_processes import JobHosts, JobOptions
-from headrace.embeddings.run.supervisor import run_embedding_job
+from headrace.embeddings.run.job.job_processes import JobHosts, JobOptions
+from headrace.embeddings.run.job.supervisor import run_embedding_job
 
 EPOCH_BATCHES = 50
 """Of 96 examples, and a last one of 7. Two epochs are some 100 steps; in a quick run 50."""

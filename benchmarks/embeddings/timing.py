@@ -10,7 +10,7 @@ from benchmarks.embeddings.designs import PREFETCH, Design, started
 from benchmarks.embeddings.turns import Job, job
 from benchmarks.embeddings.workload import KAGGLE, Workload
 from benchmarks.processors import processor_ticks
-from headrace.embeddings.run.job_processes import JobProcesses
+from headrace.embeddings.run.job.job_processes import JobProcesses
 from headrace.testbed import Testbed
 
 DENSE = {

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.embeddings.run.ray_hosts import share_gpus
+from headrace.embeddings.run.job.ray_hosts import share_gpus
 from headrace.errors import CommunicationError
 from headrace.launch.ray_cluster import RayCluster
 from headrace.launch.ray_process import RayHost

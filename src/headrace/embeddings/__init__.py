@@ -31,10 +31,9 @@ if TYPE_CHECKING:
         TableAccesses,
     )
     from headrace.embeddings.run.entry import TrainingBatches, fit
-    from headrace.embeddings.run.job_processes import ProcessKey
-    from headrace.embeddings.run.job_times import JobTimes, TimesSample
-    from headrace.embeddings.run.metrics import EmbeddingMetrics, TimedBatches
-    from headrace.embeddings.run.record import EmbeddingRecord
+    from headrace.embeddings.run.job.job_processes import ProcessKey
+    from headrace.embeddings.run.job.job_times import JobTimes, TimesSample
+    from headrace.embeddings.run.job.record import EmbeddingRecord
     from headrace.embeddings.run.step_times import (
         CacherTimes,
         ReaderTimes,
@@ -42,7 +41,8 @@ if TYPE_CHECKING:
         Sums,
         TrainerTimes,
     )
-    from headrace.embeddings.run.trainer_state import Stateful
+    from headrace.embeddings.run.trainers.metrics import EmbeddingMetrics, TimedBatches
+    from headrace.embeddings.run.trainers.trainer_state import Stateful
     from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 
 __all__ = [
@@ -101,29 +101,29 @@ _MODULES = {
     "CriteoData": "data.files",
     "CriteoFormat": "data.criteo",
     "DenseScale": "data.dense",
-    "EmbeddingMetrics": "run.metrics",
+    "EmbeddingMetrics": "run.trainers.metrics",
     "EmbeddingPlan": "plan.plan",
     "EmbeddingProfile": "profile",
-    "EmbeddingRecord": "run.record",
+    "EmbeddingRecord": "run.job.record",
     "EmbeddingTable": "tables",
     "ExampleBytes": "profile",
     "ExampleData": "data.files",
     "Examples": "data.examples",
     "InitialValues": "tables",
     "JobChange": "changes",
-    "JobTimes": "run.job_times",
+    "JobTimes": "run.job.job_times",
     "LoaderData": "data.loader",
     "ParquetData": "data.files",
     "ParquetFormat": "data.parquet",
     "PredictedStep": "plan.step",
-    "ProcessKey": "run.job_processes",
+    "ProcessKey": "run.job.job_processes",
     "ProcessorSeconds": "profile",
     "ReaderTimes": "run.step_times",
     "Rejects": "data.rejects",
     "RowReuse": "profile",
     "RowTransfers": "profile",
     "ServerTimes": "run.step_times",
-    "Stateful": "run.trainer_state",
+    "Stateful": "run.trainers.trainer_state",
     "StepBytes": "plan.traffic",
     "StepCosts": "plan.step",
     "StepRows": "profile",
@@ -131,8 +131,8 @@ _MODULES = {
     "Synchronisation": "profile",
     "TableAccesses": "profile",
     "TableGroup": "tables",
-    "TimedBatches": "run.metrics",
-    "TimesSample": "run.job_times",
+    "TimedBatches": "run.trainers.metrics",
+    "TimesSample": "run.job.job_times",
     "TrainerTimes": "run.step_times",
     "TrainingBatches": "run.entry",
     "fit": "run.entry",

@@ -2,7 +2,7 @@
 
 from headrace.embeddings.plan.plan import EmbeddingPlan
 from headrace.embeddings.profile import EmbeddingProfile
-from headrace.embeddings.run.record import EmbeddingRecord
+from headrace.embeddings.run.job.record import EmbeddingRecord
 from headrace.kinds import kind_of
 
 PROFILE = kind_of(

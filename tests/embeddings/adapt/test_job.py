@@ -12,9 +12,15 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.embeddings.changes import JobChange
-from headrace.embeddings.run.job_processes import JobHosts, JobOptions
-from headrace.embeddings.run.supervisor import run_embedding_job
-from tests.embeddings.run.test_job import SCRIPT, assert_close, environment, expected, job_options
+from headrace.embeddings.run.job.job_processes import JobHosts, JobOptions
+from headrace.embeddings.run.job.supervisor import run_embedding_job
+from tests.embeddings.run.job.test_job import (
+    SCRIPT,
+    assert_close,
+    environment,
+    expected,
+    job_options,
+)
 
 ROOM = 600
 """Rows: all that the first half of the data uses, and fewer than a few batches of the second."""

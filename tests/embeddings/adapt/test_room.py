@@ -11,8 +11,8 @@ from headrace import _native
 from headrace.embeddings.adapt.agent import JobAdaptation
 from headrace.embeddings.room import needed_slots, resident_rows
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.cacher import BatchDecisions, CacherOptions, IdBatch, dispatched
-from headrace.embeddings.run.following import CacherPace
+from headrace.embeddings.run.cacher.cacher import BatchDecisions, CacherOptions, IdBatch, dispatched
+from headrace.embeddings.run.cacher.following import CacherPace
 from headrace.embeddings.tables import EmbeddingTable, table_groups
 
 TABLES = (EmbeddingTable(name="items", rows=20_000, dim=4),)

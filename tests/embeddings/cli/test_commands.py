@@ -184,7 +184,9 @@ def test_a_plan_predicts_a_step_and_is_proved(
     for times in ([], ["--compute", "5ms"]):  # without times, a wrong rate passed unread
         assert "--bandwidth is 'fast'" in invoke(*planning, *times, "--bandwidth", "fast", code=1)
     network = ("--topology", tmp_path / "network", "--bandwidth", "1Gbit/s")
-    assert "--bandwidth has no effect with --topology" in invoke(*planning, "--compute", "5ms", *network, code=1)
+    assert "--bandwidth has no effect with --topology" in invoke(
+        *planning, "--compute", "5ms", *network, code=1
+    )
     for ignored in (network[2:], ("--processors", 2), ("--failures", "1h")):
         refused = invoke(*planning, *ignored, code=1)
         assert f"{ignored[0]} has no effect without --compute" in refused

@@ -21,7 +21,7 @@ SAMPLED = pytest.mark.sampled(2, of="embedding commands")
 
 COMMAND = """
 import sys
-from headrace.embeddings.run import job_processes
+from headrace.embeddings.run.job import job_processes
 job_processes._PROCESS = (sys.executable, "-m", "tests.embeddings.run.job_peer")
 from headrace.cli.main import main
 main()

@@ -21,9 +21,9 @@ from headrace.embeddings.measure.accesses import measure_accesses
 from headrace.embeddings.plan.plan import RUNNABLE
 from headrace.embeddings.plan.traffic import RowBytes, role_bytes, step_bytes
 from headrace.embeddings.run.batch_messages import encode_batch, encode_ids
-from headrace.embeddings.run.cacher import CacherOptions, dispatched, id_batch
-from headrace.embeddings.run.exchange_lists import exchange_lists
-from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.cacher.cacher import CacherOptions, dispatched, id_batch
+from headrace.embeddings.run.rpc.messages import RpcMessage
+from headrace.embeddings.run.trainers.exchange_lists import exchange_lists
 from headrace.embeddings.tables import table_groups
 
 COUNTS = (7, 300, 20_000)

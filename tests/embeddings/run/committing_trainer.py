@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from headrace.embeddings.run.batches import SlottedRows
-from headrace.embeddings.run.cacher_client import CacherClient
-from headrace.embeddings.run.committer import Committer, Position
-from headrace.embeddings.run.connections import JobCommits
-from headrace.embeddings.run.row_client import ServerConnections
-from headrace.embeddings.run.servers import DirtyRows
-from headrace.embeddings.run.synchronise import RowCommit
-from headrace.embeddings.run.trainer_state import TrainerState
+from headrace.embeddings.run.servers.interface import DirtyRows
+from headrace.embeddings.run.servers.row_client import ServerConnections
+from headrace.embeddings.run.trainers.cacher_client import CacherClient
+from headrace.embeddings.run.trainers.committer import Committer, Position
+from headrace.embeddings.run.trainers.connections import JobCommits
+from headrace.embeddings.run.trainers.synchronise import RowCommit
+from headrace.embeddings.run.trainers.trainer_state import TrainerState
 from tests.embeddings.run.jobs import SECRET, TABLES, description
 from tests.waiting import ENDLESS_S
 

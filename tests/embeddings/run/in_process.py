@@ -10,10 +10,10 @@ import numpy as np
 from headrace.embeddings import EmbeddingError, Examples, Rejects
 from headrace.embeddings.data.files import by_table
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.cacher import CacherOptions, dispatched, id_batch
-from headrace.embeddings.run.connections import JobCommits, TrainerConnections
+from headrace.embeddings.run.cacher.cacher import CacherOptions, dispatched, id_batch
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.step_times import TrainerTimes
+from headrace.embeddings.run.trainers.connections import JobCommits, TrainerConnections
 from headrace.executor import Executor
 from tests.embeddings.run.memory_servers import MemoryServers
 from tests.waiting import HANG_S

@@ -7,8 +7,8 @@ import os
 import sys
 
 from headrace.embeddings.run.process import RoleSettings, serve_role
-from headrace.embeddings.run.pulses import PulseListener
-from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcMessage, RpcServer
+from headrace.embeddings.run.rpc.calls import EMPTY, RpcCall, RpcMessage, RpcServer
+from headrace.embeddings.run.rpc.pulses import PulseListener
 from headrace.launch.worker import Send, run_worker
 from tests.waiting import HANG_S
 
@@ -58,7 +58,7 @@ def serve(settings: RoleSettings, send: Send) -> Peer:
 
 SCRIPT = """
 import json, os, signal, sys, time, traceback
-from headrace.embeddings.run.rpc import RpcClient
+from headrace.embeddings.run.rpc.calls import RpcClient
 from headrace.embeddings.settings import EmbeddingSettings
 from tests.embeddings.run.job_peer import run_worker, serve, serve_role
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from headrace.embeddings.data.parts import ReaderPart
-from headrace.embeddings.run.cacher import IdBatch
-from headrace.embeddings.run.cacher_client import CacherClient
-from headrace.embeddings.run.cacher_server import CacherServer
+from headrace.embeddings.run.cacher.cacher import IdBatch
+from headrace.embeddings.run.cacher.cacher_server import CacherServer
+from headrace.embeddings.run.cacher.following import JobFollower
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.following import JobFollower
 from headrace.embeddings.run.process import RoleSettings
-from headrace.embeddings.run.reader_server import ReaderServer, SourceOf
-from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcServer
-from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.readers.reader_server import ReaderServer, SourceOf
+from headrace.embeddings.run.rpc.calls import EMPTY, RpcCall, RpcClient, RpcServer
+from headrace.embeddings.run.rpc.messages import RpcMessage
+from headrace.embeddings.run.trainers.cacher_client import CacherClient
 from headrace.embeddings.tables import EmbeddingTable, table_groups
 from tests.waiting import ENDLESS_S, HANG_S
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from headrace.embeddings.run.batches import SlottedRows
-from headrace.embeddings.run.servers import DirtyRows
+from headrace.embeddings.run.servers.interface import DirtyRows
 from headrace.embeddings.tables import TableGroup
 from headrace.errors import CommunicationError
 from tests.waiting import HANG_S

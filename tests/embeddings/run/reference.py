@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from headrace.embeddings import EmbeddingTable, InitialValues, Synchronisation
 from headrace.embeddings.run.batches import TrainerBatch
-from headrace.embeddings.run.optimizers import RowOptimizer
-from headrace.embeddings.run.trainer import Pooling
+from headrace.embeddings.run.trainers.optimizers import RowOptimizer
+from headrace.embeddings.run.trainers.trainer import Pooling
 from headrace.embeddings.tables import TableGroup, table_groups
 from tests.embeddings.run.cache_design import CacheDesign
 from tests.embeddings.run.dispatch import Job, decisions, group_batches

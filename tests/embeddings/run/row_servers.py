@@ -7,10 +7,10 @@ import numpy as np
 
 from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.process import RoleSettings
-from headrace.embeddings.run.row_client import ServerConnections, start_servers
-from headrace.embeddings.run.row_logs import ServerFolder
-from headrace.embeddings.run.row_server import serve
-from headrace.embeddings.run.servers import DirtyRows
+from headrace.embeddings.run.servers.interface import DirtyRows
+from headrace.embeddings.run.servers.row_client import ServerConnections, start_servers
+from headrace.embeddings.run.servers.row_logs import ServerFolder
+from headrace.embeddings.run.servers.row_server import serve
 from headrace.embeddings.tables import EmbeddingTable, TableGroup
 from tests.embeddings.run.memory_servers import initial_numbers
 from tests.embeddings.run.rpc_peer import SECRET

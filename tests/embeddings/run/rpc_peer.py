@@ -18,7 +18,7 @@ def main(purpose: str, address: str = "") -> None:
     if purpose == "leave":
         # before that of the module below, so that it runs after it
         atexit.register(printed.wait, HANG_S)
-    from headrace.embeddings.run.rpc import EMPTY, RpcCall, RpcClient, RpcMessage, RpcServer
+    from headrace.embeddings.run.rpc.calls import EMPTY, RpcCall, RpcClient, RpcMessage, RpcServer
 
     if purpose == "serve":
         called = threading.Condition()

@@ -15,8 +15,8 @@ from headrace.embeddings.run.batch_messages import (
     encode_batch,
     encode_ids,
 )
-from headrace.embeddings.run.cacher import CacherOptions, IdBatch, dispatched
-from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.cacher.cacher import CacherOptions, IdBatch, dispatched
+from headrace.embeddings.run.rpc.messages import RpcMessage
 from headrace.embeddings.tables import EmbeddingTable, InitialValues, table_groups
 
 HASHED = InitialValues(scale=0.1)

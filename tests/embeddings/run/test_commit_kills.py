@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from headrace.embeddings.run.cacher_server import CacherServer
+from headrace.embeddings.run.cacher.cacher_server import CacherServer
 from headrace.embeddings.run.commits import CommitFolder
-from headrace.embeddings.run.reader_server import ReaderServer
-from headrace.embeddings.run.row_server import serve as serve_rows
+from headrace.embeddings.run.readers.reader_server import ReaderServer
+from headrace.embeddings.run.servers.row_server import serve as serve_rows
 from headrace.errors import CommunicationError
 from headrace.settings import child_environment
 from tests.embeddings.run.committing_trainer import TRAINERS, train

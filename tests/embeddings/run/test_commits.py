@@ -8,7 +8,7 @@ import pytest
 from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues
 from headrace.embeddings.run.commits import CommitFolder, Mark, data_files
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.row_logs import ServerFolder
+from headrace.embeddings.run.servers.row_logs import ServerFolder
 from headrace.embeddings.tables import table_groups
 from headrace.errors import CommunicationError
 

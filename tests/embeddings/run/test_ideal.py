@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from headrace.embeddings.run.cacher import CacherOptions, dispatched
-from headrace.embeddings.run.exchange_lists import exchange_lists
+from headrace.embeddings.run.cacher.cacher import CacherOptions, dispatched
 from headrace.embeddings.run.ideal import without_transfers
+from headrace.embeddings.run.trainers.exchange_lists import exchange_lists
 from headrace.embeddings.tables import table_groups
 from tests.embeddings.run.jobs import TABLES, id_batches
 

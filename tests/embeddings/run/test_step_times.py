@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from headrace.embeddings.run.batches import SlottedRows, TrainerBatch
-from headrace.embeddings.run.dense import DenseAverage
-from headrace.embeddings.run.optimizers import RowOptimizer
 from headrace.embeddings.run.step_times import STALLS, TrainerTimes
-from headrace.embeddings.run.trainer import RowsOfBatch, TrainerRows
+from headrace.embeddings.run.trainers.dense import DenseAverage
+from headrace.embeddings.run.trainers.optimizers import RowOptimizer
+from headrace.embeddings.run.trainers.trainer import RowsOfBatch, TrainerRows
 from headrace.executor import Executor
 from tests.conformance.groups import each, group
 from tests.embeddings.run.in_process import ListStream

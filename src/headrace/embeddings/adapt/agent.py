@@ -11,9 +11,9 @@ from headrace.embeddings.adapt.decide import JobState, decide
 from headrace.embeddings.adapt.seen import SeenBatch, SeenStep
 from headrace.embeddings.changes import JobChange
 from headrace.embeddings.room import MOST_LOOKAHEAD
-from headrace.embeddings.run.cacher import BatchDecisions
-from headrace.embeddings.run.cacher_server import BESIDE_PREFETCH
-from headrace.embeddings.run.following import CacherPace
+from headrace.embeddings.run.cacher.cacher import BatchDecisions
+from headrace.embeddings.run.cacher.cacher_server import BESIDE_PREFETCH
+from headrace.embeddings.run.cacher.following import CacherPace
 from headrace.embeddings.run.step_times import TrainerTimes
 from headrace.job.records import Records
 

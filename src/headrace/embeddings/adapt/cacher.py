@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from headrace.embeddings.adapt.agent import JobAdaptation
-from headrace.embeddings.run.cacher_options import CacherServerOptions
-from headrace.embeddings.run.cacher_server import CacherServer
+from headrace.embeddings.run.cacher.cacher_options import CacherServerOptions
+from headrace.embeddings.run.cacher.cacher_server import CacherServer
 from headrace.embeddings.run.process import RoleSettings
 from headrace.launch.worker import Send
 

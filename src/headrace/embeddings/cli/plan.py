@@ -80,7 +80,7 @@ def fixed_requirements(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """Hosts of a job: the rate of their links, their processors; whether options of them are given."""
+    """Hosts of a job: the rate of their links, their processors; which of the options are given."""
 
     link_bytes_per_s: float
     processors: int

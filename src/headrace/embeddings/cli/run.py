@@ -27,9 +27,9 @@ from headrace.embeddings.errors import EmbeddingError
 
 if TYPE_CHECKING:
     from headrace.embeddings.plan.plan import EmbeddingPlan
-    from headrace.embeddings.run.job_processes import JobHosts, JobOptions
-    from headrace.embeddings.run.job_times import JobTimes
-    from headrace.embeddings.run.record import EmbeddingRecord
+    from headrace.embeddings.run.job.job_processes import JobHosts, JobOptions
+    from headrace.embeddings.run.job.job_times import JobTimes
+    from headrace.embeddings.run.job.record import EmbeddingRecord
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -130,7 +130,7 @@ def _print_summary(
 
 
 def _result(recorded: "EmbeddingRecord | None", file: Path | None) -> JobRunResult:
-    from headrace.embeddings.run.advice import advice
+    from headrace.embeddings.run.job.advice import advice
 
     if recorded is None:
         return JobRunResult(job=None, record=None)
@@ -152,7 +152,7 @@ def _run(
     JobError : a process failed; it has the exit code.
     """
     from headrace.embeddings.cli.run_progress import job_progress
-    from headrace.embeddings.run.supervisor import run_embedding_job
+    from headrace.embeddings.run.job.supervisor import run_embedding_job
 
     console = terminal(soft_wrap=True, highlight=False, quiet=False)  # the job's output
     commit_every = options.commit_every if options.folder else 0
@@ -190,13 +190,13 @@ def _hosts(
     job: "EmbeddingPlan", ray: str | None, min_trainers: int | None
 ) -> Generator["JobHosts | Callable[[], JobHosts]"]:
     """Yield the hosts of a plan's job on this machine, or what finds them in a cluster."""
-    from headrace.embeddings.run.job_processes import JobHosts
+    from headrace.embeddings.run.job.job_processes import JobHosts
 
     numbers = {"trainers": job.trainers, "servers": job.servers, "readers": job.readers}
     if ray is None:
         yield JobHosts.on_this_machine(**numbers)
         return
-    from headrace.embeddings.run.ray_hosts import ray_hosts
+    from headrace.embeddings.run.job.ray_hosts import ray_hosts
     from headrace.launch.ray_cluster import RayCluster
 
     with RayCluster(ray) as cluster:

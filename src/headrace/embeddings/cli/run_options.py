@@ -12,9 +12,9 @@ from headrace.embeddings.errors import EmbeddingError
 
 if TYPE_CHECKING:
     from headrace.embeddings.plan.plan import EmbeddingPlan
-    from headrace.embeddings.run.job_processes import JobOptions
-    from headrace.embeddings.run.job_times import JobTimes
-    from headrace.embeddings.run.record import EmbeddingRecord
+    from headrace.embeddings.run.job.job_processes import JobOptions
+    from headrace.embeddings.run.job.job_times import JobTimes
+    from headrace.embeddings.run.job.record import EmbeddingRecord
 
 
 def process_numbers(
@@ -64,7 +64,7 @@ class StartOptions:
         ------
         EmbeddingError : an ideal job has a folder, or commits have none.
         """
-        from headrace.embeddings.run.job_processes import JobOptions
+        from headrace.embeddings.run.job.job_processes import JobOptions
         from headrace.embeddings.settings import EmbeddingSettings
 
         if self.commit_every is not None and self.state is None:
@@ -140,7 +140,7 @@ class RecordOptions:
         EmbeddingError : the record is of a job that moved rows.
         ArtifactError : the file holds no record.
         """
-        from headrace.embeddings.run.record import EmbeddingRecord
+        from headrace.embeddings.run.job.record import EmbeddingRecord
 
         if self.against is None:
             return 0.0
@@ -164,7 +164,7 @@ class RecordOptions:
         ------
         EmbeddingError : a file is named, and there is nothing to write.
         """
-        from headrace.embeddings.run.record import EmbeddingRecord
+        from headrace.embeddings.run.job.record import EmbeddingRecord
 
         if times is None or times.total("trainer").batches == 0:
             if self.record is not None:

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from headrace.embeddings.run.advice import advice, ideal_text, parts_text
-from headrace.embeddings.run.job_times import JobTimes, OnSample, TimesSample
-from headrace.embeddings.run.record import EmbeddingRecord
+from headrace.embeddings.run.job.advice import advice, ideal_text, parts_text
+from headrace.embeddings.run.job.job_times import JobTimes, OnSample, TimesSample
+from headrace.embeddings.run.job.record import EmbeddingRecord
 from headrace.embeddings.run.step_times import STALLS, STEP_PARTS, TrainerTimes
 from headrace.units import size
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from rich.console import RenderableType
 
 from headrace.cli.tables import facts, rows
-from headrace.embeddings.run.advice import advice, ideal_text
-from headrace.embeddings.run.record import EmbeddingRecord
+from headrace.embeddings.run.job.advice import advice, ideal_text
+from headrace.embeddings.run.job.record import EmbeddingRecord
 from headrace.embeddings.run.step_times import STEP_PARTS
 from headrace.units import size
 

@@ -14,14 +14,14 @@ from headrace.embeddings.data.examples import Examples
 from headrace.embeddings.profile import ProcessorSeconds
 from headrace.embeddings.run.batch_messages import decode_ids, encode_batch, encode_ids
 from headrace.embeddings.run.batches import SlottedRows
-from headrace.embeddings.run.cache import RowCache
-from headrace.embeddings.run.cacher import CacherOptions, dispatched, id_batch
+from headrace.embeddings.run.cacher.cacher import CacherOptions, dispatched, id_batch
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.optimizers import SGDUpdate
-from headrace.embeddings.run.row_client import ServerConnections, start_servers
-from headrace.embeddings.run.row_server import RowService
-from headrace.embeddings.run.rpc import RpcServer
-from headrace.embeddings.run.updated_rows import UpdatedRows
+from headrace.embeddings.run.rpc.calls import RpcServer
+from headrace.embeddings.run.servers.row_client import ServerConnections, start_servers
+from headrace.embeddings.run.servers.row_server import RowService
+from headrace.embeddings.run.trainers.cache import RowCache
+from headrace.embeddings.run.trainers.optimizers import SGDUpdate
+from headrace.embeddings.run.trainers.updated_rows import UpdatedRows
 from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup, table_groups
 from headrace.executor import Executor, receive, send
 

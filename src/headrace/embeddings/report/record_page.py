@@ -16,7 +16,7 @@ from headrace.embeddings.cli.show_record import (
     record_facts,
     work_cells,
 )
-from headrace.embeddings.run.record import EmbeddingRecord
+from headrace.embeddings.run.job.record import EmbeddingRecord
 from headrace.embeddings.run.step_times import STALLS, STEP_PARTS
 from headrace.report.page import Page, empty_figure
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.embeddings.run.batches import GroupBatch, SlottedRows, TrainerBatch
-from headrace.embeddings.run.cacher import IdBatch
-from headrace.embeddings.run.rpc_messages import RpcMessage
+from headrace.embeddings.run.cacher.cacher import IdBatch
+from headrace.embeddings.run.rpc.messages import RpcMessage
 
 MessageColumns = Mapping[str, NDArray[Any]]
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.row_logs import ServerFolder, start_folder
+from headrace.embeddings.run.servers.row_logs import ServerFolder, start_folder
 from headrace.errors import CommunicationError
 from headrace.files import parse_json, read_text, sync_folder, write_whole
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from headrace.embeddings.data.files import ExampleData
-from headrace.embeddings.run.fit import fit_connected
 from headrace.embeddings.run.join import join_job
-from headrace.embeddings.run.script_reader import serve_batches
+from headrace.embeddings.run.model.fit import fit_connected
+from headrace.embeddings.run.readers.script_reader import serve_batches
 from headrace.embeddings.run.step_times import TrainerTimes
-from headrace.embeddings.run.trainer_state import Stateful
+from headrace.embeddings.run.trainers.trainer_state import Stateful
 from headrace.embeddings.settings import EmbeddingSettings
 from headrace.embeddings.tables import InitialValues
 from headrace.facades import offered_by

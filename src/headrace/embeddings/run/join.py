@@ -7,11 +7,11 @@ from typing import Any
 
 from headrace.embeddings.data.files import FORMATS
 from headrace.embeddings.errors import EmbeddingError
-from headrace.embeddings.run.cacher_client import CacherClient
-from headrace.embeddings.run.connections import JobCommits, TrainerConnections
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.job_processes import JobHosts, JobOptions, JobProcesses
-from headrace.embeddings.run.row_client import ServerConnections
+from headrace.embeddings.run.job.job_processes import JobHosts, JobOptions, JobProcesses
+from headrace.embeddings.run.servers.row_client import ServerConnections
+from headrace.embeddings.run.trainers.cacher_client import CacherClient
+from headrace.embeddings.run.trainers.connections import JobCommits, TrainerConnections
 from headrace.embeddings.settings import EmbeddingSettings
 from headrace.errors import CommunicationError
 from headrace.executor import Executor

@@ -12,13 +12,13 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 
-from headrace.embeddings.run.rpc import RpcClient
+from headrace.embeddings.run.rpc.calls import RpcClient
 from headrace.errors import CommunicationError
 from headrace.launch.worker import Receive, Send, run_worker
 
 MODULES: Mapping[str, str] = {
-    "server": "headrace.embeddings.run.row_server",
-    "reader": "headrace.embeddings.run.reader_server",
+    "server": "headrace.embeddings.run.servers.row_server",
+    "reader": "headrace.embeddings.run.readers.reader_server",
     "cacher": "headrace.embeddings.adapt.cacher",
 }
 """Of every kind of process, the module whose function `serve` takes settings.
@@ -133,7 +133,9 @@ def serve_role(receive: Receive, send: Send, serve: Serve | None = None) -> None
 
 
 def _begin_pulses(settings: RoleSettings, cacher: str, own: str, ends: ExitStack) -> None:
-    from headrace.embeddings.run.pulses import attend  # the native module, in such processes alone
+    from headrace.embeddings.run.rpc.pulses import (
+        attend,  # the native module, in such processes alone
+    )
 
     with RpcClient(
         cacher, peer_role="cacher", role=settings.role, secret=settings.secret

@@ -1,0 +1,1 @@
+"""A job's processes: started, watched, started again; what they did."""

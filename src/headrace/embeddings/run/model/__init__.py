@@ -1,0 +1,1 @@
+"""A user's model and batches: which modules have rows, and how training reads them."""

@@ -1,0 +1,79 @@
+"""Columns of a batch's ids by the embedding table that they feed, as a run of the model shows.
+
+Every id of a small batch is replaced by a number of its own. A module that gets these numbers,
+copied or in another order, looks up the ids of their columns; one that gets others computes its
+ids.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.model.modules import EmbeddingModule, lookups_observed
+from headrace.evaluation import evaluating
+
+_FIRST = 1 << 62
+"""First of the numbers: a model that takes a remainder, of up to as many rows, changes them."""
+
+
+def table_columns(
+    model: nn.Module,
+    modules: Sequence[EmbeddingModule],
+    ids: Tensor,
+    call: Callable[[Tensor], object],
+) -> list[tuple[int, ...]]:
+    """Return the columns of ids that each module looks up, rising.
+
+    The model is in the mode for evaluation meanwhile; its modes and the random state are restored.
+
+    Parameters
+    ----------
+    ids : [examples, columns] int64: of their number of examples and columns alone.
+    call : runs the model on such ids.
+
+    Raises
+    ------
+    EmbeddingError : a module gets ids that `forward` computes, or of some examples alone, or none;
+        no module uses a column.
+    """
+    numbers = torch.arange(_FIRST, _FIRST + ids.numel()).reshape(ids.shape)
+    columns: dict[str, set[int]] = {embedding.name: set() for embedding in modules}
+
+    def observe(embedding: EmbeddingModule, lookups: Tensor) -> None:
+        columns[embedding.name] |= _columns_of(lookups, ids.shape, embedding.name)
+
+    with (
+        torch.compiler.set_stance("force_eager"),  # compiling a single run takes minutes
+        lookups_observed(modules, observe),
+        evaluating(model),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+    ):
+        call(numbers)
+    for name, own in columns.items():
+        if not own:
+            raise EmbeddingError(f"{name} looks up nothing: remove it from the model")
+    used = set[int]().union(*columns.values())
+    if unused := set(range(ids.shape[1])) - used:
+        raise EmbeddingError(
+            f"no embedding module looks up the ids of column {min(unused)}: the model needs one"
+        )
+    return [tuple(sorted(columns[embedding.name])) for embedding in modules]
+
+
+def _columns_of(lookups: Tensor, shape: torch.Size, name: str) -> set[int]:
+    examples, columns = shape
+    if lookups.dtype.is_floating_point:
+        raise EmbeddingError(f"{name} gets ids of {lookups.dtype}, needs int64")
+    places = lookups.flatten().long() - _FIRST
+    if len(places) and (int(places.min()) < 0 or int(places.max()) >= examples * columns):
+        raise EmbeddingError(
+            f"{name} gets ids that forward computes: compute them in the data, before the batch"
+        )
+    counts = torch.bincount(places, minlength=examples * columns).reshape(examples, columns)
+    present = counts[0] > 0
+    if not bool(((counts > 0) == present).all()):
+        raise EmbeddingError(f"{name} looks up the ids of some examples of a batch alone")
+    return set(present.nonzero().flatten().tolist())

@@ -1,0 +1,270 @@
+"""The user's entry: a model whose embedding rows are in caches, and the batches to train on."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.nn.parallel import DistributedDataParallel
+
+from headrace.embeddings.data.examples import Examples
+from headrace.embeddings.data.files import ExampleData
+from headrace.embeddings.data.loader import LoaderData
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.model.columns import table_columns
+from headrace.embeddings.run.model.fitted import FittedBatches
+from headrace.embeddings.run.model.leaves import BatchIds, Leaves
+from headrace.embeddings.run.model.modules import EmbeddingModule, embedding_modules
+from headrace.embeddings.run.model.optimizer_groups import RuledRows, remove_parameters, ruled_rows
+from headrace.embeddings.run.model.table_files import BLOCK
+from headrace.embeddings.run.slots import slots_of_groups
+from headrace.embeddings.run.trainers.agree import any_trainer
+from headrace.embeddings.run.trainers.committer import Committer
+from headrace.embeddings.run.trainers.connections import (
+    Connect,
+    JobCommits,
+    TrainerConnections,
+    TrainerServers,
+)
+from headrace.embeddings.run.trainers.dense import DenseGradients
+from headrace.embeddings.run.trainers.trainer_state import Stateful, TrainerState
+from headrace.embeddings.tables import EmbeddingTable, InitialValues
+from headrace.units import parse_size
+
+_EXAMPLES = 4
+"""Of the run that shows which columns feed which module."""
+
+Forward = Callable[[nn.Module, tuple[Any, ...]], object]
+"""Runs a model on a batch (dense, ids, labels)."""
+
+
+def fit_connected(
+    model: nn.Module,
+    data: ExampleData,
+    *,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    connect: Connect,
+    cache: str | int = "1GiB",
+    ids: Mapping[str, Sequence[int]] | None = None,
+    initial: InitialValues | Mapping[str, InitialValues] | None = None,
+    forward: Forward | None = None,
+    scaler: GradScaler | None = None,
+    state: Mapping[str, Stateful] | None = None,
+    seed: int = 0,
+) -> tuple[nn.Module, FittedBatches]:
+    """Put a model's embedding rows into servers and caches; return it, and the batches to train on.
+
+    It is `headrace.embeddings.fit`, for a job that is joined otherwise.
+
+    Parameters
+    ----------
+    connect : joins the job.
+    others : see there.
+
+    Raises
+    ------
+    EmbeddingError, CommunicationError : see there.
+    """
+    if isinstance(model, DistributedDataParallel):
+        raise EmbeddingError("the model is in DistributedDataParallel: pass it before, fit does so")
+    _check_data(data)
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    modules = embedding_modules(model)
+    examples = data.first(_EXAMPLES)
+    columns = _columns(model, modules, examples, ids, forward)
+    ruled = ruled_rows(modules, optimizers)
+    cache_bytes = parse_size(cache, "cache") if isinstance(cache, str) else cache
+    rows = [embedding.rows for embedding in modules]
+    description = JobDescription(
+        tables=embedding_tables(modules, initial),
+        columns=tuple(columns),
+        groups=ruled.groups,
+        slots=slots_of_groups(ruled.groups, columns, rows, cache_bytes),
+        seed=seed,
+        data=data.to_fields(),
+    )
+    connections = connect(description)
+    trainer, trainers = connections.executor.rank, connections.executor.ranks
+    begun = _begins_from_commit(connections.commits, data)
+    _take_over(modules, ruled, connections.servers if trainer == 0 and not begun else None)
+    committer = _committer(connections, model, optimizers, state or {})
+    dense = DenseGradients()
+    device = _device(model)
+    bags = [lengths is not None for lengths in examples.lengths]
+    leaves = Leaves(modules, columns, bags, registered=trainers == 1)
+    fitted = _averaged(model, dense, trainer, trainers) if trainers > 1 else model
+    batches = FittedBatches(
+        fitted, connections, description, ruled, leaves, dense, device, scaler, committer
+    )
+    any_trainer(connections.executor, connections.deadline_s)  # when the first has loaded weights
+    return fitted, batches
+
+
+def _check_data(data: object) -> None:
+    """Raise EmbeddingError for data that need another form."""
+    if all(hasattr(data, name) for name in ("batch", "columns", "read", "first", "to_fields")):
+        return
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Sequence)):
+        remedy = "pass LoaderData(loader, batch=..., columns=...) with it"
+    else:
+        remedy = "needs CriteoData, AvazuData or ParquetData of files, or LoaderData of a loader"
+    raise EmbeddingError(f"data is a {type(data).__name__}: {remedy}")
+
+
+def _begins_from_commit(commits: JobCommits | None, data: ExampleData) -> bool:
+    """Return whether a job begins from a commit.
+
+    Raises
+    ------
+    EmbeddingError : it makes commits, and a loader need not have the same batches behind one again.
+    """
+    if commits is None:
+        return False
+    if isinstance(data, LoaderData):
+        data.check_order()
+    return commits.mark is not None
+
+
+def _committer(
+    connections: TrainerConnections,
+    model: nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    state: Mapping[str, Stateful],
+) -> Committer | None:
+    """Return the committer, if the job commits, with the state that it begins from."""
+    if connections.commits is None:
+        return None
+    trainer_state = TrainerState(model, optimizers, state)
+    committer = Committer(connections.commits, trainer_state, connections.executor.rank)
+    committer.restore()
+    return committer
+
+
+def _columns(
+    model: nn.Module,
+    modules: Sequence[EmbeddingModule],
+    examples: Examples,
+    ids: Mapping[str, Sequence[int]] | None,
+    forward: Forward | None,
+) -> list[tuple[int, ...]]:
+    """Return the columns that each module looks up, rising."""
+    columns = len(examples.ids)
+    if ids is not None:
+        return _named_columns(modules, ids, columns)
+    device = _device(model)
+    dense = torch.from_numpy(examples.dense.copy()).to(device)
+    labels = () if examples.labels is None else (torch.tensor(examples.labels, device=device),)
+    run = forward or (lambda model, batch: model(*batch[:2]))
+
+    def call(numbers: Tensor) -> object:
+        numbers = numbers.to(device)
+        offsets = torch.arange(len(numbers), device=device)
+        form: BatchIds = numbers
+        if any(lengths is not None for lengths in examples.lengths):
+            form = tuple(
+                column if lengths is None else (column, offsets)
+                for column, lengths in zip(numbers.unbind(1), examples.lengths, strict=True)
+            )
+        return run(model, (dense, form, *labels))
+
+    shape = torch.empty(len(examples), columns, dtype=torch.int64, device="meta")
+    return table_columns(model, modules, shape, call)
+
+
+def _named_columns(
+    modules: Sequence[EmbeddingModule], ids: Mapping[str, Sequence[int]], count: int
+) -> list[tuple[int, ...]]:
+    names = [embedding.name for embedding in modules]
+    if set(names) != set(ids):
+        raise EmbeddingError(
+            f"ids are of {', '.join(sorted(ids))}, needs the modules {', '.join(names)}"
+        )
+    for name, columns in ids.items():
+        if not columns or not all(0 <= column < count for column in columns):
+            raise EmbeddingError(
+                f"ids of {name} are columns {tuple(columns)}, needs some of 0 to {count - 1}"
+            )
+    return [tuple(sorted(set(ids[name]))) for name in names]
+
+
+def embedding_tables(
+    modules: Sequence[EmbeddingModule], initial: InitialValues | Mapping[str, InitialValues] | None
+) -> tuple[EmbeddingTable, ...]:
+    """Return the tables of a model's modules.
+
+    Parameters
+    ----------
+    initial : values of rows, of all modules or by name; uniform if absent.
+
+    Raises
+    ------
+    EmbeddingError : `initial` names something else.
+    """
+    by_name = initial if isinstance(initial, Mapping) else {}
+    names = {embedding.name for embedding in modules}
+    if unknown := set(by_name) - names:
+        raise EmbeddingError(
+            f"initial values are of {min(unknown)}, which is no embedding module of the model"
+        )
+    shared = initial if isinstance(initial, InitialValues) else InitialValues()
+    return tuple(
+        EmbeddingTable(
+            name=embedding.name,
+            rows=embedding.rows,
+            dim=embedding.dim,
+            initial=by_name.get(embedding.name, shared),
+            padding=embedding.padding,
+        )
+        for embedding in modules
+    )
+
+
+def _take_over(
+    modules: Sequence[EmbeddingModule], ruled: RuledRows, servers: TrainerServers | None
+) -> None:
+    """Take the weights from the model and the optimizer; load those that have values."""
+    weights = [embedding.module.weight for embedding in modules]
+    remove_parameters(ruled.optimizer, weights)
+    for table, embedding in enumerate(modules):
+        padding = embedding.padding
+        weight = embedding.take_weight()
+        if servers is None:
+            continue
+        if weight.is_meta:
+            if padding is not None:  # torch begins with zeros, too
+                rows = np.zeros((1, embedding.dim), str(weight.dtype).removeprefix("torch."))
+                servers.load(table, np.array([padding]), rows)
+            continue
+        for start in range(0, len(weight), BLOCK):
+            rows = weight[start : start + BLOCK].cpu().numpy()
+            servers.load(table, np.arange(start, start + len(rows)), rows)
+
+
+def _averaged(model: nn.Module, dense: DenseGradients, trainer: int, trainers: int) -> nn.Module:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    if not dist.is_initialized():
+        dist.init_process_group("headrace")
+    elif (dist.get_rank(), dist.get_world_size()) != (trainer, trainers):
+        raise EmbeddingError(
+            f"torch's default process group has rank {dist.get_rank()} of {dist.get_world_size()} "
+            f"here, which is trainer {trainer} of {trainers}: needs the same, or none"
+        )
+    fitted = DistributedDataParallel(model)
+    fitted.register_comm_hook(dense, DenseGradients.average)
+    return fitted
+
+
+def _device(model: nn.Module) -> torch.device:
+    """Return the device of a model's parameters."""
+    tensors = chain(model.parameters(), model.buffers())
+    devices = {tensor.device for tensor in tensors if not tensor.is_meta}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise EmbeddingError(f"the model is on {names}, needs one device")
+    return devices.pop() if devices else torch.device("cpu")

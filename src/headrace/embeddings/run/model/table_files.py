@@ -1,0 +1,185 @@
+"""Tables of embedding rows in files and as tensors: import and export between epochs.
+
+A table's file has the columns `id`, rising, and `row`: the numbers that the model reads, or with
+the optimizer's state behind them. A folder of tables has one for each, by name.
+"""
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.trainers.connections import TrainerServers
+from headrace.embeddings.tables import TableGroup
+from headrace.files import whole_file
+
+TableFileFormat = Literal["parquet", "npz"]
+
+BLOCK = 1 << 16
+"""Rows that move at once."""
+
+_MOST_ROWS = 1 << 27
+"""Of a table of which there is a tensor of all rows."""
+
+_Rows = tuple[NDArray[np.int64], NDArray[Any]]
+
+
+def table_blocks(servers: TrainerServers, table: int) -> Iterator[_Rows]:
+    """Yield ids, rising, and rows of a table that exist at the servers."""
+    after = -1
+    while True:
+        ids, rows = servers.export(table, after, BLOCK)
+        if len(ids):
+            yield ids, rows
+            after = int(ids[-1])
+        if len(ids) < BLOCK:
+            return
+
+
+def whole_table(servers: TrainerServers, description: JobDescription, table: int) -> NDArray[Any]:
+    """Return the numbers of all rows of a table that the model reads: [rows, dim].
+
+    Rows that training has not used have their initial values.
+
+    Raises
+    ------
+    EmbeddingError : the table has more than 2^27 rows: its files have those that exist.
+    """
+    shape = description.tables[table]
+    if not 0 < shape.rows <= _MOST_ROWS:
+        raise EmbeddingError(
+            f"table {shape.name} has too many rows for a tensor of all: save those that exist to "
+            "files"
+        )
+    number, group = table_group_of(description, table)
+    index = group.tables.index(table)
+    rows = np.empty((shape.rows, group.dim), group.dtype)
+    for start in range(0, shape.rows, BLOCK):
+        ids = np.arange(start, min(start + BLOCK, shape.rows))
+        ends = np.where(np.arange(len(group.tables)) < index, 0, len(ids))
+        rows[start : start + len(ids)] = servers.read(number, ids, ends)[:, : group.dim]
+    return rows
+
+
+def save_tables(
+    servers: TrainerServers,
+    description: JobDescription,
+    folder: Path,
+    file_format: TableFileFormat,
+    *,
+    state: bool,
+) -> None:
+    """Write a file for each table, of the rows that exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write = _write_parquet if file_format == "parquet" else _write_npz
+    for number, table in enumerate(description.tables):
+        _, group = table_group_of(description, number)
+        width = group.width if state else group.dim
+        blocks = ((ids, rows[:, :width]) for ids, rows in table_blocks(servers, number))
+        path = folder / f"{table.name}.{file_format}"
+        with whole_file(path) as file:
+            write(file, blocks, width, group.dtype)
+
+
+def load_tables(servers: TrainerServers, description: JobDescription, folder: Path) -> None:
+    """Write the rows of the tables' files to the servers.
+
+    Raises
+    ------
+    EmbeddingError : a table has no file there, one that is not as `save_tables` writes it, or one
+        with rows of another width; an id is outside the table.
+    """
+    sources = [_source(folder, table.name) for table in description.tables]
+    for number, (path, table) in enumerate(zip(sources, description.tables, strict=True)):
+        _, group = table_group_of(description, number)
+        for ids, rows in read_rows(path):
+            if rows.shape[1] not in (group.dim, group.width):
+                widths = " or ".join(map(str, sorted({group.dim, group.width})))
+                raise EmbeddingError(
+                    f"{path}: rows have {rows.shape[1]} numbers, table {table.name} needs {widths}"
+                )
+            if len(ids) and (ids.min() < 0 or (table.rows and ids.max() >= table.rows)):
+                raise EmbeddingError(
+                    f"{path}: has ids of {ids.min()} to {ids.max()}, table {table.name} needs "
+                    f"{f'0 to {table.rows - 1}' if table.rows else '0 or more'}"
+                )
+            servers.load(number, ids, np.ascontiguousarray(rows, group.dtype))
+
+
+def table_group_of(description: JobDescription, table: int) -> tuple[int, TableGroup]:
+    """Return the number of a table's group, and the group."""
+    return next(
+        (number, group) for number, group in enumerate(description.groups) if table in group.tables
+    )
+
+
+def _source(folder: Path, name: str) -> Path:
+    paths = [folder / f"{name}.{ending}" for ending in ("parquet", "npz")]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise EmbeddingError(f"{folder} has no file of table {name}: needs {paths[0].name}")
+    return path
+
+
+def _write_parquet(file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = pa.list_(pa.from_numpy_dtype(np.dtype(dtype)), width)
+    schema = pa.schema([("id", pa.int64()), ("row", row)])
+    with pq.ParquetWriter(file, schema) as writer:
+        for ids, rows in blocks:
+            values = pa.array(np.ascontiguousarray(rows).reshape(-1))
+            columns = [pa.array(ids), pa.FixedSizeListArray.from_arrays(values, width)]
+            writer.write_table(pa.table(columns, schema=schema))
+
+
+def _write_npz(file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str) -> None:
+    parts = list(blocks)
+    ids = np.concatenate([np.empty(0, np.int64), *(part for part, _ in parts)])
+    rows = np.concatenate([np.empty((0, width), dtype), *(part for _, part in parts)])
+    np.savez(file, id=ids, row=rows)
+
+
+def read_rows(path: Path) -> Iterator[_Rows]:
+    """Yield ids, rising, and rows of a table's file.
+
+    Raises
+    ------
+    EmbeddingError : it is no file as `save_tables` writes it.
+    """
+    try:
+        yield from _npz_rows(path) if path.suffix == ".npz" else _parquet_rows(path)
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise EmbeddingError(
+            f"{path}: cannot be read as rows, needs integers id and rows of numbers row, as "
+            f"batches.save writes them: {error}"
+        ) from error
+
+
+def _npz_rows(path: Path) -> Iterator[_Rows]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
+        ids, rows = columns["id"], columns["row"]
+    if ids.dtype.kind not in "iu" or rows.ndim != 2 or ids.shape != rows.shape[:1]:
+        raise ValueError(f"id is {ids.dtype} {ids.shape}, row {rows.dtype} {rows.shape}")
+    for start in range(0, len(ids), BLOCK):
+        yield ids[start : start + BLOCK], rows[start : start + BLOCK]
+
+
+def _parquet_rows(path: Path) -> Iterator[_Rows]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=BLOCK, columns=["id", "row"]):
+            ids, rows = batch.column("id"), batch.column("row")
+            if not pa.types.is_integer(ids.type) or not pa.types.is_fixed_size_list(rows.type):
+                raise ValueError(
+                    f"id is {ids.type}, row {rows.type}, needs lists of one fixed size"
+                )
+            yield ids.to_numpy(), rows.flatten().to_numpy().reshape(len(rows), rows.type.list_size)

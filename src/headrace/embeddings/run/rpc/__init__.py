@@ -1,0 +1,1 @@
+"""Calls and messages between the processes of a job, and their signs of life."""

@@ -1,0 +1,1 @@
+"""Servers of embedding rows, and a trainer's side of them."""

@@ -1,0 +1,1 @@
+"""A trainer's rows: cached, exchanged with other trainers, updated, committed."""

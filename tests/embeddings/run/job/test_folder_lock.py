@@ -1,0 +1,54 @@
+"""A job's folder belongs to one job of a host at a time."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.embeddings import EmbeddingError
+from headrace.embeddings.run.job.folder_lock import locked_folder
+
+OWNER = """
+import sys
+from pathlib import Path
+from headrace.embeddings.run.job.folder_lock import locked_folder
+with locked_folder(Path(sys.argv[1])):
+    print("locked", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_folder_that_another_job_has_is_refused_until_its_process_ends(tmp_path: Path) -> None:
+    """A second start took the folder over, and the first job ended at its next commit."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        message = rf": another job commits to it, of process {owner.pid} on this host"
+        with pytest.raises(EmbeddingError, match=message), locked_folder(tmp_path):
+            pass
+        owner.kill()
+        owner.wait()
+    with locked_folder(tmp_path):
+        pass
+
+
+def test_a_folder_of_a_host_that_may_be_cut_off_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with locked_folder(tmp_path):
+        monkeypatch.setattr(socket, "gethostname", lambda: "another-host")
+        with locked_folder(tmp_path):
+            pass
+        assert json.loads((tmp_path / "lock").read_text())["host"] != "another-host"
+
+
+def test_a_folder_without_a_lock_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    message = "cannot have the commits .*: Is a directory"
+    with pytest.raises(EmbeddingError, match=message), locked_folder(tmp_path):
+        pass

@@ -1,0 +1,123 @@
+"""Columns of ids by embedding table, as a run of the model shows them."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headrace.embeddings import EmbeddingError
+from headrace.embeddings.run.model.columns import table_columns
+from headrace.embeddings.run.model.modules import embedding_modules
+
+IDS = torch.zeros(3, 4, dtype=torch.int64)
+
+
+class Model(nn.Module):
+    def __init__(self, ids_of: str = "plain") -> None:
+        super().__init__()
+        self.ids_of = ids_of
+        self.user = nn.Embedding(100, 8, device="meta")
+        self.item = nn.EmbeddingBag(100, 8, mode="sum", device="meta")
+        self.dropout = nn.Dropout()
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.ids_of == "modulo":
+            ids = ids % 50
+        if self.ids_of == "float":
+            ids = ids.float()
+        part = ids[:2] if self.ids_of == "part" else ids
+        user = self.user(torch.stack([part[:, 2], part[:, 0]]).t().contiguous()).sum(1)
+        if self.ids_of == "unused":
+            return self.top(user)
+        items = ids[:, 1:4:2] if self.ids_of != "column" else ids[:, 1:2]
+        return self.top(user.sum() + self.dropout(self.item(items.reshape(len(ids), -1))))
+
+
+def columns(model: Model) -> list[tuple[int, ...]]:
+    return table_columns(model, embedding_modules(model), IDS, model)
+
+
+def test_columns_are_those_whose_ids_a_module_gets() -> None:
+    model = Model()
+    model.user.eval()
+    state = torch.get_rng_state()
+    assert columns(model) == [(0, 2), (1, 3)]
+    assert model.training
+    assert not model.user.training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "forward" not in vars(model.user)
+
+
+def test_a_compiled_model_shows_them_without_being_compiled() -> None:
+    """Each table was traced anew, which took minutes for 26."""
+    compiled: list[object] = []
+    model = Model()
+    called = torch.compile(model, backend=lambda graph, _: compiled.append(graph) or graph)
+    assert table_columns(model, embedding_modules(model), IDS, called) == [(0, 2), (1, 3)]
+    assert not compiled
+
+
+@pytest.mark.parametrize(
+    ("ids_of", "message"),
+    [
+        ("modulo", "user gets ids that forward computes"),
+        ("float", "user gets ids of torch.float32"),
+        ("part", "user looks up the ids of some examples"),
+        ("unused", "item looks up nothing"),
+        ("column", "no embedding module looks up the ids of column 3"),
+    ],
+)
+def test_ids_that_are_not_a_batchs_columns_are_refused(ids_of: str, message: str) -> None:
+    model = Model(ids_of)
+    with pytest.raises(EmbeddingError, match=message):
+        columns(model)
+    assert "forward" not in vars(model.user)
+
+
+class Bags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(9, 8, mode="sum", include_last_offset=True)
+        self.top = nn.Linear(8, 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        ends = torch.arange(0, ids.numel() + 1, ids.shape[1])
+        weights = torch.ones(ids.numel())
+        bags = self.bag(ids.flatten(), ends, per_sample_weights=weights)
+        return self.top(bags + torch.zeros(len(ids), 8))
+
+
+def test_bags_by_offsets_have_as_many_as_there_are_examples() -> None:
+    model = Bags()
+    own = model.bag.forward
+    model.bag.forward = own  # as libraries do that wrap it
+    assert table_columns(model, embedding_modules(model), IDS, model) == [(0, 1, 2, 3)]
+    assert vars(model.bag)["forward"] is own
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Embedding(10, 4, max_norm=1.0), "0 has max_norm"),
+        (nn.Embedding(10, 4, scale_grad_by_freq=True), "0 has scale_grad_by_freq"),
+        (nn.EmbeddingBag(10, 4, mode="max"), "0 has mode='max'"),
+        (nn.Embedding(10, 4, dtype=torch.float16), "rows of torch.float16"),
+        (nn.Linear(2, 2), "no nn.Embedding and no nn.EmbeddingBag"),
+    ],
+)
+def test_modules_that_are_not_served_are_refused_by_name(module: nn.Module, message: str) -> None:
+    with pytest.raises(EmbeddingError, match=message):
+        embedding_modules(nn.Sequential(module))
+
+
+def test_a_module_looks_up_in_the_rows_of_a_batch() -> None:
+    model = nn.Sequential(nn.Embedding(1000, 4, sparse=True))
+    (embedding,) = embedding_modules(model)
+    weight = embedding.take_weight()
+    assert weight.shape == (1000, 4)
+    assert not list(model.parameters())
+    rows = torch.arange(8.0).reshape(2, 4).requires_grad_()
+    embedding.set_rows(rows)
+    model(torch.tensor([1, 1, 0])).sum().backward()
+    assert rows.grad is not None
+    assert rows.grad[:, 0].tolist() == [1.0, 2.0]

@@ -1,0 +1,102 @@
+"""Two trainers' steps are those of one process, where shares are empty and a scaler skips some."""
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from tests.embeddings.run.test_job import job_options
+from torch import Tensor, nn
+
+from headrace.embeddings.run.job.job_processes import JobHosts
+from headrace.embeddings.run.job.supervisor import run_embedding_job
+from headrace.embeddings.run.model.fit import fit_connected
+from headrace.errors import CommunicationError
+from headrace.executor import Executor
+from tests.conformance.groups import each, group
+from tests.embeddings.run import bags_job
+from tests.embeddings.run.in_process import InProcessJob, clicks
+from tests.embeddings.run.job.test_job import job_options
+from tests.embeddings.run.models import torch_batches
+from tests.waiting import no_hang
+
+SCRIPT = Path(bags_job.__file__)
+
+
+@pytest.mark.slow
+def test_two_trainers_skip_the_same_steps_and_refuse_alike(tmp_path: Path) -> None:
+    data = tmp_path / "bags.parquet"
+    bags_job.write(data)
+    lines: list[tuple[str, str]] = []
+    run_embedding_job(
+        [sys.executable, str(SCRIPT), str(data), str(tmp_path / "learned ")],
+        job_options(cache_bytes=1 << 20),
+        JobHosts.on_this_machine(trainers=2, servers=1, readers=1),
+        on_line=lambda name, line: lines.append((name, line)),
+        environment={"PYTHONPATH": str(Path.cwd())},
+    )
+    model = bags_job.model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    batches = bags_job.examples().batches
+    for epoch in range(bags_job.EPOCHS):
+        plain = torch_batches(batches)
+        bags_job.train(model, optimizer, scaler, plain, epoch=epoch, overflows=True)
+    expected = {name: weight.detach() for name, weight in model.named_parameters()}
+    scores: list[torch.Tensor] = []
+    for rank in range(2):
+        learned = torch.load(tmp_path / f"learned {rank}")
+        scores.append(learned.pop("scores"))
+        assert learned.keys() == expected.keys()
+        for name, values in expected.items():
+            torch.testing.assert_close(learned[name], values, rtol=1e-9, atol=1e-9)
+        assert (f"trainer {rank}", f"scale {scaler.get_scale():g}") in lines
+        texts = {text for name, text in lines if name == f"trainer {rank}"}
+        reason = "the import failed at trainer 0" if rank else f"{tmp_path / 'learned nothing'} has"
+        assert any(text.startswith(f"not loaded: {reason}") for text in texts), texts
+        refusal = "gradients were changed between backward() and step()"
+        assert any(text.startswith(refusal) for text in texts)
+    whole = torch.cat([model(*batch[:2]) for batch in torch_batches(batches)]).detach()
+    assert sum(map(len, scores)) == len(whole)
+    torch.testing.assert_close(torch.cat(scores).sort()[0], whole.sort()[0], rtol=1e-9, atol=1e-9)
+
+
+class Rows(nn.Module):
+    """Rows alone: without a dense part trainers can be threads of one process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 4)
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        return self.table(ids).sum((1, 2))
+
+
+def test_the_others_get_the_error_of_a_loop() -> None:
+    """Theirs was that a trainer had closed its batches, and could be told as the job's failure."""
+    data = clicks([20], [8] * 6)
+    job = InProcessJob(data)
+
+    def train(executor: Executor) -> None:
+        model = Rows()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        connect = job.connect(executor)
+        model, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
+        with batches:
+            for number, (dense, ids, _) in enumerate(batches):
+                model(dense, ids).mean().backward()
+                if executor.rank == 1 and number == 3:
+                    raise ValueError("a loss is NaN")
+                optimizer.step()
+
+    def act(executor: Executor) -> None:
+        kind, text = (CommunicationError, "trainer 1 failed: ValueError: a loss is NaN")
+        if executor.rank == 1:
+            kind, text = ValueError, "^a loss is NaN"
+        with pytest.raises(kind, match=text):
+            train(executor)
+
+    with ExitStack() as stack:
+        stack.enter_context(no_hang())
+        each(stack.enter_context(group(2)), act)

@@ -1,0 +1,82 @@
+"""States of training loops, through the bytes of a file."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from headrace.embeddings import EmbeddingError
+from headrace.embeddings.run.trainers.trainer_state import (
+    TrainerState,
+    random_state,
+    set_random_state,
+    state_from_bytes,
+    state_to_bytes,
+)
+
+
+def loop() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.StepLR]:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.StepLR,
+    steps: int,
+) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        examples = torch.rand(5, 3) + np.random.random() + random.random()
+        model(examples).square().mean().backward()
+        optimizer.step()
+        schedule.step()
+
+
+def test_a_restored_loop_goes_on_as_the_one_that_was_saved() -> None:
+    model, optimizer, schedule = loop()
+    train(model, optimizer, schedule, 3)
+    state = TrainerState(model, [optimizer], {"schedule": schedule})
+    content = state_to_bytes(state.capture(dense=True))
+    train(model, optimizer, schedule, 3)
+    expected = {name: value.clone() for name, value in model.state_dict().items()}
+
+    torch.manual_seed(99)
+    other, other_optimizer, other_schedule = loop()
+    saved = state_from_bytes(content, "state")
+    TrainerState(other, [other_optimizer], {"schedule": other_schedule}).restore_parts(saved)
+    set_random_state(saved["random"])
+    train(other, other_optimizer, other_schedule, 3)
+    for name, value in other.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_random_numbers_go_on_where_they_were() -> None:
+    state = random_state()
+
+    def drawn() -> list[float]:
+        return [float(torch.randn(1)), float(np.random.standard_normal()), random.gauss(0, 1)]
+
+    first = drawn()
+    set_random_state(
+        state_from_bytes(state_to_bytes({"parts": {}, "random": state}), "state")["random"]
+    )
+    assert drawn() == first
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    model, optimizer, schedule = loop()
+    with pytest.raises(EmbeddingError, match=r"0\.weight is in no optimizer that fit got"):
+        TrainerState(model, [], {})
+    saved = TrainerState(model, [optimizer], {}).capture(dense=True)
+    with pytest.raises(EmbeddingError, match="state schedule"):
+        TrainerState(model, [optimizer], {"schedule": schedule}).restore_parts(saved)
+    wider = nn.Linear(5, 4)
+    with pytest.raises(EmbeddingError, match="model is not that of the commit"):
+        TrainerState(wider, [torch.optim.Adam(wider.parameters())], {}).restore_parts(saved)
+    with pytest.raises(EmbeddingError, match="state: is no state of a trainer"):
+        state_from_bytes(b"nothing", "state")
