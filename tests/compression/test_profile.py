@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.artifact import Artifact
+from headrace.compression.cli.show import profile_bucket_rows
 from headrace.compression.profile import (
     CodecTiming,
     CompressionProfile,
@@ -56,6 +58,18 @@ def test_a_profile_is_saved_and_loaded_and_counts_its_parts(tmp_path: Path) -> N
     first, second = profile.bucket_tensors()
     assert [tensor.name for tensor in first + second] == ["b", "a.bias", "a"]
     assert len(first) == 1
+
+
+def test_gradients_of_16_bits_are_counted_as_such(tmp_path: Path) -> None:
+    profile = small()
+    halves = replace(
+        profile, tensors=tuple(replace(tensor, element_bytes=2) for tensor in profile.tensors)
+    )
+    halves.save(tmp_path / "profile")
+    assert CompressionProfile.load(tmp_path / "profile") == halves
+    assert halves.gradient_bytes == profile.gradient_bytes / 2
+    assert [row[2] for row in profile_bucket_rows(halves)] == ["1.25 KiB", "4.12 KiB"]
+    assert profile.to_head()["tensors"][0] == ["b", [10, 64]]
 
 
 def test_times_between_beyond_and_below_the_measured_sizes() -> None:

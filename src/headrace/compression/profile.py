@@ -29,20 +29,31 @@ _MOST_US = 86_400e6
 """A day: a longer step is a mistake in units."""
 _MOST_ELEMENTS = 1 << 42
 _MOST_RANKS_PER_HOST = 1024
-_FLOAT32_BYTES = 4
+_MOST_ELEMENT_BYTES = 8
 
 
 @public_value("headrace.compression")
 class ModelTensor:
-    """A parameter of the model: its name and shape."""
+    """A parameter of the model: its name and shape.
+
+    Attributes
+    ----------
+    element_bytes : of its gradient: 4 in float32, 2 in bfloat16 and float16.
+    """
 
     name: str
     shape: tuple[int, ...]
+    element_bytes: int = 4
 
     @property
     def elements(self) -> int:
         """Product of the shape."""
         return math.prod(self.shape)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of the gradient."""
+        return self.element_bytes * self.elements
 
 
 @public_value("headrace.compression")
@@ -162,8 +173,8 @@ class CompressionProfile(PlainArtifactValue):
 
     @property
     def gradient_bytes(self) -> int:
-        """Bytes of all gradients, in float32."""
-        return _FLOAT32_BYTES * self.elements
+        """Bytes of all gradients."""
+        return sum(tensor.gradient_bytes for tensor in self.tensors)
 
     @property
     def derived(self) -> Mapping[str, str]:
@@ -187,7 +198,7 @@ class CompressionProfile(PlainArtifactValue):
         }
         return {
             **simple,
-            "tensors": [[tensor.name, list(tensor.shape)] for tensor in self.tensors],
+            "tensors": [_tensor_row(tensor) for tensor in self.tensors],
             "buckets": [[bucket.tensors, bucket.ready_us] for bucket in self.buckets],
             "codecs": {
                 name: {key: list(column) for key, column in asdict(timing).items()}
@@ -276,12 +287,20 @@ def _profile_parts(head: Any, provenance: Any, source: str) -> dict[str, Any]:
     return {**parts, "provenance": provenance}
 
 
+def _tensor_row(tensor: ModelTensor) -> list[Any]:
+    """Return a parameter's row, which names the bytes of other elements than float32's."""
+    row: list[Any] = [tensor.name, list(tensor.shape)]
+    return row if tensor.element_bytes == 4 else [*row, tensor.element_bytes]
+
+
 def _tensor(row: Field) -> ModelTensor:
     name, shape = row.at(0).text(), row.at(1).items()
     sizes = tuple(size.integer(1, _MOST_ELEMENTS) for size in shape)
     if math.prod(sizes) > _MOST_ELEMENTS:
         raise row.wrong(f"at most {_MOST_ELEMENTS} elements")
-    return ModelTensor(name=name, shape=sizes)
+    return ModelTensor(
+        name=name, shape=sizes, element_bytes=row.at(2, default=4).integer(1, _MOST_ELEMENT_BYTES)
+    )
 
 
 def _buckets(rows: Field, tensors: int, backward_us: float) -> tuple[GradientBucket, ...]:

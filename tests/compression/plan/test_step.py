@@ -116,6 +116,13 @@ def test_small_tensors_travel_as_they_are() -> None:
     assert only.compute_us == pytest.approx(200)
 
 
+def test_gradients_of_16_bits_travel_as_they_are() -> None:
+    measured = profile()
+    halves = tuple(replace(tensor, element_bytes=2) for tensor in measured.tensors)
+    work = step_work(replace(measured, tensors=halves), NONE, 4, AFTER)
+    assert work.exchanged_bytes == 3 * MB / 2
+
+
 def test_memory_is_residuals_and_payloads() -> None:
     work = step_work(profile(), SIGN, 4, AFTER)
     assert 4 * 750_000 < work.memory_bytes < 4 * 750_000 * 1.1

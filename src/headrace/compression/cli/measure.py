@@ -44,7 +44,9 @@ def profile_command(
             show_default="a small perceptron",
         ),
     ] = None,
-    ranks: Annotated[int, typer.Option(help="Number of ranks, on this machine.", min=2)] = 2,
+    ranks: Annotated[
+        int, typer.Option(help="Number of ranks, on this machine.", min=2, max=1024)
+    ] = 2,
     codecs: Annotated[
         str | None, typer.Option(help="Codecs, by commas.", show_default="one of each kind")
     ] = None,
@@ -58,7 +60,7 @@ def profile_command(
         str, size_option("DDP's bucket_cap_mb"), Former("--bucket-mb", unit="MiB")
     ] = "25MiB",
     steps: Annotated[
-        int, typer.Option(help="Training steps to measure, of each kind.", min=1)
+        int, typer.Option(help="Training steps to measure, of each kind.", min=3)
     ] = 10,
 ) -> StepTimesResult:
     """Measure a training step without and with communication, and codecs with all ranks encoding.

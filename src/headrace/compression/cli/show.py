@@ -96,7 +96,7 @@ def profile_bucket_rows(profile: CompressionProfile) -> list[tuple[int, int, str
         (
             index,
             bucket.tensors,
-            size(4 * sum(tensor.elements for tensor in tensors)),
+            size(sum(tensor.gradient_bytes for tensor in tensors)),
             duration(bucket.ready_us),
         )
         for index, (bucket, tensors) in enumerate(

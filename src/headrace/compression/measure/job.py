@@ -230,11 +230,13 @@ def _take_turns(
 
 def _buckets(model: nn.Module, observed: ObservedModel) -> list[list[ModelTensor]]:
     """Return the parameters of every bucket, in the order in which they become ready."""
-    shapes = {name: tuple(parameter.shape) for parameter, name in parameter_names(model).items()}
-    return [
-        [ModelTensor(name=name, shape=shapes[name]) for name in bucket]
-        for bucket in observed.buckets
-    ]
+    tensors = {
+        name: ModelTensor(
+            name=name, shape=tuple(parameter.shape), element_bytes=parameter.dtype.itemsize
+        )
+        for parameter, name in parameter_names(model).items()
+    }
+    return [[tensors[name] for name in bucket] for bucket in observed.buckets]
 
 
 def _contention(

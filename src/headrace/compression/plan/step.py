@@ -228,7 +228,7 @@ def _bucket_work(
         sizes[key] = sizes.get(key, 0) + transfer.payload_bytes
     if plain:
         key = (0, "allreduce")
-        sizes[key] = sizes.get(key, 0) + 4 * _elements(plain)
+        sizes[key] = sizes.get(key, 0) + sum(tensor.gradient_bytes for tensor in plain)
     phases = sorted({phase for phase, _ in sizes})
     computed, decode = [0.0] * len(phases), 0.0
     if timing is not None and coded:
