@@ -24,8 +24,9 @@ namespace headrace::index {
 // in durable.hpp, also for threads.
 template <class Value, class Map>
 class LoadingMap {
-  static_assert(std::is_trivially_copyable_v<Value> && std::is_default_constructible_v<Value>);
-  static_assert(alignof(Value) <= 16);
+  static_assert(std::is_trivially_copyable_v<Value> && std::is_default_constructible_v<Value>,
+                "values are moved as bytes: they need to be trivially copyable, with a default");
+  static_assert(alignof(Value) <= 16, "values need an alignment of at most 16 bytes");
 
  public:
   using Operation = change_log::Operation;

@@ -47,7 +47,8 @@ struct BucketLayout {
 template <class Value, class Sharing>
 class HashedLeaf {
   static constexpr std::size_t kEntries = BucketLayout<Value>::entries;
-  static_assert(kEntries <= 16 && alignof(Value) <= 8);
+  static_assert(kEntries <= 16);
+  static_assert(alignof(Value) <= 8, "values need an alignment of at most 8 bytes");
   static_assert(kMostMovedKeys <= std::size_t{1} << 16, "a place has 16 bits");
   // An insert that would go further from its bucket finds the leaf full: about 0.88 of it is then.
   // (A leaf less than half full has keys whose hashes are alike, which more memory may not part.)

@@ -32,7 +32,8 @@ namespace headrace::index {
 
 template <class Value, class Sharing = Exclusive, class Allocator = std::allocator<std::byte>>
 class CodeMap {
-  static_assert(std::is_trivially_copyable_v<Value> && std::is_default_constructible_v<Value>);
+  static_assert(std::is_trivially_copyable_v<Value> && std::is_default_constructible_v<Value>,
+                "values are moved as bytes: they need to be trivially copyable, with a default");
   using Map = Tree<Value, Sharing, Allocator>;
 
  public:

@@ -47,7 +47,8 @@ template <CodedKey Key, class Value, class Sharing = Exclusive,
           class Allocator = std::allocator<std::byte>>
 class Multimap {
   static_assert(!Sharing::kShared, "a multimap has no readers beside its writer");
-  static_assert(std::is_trivially_copyable_v<Value> && std::is_default_constructible_v<Value>);
+  static_assert(std::is_trivially_copyable_v<Value> && std::is_default_constructible_v<Value>,
+                "values are moved as bytes: they need to be trivially copyable, with a default");
   using Map = Tree<Value, Sharing, Allocator>;
   using Log = LogLeaf<Value, Sharing>;
   using Sealed = SealedLeaves<Value, Sharing, Allocator>;
