@@ -101,6 +101,7 @@ def test_images_and_a_stateless_optimizer() -> None:
         ({"name": "bert", "optimizer": "Adamant"}, "optimizer is 'Adamant'"),
         ({"name": "bert", "optimizer": torch.optim.AdamW}, "needs a class of torch.optim such as"),
         ({"name": "bert", "batch": 0}, "batch is 0"),
+        ({"name": "bert", "batch": 1.5}, "batch is 1.5, needs a whole number"),
         ({"name": "wav2vec2"}, "wav2vec2 takes input_values"),
         ({"name": ""}, "the name of the model is empty"),
         ({"name": "gpt2", "length": 1025}, "gpt2 has positions for 1,024 tokens, not for 1,025"),

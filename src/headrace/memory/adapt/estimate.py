@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from numbers import Integral
 
 import torch
 from torch.optim import Optimizer
@@ -115,8 +116,8 @@ def estimate_step(
     report : called with what is done.
     """
     for option, number in (("batch", batch), ("length", length), ("size", size)):
-        if number is not None and not 1 <= number <= 1 << 24:
-            raise InputError(f"{option} is {number}, needs 1 to {1 << 24}")
+        if number is not None and not (isinstance(number, Integral) and 1 <= number <= 1 << 24):
+            raise InputError(f"{option} is {number!r}, needs a whole number from 1 to {1 << 24}")
     if dtype not in DTYPES:
         raise InputError(f"dtype is {dtype!r}, needs one of {', '.join(DTYPES)}")
     optimizer_class = _optimizer(optimizer)
