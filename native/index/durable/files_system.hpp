@@ -97,6 +97,12 @@ class SystemFile final : public File {
   }
   void sync() override {
     if (::fdatasync(fd_.get()) != 0) fail("cannot sync", path_);
+    struct stat status{};
+    if (::fstat(fd_.get(), &status) != 0) fail("cannot read the status of", path_);
+    if (status.st_nlink == 0) {  // what was written is lost when this process ends
+      errno = ENOENT;
+      fail("cannot sync, as it was removed:", path_);
+    }
   }
 
  private:

@@ -132,6 +132,17 @@ def test_a_writer_leaves_another_folder_of_its_path_alone(tmp_path: Path) -> Non
     assert dict(opened(folder).items()) == {7: 7}
 
 
+def test_a_commit_in_a_removed_folder_fails(tmp_path: Path) -> None:
+    """It was reported as made, and went with the process."""
+    index = opened(tmp_path / "index")
+    index.insert(1, 10)
+    shutil.rmtree(tmp_path / "index")
+    with pytest.raises(FolderError, match="cannot sync, as it was removed"):
+        index.insert(2, 20, sync=True)
+    with pytest.raises(FolderError):
+        index.close()
+
+
 def test_a_large_one_is_loaded_and_read_in_blocks(tmp_path: Path) -> None:
     keys = np.random.default_rng(1).permutation(200_000)
     with opened(tmp_path / "index", key="int64") as index:
