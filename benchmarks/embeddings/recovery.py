@@ -70,6 +70,7 @@ class _Job:
     recovered_s: dict[Fault, list[float]] = field(default_factory=dict)
     _left: int = 0
     _next: int = 0
+    _unnoticed: bool = False
     _restarting: bool = False
 
     def host(self, role: str) -> RoleHost:
@@ -88,7 +89,7 @@ class _Job:
     def on_line(self, name: str, line: str) -> None:
         """Take a line of the job: each of trainer 0 is a batch that begins."""
         if name == "supervisor":
-            self._restarting = True
+            self._unnoticed, self._restarting = False, True
             fault, since = self.begun[-1]
             self.noticed_s.setdefault(fault, []).append(time.perf_counter() - since)
             if fault[0] == "cut off":
@@ -102,7 +103,11 @@ class _Job:
             self.recovered_s.setdefault(fault, []).append(time.perf_counter() - since)
             self._restarting = False
             self._left = 0
-        if self._next == len(self.faults):
+            print(
+                f"{len(self.begun)} of {len(self.faults)} faults: {' '.join(fault)}",
+                file=sys.stderr,
+            )
+        if self._unnoticed or self._next == len(self.faults):
             return
         if self._left == 0:
             # a commit that began is made before the next one begins: there is a new one
@@ -111,6 +116,7 @@ class _Job:
         if self._left == 0:
             fault = self.faults[self._next]
             self._next += 1
+            self._unnoticed = True  # a link that is down comes up when its loss is noticed
             # some time into the batch
             threading.Timer(self.random.random() * 0.1, self._begin, (fault,)).start()
 

@@ -68,7 +68,7 @@ def test_gradients_of_16_bits_are_counted_as_such(tmp_path: Path) -> None:
     halves.save(tmp_path / "profile")
     assert CompressionProfile.load(tmp_path / "profile") == halves
     assert halves.gradient_bytes == profile.gradient_bytes / 2
-    assert [row[2] for row in profile_bucket_rows(halves)] == ["1.25 KiB", "4.12 KiB"]
+    assert [row[2] for row in profile_bucket_rows(halves)] == ["1.28 KB", "4.125 KiB"]
     assert profile.to_head()["tensors"][0] == ["b", [10, 64]]
 
 

@@ -126,9 +126,10 @@ def test_a_writer_leaves_another_folder_of_its_path_alone(tmp_path: Path) -> Non
     shutil.rmtree(folder)
     with opened(folder) as other:
         other.insert(7, 7)
-        for call in (index.checkpoint, index.close):
-            with pytest.raises(FolderError, match="is another folder now than the one that was"):
-                call()
+        with pytest.raises(FolderError, match="is another folder now than the one that was"):
+            index.checkpoint()
+        with pytest.raises(FolderError, match="cannot sync, as it was removed"):
+            index.close()
     assert dict(opened(folder).items()) == {7: 7}
 
 
@@ -139,8 +140,7 @@ def test_a_commit_in_a_removed_folder_fails(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "index")
     with pytest.raises(FolderError, match="cannot sync, as it was removed"):
         index.insert(2, 20, sync=True)
-    with pytest.raises(FolderError):
-        index.close()
+    index.close()
 
 
 def test_a_large_one_is_loaded_and_read_in_blocks(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Options of ``headrace index`` for a trace, and for the workload that is made of keys alone."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,15 +23,13 @@ TraceFile = Annotated[
 ]
 
 
-def _share(text: str) -> Any:
-    return typer.Option(help=f"For keys alone: {text}.", min=0.0, max=1.0)
-
-
 def workload_of(
-    loaded: Annotated[float, _share("share that is loaded at first")] = 0.5,
-    inserts: Annotated[float, _share("share of inserts")] = 0.5,
-    erases: Annotated[float, _share("share of erases")] = 0.0,
-    scans: Annotated[float, _share("share of scans of 100 keys")] = 0.0,
+    loaded: Annotated[
+        float, typer.Option(help="For keys alone: share that is loaded at first.")
+    ] = 0.5,
+    inserts: Annotated[float, typer.Option(help="For keys alone: share of inserts.")] = 0.5,
+    erases: Annotated[float, typer.Option(help="For keys alone: share of erases.")] = 0.0,
+    scans: Annotated[float, typer.Option(help="For keys alone: share of scans of 100 keys.")] = 0.0,
     zipf: Annotated[
         float,
         typer.Option(help="For keys alone: exponent of Zipf's law of finds.", min=0.0),
