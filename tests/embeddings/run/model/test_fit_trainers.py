@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.embeddings.run.test_job import job_options
 from torch import Tensor, nn
 
 from headrace.embeddings.run.job.job_processes import JobHosts
