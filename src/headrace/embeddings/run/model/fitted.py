@@ -192,10 +192,9 @@ class FittedBatches:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, *_others: object
-    ) -> None:
-        if error is not None:
+    def __exit__(self, *raised: object) -> None:
+        error = raised[1]
+        if isinstance(error, BaseException):
             self._end(error)
         else:
             self.close()
