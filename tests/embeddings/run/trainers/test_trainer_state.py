@@ -1,6 +1,9 @@
 """States of training loops, through the bytes of a file."""
 
 import random
+from collections import deque
+from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,3 +83,53 @@ def test_what_does_not_fit_is_refused() -> None:
         TrainerState(wider, [torch.optim.Adam(wider.parameters())], {}).restore_parts(saved)
     with pytest.raises(EmbeddingError, match="state: is no state of a trainer"):
         state_from_bytes(b"nothing", "state")
+
+
+class Kept:
+    """An object of a user's, whose state is one of anything."""
+
+    def __init__(self, state: object) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.state = state_dict["state"]
+
+
+class Level(IntEnum):
+    ONE = 1
+
+
+def test_numbers_of_numpy_come_back_as_python_s() -> None:
+    """A rate that NumPy computed was in commits that no job could begin from."""
+    model, optimizer, _ = loop()
+    counts = {np.int64(3): [np.float64(0.5), np.bool_(True)], "none": (None, {1, 2}, 1j)}
+    state = TrainerState(model, [optimizer], {"counts": Kept(counts)})
+    optimizer.param_groups[0]["lr"] = np.float64(0.25)
+    saved = state_from_bytes(state_to_bytes(state.capture(dense=True)), "state")
+    assert type(saved["parts"]["optimizer 0"]["param_groups"][0]["lr"]) is float
+    other_model, other, _ = loop()
+    restored = Kept(None)
+    TrainerState(other_model, [other], {"counts": restored}).restore_parts(saved)
+    assert other.param_groups[0]["lr"] == 0.25
+    assert restored.state == {3: [0.5, True], "none": (None, {1, 2}, 1j)}
+
+
+@pytest.mark.parametrize(
+    "state", [np.zeros(2), deque([1]), Level.ONE, [{"levels": (Level.ONE,)}], lambda: None]
+)
+def test_what_could_not_be_read_again_is_refused_before_a_commit(state: Any) -> None:
+    """Commits were made, and what began from one ended with an error: all was lost."""
+    model, optimizer, _ = loop()
+    kind = "Level" if isinstance(state, list) else type(state).__name__
+    message = f"^state own has a {kind} in its state_dict.*could not read it: needs tensors"
+    with pytest.raises(EmbeddingError, match=message):
+        TrainerState(model, [optimizer], {"own": Kept(state)})
+    later = Kept(0)
+    trained = TrainerState(model, [optimizer], {"own": later})
+    later.state = state
+    with pytest.raises(EmbeddingError, match=message):
+        trained.capture(dense=True)
+    assert trained.capture(dense=False)["parts"] == {}

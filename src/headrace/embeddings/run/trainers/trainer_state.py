@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from headrace.embeddings.errors import EmbeddingError
 from headrace.facades import offered_by
 
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+"""Types that every file of a state can have, their subclasses apart."""
+
 
 @offered_by("headrace.embeddings")
 class Stateful(Protocol):
@@ -38,7 +41,8 @@ class TrainerState:
 
     Raises
     ------
-    EmbeddingError : a parameter of the model is in none of the optimizers.
+    EmbeddingError : a parameter of the model is in none of the optimizers; one of `objects` has a
+        state that no file can have.
     """
 
     def __init__(
@@ -64,6 +68,8 @@ class TrainerState:
                     f"{name} is in no optimizer that fit got, and commits save their states: pass "
                     "all optimizers, or none of commits' (--commit-every 0)"
                 )
+        for name in objects:
+            self._saved(f"state {name}")
 
     def capture(self, *, dense: bool) -> dict[str, Any]:
         """Return a copy of the state.
@@ -71,9 +77,20 @@ class TrainerState:
         Parameters
         ----------
         dense : whether all of it, which is equal at all trainers, or the random state alone.
+
+        Raises
+        ------
+        EmbeddingError : a part has an object that no file of a state can have; names both.
         """
-        parts = {name: copied(part.state_dict()) for name, part in self._parts.items()}
-        return {"parts": parts if dense else {}, "random": random_state()}
+        parts = {name: self._saved(name) for name in self._parts} if dense else {}
+        return {"parts": parts, "random": random_state()}
+
+    def _saved(self, name: str) -> Any:
+        """Return a copy of the state of a part."""
+        try:
+            return copied(self._parts[name].state_dict())
+        except EmbeddingError as error:
+            raise EmbeddingError(f"{name} {error}") from error
 
     def restore_parts(self, state: Mapping[str, Any]) -> None:
         """Take over model, optimizers and objects.
@@ -96,14 +113,36 @@ class TrainerState:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a state: tensors on the CPU, and nothing shared."""
+    """Return a copy of a state: tensors on the CPU, numbers of NumPy as Python's, nothing shared.
+
+    Raises
+    ------
+    EmbeddingError : it has an object that `state_from_bytes` would refuse.
+    """
     if isinstance(value, Tensor):
         return value.detach().cpu().clone()
     if isinstance(value, Mapping):
-        return {key: copied(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
+        return {copied(key): copied(part) for key, part in value.items()}
+    if type(value) in (list, tuple):
         return type(value)(copied(part) for part in value)
-    return copy.deepcopy(value)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if type(plain) not in _PLAIN:
+        _check_readable(plain)
+    return copy.deepcopy(plain)
+
+
+def _check_readable(part: object) -> None:
+    """Raise EmbeddingError unless `torch.load` reads an object in a file of a state again.
+
+    It refuses those whose reading could run code, a commit later than they were written.
+    """
+    try:
+        torch.load(io.BytesIO(state_to_bytes({"part": part})), weights_only=True)
+    except Exception as error:  # of torch and pickle, of many kinds
+        raise EmbeddingError(
+            f"has a {type(part).__name__} in its state_dict(), and a job that began from a commit "
+            "could not read it: needs tensors, numbers, texts, and lists and dicts of these"
+        ) from error
 
 
 def random_state() -> dict[str, Any]:
