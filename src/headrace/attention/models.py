@@ -30,6 +30,8 @@ _heads: WeakKeyDictionary[nn.Module, tuple[LayerHeads, ...]] = WeakKeyDictionary
 def implementation(model: nn.Module, name: str) -> Generator[None]:
     """Compute the model's attention by a registered implementation meanwhile.
 
+    Encoders, of images or sounds, that a decoder has beside its own layers keep theirs.
+
     Raises
     ------
     AttentionError : the model does not compute attention through Transformers' interface.
@@ -40,6 +42,8 @@ def implementation(model: nn.Module, name: str) -> Generator[None]:
     configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
     before = [(config, config._attn_implementation_internal) for config in configs]
     own = config._attn_implementation_internal
+    text_config = config.get_text_config(decoder=True)
+    decoding = (type(config), type(text_config)) if text_config is not config else (object,)
     try:
         set_implementation(name)
         if config._attn_implementation != name:
@@ -48,7 +52,9 @@ def implementation(model: nn.Module, name: str) -> Generator[None]:
                 "AttentionInterface: its keys and values cannot be compressed"
             )
         for layer_config, previous in before:  # a layer may have a copy of its own
-            if previous == own:
+            if not isinstance(layer_config, decoding):
+                layer_config._attn_implementation_internal = previous
+            elif previous == own:
                 layer_config._attn_implementation_internal = name
         yield
     finally:

@@ -479,6 +479,27 @@ def test_masks_that_add_to_scores_are_refused_and_hidden_rows_give_numbers() -> 
 
 
 @torch.no_grad()
+def test_masks_that_show_first_tokens_later_ones_need_fixed_membership() -> None:
+    """The first five saw no later ones, whatever the mask was: other logits, and no error."""
+    model = model_of("llama")
+    own, fixed = (shared_plan(model, fixed=fixed) for fixed in (False, True))
+    shows = torch.ones(1, 1, 23, 23, dtype=torch.bool).tril()
+    with headrace.attention.compress(model, own):
+        causal = model(tokens_of()).logits
+        torch.testing.assert_close(model(tokens_of(), attention_mask=shows).logits, causal)
+        shows[..., :8, :8] = True
+        cache = headrace.attention.cache(model, own)
+        with pytest.raises(AttentionError, match="more than causal among a request's first"):
+            model(tokens_of(), attention_mask=shows, cache=cache)
+        assert cache.get_seq_length() == 0
+    expected = model(tokens_of(), attention_mask=shows).logits
+    with headrace.attention.compress(model, plain_plan(model)):
+        torch.testing.assert_close(model(tokens_of(), attention_mask=shows).logits, expected)
+    with headrace.attention.compress(model, fixed):
+        assert model(tokens_of(), attention_mask=shows).logits.isfinite().all()
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("token", [15, 2])
 def test_nan_spreads_as_in_the_stock_model(token: int) -> None:
     """Among the first five tokens of a request it was a ValueError of the clustering."""

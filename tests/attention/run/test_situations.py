@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import AutoTokenizer, DynamicCache, TextIteratorStreamer, pipeline
+from transformers import (
+    AutoTokenizer,
+    CLIPVisionConfig,
+    DynamicCache,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    TextIteratorStreamer,
+    pipeline,
+)
 
 import headrace.attention
 from headrace.attention import (
@@ -228,6 +236,32 @@ def test_streams_embeddings_and_looked_up_prompts(folder: Path) -> None:
         )
         assert torch.equal(by_embeddings, expected[:, tokens.shape[1] :])
         assert torch.equal(generate(model, tokens, prompt_lookup_num_tokens=3), expected)
+
+
+@torch.no_grad()
+def test_an_encoder_of_images_keeps_its_attention() -> None:
+    """It was computed as the decoder's: an error about gradient checkpointing."""
+    torch.manual_seed(0)
+    text = copy.deepcopy(model_of("llama-gqa").config)
+    vision = {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(
+            text_config=text,
+            vision_config=CLIPVisionConfig(hidden_size=32, intermediate_size=32, **vision),
+            image_token_index=WORDS - 1,
+            image_seq_length=4,
+        )
+    ).eval()
+    images = torch.randn(1, 3, 16, 16)
+    tokens = tokens_of(12)
+    tokens[0, 1:5] = WORDS - 1
+    inputs = {"input_ids": tokens, "pixel_values": images}
+    expected = model(**inputs).logits
+    with headrace.attention.compress(model, plain_plan(model)):
+        torch.testing.assert_close(model(**inputs).logits, expected)
+    with headrace.attention.compress(model, shared_plan(model, fixed=False)):
+        assert not torch.allclose(model(**inputs).logits, expected)
+    assert torch.equal(model(**inputs).logits, expected)
 
 
 @torch.no_grad()

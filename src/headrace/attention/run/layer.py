@@ -458,7 +458,13 @@ class _FirstTokens:
     def add(
         self, query: Tensor, keys: Tensor, values: Tensor, scale: float, allowed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Add tokens; return request, token and place of those that are among the first."""
+        """Add tokens; return request, token and place of those that are among the first.
+
+        Raises
+        ------
+        AttentionError : one of them does not see all real tokens up to itself, and no others;
+            nothing is added.
+        """
         batch, tokens = query.shape[0], query.shape[2]
         if allowed is None:
             real = torch.ones(batch, tokens, dtype=torch.bool, device=query.device)
@@ -467,9 +473,12 @@ class _FirstTokens:
         place = self._real.sum(1, keepdim=True) + real.cumsum(1) - 1
         request, token = torch.nonzero(real & (place < self._count), as_tuple=True)
         slot = place[request, token]
+        all_real = torch.cat([self._real, real], dim=1)
+        if allowed is not None:
+            _check_causal(allowed[request, token], all_real[request], self._real.shape[1] + token)
         for tensor, new in ((self._query, query), (self._keys, keys), (self._values, values)):
             tensor[request, slot] = new[request, :, token]
-        self._real = torch.cat([self._real, real], dim=1)
+        self._real = all_real
         self.complete = self._real.sum(1) >= self._count
         self._compute(scale)
         return request, token, slot
@@ -497,4 +506,19 @@ class _FirstTokens:
         self._query, self._keys, self._values, self._real, self.complete = (
             tensor.index_select(0, requests)
             for tensor in (self._query, self._keys, self._values, self._real, self.complete)
+        )
+
+
+def _check_causal(allowed: Tensor, real: Tensor, last: Tensor) -> None:
+    """Refuse rows [rows, tokens] of a mask that show other tokens than the real ones up to `last`.
+
+    Raises
+    ------
+    AttentionError
+    """
+    places = torch.arange(real.shape[1], device=real.device)
+    if bool((allowed != (real & (places <= last[:, None]))).any()):
+        raise AttentionError(
+            "the mask is more than causal among a request's first tokens, by which its heads are "
+            "clustered: use a plan with representatives, or a mask of padding alone"
         )
