@@ -64,6 +64,45 @@ def _measured_bytes(folder: Path, *, batch: int, length: int) -> int:
     return peak_bytes + sum(bytes_held.values())
 
 
+@pytest.mark.parametrize(
+    ("head", "options", "targets"),
+    [
+        ("ForSequenceClassification", {}, {"labels": (2,)}),
+        ("ForSequenceClassification", {"num_labels": 1}, {"labels": (2,)}),
+        ("ForSequenceClassification", {"problem_type": "regression"}, {"labels": (2, 2)}),
+        ("ForTokenClassification", {}, {"labels": (2, 8)}),
+        ("ForQuestionAnswering", {}, {"start_positions": (2,), "end_positions": (2,)}),
+        ("ForPreTraining", {}, {"labels": (2, 8), "next_sentence_label": (2,)}),
+        ("Model", {}, {}),
+    ],
+)
+def test_targets_are_those_of_the_class_in_the_configuration(
+    tmp_path: Path, head: str, options: dict[str, Any], targets: dict[str, tuple[int, ...]]
+) -> None:
+    """A classifier got a label a token, which its loss refused."""
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config = {"model_type": "bert", "architectures": [f"Bert{head}"]}
+    (tmp_path / "config.json").write_text(json.dumps(config | sizes | options))
+    step = memory.estimate(str(tmp_path), batch=2, length=8)
+    assert step.inputs == {"input_ids": (2, 8), "attention_mask": (2, 8)} | targets
+
+
+def test_labels_of_segmentation_are_of_pixels(tmp_path: Path) -> None:
+    config = {"model_type": "segformer", "architectures": ["SegformerForSemanticSegmentation"]}
+    sizes = {"hidden_sizes": [8] * 4, "num_attention_heads": [1] * 4, "depths": [1] * 4}
+    (tmp_path / "config.json").write_text(json.dumps(config | sizes | {"decoder_hidden_size": 8}))
+    assert memory.estimate(str(tmp_path), size=32).inputs["labels"] == (1, 32, 32)
+
+
+def test_a_class_that_returns_no_loss_is_named() -> None:
+    class WithoutLoss(torch.nn.Module):
+        def forward(self, labels: torch.Tensor) -> dict[str, Any]:
+            return {"loss": None, "logits": labels}
+
+    with pytest.raises(RuntimeError, match="WithoutLoss returns no loss for labels alone"):
+        named.LossAlone(WithoutLoss())(labels=torch.zeros(1))
+
+
 @pytest.mark.slow
 def test_a_budget_has_a_cost_and_the_batch_that_it_has_room_for(folder: Path) -> None:
     name = str(folder)

@@ -16,7 +16,7 @@ from torch import nn
 
 from headrace.errors import InputError
 from headrace.extras import is_installed, require
-from headrace.memory.measure.arguments import WithLoss
+from headrace.memory.measure.arguments import WithLoss, forward_signature
 from headrace.memory.measure.eager import StepArguments
 
 _EXTRA = "models"
@@ -30,6 +30,11 @@ _HEADS = (
     "AutoModelForImageClassification",
 )
 """Of transformers' classes the first that a configuration has, which names no class itself."""
+_SEQUENCE_HEADS = ("ForSequenceClassification", "ForNextSentencePrediction")
+"""Ends of the names of classes whose labels are of sequences; those of others are of tokens."""
+_SAMPLE_TARGETS = ("start_positions", "end_positions", "next_sentence_label")
+"""Targets of transformers' losses that are a class of each sample."""
+_TARGETS = ("labels", *_SAMPLE_TARGETS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +65,15 @@ class LossAlone(nn.Module):
     def forward(self, **inputs: Any) -> torch.Tensor:
         """Return the loss."""
         outputs = self.model(**inputs)
-        return outputs[0].float().mean() if "labels" not in inputs else outputs["loss"]
+        targets = [name for name in inputs if name in _TARGETS]
+        if not targets:
+            return outputs[0].float().mean()
+        loss = outputs.get("loss")
+        if loss is None:
+            raise RuntimeError(
+                f"{type(self.model).__name__} returns no loss for {', '.join(targets)} alone"
+            )
+        return loss
 
 
 def named_model(
@@ -221,8 +234,8 @@ def _transformers_arguments(
             ids = _meta((batch, tokens), torch.int64)
             names = ["input_ids", "attention_mask"]
             names += ["decoder_input_ids"] if config.is_encoder_decoder else []
-            names += ["labels"] if _has_loss(model) else []
-            return (), {name: torch.empty_like(ids) for name in names}
+            inputs = {name: torch.empty_like(ids) for name in names}
+            return (), inputs | _text_targets(model, batch, tokens, dtype)
 
         return of_text
     if model.main_input_name == "pixel_values":
@@ -233,7 +246,8 @@ def _transformers_arguments(
 
         def of_images(batch: int) -> StepArguments:
             inputs = {"pixel_values": _meta((batch, channels, *sides), dtype)}
-            labels = {"labels": _meta((batch,), torch.int64)} if _has_loss(model) else {}
+            shape = (batch, *sides) if _is_of_pixels(model) else (batch,)
+            labels = {"labels": _meta(shape, torch.int64)} if _takes(model, "labels") else {}
             return (), inputs | labels
 
         return of_images
@@ -258,9 +272,29 @@ def _embeds_positions(model: Any, positions: int) -> bool:
     )
 
 
-def _has_loss(model: nn.Module) -> bool:
-    """Return whether a class of transformers is one with a head, whose loss takes labels."""
-    return "For" in type(model).__name__ or "LMHead" in type(model).__name__
+def _text_targets(
+    model: Any, batch: int, tokens: int, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Return the targets of the loss of a model of tokens; none: it has no loss."""
+    targets = {
+        name: _meta((batch,), torch.int64) for name in _SAMPLE_TARGETS if _takes(model, name)
+    }
+    if not _takes(model, "labels"):
+        return targets
+    if not type(model).__name__.endswith(_SEQUENCE_HEADS):
+        return targets | {"labels": _meta((batch, tokens), torch.int64)}
+    problem, classes = model.config.problem_type, model.config.num_labels
+    is_real = problem in ("regression", "multi_label_classification") or classes == 1
+    shape = (batch, classes) if is_real and classes > 1 else (batch,)
+    return targets | {"labels": _meta(shape, dtype if is_real else torch.int64)}
+
+
+def _takes(model: nn.Module, name: str) -> bool:
+    return name in forward_signature(model).parameters
+
+
+def _is_of_pixels(model: nn.Module) -> bool:
+    return type(model).__name__.endswith("ForSemanticSegmentation")
 
 
 def _of_timm(
