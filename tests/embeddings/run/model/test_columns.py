@@ -3,10 +3,11 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headrace.embeddings import EmbeddingError
 from headrace.embeddings.run.model.columns import table_columns
-from headrace.embeddings.run.model.modules import embedding_modules
+from headrace.embeddings.run.model.modules import embedding_modules, lookups_observed
 
 IDS = torch.zeros(3, 4, dtype=torch.int64)
 
@@ -46,6 +47,16 @@ def test_columns_are_those_whose_ids_a_module_gets() -> None:
     assert not model.user.training
     assert torch.equal(torch.get_rng_state(), state)
     assert "forward" not in vars(model.user)
+
+
+def test_a_model_on_a_device_gets_rows_there() -> None:
+    """They were on the CPU: fit ran no model on a GPU, unless ids were given."""
+    with FakeTensorMode():
+        model = nn.ModuleDict({"table": nn.Embedding(9, 2), "top": nn.Linear(2, 1, device="cuda")})
+        table = embedding_modules(model)
+        with lookups_observed(table, lambda *_: None), torch.no_grad():
+            ids = torch.zeros(4, dtype=torch.int64, device="cuda")
+            assert model["top"](model["table"](ids)).device.type == "cuda"
 
 
 def test_a_compiled_model_shows_them_without_being_compiled() -> None:

@@ -13,12 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues, LoaderData, fit
 from headrace.embeddings.run.cacher.cacher import CacherOptions, IdBatch, dispatched
 from headrace.embeddings.run.commits import CommitFolder, Mark
-from headrace.embeddings.run.model.fit import embedding_tables, fit_connected
+from headrace.embeddings.run.model.fit import (
+    _device,  # pyright: ignore[reportPrivateUsage]
+    embedding_tables,
+    fit_connected,
+)
 from headrace.embeddings.run.model.fitted import FittedBatches
 from headrace.embeddings.run.model.modules import embedding_modules
 from headrace.embeddings.run.model.table_files import TableFileFormat, read_rows, whole_table
@@ -815,3 +820,28 @@ def test_a_large_table_is_no_tensor() -> None:
     job = description(tables=(table,), groups=table_groups((table,)))
     with pytest.raises(EmbeddingError, match="table users has too many rows for a tensor of all"):
         whole_table(cast(TrainerServers, None), job, 0)
+
+
+@pytest.mark.parametrize(
+    ("table", "top", "device"),
+    [
+        ("cpu", "cuda", "cuda"),
+        ("cuda", "cuda", "cuda"),
+        ("meta", "cuda", "cuda"),
+        ("cuda", None, "cuda"),
+        ("meta", None, "cpu"),
+    ],
+)
+def test_rows_are_on_the_device_of_the_dense_part(table: str, top: str | None, device: str) -> None:
+    """Tables in the host's memory were refused beside it, and those of a device left it."""
+    with FakeTensorMode():
+        model = nn.ModuleDict({"table": nn.Embedding(5, 2, device=table)})
+        if top is not None:
+            model["top"] = nn.Linear(2, 1, device=top)
+        assert _device(model, embedding_modules(model)).type == device
+        model["other"] = nn.Linear(1, 1, device="cpu")
+        if top is not None:
+            with pytest.raises(
+                EmbeddingError, match="the model is on cpu, cuda.* needs one device"
+            ):
+                _device(model, embedding_modules(model))

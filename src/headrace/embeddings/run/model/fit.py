@@ -91,10 +91,10 @@ def fit_connected(
     connections = connect(description)
     trainer, trainers = connections.executor.rank, connections.executor.ranks
     begun = _begins_from_commit(connections.commits, data)
+    device = _device(model, modules)
     _take_over(modules, ruled, connections.servers if trainer == 0 and not begun else None)
     committer = _committer(connections, model, optimizers, state or {})
     dense = DenseGradients()
-    device = _device(model)
     bags = [lengths is not None for lengths in examples.lengths]
     leaves = Leaves(modules, columns, bags, registered=trainers == 1)
     fitted = _averaged(model, dense, trainer, trainers) if trainers > 1 else model
@@ -156,7 +156,7 @@ def _columns(
     columns = len(examples.ids)
     if ids is not None:
         return _named_columns(modules, ids, columns)
-    device = _device(model)
+    device = _device(model, modules)
     dense = torch.from_numpy(examples.dense.copy()).to(device)
     labels = () if examples.labels is None else (torch.tensor(examples.labels, device=device),)
     run = forward or (lambda model, batch: model(*batch[:2]))
@@ -260,11 +260,19 @@ def _averaged(model: nn.Module, dense: DenseGradients, trainer: int, trainers: i
     return fitted
 
 
-def _device(model: nn.Module) -> torch.device:
-    """Return the device of a model's parameters."""
-    tensors = chain(model.parameters(), model.buffers())
-    devices = {tensor.device for tensor in tensors if not tensor.is_meta}
+def _device(model: nn.Module, modules: Sequence[EmbeddingModule]) -> torch.device:
+    """Return the device of a model's dense part, or of its embedding weights if it has none.
+
+    Raises
+    ------
+    EmbeddingError : these are on several.
+    """
+    weights = {id(embedding.module.weight) for embedding in modules}
+    parameters = chain(model.parameters(), model.buffers())
+    tensors = [tensor for tensor in parameters if not tensor.is_meta]
+    dense = [tensor for tensor in tensors if id(tensor) not in weights]
+    devices = {tensor.device for tensor in dense or tensors}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
-        raise EmbeddingError(f"the model is on {names}, needs one device")
+        raise EmbeddingError(f"the model is on {names}, needs one device beside embedding weights")
     return devices.pop() if devices else torch.device("cpu")

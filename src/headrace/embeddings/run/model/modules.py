@@ -140,7 +140,8 @@ def lookups_observed(
             if isinstance(module, nn.EmbeddingBag):
                 bags = len(input) if offsets is None else len(offsets) - module.include_last_offset
                 shape = (bags,)
-            return torch.zeros(*shape, embedding.dim, dtype=module.weight.dtype)
+            dtype, device = module.weight.dtype, input.device  # not that of a weight elsewhere
+            return torch.zeros(*shape, embedding.dim, dtype=dtype, device=device)
 
         return forward
 
