@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues, LoaderData, fit
 from headrace.embeddings.run.cacher.cacher import CacherOptions, IdBatch, dispatched
 from headrace.embeddings.run.commits import CommitFolder, Mark
+from headrace.embeddings.run.model import fit as fit_module
 from headrace.embeddings.run.model.fit import (
     _device,  # pyright: ignore[reportPrivateUsage]
     embedding_tables,
@@ -27,13 +28,15 @@ from headrace.embeddings.run.model.fit import (
 from headrace.embeddings.run.model.fitted import FittedBatches
 from headrace.embeddings.run.model.modules import embedding_modules
 from headrace.embeddings.run.model.table_files import TableFileFormat, read_rows, whole_table
+from headrace.embeddings.run.trainers.committer import Committer
 from headrace.embeddings.run.trainers.connections import JobCommits, TrainerServers
 from headrace.embeddings.tables import table_groups
-from headrace.errors import ForkError, InputError
+from headrace.errors import CommunicationError, ForkError, InputError
 from headrace.executor import Executor
 from tests.conformance.groups import group
 from tests.embeddings.run.in_process import InProcessJob, ListData, clicks, with_bags
 from tests.embeddings.run.jobs import description
+from tests.embeddings.run.memory_servers import Connection
 from tests.embeddings.run.models import (
     DLRM,
     MODELS,
@@ -231,6 +234,43 @@ def test_a_loader_that_shuffles_as_it_likes_makes_no_commits(
     job = InProcessJob(DATA)
     _, batches = fit_connected(model, data, optimizer=optimizer, connect=job.connect(executor))
     batches.close()
+
+
+@pytest.mark.parametrize("failing", ["load", "any_trainer", "restore"])
+def test_a_fit_that_fails_leaves_model_and_optimizer_as_they_were(
+    executor: Executor, tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights were gone with the connection to the servers."""
+    model = DLRM()
+    model.tables[0] = nn.EmbeddingBag(ROWS[0], 4, mode="sum", padding_idx=1, sparse=True)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    model_before = copy.deepcopy(model.state_dict())
+    weights, groups = [*model.parameters()], [[*g["params"]] for g in optimizer.param_groups]
+    optimizer_before = copy.deepcopy(optimizer.state_dict())
+    places = {"load": Connection, "any_trainer": fit_module, "restore": Committer}
+
+    def fail(*_: object, **__: object) -> None:
+        raise CommunicationError("server 0 is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(places[failing], failing, fail)
+        job = CommittingJob(tmp_path / "state")
+        with pytest.raises(CommunicationError, match="server 0 is gone"):
+            fit_connected(model, DATA, optimizer=optimizer, connect=job.connect(executor))
+    assert job.closed == 1
+    assert all(now is weight for now, weight in zip(model.parameters(), weights, strict=True))
+    assert all(torch.equal(model.state_dict()[name], model_before[name]) for name in model_before)
+    assert [[*map(id, g["params"])] for g in optimizer.param_groups] == [
+        [*map(id, group)] for group in groups
+    ]
+    assert optimizer.state_dict()["state"].keys() == optimizer_before["state"].keys()
+    assert (model.tables[0].padding_idx, model.tables[0].sparse) == (1, True)
+    again = InProcessJob(DATA)
+    model, batches = fit_connected(
+        model, DATA, optimizer=optimizer, connect=again.connect(executor)
+    )
+    with batches:
+        assert len(steps(model, batches, [optimizer])) == len(DATA.batches)
 
 
 def test_a_job_begins_from_no_commit_of_a_model_without_one_of_its_layers(

@@ -133,3 +133,15 @@ def test_what_could_not_be_read_again_is_refused_before_a_commit(state: Any) -> 
     with pytest.raises(EmbeddingError, match=message):
         trained.capture(dense=True)
     assert trained.capture(dense=False)["parts"] == {}
+
+
+def test_a_state_that_does_not_fit_in_one_part_changes_none() -> None:
+    """The model had the commit's parameters, and the optimizer its own state."""
+    model, optimizer, _ = loop()
+    other, _, _ = loop()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    part_of_it = torch.optim.Adam([*other.parameters()][:3])
+    saved = {"parts": {"model": other.state_dict(), "optimizer 0": part_of_it.state_dict()}}
+    with pytest.raises(EmbeddingError, match="optimizer 0 is not that of the commit"):
+        TrainerState(model, [optimizer], {}).restore_parts(saved)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

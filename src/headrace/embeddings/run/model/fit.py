@@ -1,6 +1,7 @@
 """The user's entry: a model whose embedding rows are in caches, and the batches to train on."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -20,8 +21,9 @@ from headrace.embeddings.run.model.columns import table_columns
 from headrace.embeddings.run.model.fitted import FittedBatches
 from headrace.embeddings.run.model.leaves import BatchIds, Leaves
 from headrace.embeddings.run.model.modules import EmbeddingModule, embedding_modules
-from headrace.embeddings.run.model.optimizer_groups import RuledRows, remove_parameters, ruled_rows
+from headrace.embeddings.run.model.optimizer_groups import ruled_rows
 from headrace.embeddings.run.model.table_files import BLOCK
+from headrace.embeddings.run.model.taken_weights import taken_weights
 from headrace.embeddings.run.slots import slots_of_groups
 from headrace.embeddings.run.trainers.agree import any_trainer
 from headrace.embeddings.run.trainers.committer import Committer
@@ -33,7 +35,7 @@ from headrace.embeddings.run.trainers.connections import (
 )
 from headrace.embeddings.run.trainers.dense import DenseGradients
 from headrace.embeddings.run.trainers.trainer_state import Stateful, TrainerState
-from headrace.embeddings.tables import EmbeddingTable, InitialValues
+from headrace.embeddings.tables import EmbeddingTable, InitialValues, TableGroup
 from headrace.units import parse_size
 
 _EXAMPLES = 4
@@ -78,31 +80,60 @@ def fit_connected(
     examples = data.first(_EXAMPLES)
     columns = _columns(model, modules, examples, ids, forward)
     ruled = ruled_rows(modules, optimizers)
+    tables = embedding_tables(modules, initial)
+    description = _description(modules, tables, columns, ruled.groups, cache, seed, data)
+    device = _device(model, modules)
+    connections = connect(description)
+    with _closed_on_failure(connections), taken_weights(modules, ruled.optimizer) as weights:
+        trainer, trainers = connections.executor.rank, connections.executor.ranks
+        begun = _begins_from_commit(connections.commits, data)
+        if trainer == 0 and not begun:
+            _load(description.tables, weights, connections.servers)
+        committer = _committer(connections, model, optimizers, state or {})
+        dense = DenseGradients()
+        fitted = _averaged(model, dense, trainer, trainers) if trainers > 1 else model
+        # when the first has loaded weights
+        any_trainer(connections.executor, connections.deadline_s)
+        if committer is not None:
+            committer.restore()
+        bags = [lengths is not None for lengths in examples.lengths]
+        leaves = Leaves(modules, columns, bags, registered=trainers == 1)
+        batches = FittedBatches(
+            fitted, connections, description, ruled, leaves, dense, device, scaler, committer
+        )
+    return fitted, batches
+
+
+@contextmanager
+def _closed_on_failure(connections: TrainerConnections) -> Generator[None]:
+    """Close a trainer's connections if the block fails: at once, not with the last frame."""
+    try:
+        yield
+    except BaseException:
+        connections.servers.close()
+        connections.close()
+        raise
+
+
+def _description(
+    modules: Sequence[EmbeddingModule],
+    tables: tuple[EmbeddingTable, ...],
+    columns: Sequence[tuple[int, ...]],
+    groups: tuple[TableGroup, ...],
+    cache: str | int,
+    seed: int,
+    data: ExampleData,
+) -> JobDescription:
     cache_bytes = parse_size(cache, "cache") if isinstance(cache, str) else cache
     rows = [embedding.rows for embedding in modules]
-    description = JobDescription(
-        tables=embedding_tables(modules, initial),
+    return JobDescription(
+        tables=tables,
         columns=tuple(columns),
-        groups=ruled.groups,
-        slots=slots_of_groups(ruled.groups, columns, rows, cache_bytes),
+        groups=groups,
+        slots=slots_of_groups(groups, columns, rows, cache_bytes),
         seed=seed,
         data=data.to_fields(),
     )
-    connections = connect(description)
-    trainer, trainers = connections.executor.rank, connections.executor.ranks
-    begun = _begins_from_commit(connections.commits, data)
-    device = _device(model, modules)
-    _take_over(modules, ruled, connections.servers if trainer == 0 and not begun else None)
-    committer = _committer(connections, model, optimizers, state or {})
-    dense = DenseGradients()
-    bags = [lengths is not None for lengths in examples.lengths]
-    leaves = Leaves(modules, columns, bags, registered=trainers == 1)
-    fitted = _averaged(model, dense, trainer, trainers) if trainers > 1 else model
-    batches = FittedBatches(
-        fitted, connections, description, ruled, leaves, dense, device, scaler, committer
-    )
-    any_trainer(connections.executor, connections.deadline_s)  # when the first has loaded weights
-    return fitted, batches
 
 
 def _check_data(data: object) -> None:
@@ -136,13 +167,11 @@ def _committer(
     optimizers: Sequence[torch.optim.Optimizer],
     state: Mapping[str, Stateful],
 ) -> Committer | None:
-    """Return the committer, if the job commits, with the state that it begins from."""
+    """Return the committer, if the job commits."""
     if connections.commits is None:
         return None
     trainer_state = TrainerState(model, optimizers, state)
-    committer = Committer(connections.commits, trainer_state, connections.executor.rank)
-    committer.restore()
-    return committer
+    return Committer(connections.commits, trainer_state, connections.executor.rank)
 
 
 def _columns(
@@ -224,25 +253,19 @@ def embedding_tables(
     )
 
 
-def _take_over(
-    modules: Sequence[EmbeddingModule], ruled: RuledRows, servers: TrainerServers | None
+def _load(
+    tables: Sequence[EmbeddingTable], weights: Sequence[Tensor], servers: TrainerServers
 ) -> None:
-    """Take the weights from the model and the optimizer; load those that have values."""
-    weights = [embedding.module.weight for embedding in modules]
-    remove_parameters(ruled.optimizer, weights)
-    for table, embedding in enumerate(modules):
-        padding = embedding.padding
-        weight = embedding.take_weight()
-        if servers is None:
-            continue
+    """Load the weights that have values to the servers."""
+    for number, (table, weight) in enumerate(zip(tables, weights, strict=True)):
         if weight.is_meta:
-            if padding is not None:  # torch begins with zeros, too
-                rows = np.zeros((1, embedding.dim), str(weight.dtype).removeprefix("torch."))
-                servers.load(table, np.array([padding]), rows)
+            if table.padding is not None:  # torch begins with zeros, too
+                rows = np.zeros((1, table.dim), str(weight.dtype).removeprefix("torch."))
+                servers.load(number, np.array([table.padding]), rows)
             continue
         for start in range(0, len(weight), BLOCK):
             rows = weight[start : start + BLOCK].cpu().numpy()
-            servers.load(table, np.arange(start, start + len(rows)), rows)
+            servers.load(number, np.arange(start, start + len(rows)), rows)
 
 
 def _averaged(model: nn.Module, dense: DenseGradients, trainer: int, trainers: int) -> nn.Module:

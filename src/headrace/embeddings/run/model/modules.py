@@ -50,6 +50,17 @@ class EmbeddingModule:
         self.set_rows(torch.empty(0, self.dim, dtype=weight.dtype))
         return weight
 
+    def restoring(self) -> Callable[[], None]:
+        """Return a function that sets the module back as it is now."""
+        module = self.module
+        weight, padding, sparse = module.weight, module.padding_idx, module.sparse
+
+        def restore() -> None:
+            self.set_rows(weight, padding=padding, registered=True)
+            module.sparse = sparse
+
+        return restore
+
     def set_rows(
         self, rows: Tensor, *, padding: int | None = None, registered: bool = False
     ) -> None:

@@ -93,7 +93,7 @@ class TrainerState:
             raise EmbeddingError(f"{name} {error}") from error
 
     def restore_parts(self, state: Mapping[str, Any]) -> None:
-        """Take over model, optimizers and objects.
+        """Take over model, optimizers and objects: all of them, or none.
 
         Raises
         ------
@@ -105,10 +105,15 @@ class TrainerState:
                 f"the commit has {', '.join(sorted(saved))}, the script "
                 f"{', '.join(sorted(self._parts))}: give fit the same optimizers and state"
             )
+        before = {name: copied(part.state_dict()) for name, part in self._parts.items()}
+        loaded: list[str] = []
         for name, part in self._parts.items():
+            loaded.append(name)
             try:
                 part.load_state_dict(saved[name])
             except (KeyError, RuntimeError, ValueError) as error:
+                for known in loaded:  # a model may have taken a part of its state
+                    self._parts[known].load_state_dict(before[known])
                 raise EmbeddingError(f"{name} is not that of the commit: {error}") from error
 
 
