@@ -84,7 +84,8 @@ def check_model(model: object) -> None:
         )
     if any(parameter.is_meta for parameter in model.parameters()):
         raise AttentionError(
-            f"{type(model).__name__} is on the meta device, where weights have no numbers"
+            f"{type(model).__name__} is on the meta device, where weights have no numbers: load it "
+            "in whole, without offloading (device_map)"
         )
 
 
