@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.embeddings import EmbeddingProfile, Synchronisation
+from headrace.job.load import MachineLoad
 from tests.waiting import HANG_S, wait_until
 
 RUN = CliRunner()
@@ -47,6 +48,9 @@ def test_measured_clicks_are_shown_and_drawn(
     for text in (output, shown):
         assert f"{loaded.transfers[Synchronisation.TARGETED].critical_rows:,.0f}" in text
         assert f"{loaded.fetched(5):,.0f}" in text
+    load = MachineLoad.from_provenance(loaded.provenance)
+    assert load is not None
+    assert load.text in shown
     invoke("verify", profile, code=1)
     page = tmp_path / "profile.html"
     invoke("report", profile, "-o", page)

@@ -4,12 +4,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.answers import WrittenFile, result_of
-from headrace.cli.console import print_written, terminal, text_of
+from headrace.cli.console import print_written, terminal, text_of, warn_if_busy
 from headrace.cli.options import check_output, count_option, output_option, with_options
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import FormatName
@@ -154,6 +154,7 @@ def access_command(
     from headrace.embeddings.data.files import files_of
     from headrace.embeddings.measure.accesses import measure_accesses
     from headrace.embeddings.measure.rates import MeasuredBatches
+    from headrace.job.load import LoadWatch
 
     examples = parse_count(batch, "--batch")
     paths = files_of(data)
@@ -161,6 +162,8 @@ def access_command(
         check_output(written, paths)  # of folders, too
     name = form.name_of(paths[0])
     layout = form.layout(name, paths[0])
+    provenance: dict[str, Any] = {"data": [str(path) for path in paths], "format": name}
+    watch = LoadWatch()
     with (
         progress(terminal(stderr=True), visible=True) as report,
         closing(rejects()) as rejected,
@@ -176,11 +179,12 @@ def access_command(
         if rates:
             seconds = timed.processor_seconds(trainers, dim)
             profile = replace(profile, processor_seconds=seconds)
-    provenance = {"data": [str(path) for path in paths], "format": name}
+            provenance |= watch.load().to_provenance()
     profile.save(output, {**provenance, "rejected": rejected.rejected})
     print_written(output)
     for table in access_tables(profile, everything=False):
         terminal().print(table)
+    warn_if_busy(provenance)
     return _result(profile, output, rejected.rejected)
 
 
