@@ -4,6 +4,8 @@ import copy
 import io
 import json
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +27,8 @@ from headrace.attention import (
 )
 from headrace.attention.adapt.observe import LEAST_TOKENS, measured_output_error, observe
 from tests.attention.models import MODELS, model_of, plain_plan, shared_plan, with_bits
+from tests.forked import status_of_child
+from tests.waiting import HANG_S
 
 WORDS, HALF = 97, 48
 PROSE, CODE = (3, HALF), (HALF, WORDS)
@@ -363,3 +367,26 @@ def test_metrics_are_those_of_the_adaptation(model: LlamaForCausalLM) -> None:
     assert figures()["headrace_attention_observed"] == 2
     assert figures()["headrace_attention_clusters"] == 4
     assert figures()["headrace_attention_output_error"] > 0.01
+
+
+def test_a_child_of_a_fork_adapts_by_itself(model: LlamaForCausalLM, tmp_path: Path) -> None:
+    """It waited for a thread of its parent that looked at requests, for ever."""
+    log = tmp_path / "log"
+    adaptation = AttentionAdaptation(plan_of(model, (0, 1, 0, 1)), log_path=log)
+    taken, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with adaptation._lock:
+            taken.set()
+            release.wait(HANG_S)
+
+    def use() -> None:
+        adaptation.collect()
+        adaptation.records.add("of a child")
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(hold)
+        assert taken.wait(HANG_S)
+        assert status_of_child(use) == 0
+        release.set()
+    assert not log.exists()
