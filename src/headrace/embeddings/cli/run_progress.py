@@ -61,11 +61,9 @@ def progress_text(
 ) -> str | None:
     """Return the progress in an interval of so many seconds; None before the first batch."""
     trainers = {key: sums for key, sums in sample.sums.items() if isinstance(sums, TrainerTimes)}
-    total = times.total("trainer")
-    if not trainers or total.batches == 0:
+    if not trainers or times.total("trainer").batches == 0:
         return None
-    batch = times.first_batch + total.batches // len(trainers)
-    steps = TrainerTimes()
+    batch, steps = times.next_batch, TrainerTimes()
     for own in trainers.values():
         steps.add(own)
     text = f"batch {batch:,}: {steps.batches / len(trainers) / max(seconds, 1e-9):.1f} batches/s"

@@ -274,6 +274,21 @@ def test_progress_and_summary() -> None:
     assert "forward and backward pass 60%, wait for the batch 30%" in lines[1]
 
 
+def test_progress_after_a_loss_is_that_of_the_trainers_that_are_left() -> None:
+    """It had the batches before the commit twice, and half of the rate."""
+    times = job()  # up to batch 121
+    left = answers(9)["cacher", 0] | {"first_batch": 110}
+    for batches in (2, 9):
+        of_one = {"trainers": [TrainerTimes(batches=batches, compute_s=0.1 * batches).to_fields()]}
+        times.take(("cacher", 0), left | of_one)
+        sample = times.sample()
+    text = progress_text(times, sample, 0.5, commit_every=0)
+    assert text is not None
+    assert text.startswith("batch 119: 14.0 batches/s;")
+    recorded = EmbeddingRecord.of(times, batch=64, trainers=2, servers=1, readers=1)
+    assert recorded.batches == 21 + 9
+
+
 def test_tables_and_page_have_what_was_measured() -> None:
     waiting = replace(record(step={"batch_wait_s": 0.03}), ideal_step_s=0.05)
     assert "wait for the batch  30.00" in shown(waiting)

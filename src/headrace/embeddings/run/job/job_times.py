@@ -65,7 +65,7 @@ class JobTimes:
     Attributes
     ----------
     samples : at most `most`, in their order; as many seconds long as needed for that.
-    first_batch : number of the first batch, where the job began from a commit.
+    next_batch : number of the batch that is trained on next: those that a loss undid count once.
     lookahead : of the cacher; None: it is not found yet.
     batch : examples of one, as the script's data have it; None: it is not known yet.
     """
@@ -78,7 +78,8 @@ class JobTimes:
         self._width = 1
         self._taken = 0
         self.samples: list[TimesSample] = []
-        self.first_batch = 0
+        self.next_batch = 0
+        self._trainers = 0
         self.lookahead: int | None = None
         self.batch: int | None = None
         self._changes: dict[tuple[float, str], JobChange] = {}  # by time and name
@@ -88,10 +89,15 @@ class JobTimes:
         kind, _ = key
         if "times" in status:  # else the job has not begun there
             self._latest[key] = KINDS[kind].from_fields(status["times"])
-        for trainer, times in enumerate(status.get("trainers", ())):
+        trainers = status.get("trainers", ())
+        for trainer, times in enumerate(trainers):
             self._latest["trainer", trainer] = TrainerTimes.from_fields(times)
         if kind == "cacher" and status:
-            self.first_batch, self.lookahead = status["first_batch"], status["lookahead"]
+            for number in range(len(trainers), self._trainers):
+                self.forget(("trainer", number))  # the job goes on without it
+            self._trainers = len(trainers)
+            trained = max((times["batches"] for times in trainers), default=0)
+            self.next_batch, self.lookahead = status["first_batch"] + trained, status["lookahead"]
             self.batch = status.get("batch") or self.batch
             adaptation = status.get("adaptation") or {}
             for change in adaptation.get("changes", ()):

@@ -164,8 +164,9 @@ class EmbeddingRecord(ArtifactValue):
 
     @property
     def batches(self) -> int:
-        """Batches of the whole job that all trainers have ended."""
-        return min(self.sums("trainer", trainer).batches for trainer in range(self.trainers))
+        """Batches that the job trained on, those included that a loss undid."""
+        # a trainer that was lost may have fewer: others went on
+        return max(self.sums("trainer", trainer).batches for trainer in range(self.trainers))
 
     @property
     def without_rows_s(self) -> float:
