@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from headrace.forks import ThreadLock
 from headrace.memory.errors import CaptureError
 from headrace.memory.run.differentiation import step_nodes
 
-_ADDITION = threading.Lock()
+_ADDITION = ThreadLock()
 """Held while a gradient is added, as by autograd's own nodes: two threads may run backward passes
 that have a parameter in common."""
 

@@ -1,6 +1,7 @@
 """A job's folder belongs to one job of a host at a time."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -35,6 +36,27 @@ def test_a_folder_that_another_job_has_is_refused_until_its_process_ends(tmp_pat
         owner.wait()
     with locked_folder(tmp_path):
         pass
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads, from 3.12 on
+def test_a_child_of_a_fork_has_no_lock(tmp_path: Path) -> None:
+    """A job that had ended, and left a child, kept the next one out."""
+    read, write = os.pipe()
+    with locked_folder(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)  # until the parent closes its end
+            os._exit(0)
+        with pytest.raises(EmbeddingError, match="another job"), locked_folder(tmp_path):
+            pass
+    try:
+        with locked_folder(tmp_path):
+            pass
+    finally:
+        os.close(write)
+        os.close(read)
+        os.waitpid(child, 0)
 
 
 def test_a_folder_of_a_host_that_may_be_cut_off_is_taken_over(

@@ -1,22 +1,26 @@
 """A lock on a job's folder, so that a second start on the same host does not end the first one.
 
 Processes that were thought lost need no lock (see `commits`): this one is for the command that is
-given twice. The system releases it with the process that has it.
+given twice. The system releases it with the process that has it, whose forked children have none.
 """
 
 import fcntl
 import json
 import os
 import socket
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.errors import InputError
 from headrace.files import parse_json
 
 _NAME = "lock"
+
+_open_files: weakref.WeakSet[TextIO] = weakref.WeakSet()
 
 
 @contextmanager
@@ -38,6 +42,7 @@ def locked_folder(folder: Path) -> Generator[None]:
             f"{folder}: cannot have the commits of a job: {error.strerror}"
         ) from error
     with file:
+        _open_files.add(file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -49,6 +54,18 @@ def locked_folder(folder: Path) -> Generator[None]:
             json.dump({"host": socket.gethostname(), "process": os.getpid()}, file)
             file.flush()
         yield
+
+
+def _leave_to_parent() -> None:
+    """Let go of the locks in a child: a copy of a file's descriptor has its lock, too."""
+    for file in _open_files:
+        if file.closed:
+            continue
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), file.fileno(), inheritable=False)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _refuse_owner_here(folder: Path) -> None:
