@@ -123,6 +123,18 @@ def test_a_budget_has_a_cost_and_the_batch_that_it_has_room_for(folder: Path) ->
     assert tight.least_bytes is not None
 
 
+@pytest.mark.slow
+def test_the_largest_batch_as_it_is_is_found_from_one_whose_peak_is_of_gradients(
+    folder: Path,
+) -> None:
+    """It was on the line through the peaks of two small batches, and a hundred times too large."""
+    name = str(folder)
+    peak_bytes = memory.estimate(name, batch=48, length=8).peak_bytes
+    budget = memory.estimate(name, batch=1, length=8, budget=peak_bytes).budget
+    assert budget is not None
+    assert 45 <= budget.eager_batch <= 49
+
+
 def test_images_and_a_stateless_optimizer() -> None:
     pytest.importorskip("timm")
     step = memory.estimate("resnet18", batch=2, size=64, optimizer="SGD")

@@ -1,6 +1,10 @@
 """The largest number that fits, by few tries."""
 
-from headrace.memory.plan.largest import largest_below, largest_that_fits
+from headrace.memory.plan.largest import (
+    largest_below,
+    largest_of_convex,
+    largest_that_fits,
+)
 
 
 def test_every_limit_is_found() -> None:
@@ -28,3 +32,24 @@ def test_a_number_a_little_below_is_found_by_few_tries() -> None:
             assert limit - max(1, limit // 100) < found <= limit or limit == found
             assert all(0 < number < high for number in tried)
             assert len(tried) <= 24
+
+
+def test_the_largest_of_convex_peaks_is_found_by_few_of_them() -> None:
+    """On the line through the peaks of two small batches it was a hundred times too large."""
+    for activations in (1, 7, 33, 150, 800):
+
+        def peak(samples: int, activations: int = activations) -> int:
+            return max(1672 + samples // 8, 1254 + activations * samples, 900 + samples * 40)
+
+        for budget in (1600, 1672, 1700, 2048, 8000):
+            expected = max((n for n in range(1, 1025) if peak(n) <= budget), default=0)
+            for guess in (1, 2, 64, 4096):
+                tried: list[int] = []
+
+                def counted(samples: int, tried: list[int] = tried) -> int:
+                    tried.append(samples)
+                    return peak(samples)
+
+                found = largest_of_convex(counted, budget, none_bytes=1672, guess=guess, most=1024)
+                assert found == expected
+                assert len(tried) <= 20

@@ -14,8 +14,11 @@ from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.fake_step import (
+    BUFFERS,
+    GRADIENTS,
     INPUTS,
     OPTIMIZER,
+    PARAMETERS,
     EagerBytes,
     eager_bytes,
     on_cpu,
@@ -26,7 +29,7 @@ from headrace.memory.measure.named import NamedModel, named_model
 from headrace.memory.measure.timing import modelled
 from headrace.memory.plan.batches import BatchedGraph
 from headrace.memory.plan.engine import ScheduleEngine
-from headrace.memory.plan.largest import has_schedule, largest_that_fits
+from headrace.memory.plan.largest import has_schedule, largest_of_convex, largest_that_fits
 from headrace.memory.plan.solution import SolveLimits
 from headrace.memory.plan.solve import solve_schedule
 from headrace.memory.plan.verify import verify
@@ -183,12 +186,8 @@ def _budget(
     if overhead is not None and stepping_bytes > budget_bytes:
         overhead, least_bytes = None, stepping_bytes
     report("finding the largest batch")
-    plain, plain_larger = (
-        verify(step, plain_schedule(step)).peak_bytes for step in (graph, larger)
-    )
-    sample_bytes = max((plain_larger - plain) / (large_batch - batch), 1)
-    room_bytes = budget_bytes - eager.passes_bytes
-    eager_batch = max(int(batch + room_bytes / sample_bytes), 0)
+    affordable = stepping_bytes <= budget_bytes
+    eager_batch = _eager_batch(named, batch, eager, budget_bytes) if affordable else 0
     steps = BatchedGraph(graph, batch, larger, large_batch)
 
     def fits(samples: int) -> bool:
@@ -196,7 +195,6 @@ def _budget(
             return False
         return has_schedule(steps.at(samples), budget_bytes, ScheduleSearch, seconds=_SEARCH_S)
 
-    affordable = stepping_bytes <= budget_bytes
     largest: int | None = None
     if not affordable:
         largest = 0
@@ -206,8 +204,32 @@ def _budget(
         budget_bytes=budget_bytes,
         overhead=overhead,
         least_bytes=least_bytes,
-        eager_batch=min(eager_batch, _MOST_BATCH) if affordable else 0,
+        eager_batch=eager_batch,
         largest_batch=largest,
+    )
+
+
+def _eager_batch(named: NamedModel, batch: int, eager: EagerBytes, budget_bytes: int) -> int:
+    """Return the largest batch of the model as it is; 0: none fits.
+
+    Parameters
+    ----------
+    eager : of a step of `batch` samples.
+    """
+    fixed_bytes = sum(eager.most.get(kind, 0) for kind in (PARAMETERS, BUFFERS, OPTIMIZER))
+
+    def peak_bytes(samples: int) -> int:
+        if samples == batch:
+            return eager.passes_bytes
+        step = eager_bytes(named.called, named.arguments(samples), None)
+        return step.passes_bytes + eager.most[OPTIMIZER]
+
+    return largest_of_convex(
+        peak_bytes,
+        budget_bytes,
+        none_bytes=fixed_bytes + eager.most.get(GRADIENTS, 0),
+        guess=batch,
+        most=_MOST_BATCH,
     )
 
 

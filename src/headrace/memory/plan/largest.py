@@ -40,6 +40,41 @@ def largest_that_fits(
     return low
 
 
+def largest_of_convex(
+    peak_bytes: Callable[[int], int], budget_bytes: int, *, none_bytes: int, guess: int, most: int
+) -> int:
+    """Return the largest number from 1 to `most` whose peak is within the budget; 0: none.
+
+    Each peak takes long. A step's is the greatest of several that are each linear in the samples:
+    of few it is that of the gradients, of more that of the activations. So peaks are below the
+    chord between any two, and where that of a number that fits and one that does not meets the
+    budget, a number fits.
+
+    Parameters
+    ----------
+    none_bytes : peak of no samples.
+    guess : where the search begins.
+    """
+    if none_bytes > budget_bytes:
+        return 0
+    low, low_bytes, high = 0, none_bytes, min(guess, most)
+    while (high_bytes := peak_bytes(high)) <= budget_bytes:
+        if high == most:
+            return most
+        low, low_bytes, high = high, high_bytes, min(4 * high, most)
+    is_slow = False
+    while (span := high - low) > 1:
+        share = 0.5 if is_slow else (budget_bytes - low_bytes) / (high_bytes - low_bytes)
+        middle = min(max(low + int(share * span), low + 1), high - 1)
+        middle_bytes = peak_bytes(middle)
+        if middle_bytes <= budget_bytes:
+            low, low_bytes = middle, middle_bytes
+        else:
+            high, high_bytes = middle, middle_bytes
+        is_slow = high - low > span // 2
+    return low
+
+
 def largest_below(fits: Callable[[int], bool], high: int) -> int:
     """Return about the largest number below `high`, which does not fit, that does; 0: none.
 
