@@ -43,6 +43,7 @@ LAYERS = {
     "headrace.forks": 0,
     "headrace.functions": 0,
     "headrace.host_memory": 0,
+    "headrace.preserve": 0,
     "headrace.staging": 0,
     "headrace.units": 0,
     "headrace.kinds": 0,  # finds capabilities by name

@@ -16,6 +16,7 @@ from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.transformers import ALL_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from headrace.evaluation import evaluating
 from headrace.forks import ThreadLock
+from headrace.preserve import objects_preserved
 
 _COLLECTING = "headrace_collecting"
 _OUTPUT_NAMES = ("o_proj", "out_proj", "c_proj", "dense", "wo")
@@ -93,7 +94,8 @@ def check_model(model: object) -> None:
 def collecting(model: nn.Module, function: Callable[..., Any]) -> Generator[None]:
     """Compute the model's attention by a function meanwhile, in evaluation, without gradients.
 
-    One thread at a time. The function is forgotten at the end, and with it what it refers to.
+    One thread at a time. The function is forgotten at the end, and with it what it refers to; the
+    model's buffers and attributes, in which `forward` may count, are as before.
 
     Raises
     ------
@@ -104,7 +106,7 @@ def collecting(model: nn.Module, function: Callable[..., Any]) -> Generator[None
         return function(module, query, plain_keys(key), *args, **options)
 
     AttentionMaskInterface.register(_COLLECTING, AttentionMaskInterface()["sdpa"])
-    with _collecting, evaluating(model), torch.no_grad():
+    with _collecting, objects_preserved(model), evaluating(model), torch.no_grad():
         ALL_ATTENTION_FUNCTIONS[_COLLECTING] = collect
         try:
             with implementation(model, _COLLECTING):

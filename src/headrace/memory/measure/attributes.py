@@ -28,8 +28,8 @@ from torch import nn
 from headrace.facades import public_value
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.arguments import named_parts, part_named
-from headrace.memory.measure.preserve import MOST_DEPTH, slots_of
 from headrace.memory.measure.probe import ValueProbe, is_probe
+from headrace.preserve import MOST_DEPTH, slots_of
 
 Name = tuple[str, str]
 """Of an attribute: its module's (`named_parts`), and its own."""

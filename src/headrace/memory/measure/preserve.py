@@ -1,38 +1,16 @@
-"""The user's objects around a trace: whatever runs, and wherever it fails, they are as before.
+"""The user's objects and random generators around a trace, which runs `forward` on fake tensors."""
 
-A trace runs `forward` on fake tensors. That assigns attributes, appends to lists, swaps parameters
-for traced ones, and draws random numbers. So all mutable objects that a model holds are copied
-shallowly before, and behind the trace those that differ are set back in place: an object that other
-code holds stays the same object. Copies are of references; values of tensors cannot change, but
-where a tensor of one element is no parameter and no buffer.
-"""
-
-# pyright: reportPrivateUsage=false
-
-import types
-from collections import OrderedDict, deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from headrace.memory.generators import host_generators_preserved
 from headrace.memory.locks import CAPTURES
 from headrace.memory.measure.probe import is_probe
-
-_MOST_BYTES = 16 << 20
-"""Of an array or tensor whose values are copied: operators on fake tensors write into real ones of
-one element alone."""
-MOST_DEPTH = 8
-"""Objects within objects that are followed from a module: a configuration's own configuration and
-its tables are; the data set behind a trainer that a module refers to is not."""
-_ATOMS = (bool, int, float, complex, str, bytes, type, types.FunctionType, types.ModuleType)
-_OPAQUE = (*_ATOMS, types.BuiltinFunctionType, torch.Generator)
-
-_Restore = Callable[[], None]
+from headrace.preserve import objects_preserved
 
 
 @contextmanager
@@ -43,9 +21,7 @@ def preserved(*roots: Any) -> Generator[None]:
 
     Parameters
     ----------
-    roots : modules and optimizers. With all that they refer to: parameters, buffers and other
-        tensors (identity, gradient, hooks, and values of those that are no parameters), attributes,
-        modes, hooks, lists, dictionaries, sets, arrays and other objects.
+    roots : modules and optimizers; see `headrace.preserve.objects_preserved`.
     """
     devices = {parameter.device for root in roots for parameter in _parameters(root)}
     accelerators = [device for device in devices if device.type not in ("cpu", "meta")]
@@ -53,7 +29,7 @@ def preserved(*roots: Any) -> Generator[None]:
         CAPTURES,
         host_generators_preserved(),
         torch.random.fork_rng(accelerators),
-        _Snapshot(roots, tensors=True).restored(),
+        objects_preserved(*roots, opaque=is_probe),
     ):
         yield
 
@@ -61,224 +37,9 @@ def preserved(*roots: Any) -> Generator[None]:
 @contextmanager
 def attributes_preserved(*roots: Any) -> Generator[None]:
     """Leave models' attributes as they are, within a trace, where tensors are traced ones."""
-    with _Snapshot(roots, tensors=False).restored():
+    with objects_preserved(*roots, tensors=False, opaque=is_probe):
         yield
 
 
 def _parameters(root: Any) -> Iterable[torch.Tensor]:
     return root.parameters() if isinstance(root, nn.Module) else ()
-
-
-class _Snapshot:
-    """Functions that set back the mutable objects behind some roots."""
-
-    def __init__(self, roots: Iterable[Any], *, tensors: bool) -> None:
-        self.restores: list[_Restore] = []
-        self._tensors = tensors
-        self._seen: dict[int, Any] = {}  # with the objects, so that no number is used twice
-        for root in roots:
-            self._add(root, 0)
-
-    @contextmanager
-    def restored(self) -> Generator[None]:
-        """Set the objects back behind a block, and let an interrupt (Ctrl-C) pass only then."""
-        try:
-            yield
-        finally:
-            interrupt = self._interrupted()
-            while interrupt is not None and (further := self._interrupted()) is not None:
-                interrupt = further
-            if interrupt is not None:
-                raise interrupt
-
-    def _interrupted(self) -> KeyboardInterrupt | None:
-        """Set all objects back that differ, and return what interrupted that, if anything."""
-        try:
-            for restore in self.restores:
-                restore()
-        except KeyboardInterrupt as interrupt:
-            return interrupt
-        return None
-
-    def _add(self, value: Any, depth: int) -> None:
-        if value is None or is_probe(value) or isinstance(value, _OPAQUE):
-            return
-        if id(value) in self._seen:
-            return
-        self._seen[id(value)] = value
-        if isinstance(value, nn.Module):
-            depth = 0
-        if depth > MOST_DEPTH:
-            return
-        if isinstance(value, torch.Tensor):
-            if self._tensors:
-                self._add_tensor(value)
-        elif isinstance(value, np.ndarray):
-            if value.nbytes <= _MOST_BYTES:
-                self.restores.append(_array_restore(cast(np.ndarray[Any, Any], value)))
-        elif isinstance(value, dict | list | set | deque):
-            self._add_container(cast(Any, value), depth)
-        elif isinstance(value, tuple | frozenset):
-            for element in cast(Iterable[Any], value):
-                self._add(element, depth + 1)
-        elif isinstance(value, types.MethodType):
-            self._add(value.__self__, depth + 1)
-        else:
-            self._add_object(value, depth)
-
-    def _add_container(self, value: Any, depth: int) -> None:
-        self.restores.append(_RESTORES[_kind(value)](value))
-        parts = value.values() if isinstance(value, dict) else value
-        for part in tuple(cast(Iterable[Any], parts)):
-            self._add(part, depth + 1)
-
-    def _add_object(self, value: Any, depth: int) -> None:
-        """Add the attributes of an object, in its dictionary or in slots."""
-        attributes = getattr(value, "__dict__", None)
-        if isinstance(attributes, dict):
-            self._add(attributes, depth)
-            self.restores.append(_class_restore(value))
-        for name in slots_of(type(value)):
-            try:
-                content = getattr(value, name)
-            except AttributeError:
-                continue
-            self.restores.append(_slot_restore(value, name, content))
-            self._add(content, depth + 1)
-
-    def _add_tensor(self, tensor: torch.Tensor) -> None:
-        self.restores.append(_tensor_restore(tensor))
-        if not isinstance(tensor, nn.Parameter):
-            self.restores.append(_value_restore(tensor))
-        if tensor.__dict__:
-            self._add(tensor.__dict__, 1)
-
-
-def _kind(value: Any) -> type:
-    return next(kind for kind in _RESTORES if isinstance(value, kind))
-
-
-def slots_of(kind: type) -> list[str]:
-    """Return the names of an object's attributes that are not in a dictionary."""
-    if kind.__module__ in ("builtins", "torch", "torch._C"):
-        return []
-    names: list[str] = []
-    for base in kind.__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
-
-
-def _dict_restore(value: dict[Any, Any]) -> _Restore:
-    before = list(value.items())
-    own: Any = OrderedDict if isinstance(value, OrderedDict) else dict
-
-    def restore() -> None:
-        now = list(value.items())
-        if len(now) != len(before) or any(
-            a is not x or b is not y for (a, b), (x, y) in zip(now, before, strict=True)
-        ):
-            own.clear(value)
-            for key, content in before:
-                own.__setitem__(value, key, content)
-
-    return restore
-
-
-def _sequence_restore(value: Any) -> _Restore:
-    before = list(value)
-
-    def restore() -> None:
-        if len(value) != len(before) or any(
-            now is not element for now, element in zip(value, before, strict=True)
-        ):
-            value.clear()
-            value.extend(before)
-
-    return restore
-
-
-def _set_restore(value: set[Any]) -> _Restore:
-    before = set(value)
-
-    def restore() -> None:
-        if value != before:
-            value.clear()
-            value.update(before)
-
-    return restore
-
-
-_RESTORES: dict[type, Callable[[Any], _Restore]] = {
-    dict: _dict_restore,
-    list: _sequence_restore,
-    deque: _sequence_restore,
-    set: _set_restore,
-}
-
-
-def _class_restore(value: Any) -> _Restore:
-    before = type(value)
-
-    def restore() -> None:
-        if type(value) is not before:
-            value.__class__ = before
-
-    return restore
-
-
-def _slot_restore(value: Any, name: str, before: Any) -> _Restore:
-    def restore() -> None:
-        if getattr(value, name, None) is not before:
-            object.__setattr__(value, name, before)
-
-    return restore
-
-
-def _array_restore(value: np.ndarray[Any, Any]) -> _Restore:
-    before = value.copy()
-
-    def restore() -> None:
-        if value.flags.writeable:
-            np.copyto(value, before)
-
-    return restore
-
-
-def _value_restore(tensor: torch.Tensor) -> _Restore:
-    """Return a function that resets a tensor if an operator has written into it."""
-    has_values = tensor.device.type != "meta" and tensor.layout == torch.strided
-    if not has_values or tensor.is_inference() or tensor.nbytes > _MOST_BYTES:
-        return lambda: None
-    version, before = tensor._version, tensor.detach().clone()
-
-    def restore() -> None:
-        nonlocal version
-        if tensor._version != version:
-            with torch.no_grad():
-                tensor.copy_(before)
-            version = tensor._version
-
-    return restore
-
-
-def _tensor_restore(tensor: torch.Tensor) -> _Restore:
-    requires_grad, is_leaf = tensor.requires_grad, tensor.is_leaf
-    gradient = tensor.grad if is_leaf else None
-    hooks = tensor._backward_hooks
-    hook_items = None if hooks is None else list(hooks.items())
-
-    def restore() -> None:
-        if not is_leaf:
-            return
-        if tensor.grad is not gradient:
-            tensor.grad = gradient
-        if hooks is not None and list(hooks.items()) != hook_items:
-            hooks.clear()
-            hooks.update(hook_items or ())
-        elif hooks is None and tensor._backward_hooks:
-            tensor._backward_hooks.clear()
-        if tensor.requires_grad != requires_grad:
-            tensor.requires_grad_(requires_grad)
-
-    return restore

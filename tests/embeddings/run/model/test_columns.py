@@ -49,6 +49,31 @@ def test_columns_are_those_whose_ids_a_module_gets() -> None:
     assert "forward" not in vars(model.user)
 
 
+class Counting(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("seen", torch.zeros(1))
+        self.register_buffer("mean", torch.zeros(1))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.calls += 1
+        self.seen += 1
+        self.mean = self.mean + 1
+        self.last = ids
+        return super().forward(ids)
+
+
+def test_the_run_leaves_buffers_and_attributes_as_they_were() -> None:
+    """A model that counts its steps began with 1."""
+    model = Counting()
+    buffers = dict(model.named_buffers())
+    columns(model)
+    assert (model.calls, float(model.seen), float(model.mean)) == (0, 0, 0)
+    assert all(buffer is buffers[name] for name, buffer in model.named_buffers())
+    assert not hasattr(model, "last")
+
+
 def test_a_model_on_a_device_gets_rows_there() -> None:
     """They were on the CPU: fit ran no model on a GPU, unless ids were given."""
     with FakeTensorMode():

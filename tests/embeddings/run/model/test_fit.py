@@ -600,6 +600,15 @@ def test_a_model_that_was_fitted_before_is_refused_as_that(
             fitted_model(executor, fitted, ids=ids)
 
 
+@pytest.mark.parametrize("columns", [0, [], [99], "0"])
+def test_ids_that_are_no_list_of_columns_are_refused(executor: Executor, columns: Any) -> None:
+    ids = {f"tables.{table}": [table] for table in range(len(ROWS))} | {"tables.0": columns}
+    with pytest.raises(
+        EmbeddingError, match=r"ids of tables\.0 are .*, needs a list of columns from"
+    ):
+        fitted_model(executor, ids=ids)
+
+
 def test_autocast_has_the_losses_of_torch(executor: Executor) -> None:
     def cast(
         model: nn.Module, batches: Iterable[Sequence[Tensor]], optimizer: torch.optim.Optimizer

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.model.modules import EmbeddingModule, lookups_observed
 from headrace.evaluation import evaluating
+from headrace.preserve import objects_preserved
 
 _FIRST = 1 << 62
 """First of the numbers: a model that takes a remainder, of up to as many rows, changes them."""
@@ -26,7 +27,8 @@ def table_columns(
 ) -> list[tuple[int, ...]]:
     """Return the columns of ids that each module looks up, rising.
 
-    The model is in the mode for evaluation meanwhile; its modes and the random state are restored.
+    The model is in the mode for evaluation meanwhile; its modes, buffers and attributes, and the
+    random state, are restored.
 
     Parameters
     ----------
@@ -46,6 +48,7 @@ def table_columns(
 
     with (
         torch.compiler.set_stance("force_eager"),  # compiling a single run takes minutes
+        objects_preserved(model),
         lookups_observed(modules, observe),
         evaluating(model),
         torch.no_grad(),

@@ -214,11 +214,17 @@ def _named_columns(
             f"ids are of {', '.join(sorted(ids))}, needs the modules {', '.join(names)}"
         )
     for name, columns in ids.items():
-        if not columns or not all(0 <= column < count for column in columns):
+        if not _are_columns(columns, count):
             raise EmbeddingError(
-                f"ids of {name} are columns {tuple(columns)}, needs some of 0 to {count - 1}"
+                f"ids of {name} are {columns!r}, needs a list of columns from 0 to {count - 1}"
             )
     return [tuple(sorted(set(ids[name]))) for name in names]
+
+
+def _are_columns(columns: Any, count: int) -> bool:
+    if isinstance(columns, str) or not isinstance(columns, Sequence):
+        return False
+    return len(columns) > 0 and all(0 <= column < count for column in columns)
 
 
 def embedding_tables(
