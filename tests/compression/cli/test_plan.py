@@ -69,6 +69,17 @@ def test_without_a_file_the_plan_is_printed(
     assert not list(tmp_path.iterdir())
 
 
+def test_json_has_what_leaves_a_rank_and_the_fastest_gentle_codec() -> None:
+    text = planned(*RESNET, "--batch", 64, "--bandwidth", "1Gbit/s", "--json")
+    result = json.loads(text)["result"]
+    steps = {(step["codec"], step["mode"]): step for step in result["codecs"]}
+    assert steps["none", "during"]["sent_bytes"] == pytest.approx(201e6, rel=0.01)
+    assert steps["none", "during"]["accuracy"] == "exact"
+    gentle = min((step for step in steps.values() if step["gentle"]), key=lambda s: s["step_us"])
+    assert result["fastest_gentle"] == gentle
+    assert result["winner"]["step_us"] < gentle["step_us"]
+
+
 def test_sent_is_what_leaves_a_rank_and_the_fastest_gentle_codec_is_named() -> None:
     """The table's "sent" was a payload: 102 MB of none, of which 201 MB leave a rank."""
     text = planned(*RESNET, "--batch", 64, "--bandwidth", "1Gbit/s")
@@ -213,7 +224,7 @@ def test_wrong_arguments_name_what_would_do(tmp_path: Path) -> None:
         ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "zip"), "codec is 'zip', needs one of"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--codecs", "topk:3%"), "not in the profile"),
         ((*RESNET, "--bandwidth", "1Gbit/s", "--memory", "much"), "--memory is 'much', needs"),
-        ((*RESNET, "--bandwidth", "1Gbit/s", "--local-steps", 0), "local steps is 0, needs 1"),
+        ((*RESNET, "--bandwidth", "1Gbit/s", "--local-steps", 0), "Invalid value for '--local-steps'"),
         (
             ("--bundled", "resnet50", "--topology", tmp_path / "profile"),
             "needs plan-book, topology",
@@ -223,7 +234,10 @@ def test_wrong_arguments_name_what_would_do(tmp_path: Path) -> None:
             "needs plan-book, topology",
         ),
         *(
-            (("--bundled", "resnet50", "--topology", tmp_path / "network", *ignored), "needs one")
+            (
+                ("--bundled", "resnet50", "--topology", tmp_path / "network", *ignored),
+                f"{ignored[0]} has no effect with --topology",
+            )
             for ignored in (("--latency", "9us"), ("--scheme", "tree"), ("--ranks-per-host", 2))
         ),
     ):

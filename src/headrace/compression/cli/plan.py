@@ -20,7 +20,14 @@ from headrace.cli.options import (
 )
 from headrace.compression.errors import CompressionError
 from headrace.compression.families import CodecSpec
-from headrace.compression.plan.advice import LOCAL_STEPS, Advice, AdviceRow, line_to_write
+from headrace.compression.plan.advice import (
+    LOCAL_STEPS,
+    AdviceRow,
+    fastest_gentle,
+    line_to_write,
+    row_accuracy,
+    row_sent_bytes,
+)
 from headrace.compression.plan.models import MODELS, bundled_profile
 from headrace.compression.plan.network import (
     HOST_LATENCY_US,
@@ -33,6 +40,7 @@ from headrace.units import parse_bandwidth, parse_count, parse_size, parse_time
 
 if TYPE_CHECKING:
     from headrace.compression.plan.network import NetworkTimes
+    from headrace.compression.plan.plan import CompressionPlan
 
 _Topology = Annotated[
     Path | None,
@@ -64,17 +72,27 @@ _Codecs = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CodecStepResult(AdviceRow):
+    """A codec's predicted step, with the bytes that leave a rank and its effect on the gradient."""
+
+    sent_bytes: float
+    accuracy: str
+    gentle: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionPlanResult:
     """Predicted steps with every codec: the fastest, the line to write for it, and why."""
 
     file: WrittenFile | None
-    winner: AdviceRow
+    winner: CodecStepResult
+    fastest_gentle: CodecStepResult
     write: str
     why: str
     alone_us: float
     needed_compression: float | None
-    codecs: list[AdviceRow]
+    codecs: list[CodecStepResult]
 
 
 def advise_command(
@@ -144,16 +162,30 @@ def advise_command(
     if output is not None:
         plan.save(output)
         print_written(output)
-    return _result(plan.advice, output)
+    return _result(plan, output)
 
 
-def _result(advice: Advice, output: Path | None) -> CompressionPlanResult:
+def _result(plan: "CompressionPlan", output: Path | None) -> CompressionPlanResult:
+    advice = plan.advice
+
+    def step(row: AdviceRow) -> CodecStepResult:
+        accuracy = row_accuracy(row, plan.profile)
+        return result_of(
+            CodecStepResult,
+            row,
+            sent_bytes=row_sent_bytes(row, plan.profile, plan.network.workers),
+            accuracy=accuracy.text,
+            gentle=accuracy.gentle,
+        )
+
     return result_of(
         CompressionPlanResult,
         advice,
         file=None if output is None else WrittenFile.at(output),
+        winner=step(advice.winner),
+        fastest_gentle=step(fastest_gentle(advice, plan.profile)),
         write=line_to_write(advice.winner),
-        codecs=list(advice.rows),
+        codecs=[step(row) for row in advice.rows],
     )
 
 
