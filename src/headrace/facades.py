@@ -7,7 +7,7 @@ defining modules of their time: `FORMER_MODULES` leads these to the facades.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -85,14 +85,26 @@ def public_value(
 ) -> Callable[[_Class], _Class]:
     """Return a decorator of a public value: a frozen dataclass with slots and keywords alone.
 
-    `facade` offers it; `eq` and `repr` are as of `dataclass`.
+    `facade` offers it; `eq` and `repr` are as of `dataclass`. Fields that a later version adds are
+    the last ones and have a default, which they get in pickles of versions before it.
     """
     as_dataclass = dataclass(frozen=True, slots=True, kw_only=True, eq=eq, repr=repr)
 
     def make(value: _Class) -> _Class:
-        return offered_by(facade)(as_dataclass(value))
+        made = as_dataclass(value)
+        if "__setstate__" not in vars(value):
+            made.__setstate__ = _set_fields
+        return offered_by(facade)(made)
 
     return make
+
+
+def _set_fields(value: Any, state: Sequence[object]) -> None:
+    """Set the fields of an unpickled value: by default those that its pickle does not have yet."""
+    names = fields(value)
+    contents = [*state, *(name.default for name in names[len(state) :])]
+    for name, content in zip(names, contents, strict=True):
+        object.__setattr__(value, name.name, content)
 
 
 def deferred_names(

@@ -150,6 +150,15 @@ def test_added_loss_is_of_samples_in_pairs() -> None:
     assert error == pytest.approx(0, abs=1e-12)
 
 
+def test_a_loss_that_is_not_finite_is_on_no_frontier() -> None:
+    """`statistics` failed with an AttributeError."""
+    for loss in (math.inf, math.nan):
+        assert added_loss([1.0, loss], [1.0, 2.0]) == (math.inf, math.inf)
+    lost = FrontierPoint(name="lost", share=0.1, added_loss=math.inf, standard_error=math.inf)
+    kept = FrontierPoint(name="kept", share=0.5, added_loss=0.1, standard_error=0.0)
+    assert frontier([kept, lost]) == (kept,)
+
+
 def test_mean_and_error() -> None:
     assert mean_and_error([1, 0, 1, 0]) == (0.5, pytest.approx(0.5773503 / 2))
     assert mean_and_error([True]) == (1, 0)

@@ -244,12 +244,13 @@ def _memberships(name: str, fixed: AttentionPlan) -> Iterator[tuple[str, Attenti
 
 
 def frontier(choices: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
-    """Return the choices that no other beats in bytes and in likely loss, by bytes.
+    """Return the choices of finite loss that no other beats in bytes and in likely loss, by bytes.
 
     The one of the fewest bytes that is allowed is among them.
     """
     best: list[FrontierPoint] = []
-    for choice in sorted(choices, key=lambda choice: (choice.share, choice.likely_loss)):
+    finite = [choice for choice in choices if math.isfinite(choice.likely_loss)]
+    for choice in sorted(finite, key=lambda choice: (choice.share, choice.likely_loss)):
         if not best or choice.likely_loss < best[-1].likely_loss:
             best.append(choice)
     return tuple(best)
@@ -286,6 +287,8 @@ def added_loss(losses: Losses, own: Losses) -> tuple[float, float]:
 
 
 def mean_and_error(numbers: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and its standard error; 0 of a single number."""
+    """Return mean and standard error: 0 of one number; both infinite if any is not finite."""
+    if not all(map(math.isfinite, numbers)):
+        return math.inf, math.inf
     error = statistics.stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
     return statistics.fmean(numbers), error

@@ -814,7 +814,12 @@ def one_for_each_table(model: nn.Module) -> list[torch.optim.Optimizer]:
         (DLRM, OPTIMIZERS["sgd"], {"cache": 40}, "a cache of 40 B has no room .* at least 48 B"),
         (DLRM, OPTIMIZERS["sgd"], {"cache": "many"}, "cache is 'many', needs a number"),
         (DLRM, OPTIMIZERS["sgd"], {"ids": {"one": [0]}}, r"ids are of one, needs the modules ta"),
-        (Computed, OPTIMIZERS["sgd"], {"ids": {"table": [3]}}, r"columns \(3,\), needs some of 0 "),
+        (
+            Computed,
+            OPTIMIZERS["sgd"],
+            {"ids": {"table": [3]}},
+            r"are \[3\], needs a list of columns ",
+        ),
         (Computed, OPTIMIZERS["sgd"], {}, "table gets ids that forward computes"),
         (
             DLRM,

@@ -10,7 +10,7 @@ import os
 import socket
 import weakref
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -53,7 +53,11 @@ def locked_folder(folder: Path) -> Generator[None]:
             file.truncate(0)
             json.dump({"host": socket.gethostname(), "process": os.getpid()}, file)
             file.flush()
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # a child that has not let go of its copy yet prolongs it else
+                fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _leave_to_parent() -> None:
