@@ -28,16 +28,21 @@ class LayerSample:
     Attributes
     ----------
     layer, layers : index of the layer, and their number.
-    probabilities : [heads, queries, tokens], causal.
+    scores : [heads, queries, tokens], causal: those of later tokens are -inf.
     values : [heads, tokens, dim], those of shared ones repeated.
     output : [heads, dim, width], the weights that project each head's output.
     """
 
     layer: int
     layers: int
-    probabilities: Tensor
+    scores: Tensor
     values: Tensor
     output: Tensor
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Softmax of the scores."""
+        return torch.softmax(self.scores, dim=-1)
 
 
 Method = Callable[[LayerSample], Tensor]
@@ -74,8 +79,7 @@ def spatten() -> Method:
             heads_state[:] = [torch.zeros(heads, queries)]
         progress = sample.layer / max(1, sample.layers - 1)
         pruned = _pruned_tokens(tokens_state[0], _PRUNED_TOKENS * progress)
-        probabilities = sample.probabilities.masked_fill(pruned, 0)
-        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+        probabilities = torch.softmax(sample.scores.masked_fill(pruned, -torch.inf), dim=-1)
         dropped = _least(heads_state[0], round(_PRUNED_HEADS * progress * heads))
         outputs = (probabilities @ sample.values) * ~dropped[..., None]
         probabilities = probabilities * ~dropped[..., None]
@@ -140,12 +144,12 @@ def _layer_sample(
     group = heads // key.shape[1]
     keys, values = (part[0].repeat_interleave(group, dim=0).float() for part in (key, value))
     later = torch.ones(tokens, tokens, dtype=torch.bool).triu(1)
-    scores = (query[0].float() @ keys.transpose(1, 2)) * scale
+    scores = ((query[0].float() @ keys.transpose(1, 2)) * scale).masked_fill(later, -torch.inf)
     projection: Any = module.o_proj
     return LayerSample(
         layer=int(module.layer_idx),  # type: ignore[arg-type]
         layers=layers,
-        probabilities=torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1),
+        scores=scores,
         values=values,
         output=projection.weight.T.unflatten(0, (heads, dim)).float(),
     )

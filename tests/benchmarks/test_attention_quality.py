@@ -1,5 +1,6 @@
 """The quality section of attention's benchmark: growing a model, and the compared methods."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ def _sample(layer: int, probabilities: torch.Tensor, values: torch.Tensor) -> La
     return LayerSample(
         layer=layer,
         layers=2,
-        probabilities=probabilities,
+        scores=probabilities.log(),
         values=values,
         output=torch.eye(dim).expand(heads, dim, dim),
     )
@@ -121,7 +122,7 @@ def test_dejavu_drops_by_what_a_head_adds_to_the_layer() -> None:
     weighted = LayerSample(
         layer=0,
         layers=1,
-        probabilities=sample.probabilities,
+        scores=sample.scores,
         values=sample.values,
         output=torch.tensor([[[3.0]], [[1.0]]]),
     )
@@ -141,6 +142,17 @@ def test_spatten_prunes_what_past_queries_looked_at_least() -> None:
     outputs = method(_sample(1, uniform, values))[0, :, 0]
     # of half of the tokens before: query 2 loses one of 0 and 1, query 3 one of 0, 1 and 2
     assert outputs.tolist() == pytest.approx([8, 6, (4 + 2) / 2, (8 + 4 + 1) / 3])
+
+
+def test_spatten_gives_a_query_whose_token_was_pruned_the_others() -> None:
+    """Their probabilities beside that one were zeros, which divided by their sum are no numbers."""
+    method = spatten()
+    values = torch.tensor([[[8.0], [4], [2]]])
+    at_first = torch.tensor([[[1.0, 0, 0], [1, 0, 0], [1, 0, 0]]])
+    method(_sample(0, at_first, values))
+    scores = torch.tensor([[[0.0, -torch.inf, -torch.inf], [0, 200, -torch.inf], [0, 200, 0]]])
+    outputs = method(replace(_sample(1, at_first, values), scores=scores))[0, :, 0]
+    assert outputs.tolist() == pytest.approx([8, 4, (8 + 2) / 2])
 
 
 def test_spatten_drops_heads_by_the_layers_before_and_not_by_later_queries() -> None:
