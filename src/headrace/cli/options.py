@@ -213,10 +213,16 @@ TestbedFile = Annotated[
 ]
 
 
-def refuse_without_effect(is_given: Mapping[str, bool], reason: str) -> None:
-    """Raise InputError for the first option, by its name, that is given where nothing uses it."""
-    for option in filter(is_given.get, is_given):
-        raise InputError(f"{option} has no effect {reason}")
+def refuse_without_effect(options: Mapping[str, object], reason: str) -> None:
+    """Raise InputError for the first option that is given where nothing uses it.
+
+    Parameters
+    ----------
+    options : by name; None or False: not given.
+    """
+    for name, option in options.items():
+        if option is not None and option is not False:
+            raise InputError(f"{name} has no effect {reason}")
 
 
 def check_order(order: str, seed: int, testbed: Path | None) -> None:

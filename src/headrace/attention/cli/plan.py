@@ -1,6 +1,6 @@
 """``headrace attention plan``: bits and heads of keys, by the loss that they add."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isfinite
@@ -90,10 +90,7 @@ def cache_plan_command(
 
     Example: headrace attention plan ./model --profile heads.profile -o model.plan
     """
-    if method is not PlanMethod.LOSS:
-        options = {"--loss": loss, "--text": text, "--tokens": tokens}
-        is_given = {name: option is not None for name, option in options.items()}
-        refuse_without_effect(is_given, f"with --method {method}, which measures no loss")
+    _check_method(method, {"--loss": loss, "--text": text, "--tokens": tokens})
     allowed = _allowed(loss)
     measured = AttentionProfile.load(profile)
     model, tokenizer = load_folder(folder, dtype)
@@ -107,9 +104,8 @@ def cache_plan_command(
     provenance = {"model": str(folder), "profile": measured.digest, "method": method.value}
     if method is PlanMethod.LOSS:
         check_positions(model, sample_tokens, "--sample-tokens")
-        samples, digest = _unread_samples(
-            tokenizer, measured, text or (), tokens or _TOKENS, sample_tokens
-        )
+        read = (text or (), tokens or _TOKENS, sample_tokens)
+        samples, digest = _unread_samples(tokenizer, measured, *read)
         plan = _by_loss(model, measured, samples, allowed, digest)
         provenance |= {"loss": allowed, "tokens": samples.numel()}
     else:
@@ -131,6 +127,12 @@ def _result(plan: AttentionPlan, output: Path) -> CachePlanResult:
         point=plan.chosen,
         frontier=list(plan.frontier),
     )
+
+
+def _check_method(method: PlanMethod, options: Mapping[str, object]) -> None:
+    """Raise InputError if an option of losses is given for a method that measures none."""
+    if method is not PlanMethod.LOSS:
+        refuse_without_effect(options, f"with --method {method}, which measures no loss")
 
 
 def _allowed(loss: float | None) -> float:

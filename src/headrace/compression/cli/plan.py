@@ -138,17 +138,8 @@ def advise_command(
 
     job_profile = _profile(profile, bundled, batch)
     specs = tuple(CodecSpec.parse(text) for text in (codecs or "").split(",") if text.strip())
-    if topology is not None:
-        times, origin = _book_network(topology, ranks)
-        is_given = {
-            "--bandwidth": bandwidth is not None,
-            "--latency": latency is not None,
-            "--scheme": scheme != "ring",
-            "--ranks-per-host": ranks_per_host != 1,
-        }
-        refuse_without_effect(is_given, "with --topology: the file has the links")
-    else:
-        times, origin = _formula(scheme, ranks, bandwidth, latency, ranks_per_host)
+    of_links = (bandwidth, latency, scheme, ranks_per_host)
+    times, origin = _network(topology, ranks, *of_links)
     plan = CompressionPlan.make(
         job_profile,
         times,
@@ -232,6 +223,28 @@ def _formula(
     assumed = f"{HOST_LATENCY_US:g} us between hosts, typical of TCP; --latency sets it"
     network = replace(network, alpha_us=assumed_latency_us(scheme, ranks_per_host))
     return network, {"assumed_latency": assumed}
+
+
+def _network(
+    topology: Path | None,
+    ranks: int | None,
+    bandwidth: str | None,
+    latency: str | None,
+    scheme: str,
+    ranks_per_host: int,
+) -> "tuple[NetworkTimes, dict[str, Any]]":
+    """Return the network of a file, or else of equal links; and its provenance."""
+    if topology is None:
+        return _formula(scheme, ranks, bandwidth, latency, ranks_per_host)
+    book = _book_network(topology, ranks)
+    options = {
+        "--bandwidth": bandwidth,
+        "--latency": latency,
+        "--scheme": scheme != "ring",
+        "--ranks-per-host": ranks_per_host != 1,
+    }
+    refuse_without_effect(options, "with --topology: the file has the links")
+    return book
 
 
 def _book_network(file: Path, workers: int | None) -> "tuple[NetworkTimes, dict[str, Any]]":

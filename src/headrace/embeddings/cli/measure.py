@@ -164,10 +164,7 @@ def access_command(
     layout = form.layout(name, paths[0])
     provenance: dict[str, Any] = {"data": [str(path) for path in paths], "format": name}
     watch = LoadWatch()
-    with (
-        progress(terminal(stderr=True), visible=True) as report,
-        closing(rejects()) as rejected,
-    ):
+    with progress(terminal(stderr=True), visible=True) as report, closing(rejects()) as rejected:
         timed = MeasuredBatches(in_batches(layout.read(paths, rejected), examples))
         profile = measure_accesses(
             iter(timed),

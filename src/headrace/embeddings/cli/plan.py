@@ -84,7 +84,7 @@ class HostOptions:
 
     link_bytes_per_s: float
     processors: int
-    is_given: Mapping[str, bool]
+    given: Mapping[str, object]
 
     def costs(self, compute_s: float) -> "StepCosts":
         """Return the costs of a step whose device computes for so long."""
@@ -118,19 +118,14 @@ def host_options(
     from headrace.units import parse_bandwidth
 
     if topology is not None:
-        is_given = {"--bandwidth": bandwidth is not None}
-        refuse_without_effect(is_given, "with --topology: the file has the links")
+        refuse_without_effect({"--bandwidth": bandwidth}, "with --topology: the file has the links")
     return HostOptions(
         link_bytes_per_s=PAYLOAD_SHARE
         * parse_bandwidth(_BANDWIDTH if bandwidth is None else bandwidth, "--bandwidth")
         if topology is None
         else predictor(topology).slowest_bytes_per_s,
         processors=processors,
-        is_given={
-            "--bandwidth": bandwidth is not None,
-            "--topology": topology is not None,
-            "--processors": processors != 0,
-        },
+        given={"--bandwidth": bandwidth, "--topology": topology, "--processors": processors > 0},
     )
 
 
@@ -220,7 +215,7 @@ def _costs(compute: str | None, hosts: HostOptions, failures: str | None) -> "St
     from headrace.units import parse_time
 
     if compute is None:
-        is_given = {**hosts.is_given, "--failures": failures is not None}
-        refuse_without_effect(is_given, "without --compute: it is for times")
+        options = {**hosts.given, "--failures": failures}
+        refuse_without_effect(options, "without --compute: it is for times")
         return None
     return hosts.costs(parse_time(compute, "--compute", least_s=1e-6))

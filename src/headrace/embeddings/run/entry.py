@@ -153,9 +153,8 @@ def fit(
     (``--script-reads``) it serves the batches of `data`, and does not return.
 
     The embedding weights leave the model and the optimizer, whose step updates the rows by the
-    options of their parameter group. The state that it has of them does not go with them: rows
-    begin with a new one. Of several trainers each gets the model in DistributedDataParallel. If it
-    fails, model and optimizer are as they were.
+    options of their parameter group, with a new state. Of several trainers each gets the model in
+    DistributedDataParallel. If it fails, model and optimizer are as they were.
 
     Parameters
     ----------

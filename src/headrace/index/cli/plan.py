@@ -70,12 +70,12 @@ def plan_index_command(
     from headrace.job.load import LoadWatch
 
     if not trial:
-        is_given = {"--top": top is not None, "--frontier": frontier}
-        refuse_without_effect(is_given, "with --no-trial, which runs nothing")
+        refuse_without_effect({"--top": top, "--frontier": frontier}, "with --no-trial: none runs")
     loaded = IndexProfile.load(profile)
     trial = trial and len(loaded.sample) > 0
     if trial:
         keep_memory(loaded.sample)
+    origin = {"profile": dict(loaded.provenance), LAST_LEVEL_CACHE: last_level_cache_bytes()}
     watch = LoadWatch()
     with progress(terminal(stderr=True), visible=True) as report:
         plan = choose(
@@ -84,10 +84,7 @@ def plan_index_command(
             top=top,
             most_bytes_per_key=bytes_per_key,
             frontier=frontier,
-            provenance={
-                "profile": dict(loaded.provenance),
-                LAST_LEVEL_CACHE: last_level_cache_bytes(),
-            },
+            provenance=origin,
             progress=report,
         )
     if trial:

@@ -54,13 +54,7 @@ def open(  # noqa: A001 - as `dbm.open`
     FolderError : the folder is open for writing already, a file is damaged or missing (the message
         names it and the offset), or the folder cannot be read or written.
     """
-    if os.fspath(folder) == "":
-        raise FolderError("the name of the folder is empty")
-    path = Path(folder)
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise FolderError(f"{str(path)!r}: the name is no UTF-8, needs one that is") from None
+    path = _named_path(folder)
     log_bytes = _log_bytes(checkpoint_log_bytes)
     if read_only and recover:
         raise KeysError("a folder is recovered by writing: open it without read_only")
@@ -88,6 +82,17 @@ def open(  # noqa: A001 - as `dbm.open`
         if stored is None:
             _store_types(path, {"format": _FORMAT, "key": key_type, "value": value_type})
     return DurableIndex(path, native, key_type, value_type, read_only=read_only)
+
+
+def _named_path(folder: str | os.PathLike[str]) -> Path:
+    if os.fspath(folder) == "":
+        raise FolderError("the name of the folder is empty")
+    path = Path(folder)
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise FolderError(f"{str(path)!r}: the name is no UTF-8, needs one that is") from None
+    return path
 
 
 def _log_bytes(count: Any) -> int:
