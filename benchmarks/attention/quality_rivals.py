@@ -73,7 +73,7 @@ def spatten() -> Method:
     heads_state: list[Tensor] = []
 
     def attend(sample: LayerSample) -> Tensor:
-        heads, queries, tokens = sample.probabilities.shape
+        heads, queries, tokens = sample.scores.shape
         if sample.layer == 0:
             tokens_state[:] = [torch.zeros(queries, tokens)]
             heads_state[:] = [torch.zeros(heads, queries)]

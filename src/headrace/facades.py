@@ -7,7 +7,7 @@ defining modules of their time: `FORMER_MODULES` leads these to the facades.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -91,20 +91,21 @@ def public_value(
     as_dataclass = dataclass(frozen=True, slots=True, kw_only=True, eq=eq, repr=repr)
 
     def make(value: _Class) -> _Class:
-        made = as_dataclass(value)
+        public = as_dataclass(value)
         if "__setstate__" not in vars(value):
-            made.__setstate__ = _set_fields
-        return offered_by(facade)(made)
+            public.__setstate__ = _set_fields
+        return offered_by(facade)(public)
 
     return make
 
 
 def _set_fields(value: Any, state: Sequence[object]) -> None:
     """Set the fields of an unpickled value: by default those that its pickle does not have yet."""
-    names = fields(value)
-    contents = [*state, *(name.default for name in names[len(state) :])]
-    for name, content in zip(names, contents, strict=True):
-        object.__setattr__(value, name.name, content)
+    slots = fields(value)
+    contents = [*state, *(slot.default for slot in slots[len(state) :])]
+    for slot, content in zip(slots, contents, strict=True):
+        if content is not MISSING:
+            object.__setattr__(value, slot.name, content)
 
 
 def deferred_names(

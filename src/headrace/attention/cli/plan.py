@@ -104,8 +104,7 @@ def cache_plan_command(
     provenance = {"model": str(folder), "profile": measured.digest, "method": method.value}
     if method is PlanMethod.LOSS:
         check_positions(model, sample_tokens, "--sample-tokens")
-        read = (text or (), tokens or _TOKENS, sample_tokens)
-        samples, digest = _unread_samples(tokenizer, measured, *read)
+        samples, digest = _unread_samples(tokenizer, measured, text, tokens, sample_tokens)
         plan = _by_loss(model, measured, samples, allowed, digest)
         provenance |= {"loss": allowed, "tokens": samples.numel()}
     else:
@@ -146,8 +145,8 @@ def _allowed(loss: float | None) -> float:
 def _unread_samples(
     tokenizer: Any,
     measured: AttentionProfile,
-    text: Sequence[Path],
-    tokens: int,
+    text: Sequence[Path] | None,
+    tokens: int | None,
     sample_tokens: int,
 ) -> "tuple[Tensor, str]":
     """Return samples of a text, [samples, tokens], and its digest.
@@ -156,7 +155,8 @@ def _unread_samples(
     """
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
 
-    source = text_of_files(text)
+    tokens = tokens or _TOKENS
+    source = text_of_files(text or ())
     digest = text_digest(source)
     seen = measured.samples * measured.tokens if measured.text == digest else 0
     samples = token_samples(

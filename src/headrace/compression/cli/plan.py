@@ -138,8 +138,7 @@ def advise_command(
 
     job_profile = _profile(profile, bundled, batch)
     specs = tuple(CodecSpec.parse(text) for text in (codecs or "").split(",") if text.strip())
-    of_links = (bandwidth, latency, scheme, ranks_per_host)
-    times, origin = _network(topology, ranks, *of_links)
+    times, origin = _network(topology, ranks, bandwidth, latency, scheme, ranks_per_host)
     plan = CompressionPlan.make(
         job_profile,
         times,

@@ -80,11 +80,11 @@ def fixed_requirements(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOptions:
-    """Hosts of a job: the rate of their links, their processors; which of the options are given."""
+    """Hosts of a job: the rate of their links, their processors; the options as given."""
 
     link_bytes_per_s: float
     processors: int
-    given: Mapping[str, object]
+    options: Mapping[str, object]
 
     def costs(self, compute_s: float) -> "StepCosts":
         """Return the costs of a step whose device computes for so long."""
@@ -125,7 +125,7 @@ def host_options(
         if topology is None
         else predictor(topology).slowest_bytes_per_s,
         processors=processors,
-        given={"--bandwidth": bandwidth, "--topology": topology, "--processors": processors > 0},
+        options={"--bandwidth": bandwidth, "--topology": topology, "--processors": processors > 0},
     )
 
 
@@ -215,7 +215,7 @@ def _costs(compute: str | None, hosts: HostOptions, failures: str | None) -> "St
     from headrace.units import parse_time
 
     if compute is None:
-        options = {**hosts.given, "--failures": failures}
+        options = {**hosts.options, "--failures": failures}
         refuse_without_effect(options, "without --compute: it is for times")
         return None
     return hosts.costs(parse_time(compute, "--compute", least_s=1e-6))

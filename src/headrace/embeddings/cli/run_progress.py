@@ -89,15 +89,20 @@ def summary_lines(record: EmbeddingRecord, planned_batch: int) -> list[str]:
         "to other trainers": steps.critical_bytes + steps.delayed_bytes,
         "written back": steps.evicted_bytes,
     }
-    replanning = f" The plan is for batches of {planned_batch:,}: measure the data with --batch "
-    replanning += f"{record.batch}, and plan again."
+    pace = (
+        f"{record.batches:,} batches of {record.batch:,} examples in {seconds:.1f} s, "
+        f"{1e3 * record.step_s:.1f} ms a step: {record.batch / record.step_s:,.0f} examples/s."
+    )
+    if record.batch != planned_batch:
+        pace += (
+            f" The plan is for batches of {planned_batch:,}: measure the data with --batch "
+            f"{record.batch}, and plan again."
+        )
     moved_text = ", ".join(
         f"{size(round(count / steps.batches))} {name}" for name, count in moved.items()
     )
     return [
-        f"{record.batches:,} batches of {record.batch:,} examples in {seconds:.1f} s, "
-        f"{1e3 * record.step_s:.1f} ms a step: {record.batch / record.step_s:,.0f} examples/s."
-        f"{replanning if record.batch != planned_batch else ''}",
+        pace,
         f"A step: {parts_text(steps)}.",
         f"A trainer's step moves {moved_text}.",
         f"Ahead: readers {reading.batches_ahead / max(reading.batches, 1):.1f} batches, the cacher "

@@ -70,7 +70,7 @@ def plan_index_command(
     from headrace.job.load import LoadWatch
 
     if not trial:
-        refuse_without_effect({"--top": top, "--frontier": frontier}, "with --no-trial: none runs")
+        refuse_without_effect({"--top": top, "--frontier": frontier}, "with --no-trial")
     loaded = IndexProfile.load(profile)
     trial = trial and len(loaded.sample) > 0
     if trial:

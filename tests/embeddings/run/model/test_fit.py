@@ -1,15 +1,13 @@
 """A model that fit trains ends with the parameters and rows of torch's own training."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import Tensor, nn
@@ -27,13 +25,12 @@ from headrace.embeddings.run.model.fit import (
 )
 from headrace.embeddings.run.model.fitted import FittedBatches
 from headrace.embeddings.run.model.modules import embedding_modules
-from headrace.embeddings.run.model.table_files import TableFileFormat, read_rows, whole_table
+from headrace.embeddings.run.model.table_files import whole_table
 from headrace.embeddings.run.trainers.committer import Committer
 from headrace.embeddings.run.trainers.connections import JobCommits, TrainerServers
 from headrace.embeddings.tables import table_groups
 from headrace.errors import CommunicationError, ForkError, InputError
 from headrace.executor import Executor
-from tests.conformance.groups import group
 from tests.embeddings.run.in_process import InProcessJob, ListData, clicks, with_bags
 from tests.embeddings.run.jobs import description
 from tests.embeddings.run.memory_servers import Connection
@@ -76,12 +73,6 @@ OPTIMIZERS: dict[str, Optimizers] = {
     "sparse adam": sparse_adam_beside_adam,
     "two groups": two_groups,
 }
-
-
-@pytest.fixture
-def executor() -> Iterator[Executor]:
-    with group(1) as (executor,):
-        yield executor
 
 
 def tables_of(job: InProcessJob, model: nn.Module) -> dict[str, Tensor]:
@@ -631,91 +622,6 @@ def test_autocast_has_the_losses_of_torch(executor: Executor) -> None:
     with batches:
         losses = cast(whole, torch_batches(DATA.batches), reference_optimizer)
         assert cast(fitted, batches, own) == losses
-
-
-@pytest.mark.parametrize("file_format", ["parquet", "npz"])
-def test_tables_are_exported_and_imported(
-    executor: Executor, tmp_path: Path, file_format: TableFileFormat
-) -> None:
-    def fitted_dlrm() -> tuple[nn.Module, FittedBatches, torch.optim.Optimizer]:
-        model = DLRM(device="meta")
-        (optimizer,) = OPTIMIZERS["adagrad"](model)
-        job = InProcessJob(DATA)
-        fitted, batches = fit_connected(
-            model, DATA, optimizer=optimizer, connect=job.connect(executor)
-        )
-        return fitted, batches, optimizer
-
-    model, first, optimizer = fitted_dlrm()
-    with first:
-        steps(model, first, [optimizer])
-        weights = first.weights()
-        assert [len(weight) for weight in weights.values()] == [*ROWS]
-        first.save(tmp_path, file_format=file_format, state=True)
-    _, second, _ = fitted_dlrm()
-    with second:
-        second.load(tmp_path)
-        assert weights.keys() == second.weights().keys()
-        for name, weight in second.weights().items():
-            assert torch.equal(weights[name], weight)
-        second.save(tmp_path / "again", file_format=file_format, state=True)
-    for path in tmp_path.glob(f"*.{file_format}"):
-        for columns in zip(read_rows(path), read_rows(tmp_path / "again" / path.name), strict=True):
-            assert all(np.array_equal(*pair) for pair in zip(*columns, strict=True))
-
-
-def test_files_of_other_tables_are_refused(executor: Executor, tmp_path: Path) -> None:
-    _, batches, _, _ = fitted_model(executor)
-    with batches:
-        with pytest.raises(EmbeddingError, match=r"has no file of table tables\.0"):
-            batches.load(tmp_path)
-        for table in range(3):
-            np.savez(tmp_path / f"tables.{table}.npz", id=np.arange(9), row=np.zeros((9, 5)))
-        with pytest.raises(EmbeddingError, match=r"rows have 5 numbers, table tables\.0 needs 4"):
-            batches.load(tmp_path)
-        for table in range(3):
-            np.savez(tmp_path / f"tables.{table}.npz", id=np.arange(9), row=np.zeros((9, 4)))
-        with pytest.raises(EmbeddingError, match=r"ids of 0 to 8, table tables\.1 needs 0 to 6"):
-            batches.load(tmp_path)
-
-
-def _truncated(path: Path) -> None:
-    np.savez(path, id=np.arange(7), row=np.zeros((7, 4)))
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-@pytest.mark.parametrize(
-    ("ending", "write", "found"),
-    [
-        ("npz", lambda path: path.write_bytes(b"rows"), "pickled"),
-        ("npz", _truncated, "not a zip file"),
-        ("npz", lambda path: np.savez(path, id=np.arange(7)), "row is not a file"),
-        ("npz", lambda path: np.savez(path, id=np.arange(7), row=np.zeros(7)), r"row \w+ \(7,\)"),
-        (
-            "npz",
-            lambda path: np.savez(path, id=np.arange(3.0), row=np.zeros((3, 4))),
-            "id is float64",
-        ),
-        ("parquet", lambda path: path.write_bytes(b"rows"), "Parquet"),
-        (
-            "parquet",
-            lambda path: pq.write_table(pa.table({"id": [1], "row": [[0.0] * 4]}), path),
-            "row list<.*lists of one fixed size",
-        ),
-    ],
-)
-def test_files_that_are_not_of_rows_are_named(
-    executor: Executor, tmp_path: Path, ending: str, write: Callable[[Path], object], found: str
-) -> None:
-    """They ended in tracebacks of NumPy and PyArrow, without the file's name."""
-    _, batches, _, _ = fitted_model(executor)
-    for table in range(len(ROWS)):
-        write(tmp_path / f"tables.{table}.{ending}")
-    with (
-        batches,
-        pytest.raises(EmbeddingError, match=rf"tables\.0\.{ending}: cannot be read as .*{found}"),
-    ):
-        batches.load(tmp_path)
 
 
 def scaled_steps(

@@ -112,8 +112,8 @@ class TrainerState:
             try:
                 part.load_state_dict(saved[name])
             except (KeyError, RuntimeError, ValueError) as error:
-                for known in loaded:  # a model may have taken a part of its state
-                    self._parts[known].load_state_dict(before[known])
+                for changed in loaded:  # a model may have taken a part of its state
+                    self._parts[changed].load_state_dict(before[changed])
                 raise EmbeddingError(f"{name} is not that of the commit: {error}") from error
 
 

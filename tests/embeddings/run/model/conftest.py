@@ -1,0 +1,14 @@
+"""What tests of fitted models need."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.executor import Executor
+from tests.conformance.groups import group
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    with group(1) as (executor,):
+        yield executor
