@@ -133,6 +133,25 @@ def test_a_writer_leaves_another_folder_of_its_path_alone(tmp_path: Path) -> Non
     assert dict(opened(folder).items()) == {7: 7}
 
 
+def test_readers_refuse_a_folder_of_other_types_in_its_place(tmp_path: Path) -> None:
+    """Floats of 64 bits were read as the integers that have the same bits."""
+    folder = tmp_path / "index"
+    opened(folder).close()
+    reader = opened(folder, read_only=True)
+    shutil.rmtree(folder)
+    opened(folder, key="int64").close()
+    with pytest.raises(KeysError, match="holds keys that are signed integers"):
+        reader.refresh()
+    shutil.rmtree(folder)
+    with opened(folder, value="float64") as index:
+        index.insert(7, 1.5)
+    with pytest.raises(FolderError, match="with values of type float64 in place of int64"):
+        reader.refresh()
+    with pytest.raises(FolderError, match="is closed; open it again"):
+        reader.get(7)
+    assert opened(folder, read_only=True)[7] == 1.5
+
+
 def test_a_commit_in_a_removed_folder_fails(tmp_path: Path) -> None:
     """It was reported as made, and went with the process."""
     index = opened(tmp_path / "index")
@@ -439,6 +458,11 @@ WRONG: list[tuple[Callable[[DurableIndex], Any], str]] = [
     (lambda i: i.insert("a", 1), "strings: number them"),
     (lambda i: i.insert(1, None), "values are missing"),
     (lambda i: i.scan(0, -1), "count is -1"),
+    (lambda i: i.scan(0, 1.5), "count is 1.5, needs an integer of at least 0"),  # pyright: ignore
+    (lambda i: list(i.blocks(size=1.5)), "size is 1.5, needs an integer"),  # pyright: ignore
+    (lambda i: i.get((1, 2)), r"keys are the tuple \(1, 2\), needs a key, or a list"),
+    (lambda i: i.insert((1, 2), 3), r"keys are the tuple \(1, 2\), needs a key, or a list"),
+    (lambda i: [1] in i, "key is .1., needs one key: `contains` takes arrays"),
     (lambda i: i.range("a"), "key is 'a', needs an integer"),
     (lambda i: list(i.blocks(size=0)), "size is 0"),
     (lambda i: headrace.index.open(i.path, key="int32"), "key is int32, needs one of uint64"),
@@ -463,6 +487,8 @@ def test_what_cannot_be_done_is_refused(
         with pytest.raises(ZeroDivisionError):
             insert_and_fail(index)
         assert dict(index.items()) == {1: 2}
+        assert [keys.tolist() for keys, _ in index.blocks(size=1 << 60)] == [[1]]
+        assert (1, 2) not in index
         assert index.groups == 1
 
 

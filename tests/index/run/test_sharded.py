@@ -200,6 +200,9 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: ShardedIndex(dtype="f4"), "dtype is float32, needs one of uint64, int64, float64"),
     (lambda: ShardedIndex([float("nan")]), "key 0 is NaN"),
     (lambda: ShardedIndex([1], threads=0), "threads is 0, needs at least 1"),
+    (lambda: ShardedIndex([1], threads=1.5), "threads is 1.5, needs an integer"),  # pyright: ignore
+    (lambda: ShardedIndex(shards=1.5), "shards is 1.5, needs an integer of 1 to 256"),  # pyright: ignore
+    (lambda: ShardedIndex([1]).find((1, 2)), "keys are the tuple (1, 2), needs a key, or a list"),
     (lambda: ShardedIndex(plan=3), "the structure is given by 3"),  # pyright: ignore
     (lambda: ShardedIndex(dtype="u8").find([-1]), "number 0 is -1, which uint64 does not hold"),
     (lambda: ShardedIndex([1]).find_or_insert([1.5]), "keys have type float64, needs int64"),

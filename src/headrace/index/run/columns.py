@@ -5,6 +5,8 @@ the exact type already is used as it is, without a copy. Columns of pandas, Pola
 arrays, too, if no element of them is missing.
 """
 
+import operator
+import os
 from collections.abc import Callable, Collection, Iterator, Sequence, Set, ValuesView
 from decimal import Decimal
 from numbers import Integral, Real
@@ -30,6 +32,8 @@ _LISTED = Set | ValuesView | Iterator
 """Of these NumPy would make an array of one object."""
 _EXACT = VALUE_TYPES["float64"][1]
 """Up to here a float64 holds every integer."""
+_MOST_THREADS = 1 << 16
+"""More sort nothing faster, and the native map counts them in 32 bits."""
 
 
 def key_type_of(keys: np.ndarray) -> str:
@@ -221,13 +225,46 @@ def equal_number(key: Any, dtype: np.dtype) -> Any:
     return number if number == exact else None
 
 
+def count_as(what: str, number: Any, least: int, most: int | None = None) -> int:
+    """Return a number of keys, threads, shards or bytes as an integer.
+
+    Raises
+    ------
+    KeysError : it is no integer, less than `least`, or more than `most`.
+    """
+    bounds = f"at least {least}" if most is None else f"{least} to {most}"
+    try:
+        count = operator.index(number)
+    except TypeError:
+        raise KeysError(f"{what} is {number!r}, needs an integer of {bounds}") from None
+    if count < least or (most is not None and count > most):
+        raise KeysError(f"{what} is {count}, needs {bounds}")
+    return count
+
+
+def threads_as(threads: Any) -> int:
+    """Return how many threads sort keys: by default as many as there are processors.
+
+    Raises
+    ------
+    KeysError : `threads` is no integer, or less than 1.
+    """
+    processors = len(os.sched_getaffinity(0))
+    return processors if threads is None else min(count_as("threads", threads, 1), _MOST_THREADS)
+
+
 def keys_as(keys: Any, dtype: np.dtype, what: str = "keys") -> np.ndarray:
     """Return keys as a contiguous array of an index's type.
 
     Raises
     ------
-    KeysError : a key cannot be held by the type; the message has its position.
+    KeysError : a key cannot be held by the type, and the message has its position; the keys are a
+        tuple, which could be one key of several parts.
     """
+    if what == "keys" and isinstance(keys, tuple):
+        raise KeysError(
+            f"keys are the tuple {keys!r}, needs a key, or a list or an array of keys{_COMPOSITE}"
+        )
     array = row_of(what, keys)
     if is_time(dtype):
         if len(array) == 0:

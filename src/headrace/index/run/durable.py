@@ -14,7 +14,14 @@ from headrace.errors import ForkError
 from headrace.facades import offered_by
 from headrace.files import write_whole
 from headrace.index.errors import FolderError, KeysError
-from headrace.index.run.columns import equal_number, is_row, keys_as, named_type, values_as
+from headrace.index.run.columns import (
+    count_as,
+    equal_number,
+    is_row,
+    keys_as,
+    named_type,
+    values_as,
+)
 from headrace.index.run.index import Index
 from headrace.index.run.mapping import pairs_of
 
@@ -55,7 +62,7 @@ def open(  # noqa: A001 - as `dbm.open`
         names it and the offset), or the folder cannot be read or written.
     """
     path = _named_path(folder)
-    log_bytes = _log_bytes(checkpoint_log_bytes)
+    log_bytes = min(count_as("checkpoint_log_bytes", checkpoint_log_bytes, 0), _LAST)
     if read_only and recover:
         raise KeysError("a folder is recovered by writing: open it without read_only")
     stored = _stored_types(path)
@@ -70,17 +77,19 @@ def open(  # noqa: A001 - as `dbm.open`
         native: Any = _done(_native.DurableReader, str(path), key_type)
     else:
         native = _done(_native.DurableRows, str(path), key_type, recover, log_bytes)
-        if stored is None and _stored_types(path) is not None:  # by a process that created it since
+    if _stored_types(path) != stored:  # by a process that created or replaced it since
+        if not read_only:
             native.close()
-            return open(
-                folder,
-                key=key,
-                value=value,
-                recover=recover,
-                checkpoint_log_bytes=checkpoint_log_bytes,
-            )
-        if stored is None:
-            _store_types(path, {"format": _FORMAT, "key": key_type, "value": value_type})
+        return open(
+            folder,
+            key=key,
+            value=value,
+            read_only=read_only,
+            recover=recover,
+            checkpoint_log_bytes=checkpoint_log_bytes,
+        )
+    if stored is None and not read_only:
+        _store_types(path, {"format": _FORMAT, "key": key_type, "value": value_type})
     return DurableIndex(path, native, key_type, value_type, read_only=read_only)
 
 
@@ -93,12 +102,6 @@ def _named_path(folder: str | os.PathLike[str]) -> Path:
     except UnicodeEncodeError:
         raise FolderError(f"{str(path)!r}: the name is no UTF-8, needs one that is") from None
     return path
-
-
-def _log_bytes(count: Any) -> int:
-    if not isinstance(count, int | np.integer) or count < 0:
-        raise KeysError(f"checkpoint_log_bytes is {count!r}, needs an integer of at least 0")
-    return min(int(count), _LAST)
 
 
 @offered_by("headrace.index")
@@ -230,6 +233,8 @@ class DurableIndex:
         return present if is_row(keys) else bool(present[0])
 
     def __contains__(self, key: Any) -> bool:
+        if isinstance(key, list | np.ndarray):
+            raise KeysError(f"key is {key!r}, needs one key: `contains` takes arrays")
         if is_row(key):
             return False
         number = equal_number(key, self._dtype)
@@ -255,9 +260,8 @@ class DurableIndex:
 
     def scan(self, first: Any, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the first `count` keys that are not below `first`, ascending, and their values."""
-        if count < 0:
-            raise KeysError(f"count is {count}, needs at least 0")
-        return self._scan(self._code(first, 0), _LAST, min(count, len(self) + 1))
+        most = min(count_as("count", count, 0), len(self) + 1)
+        return self._scan(self._code(first, 0), _LAST, most)
 
     def range(self, low: Any = None, high: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the keys from `low` to below `high`, ascending, and their values.
@@ -274,14 +278,13 @@ class DurableIndex:
         self, low: Any = None, high: Any = None, size: int = BLOCK
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Iterate over a range in blocks of at most `size` keys, ascending, and their values."""
-        if size < 1:
-            raise KeysError(f"size is {size}, needs at least 1")
+        most = min(count_as("size", size, 1), len(self) + 1)
         first, end = self._code(low, 0), self._code(high, _LAST + 1)
         while first < end:
-            keys, values = self._scan(first, end - 1, size)
+            keys, values = self._scan(first, end - 1, most)
             if len(keys):
                 yield keys, values
-            if len(keys) < size:
+            if len(keys) < most:
                 return
             first = self._code(keys[-1], 0) + 1
 
@@ -377,8 +380,23 @@ class DurableIndex:
         """Read what was committed since, if opened to read alone.
 
         Returns whether rows may have changed: there were commits, or a snapshot was written.
+
+        Raises
+        ------
+        FolderError : a folder with values of another type has taken the place of the one that was
+            opened: this index is closed.
+        KeysError : a folder with keys of another type has: this index is as before.
         """
-        return self._read_only and _done(self._open.refresh)
+        if not (self._read_only and _done(self._open.refresh)):
+            return False
+        stored = _stored_types(self._path)
+        if stored is not None and stored.get("value") != self._value_dtype.name:
+            self.close()  # files of rows do not tell types of values apart: these were misread
+            raise FolderError(
+                f"{self._path}: is another folder now than the one that was opened, with values of "
+                f"type {stored.get('value')} in place of {self._value_dtype}; open it again"
+            )
+        return True
 
     def close(self) -> None:
         """Close the folder for other processes to open; again, without effect."""

@@ -15,10 +15,12 @@ from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.arrow import table_of
 from headrace.index.run.columns import (
     checked,
+    count_as,
     is_row,
     keys_as,
     named_type,
     row_of,
+    threads_as,
     type_of_keys,
     value_type_of,
     values_as,
@@ -86,8 +88,7 @@ class Index(MappingMethods):
         configuration: Configuration | None = None,
         threads: int | None = None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise KeysError(f"threads is {threads}, needs at least 1")
+        sorting_threads = threads_as(threads)
         if isinstance(keys, Mapping | MappingMethods) and values is None:
             keys, values = _columns_of(keys)
         numbers = None if keys is None else row_of("keys", keys)
@@ -111,15 +112,15 @@ class Index(MappingMethods):
             times and times.key_of,
         )
         if numbers is not None:
-            self._build(numbers, values, threads)
+            self._build(numbers, values, sorting_threads)
         elif values is not None:
             raise KeysError("values are given without keys")
 
-    def _build(self, keys: np.ndarray, values: Any, threads: int | None) -> None:
+    def _build(self, keys: np.ndarray, values: Any, threads: int) -> None:
         column = keys_as(keys, self._dtype).view(self._raw)
         data = values_as(values, self._value_dtype, len(column))
         try:
-            self._map.build(column, data, threads or len(os.sched_getaffinity(0)))
+            self._map.build(column, data, threads)
         except ValueError as error:
             raise KeysError(str(error)) from error
 
@@ -218,9 +219,8 @@ class Index(MappingMethods):
 
         Returns the next call's cursor, or None at the end.
         """
-        if most_keys < 1:
-            raise KeysError(f"most_keys is {most_keys}, needs at least 1")
-        return checked(self._map.convert, cursor, most_keys)
+        first = count_as("cursor", cursor, 0)
+        return checked(self._map.convert, first, count_as("most_keys", most_keys, 1))
 
     def shrink_to_fit(self) -> None:
         """Give memory back that erased keys left: the leaves are made anew, in what they need.

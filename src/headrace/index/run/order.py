@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from headrace.index.errors import KeysError
-from headrace.index.run.columns import checked, row_of
+from headrace.index.run.columns import checked, count_as, row_of
 from headrace.index.run.cursor import IndexCursor
 from headrace.index.run.state import REFUSALS, IndexState, for_one, keys_error, numbers_list
 
@@ -26,7 +26,7 @@ class OrderedReads(IndexState):
 
     def scan(self, first: Any, count: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the first `count` keys that are not below `first`, ascending, and their values."""
-        return self._scan(first, None, count)
+        return self._scan(first, None, count_as("count", count, 0))
 
     def range(self, low: Any = None, high: Any = None) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the keys from `low` to below `high`, ascending, and their values.
@@ -45,9 +45,8 @@ class OrderedReads(IndexState):
 
         Keys ascend, or with `reverse` descend, from the end of the range.
         """
-        if size < 1:
-            raise KeysError(f"size is {size}, needs at least 1")
-        return self._blocks(low, high, size, size, reverse=reverse)
+        most = count_as("size", size, 1)
+        return self._blocks(low, high, most, most, reverse=reverse)
 
     def irange(
         self,
@@ -288,8 +287,6 @@ class OrderedReads(IndexState):
     def _scan(
         self, first: Any, end: Any, count: int, *, after: bool = False, reverse: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        if count < 0:
-            raise KeysError(f"count is {count}, needs at least 0")
         scan: Callable[..., int] = self._map.scan
         while True:
             room = min(count, len(self) + 1)

@@ -10,12 +10,21 @@ from headrace.facades import offered_by
 from headrace.index.configuration import Configuration
 from headrace.index.errors import InvariantError, KeysError
 from headrace.index.plan.plan import IndexPlan
-from headrace.index.run.columns import checked, key_type_of, keys_as, named_type, row_of
+from headrace.index.run.columns import (
+    checked,
+    count_as,
+    key_type_of,
+    keys_as,
+    named_type,
+    row_of,
+    threads_as,
+)
 from headrace.index.run.index import native_configuration, structure_of
 from headrace.index.tables import KEY_TYPES
 
 NO_ROW = -1
 """Stands for the row of a key that has none."""
+_MOST_SHARDS = 256
 
 
 @offered_by("headrace.index")
@@ -61,8 +70,7 @@ class ShardedIndex:
         plan: IndexPlan | Configuration | str | os.PathLike[str] | None = None,
         threads: int | None = None,
     ) -> None:
-        if threads is not None and threads < 1:
-            raise KeysError(f"threads is {threads}, needs at least 1")
+        sorting_threads = threads_as(threads)
         if keys is None and rows is not None:
             raise KeysError("rows are given without keys")
         numbers = None if keys is None else row_of("keys", keys)
@@ -73,14 +81,16 @@ class ShardedIndex:
         self._dtype = np.dtype(key_type)
         self._configuration = structure_of(Configuration() if plan is None else plan)[1]
         self._map = checked(
-            _native.IndexRows, key_type, shards, native_configuration(self._configuration)
+            _native.IndexRows,
+            key_type,
+            count_as("shards", shards, 1, _MOST_SHARDS),
+            native_configuration(self._configuration),
         )
         if numbers is None:
             return
         column = keys_as(numbers, self._dtype)
         first = np.arange(len(column)) if rows is None else _rows_as(rows)
-        processors = len(os.sched_getaffinity(0))
-        checked(self._map.build, column, first, threads or processors)
+        checked(self._map.build, column, first, sorting_threads)
 
     @property
     def dtype(self) -> np.dtype:

@@ -33,11 +33,6 @@ class IndexState:
 
     def _column(self, keys: Any) -> np.ndarray:
         """Return keys as the native map reads them."""
-        if isinstance(keys, tuple):
-            raise KeysError(
-                f"keys are the tuple {keys!r}, needs a key, or a list or an array of keys; a key "
-                "of several parts: pack them into one number, as in (first << 32) | second"
-            )
         return keys_as(keys, self._dtype).view(self._raw)
 
     def _answers(
