@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +44,12 @@ def test_a_missing_native_module_is_one_line() -> None:
     done = _run("headrace._native", "index", "run", "x.npz")
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
+
+
+def test_accesses_are_measured_without_torch(tmp_path: Path) -> None:
+    """With `--no-rates`, too, the command began by importing what measures processor time."""
+    clicks = tmp_path / "clicks.tsv"
+    clicks.write_text(("1" + "\t" * 13 + "\tff" * 26 + "\n") * 40, "utf-8")
+    measure = ("embeddings", "measure", str(clicks), "-o", str(tmp_path / "clicks.profile"))
+    done = _run("torch", *measure, "--batch", "4", "--lookahead", "2", "--no-rates")
+    assert done.returncode == 0, done.stderr

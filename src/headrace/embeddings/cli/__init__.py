@@ -10,12 +10,13 @@ COMMANDS = {
 
 _RUN = ("native", "torch", "numpy", "scipy", "pyarrow", "network", "open-files")
 NEEDS = {
-    "measure": ("native", "torch", "numpy", "pyarrow"),
+    "measure": ("native", "numpy", "pyarrow"),
     "plan": ("numpy", "pyarrow"),
     "run": _RUN,
     "adapt": _RUN,
 }
 HELPS = {
+    "measure": ("torch",),
     "run": ("shared-memory", "ray", "prometheus-client"),
 }
 """Checks that a stage needs, and those that help it; see `headrace.doctor.needs`."""

@@ -19,6 +19,7 @@ from headrace.units import parse_count
 if TYPE_CHECKING:
     from headrace.embeddings.data.files import FileLayout
     from headrace.embeddings.data.rejects import Rejects
+    from headrace.embeddings.measure.rates import MeasuredBatches
     from headrace.embeddings.profile import EmbeddingProfile
 
 
@@ -141,7 +142,7 @@ def access_command(
     dim: Annotated[int, typer.Option(help="Numbers of a row, for --rates.", min=1)] = 48,
     rates: Annotated[
         bool,
-        typer.Option(help="Measure the processor time of a job's processes, for predicted steps."),
+        typer.Option(help="Measure a job's processor time, for predicted steps; needs torch."),
     ] = True,
     rejects: "partial[Rejects]",
 ) -> AccessResult:
@@ -153,9 +154,9 @@ def access_command(
     from headrace.embeddings.data.examples import in_batches
     from headrace.embeddings.data.files import files_of
     from headrace.embeddings.measure.accesses import measure_accesses
-    from headrace.embeddings.measure.rates import MeasuredBatches
     from headrace.job.load import LoadWatch
 
+    measured_batches = _measured_batches() if rates else None  # fails first, without torch
     examples = parse_count(batch, "--batch")
     paths = files_of(data)
     for written in (output, rejects.args[0]):
@@ -165,17 +166,17 @@ def access_command(
     provenance: dict[str, Any] = {"data": [str(path) for path in paths], "format": name}
     watch = LoadWatch()
     with progress(terminal(stderr=True), visible=True) as report, closing(rejects()) as rejected:
-        timed = MeasuredBatches(in_batches(layout.read(paths, rejected), examples))
+        read = in_batches(layout.read(paths, rejected), examples)
+        timed = None if measured_batches is None else measured_batches(read)
         profile = measure_accesses(
-            iter(timed),
+            read if timed is None else iter(timed),
             trainers=trainers,
             lookahead=lookahead,
             most_batches=2 * lookahead if batches is None else batches,
             progress=report,
         )
-        if rates:
-            seconds = timed.processor_seconds(trainers, dim)
-            profile = replace(profile, processor_seconds=seconds)
+        if timed is not None:
+            profile = replace(profile, processor_seconds=timed.processor_seconds(trainers, dim))
             provenance |= watch.load().to_provenance()
     profile.save(output, {**provenance, "rejected": rejected.rejected})
     print_written(output)
@@ -183,6 +184,13 @@ def access_command(
         terminal().print(table)
     warn_if_busy(provenance)
     return _result(profile, output, rejected.rejected)
+
+
+def _measured_batches() -> "type[MeasuredBatches]":
+    """Return the class of batches whose processor time is measured, which needs torch."""
+    from headrace.embeddings.measure.rates import MeasuredBatches
+
+    return MeasuredBatches
 
 
 def _result(profile: "EmbeddingProfile", output: Path, rejected: int) -> AccessResult:
