@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -144,3 +145,23 @@ def check_a_role_is_that_of_its_newest_process(limit_s: float) -> None:
 def test_a_role_is_that_of_its_newest_process() -> None:
     """One that has been replaced is no news, silent or not."""
     with_longer_deadlines(check_a_role_is_that_of_its_newest_process)
+
+
+def check_a_stranger_shortens_no_silence(limit_s: float) -> None:
+    with ExitStack() as ends:
+        listening = Listening(limit_s, ends)
+        address = ("127.0.0.1", int(listening.listener.address.rpartition(":")[2]))
+        stranger = ends.enter_context(socket.create_connection(address, HANG_S))
+        time.sleep(1.5 * limit_s / PULSES)
+        began = time.monotonic()
+        own = send_pulses(listening.listener.address, "reader 0", SECRET, HANG_S)
+        ends.callback(own.close)
+        assert stranger.recv(1) == b"", "it is removed"
+        assert listening.silent == []
+        wait_until(lambda: listening.silent, "the one that sends none is silent")
+        assert time.monotonic() - began > (PULSES - 1) * limit_s / PULSES
+
+
+def test_a_stranger_shortens_no_silence() -> None:
+    """Those that fall silent with it were told: 4 s after their last pulse, and not 6."""
+    with_longer_deadlines(check_a_stranger_shortens_no_silence)

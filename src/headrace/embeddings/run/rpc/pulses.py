@@ -80,11 +80,19 @@ class Silences(Generic[K]):
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """A process, by the role of its greeting; None: that has not arrived."""
+    """A connection: a process, by its greeting, or anything else that connects.
+
+    Attributes
+    ----------
+    role : of its greeting; None: that has not arrived.
+    greeting : its bytes so far.
+    greeting_s : seconds without it.
+    """
 
     socket: socket.socket
     role: str | None = None
     greeting: bytearray = field(default_factory=bytearray)
+    greeting_s: float = 0.0
 
 
 class PulseListener:
@@ -118,6 +126,7 @@ class PulseListener:
         self._secret = secret
         self._on_silence = on_silence
         self._on_end = on_end
+        self._limit_s = limit_s
         self._silences: Silences[_Connection] = Silences(limit_s)
         self._connections: dict[socket.socket, _Connection] = {}
         self._selector = selectors.DefaultSelector()
@@ -154,6 +163,7 @@ class PulseListener:
                     self._take(ready_socket)
                 if (now := time.monotonic()) >= due:
                     self._report(self._silences.elapse(now - last))
+                    self._remove_without_greeting(now - last)
                     last = now
             for connection in self._connections.values():
                 connection.socket.close()
@@ -186,7 +196,6 @@ class PulseListener:
         connection = _Connection(accepted)
         self._connections[accepted] = connection
         self._selector.register(accepted, selectors.EVENT_READ)
-        self._silences.refresh(connection)
 
     def _greeted(self, connection: _Connection, received: bytes) -> bool:
         """Read the greeting as it arrives; return whether it is that of a process of the job."""
@@ -213,6 +222,17 @@ class PulseListener:
         if self._connections.pop(connection.socket, None) is not None:
             self._selector.unregister(connection.socket)
             connection.socket.close()
+
+    def _remove_without_greeting(self, seconds: float) -> None:
+        """Remove connections that have sent no greeting for the limit.
+
+        They are not watched with the processes: anyone's would shorten the silence of these.
+        """
+        for connection in [*self._connections.values()]:
+            if connection.role is None:
+                connection.greeting_s += min(seconds, 2 * self._silences.interval_s)
+                if connection.greeting_s >= self._limit_s:
+                    self._remove(connection)
 
     def _report(self, fallen_silent: Sequence[_Connection]) -> None:
         silent = [connection.role for connection in fallen_silent if connection.role is not None]
