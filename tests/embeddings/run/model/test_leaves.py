@@ -95,6 +95,18 @@ def test_tables_may_share_a_column_in_part() -> None:
     assert both.module(ids)[:, 0].tolist() == [33 + 32, 31 + 32, 30 + 30]
 
 
+def test_a_column_between_those_of_a_module_is_refused_by_name() -> None:
+    """It was looked up in row -1: torch's IndexError, which names no module."""
+    several, one = modules(1, 1)
+    leaves = Leaves([several, one], [(0, 2), (1,)], [False] * 3, registered=False)
+    pairs = ModuleRows(rows=rows(2, 1, 5), ids=torch.tensor([1, 0, 0, 1]))
+    ids = leaves.set([pairs, ModuleRows(rows=rows(1, 1, 0), ids=torch.tensor([0, 0]))], examples=2)
+    assert isinstance(ids, torch.Tensor)
+    assert several.module(ids[:, ::2]).flatten().tolist() == [5 + 6] * 2
+    with pytest.raises(EmbeddingError, match="table 0 gets ids of other columns than it had"):
+        several.module(ids[:, :2])
+
+
 @pytest.mark.parametrize("in_a_batch", [False, True])
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_state_may_lack_the_rows_of_a_batch_and_no_other_weight(

@@ -49,14 +49,23 @@ class _Positions:
     ----------
     first : position of the first of them.
     rows : below 0: of another module's column.
+    has_others : whether some are.
     """
 
     first: int
     rows: Tensor
+    has_others: bool = False
 
     def rows_of(self, positions: Tensor) -> Tensor:
-        """Return numbers of rows by position, in the form of the positions."""
+        """Return numbers of rows by position, in the form of the positions.
+
+        Raises
+        ------
+        IndexError : a position is none of the module's columns.
+        """
         numbers = self.rows.index_select(0, (positions - self.first).flatten())
+        if self.has_others and bool((numbers < 0).any()):
+            raise IndexError("a position is of another module's column")
         return numbers.reshape(positions.shape)
 
 
@@ -205,7 +214,7 @@ def _positions(starts: Sequence[int], ids: Tensor, examples: int) -> _Positions:
     rows = ids.new_full((starts[-1] + examples - first,), -1).reshape(-1, examples)
     columns = [(start - first) // examples for start in starts]
     rows[columns] = ids.reshape(examples, len(starts)).t()
-    return _Positions(first=first, rows=rows.flatten())
+    return _Positions(first=first, rows=rows.flatten(), has_others=len(rows) > len(columns))
 
 
 def _leave_out_of_states(module: nn.Module) -> None:
