@@ -496,6 +496,10 @@ def test_states_of_optimizers_are_the_same_in_a_batch_and_between(executor: Exec
     optimizer.load_state_dict(between)
     parameters = optimizer.param_groups[0]["params"]
     assert len(parameters) == len(list(fitted.parameters())), "the batch's rows are missing"
+    for groups in ([], [{"params": [0]}]):
+        with pytest.raises(ValueError, match="loaded state dict"):  # it left the rows out
+            optimizer.load_state_dict({"state": {}, "param_groups": groups})
+    assert len(optimizer.param_groups[0]["params"]) == len(parameters)
     optimizer.step()
     optimizer.load_state_dict(state)
     batches.close()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -110,8 +110,7 @@ class BatchParameters:
         optimizer = ruled.optimizer
         optimizer.register_state_dict_pre_hook(lambda *_: self._leave_out())
         optimizer.register_state_dict_post_hook(lambda *_: self._take_in())
-        optimizer.register_load_state_dict_pre_hook(lambda *_: self._leave_out())
-        optimizer.register_load_state_dict_post_hook(lambda *_: self._take_in())
+        optimizer.register_load_state_dict_pre_hook(lambda _, state: self._with_rows(state))
 
     def add(self, rows: Sequence[Tensor]) -> None:
         """Add the rows of a batch, of every table, to the groups that had the weights."""
@@ -127,6 +126,17 @@ class BatchParameters:
         for table, leaf in enumerate(self._rows):
             group = self._optimizer.param_groups[self._groups[table]]
             group["params"] = [*group["params"], leaf]
+
+    def _with_rows(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a state of the optimizer for its parameters of now, of which rows have none.
+
+        So the rows stay among them, also where the state is another optimizer's and is refused.
+        """
+        groups = [{**group, "params": [*group["params"]]} for group in state["param_groups"]]
+        for table in range(len(self._rows)):
+            if self._groups[table] < len(groups):
+                groups[self._groups[table]]["params"].append(f"rows of table {table}")
+        return {**state, "param_groups": groups}
 
     def _leave_out(self) -> None:
         rows = {id(leaf) for leaf in self._rows}
