@@ -51,6 +51,9 @@ def test_batches_are_examples_with_a_column_of_ids_each(convert: Any) -> None:
         ((DENSE[:2], IDS), r"dense features of shape \(2, 2\) beside ids of 3 examples"),
         ((DENSE[:, 0], IDS), r"dense features of shape \(3,\) beside"),
         ((DENSE, IDS, LABELS[:2]), "3 examples have 2 labels"),
+        ((DENSE, IDS, IDS), "batch 0 of the loader: 3 examples have 6 labels of int32, needs a nu"),
+        ((DENSE, IDS, None), "3 examples have 1 labels of object, needs a number each"),
+        ((DENSE, IDS, LABELS.astype("U1")), "3 examples have 3 labels of <U1, needs a number each"),
         (
             (DENSE, IDS.astype(np.uint64) << 61),
             r"has id 16140901064495857664, needs less than 2\^63",

@@ -13,6 +13,9 @@ from headrace.facades import offered_by
 
 _MOST_ID = (1 << 63) - 1
 
+_NUMBERS = "biuf"
+"""Kinds of NumPy's types that are numbers."""
+
 _BY_GENERATOR = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
 """torch's samplers with an attribute `generator`; known by name, as nothing here loads torch."""
 
@@ -98,8 +101,8 @@ class LoaderData:
 
         Raises
         ------
-        EmbeddingError : a batch has other columns, another type or number of examples, or ids that
-            are negative or 2^63 or more; the loader is a generator that was read before.
+        EmbeddingError : a batch has other columns, another type or number of examples or labels, or
+            ids that are negative or 2^63 or more; the loader is a generator that was read before.
         """
         del rejects
         if isinstance(self._loader, Iterator):
@@ -162,6 +165,12 @@ class LoaderData:
                 f"batch {number} of the loader has dense features of shape {dense.shape} beside "
                 f"ids of {len(ids)} examples, needs [examples, features] of {self._batch} at most"
             )
+        for label in labels:
+            if label.size != len(ids) or label.dtype.kind not in _NUMBERS:
+                raise EmbeddingError(
+                    f"batch {number} of the loader: {len(ids)} examples have {label.size} labels "
+                    f"of {label.dtype}, needs a number each; further ones can be dense features"
+                )
         return Examples(
             labels=labels[0].astype(np.float32).reshape(-1) if labels else None,
             dense=dense.astype(np.float32, copy=False),
