@@ -26,6 +26,12 @@ class Model(nn.Module):
             ids = ids % 50
         if self.ids_of == "float":
             ids = ids.float()
+        if self.ids_of in ("int32", "modulo of int32"):
+            ids = ids.int()
+        if self.ids_of == "modulo of int32":
+            ids = ids % 64
+        if self.ids_of == "function":
+            return self.top(nn.functional.embedding(ids[:, 0], torch.zeros(100, 8)))
         part = ids[:2] if self.ids_of == "part" else ids
         user = self.user(torch.stack([part[:, 2], part[:, 0]]).t().contiguous()).sum(1)
         if self.ids_of == "unused":
@@ -47,6 +53,11 @@ def test_columns_are_those_whose_ids_a_module_gets() -> None:
     assert not model.user.training
     assert torch.equal(torch.get_rng_state(), state)
     assert "forward" not in vars(model.user)
+
+
+def test_a_module_may_get_ids_of_32_bits() -> None:
+    """The numbers that stand for them had more: "ids that forward computes"."""
+    assert columns(Model("int32")) == [(0, 2), (1, 3)]
 
 
 class Counting(Model):
@@ -97,6 +108,8 @@ def test_a_compiled_model_shows_them_without_being_compiled() -> None:
     ("ids_of", "message"),
     [
         ("modulo", "user gets ids that forward computes"),
+        ("modulo of int32", "user gets ids that forward computes"),
+        ("function", r"forward uses ids as indices elsewhere .*\(index out of range in self\)"),
         ("float", "user gets ids of torch.float32"),
         ("part", "user looks up the ids of some examples"),
         ("unused", "item looks up nothing"),
@@ -137,6 +150,7 @@ def test_bags_by_offsets_have_as_many_as_there_are_examples() -> None:
         (nn.Embedding(10, 4, max_norm=1.0), "0 has max_norm"),
         (nn.Embedding(10, 4, scale_grad_by_freq=True), "0 has scale_grad_by_freq"),
         (nn.EmbeddingBag(10, 4, mode="max"), "0 has mode='max'"),
+        (nn.Embedding.from_pretrained(torch.zeros(10, 4)), "requires_grad=False.* with lr=0"),
         (nn.Embedding(10, 4, dtype=torch.float16), "rows of torch.float16"),
         (nn.Linear(2, 2), "no nn.Embedding and no nn.EmbeddingBag"),
     ],

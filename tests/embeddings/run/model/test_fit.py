@@ -531,6 +531,22 @@ def test_parameters_that_are_averaged_after_steps_are_those_of_the_dense_part(
         assert torch.equal(weight, expected.module.get_parameter(name)), name
 
 
+def test_a_group_without_a_rate_changes_no_row(executor: Executor) -> None:
+    model = DLRM()
+    before = model.tables[0].weight.detach().clone()
+    tables, dense = sparse_and_dense(model)
+    optimizer = torch.optim.Adagrad(
+        [{"params": tables[:1], "lr": 0.0}, {"params": tables[1:] + dense}]
+    )
+    job = InProcessJob(DATA)
+    fitted, batches = fit_connected(model, DATA, optimizer=optimizer, connect=job.connect(executor))
+    with batches:
+        steps(fitted, batches, [optimizer])
+        weights = batches.weights()
+    assert torch.equal(weights["tables.0.weight"], before)
+    assert not torch.equal(weights["tables.1.weight"], tables[1].detach())
+
+
 def test_norms_are_clipped_with_the_rows_gradients(executor: Executor) -> None:
     torch.manual_seed(1)
     model = DLRM()

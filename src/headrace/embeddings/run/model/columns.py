@@ -15,8 +15,10 @@ from headrace.embeddings.run.model.modules import EmbeddingModule, lookups_obser
 from headrace.evaluation import evaluating
 from headrace.preserve import objects_preserved
 
-_FIRST = 1 << 62
-"""First of the numbers: a model that takes a remainder, of up to as many rows, changes them."""
+_FIRST_INT32 = 1 << 30
+_FIRST = (1 << 62) + _FIRST_INT32
+"""First of the numbers, also as an int32: a model that takes a remainder, of up to as many rows,
+changes them."""
 
 
 def table_columns(
@@ -38,7 +40,7 @@ def table_columns(
     Raises
     ------
     EmbeddingError : a module gets ids that `forward` computes, or of some examples alone, or none;
-        no module uses a column.
+        no module uses a column; `forward` uses ids as indices itself.
     """
     numbers = torch.arange(_FIRST, _FIRST + ids.numel()).reshape(ids.shape)
     columns: dict[str, set[int]] = {embedding.name: set() for embedding in modules}
@@ -54,7 +56,13 @@ def table_columns(
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
     ):
-        call(numbers)
+        try:
+            call(numbers)
+        except IndexError as error:
+            raise EmbeddingError(
+                f"forward uses ids as indices elsewhere than in its embedding modules ({error}): "
+                "numbers stand for those of the data. Look up by nn.Embedding or nn.EmbeddingBag"
+            ) from error
     for name, own in columns.items():
         if not own:
             raise EmbeddingError(f"{name} looks up nothing: remove it from the model")
@@ -69,11 +77,13 @@ def table_columns(
 def _columns_of(lookups: Tensor, shape: torch.Size, name: str) -> set[int]:
     examples, columns = shape
     if lookups.dtype.is_floating_point:
-        raise EmbeddingError(f"{name} gets ids of {lookups.dtype}, needs int64")
-    places = lookups.flatten().long() - _FIRST
+        raise EmbeddingError(f"{name} gets ids of {lookups.dtype}, needs int64 or int32")
+    first = _FIRST_INT32 if lookups.dtype == torch.int32 else _FIRST
+    places = lookups.flatten().long() - first
     if len(places) and (int(places.min()) < 0 or int(places.max()) >= examples * columns):
         raise EmbeddingError(
-            f"{name} gets ids that forward computes: compute them in the data, before the batch"
+            f"{name} gets ids that forward computes: compute them in the data, before the batch, "
+            "and let an nn.Parameter hold rows that belong to no ids, such as those of positions"
         )
     counts = torch.bincount(places, minlength=examples * columns).reshape(examples, columns)
     present = counts[0] > 0

@@ -114,11 +114,15 @@ def _check(embedding: EmbeddingModule) -> None:
             "model that was fitted before: make a new model, and take trained rows to it by "
             "batches.save and batches.load"
         )
+    if not module.weight.requires_grad:
+        raise EmbeddingError(
+            f"the weight of {embedding.name} has requires_grad=False, which is not served: leave "
+            "it trainable, in a parameter group with lr=0, which changes no row"
+        )
     refused = {
         "max_norm": module.max_norm is not None,
         "scale_grad_by_freq": module.scale_grad_by_freq,
         "mode='max'": getattr(module, "mode", "sum") == "max",
-        "requires_grad=False": not module.weight.requires_grad,
     }
     for option, is_set in refused.items():
         if is_set:
