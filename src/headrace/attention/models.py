@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,16 @@ _SAMPLED_NUMBERS = 4096
 """Of each tensor, evenly spaced, that a digest is made from: all of a large model take minutes."""
 
 _collecting = ThreadLock()
-_heads: WeakKeyDictionary[nn.Module, tuple[LayerHeads, ...]] = WeakKeyDictionary()
+
+
+class _Probe(NamedTuple):
+    """Heads of a model, and the modules that had a layer's number then, with that number."""
+
+    heads: tuple[LayerHeads, ...]
+    modules: "tuple[tuple[ref[nn.Module], int], ...]"
+
+
+_probes: WeakKeyDictionary[nn.Module, _Probe] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -124,9 +133,17 @@ def layer_heads(model: nn.Module) -> tuple[LayerHeads, ...]:
         over a window.
     """
     check_model(model)
-    if model not in _heads:
-        _heads[model] = _probed(model)
-    return _heads[model]
+    modules = _numbered_modules(model)
+    probe = _probes.get(model)
+    if probe is None or probe.modules != modules:  # layers were removed, or replaced
+        probe = _probes[model] = _Probe(heads=_probed(model), modules=modules)
+    return probe.heads
+
+
+def _numbered_modules(model: nn.Module) -> "tuple[tuple[ref[nn.Module], int], ...]":
+    """Return a model's modules of layers, attention among them, with their layers' numbers."""
+    numbers = ((module, getattr(module, "layer_idx", None)) for module in model.modules())
+    return tuple((ref(module), index) for module, index in numbers if isinstance(index, int))
 
 
 def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
@@ -199,8 +216,10 @@ def check_options(module: nn.Module, options: Mapping[str, Any]) -> None:
             f"{type(module).__name__} lets tokens see later ones (is_causal is False): only "
             "decoders are compressed; a model like BERT is one by is_decoder=True in its config"
         )
+    window, limit = options.get("sliding_window"), position_limit(module)
+    holds_all = window is not None and limit is not None and window >= limit
     for name in ("softcap", "position_bias", "sliding_window", "s_aux"):
-        if options.get(name) is not None:
+        if options.get(name) is not None and not (name == "sliding_window" and holds_all):
             raise AttentionError(
                 f"{type(module).__name__} has {name}: only plain scores are shared"
             )

@@ -159,6 +159,36 @@ def test_queries_that_a_norm_over_all_heads_joins_are_projected_in_whole() -> No
             assert model(input_ids=tokens).logits.isnan().all()
 
 
+class Within(nn.Module):
+    """A projection within another module, as adapters have it until they are merged."""
+
+    def __init__(self, projection: nn.Module) -> None:
+        super().__init__()
+        self.projection = projection
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.projection(hidden)
+
+
+def test_projections_that_become_plain_later_are_probed_then() -> None:
+    """A model was probed once: with adapters there was nothing to probe, and norms over all heads
+    had zeros in place of heads' rows after adapters were merged.
+    """
+    torch.manual_seed(0)
+    sizes = {"vocab_size": WORDS, "hidden_size": 64, "intermediate_size": 64}
+    config = Olmo2Config(**sizes, num_hidden_layers=1, num_attention_heads=4)
+    model, tokens = Olmo2ForCausalLM(config).eval(), tokens_of(batch=1)
+    plan = shared_plan(model, fixed=True)
+    attention = model.model.layers[0].self_attn
+    plain = attention.q_proj
+    attention.q_proj = Within(plain)
+    with headrace.attention.compress(model, plan):
+        expected = model(input_ids=tokens).logits
+    attention.q_proj = plain
+    with headrace.attention.compress(model, plan):
+        assert torch.equal(model(input_ids=tokens).logits, expected)
+
+
 def test_runs_of_heads() -> None:
     used = UsedHeads.of([5, 0, 1, 5, 2], [3])
     assert used.queries == ((0, 3), (5, 6))

@@ -163,6 +163,22 @@ def test_projections_of_queries_keys_and_values_in_one_are_served() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("window", [64, 63])
+def test_a_window_of_all_positions_is_none(window: int) -> None:
+    """Phi-3's of 262,144 tokens, for 131,072 positions, was refused as one that hides tokens."""
+    torch.manual_seed(0)
+    config = Phi3Config(**GROUPED, sliding_window=window, max_position_embeddings=64)
+    model = Phi3ForCausalLM(config).eval()
+    if window < 64:
+        with pytest.raises(AttentionError, match="Phi3Attention has sliding_window: only plain"):
+            layer_heads(model)
+        return
+    expected = generate(model, tokens_of(40), pad_token_id=0)
+    with headrace.attention.compress(model, plain_plan(model)):
+        assert torch.equal(generate(model, tokens_of(40), pad_token_id=0), expected)
+
+
+@torch.no_grad()
 def test_a_decoder_is_served_without_the_text_that_it_may_attend_to() -> None:
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=WORDS, n_embd=64, n_layer=1, n_head=2, add_cross_attention=True)
@@ -542,6 +558,22 @@ def test_layers_may_have_different_numbers_of_heads() -> None:
         cache = headrace.attention.cache(model, plan)
         model(tokens_of(batch=2), cache=cache)
         assert cache.allocated_bytes == plan.cache_bytes(2, 23)
+
+
+@torch.no_grad()
+def test_layers_that_are_removed_or_replaced_are_noticed() -> None:
+    """Heads were those of the first call: plans had layers that the model no longer has."""
+    model = copy.deepcopy(model_of("llama"))
+    plan = plain_plan(model)
+    model.model.layers = model.model.layers[:1]
+    model.config.num_hidden_layers = 1
+    assert len(layer_heads(model)) == 1
+    with pytest.raises(AttentionError, match="the plan has 2 layers, LlamaForCausalLM 1"):
+        headrace.attention.cache(model, plan)
+    fewer = copy.deepcopy(model.config)
+    fewer.num_attention_heads = fewer.num_key_value_heads = 2
+    model.model.layers[0].self_attn = type(model.model.layers[0].self_attn)(fewer, 0)
+    assert layer_heads(model)[0].query_heads == 2
 
 
 @torch.no_grad()

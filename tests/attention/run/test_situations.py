@@ -182,6 +182,19 @@ def test_a_model_within_an_adapter_begins_with_a_cache() -> None:
     assert torch.equal(model(tokens_of()).logits, expected)
 
 
+@torch.no_grad()
+def test_another_model_of_the_same_config_is_told_of_it() -> None:
+    """It computes attention as the compressed one; the error was about gradient checkpointing."""
+    model: Any = copy.deepcopy(model_of("llama"))
+    other = type(model)(model.config).eval()
+    with (
+        headrace.attention.compress(model, plain_plan(model)),
+        pytest.raises(AttentionError, match="shares its config with a compressed one"),
+    ):
+        other(tokens_of(6))
+    assert other(tokens_of(6)).logits.shape == (1, 6, WORDS)
+
+
 def test_generating_twice_begins_twice() -> None:
     model = model_of("llama")
     with headrace.attention.compress(model, shared_plan(model, fixed=False)):
@@ -290,6 +303,13 @@ def test_more_new_tokens_than_a_fixed_cache_has_room_for_are_refused_before_the_
         assert cache.get_seq_length() == 0
         cache = headrace.attention.cache(model, plan, max_tokens=28)
         assert generate(model, tokens_of(), cache=cache).shape == (1, 29)
+        # the next turn's tokens alone, with a mask of all; only a whole text was counted
+        mask = torch.ones(1, 29 + 4, dtype=torch.int64)
+        cache = headrace.attention.cache(model, plan, max_tokens=37)
+        generate(model, tokens_of(), cache=cache)
+        with pytest.raises(CapacityError, match="has room for 37 .* has 33, and up to 6 are .* 38"):
+            model.generate(tokens_of(5), attention_mask=mask, max_new_tokens=6, cache=cache)
+        assert cache.get_seq_length() == 28
 
 
 def test_a_longer_prompt_than_a_fixed_cache_holds_is_refused_at_once() -> None:

@@ -138,16 +138,20 @@ def _check_new_tokens(
     CapacityError
     """
     inputs = [*args[:1], *map(kwargs.get, ("inputs", "input_ids", "inputs_embeds"))]
-    prompt = next((tokens.shape[1] for tokens in inputs if isinstance(tokens, Tensor)), 0)
+    passed = next((tokens.shape[1] for tokens in inputs if isinstance(tokens, Tensor)), 0)
     new, length = option("max_new_tokens"), option("max_length")
-    length = length if new is None else prompt + new
+    if new is None and length is not None:
+        new = length - passed
+    mask = kwargs.get("attention_mask")
+    # where the tokens of earlier turns are not passed again, the mask has them, too
+    prompt = max(passed, mask.shape[-1]) if isinstance(mask, Tensor) else passed
     room = cache.get_max_length()
     # the last token is not stored
-    if length is not None and prompt <= room < length - 1:
+    if new is not None and prompt <= room < prompt + new - 1:
         raise CapacityError(
-            f"the cache has room for {room} tokens, the prompt has {prompt}, and up to "
-            f"{length - prompt} are to follow: make it with a max_tokens of {length - 1}, or "
-            "generate fewer (max_new_tokens)"
+            f"the cache has room for {room} tokens, the prompt has {prompt}, and up to {new} are "
+            f"to follow: make it with a max_tokens of {prompt + new - 1}, or generate fewer "
+            "(max_new_tokens)"
         )
 
 
@@ -276,7 +280,8 @@ def attention(
     if layer is None:
         raise AttentionError(
             f"{type(module).__name__} has no compressed cache: call the model itself, without "
-            "gradient checkpointing"
+            "gradient checkpointing; a model that shares its config with a compressed one needs a "
+            "copy of it"
         )
     key = plain_keys(key)
     if module.training and options.get("dropout"):

@@ -26,6 +26,7 @@ _TOLERANCE = 1e-2
 """Relative to the largest number: products of fewer rows at a time are added in another order."""
 
 _separable: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+"""By modules of attention: a model may have others later, or projections that become plain."""
 
 
 @contextmanager
@@ -179,9 +180,10 @@ def _are_separable(model: nn.Module, plan: AttentionPlan) -> bool:
     A norm over all heads makes them depend on others'. Passes of one token with all rows, and with
     those of the first head, tell.
     """
-    if model not in _separable:
-        _separable[model] = _probed(model, plan)
-    return _separable[model]
+    modules = [module for module, _ in _attention_modules(model, plan)]
+    if any(module not in _separable for module in modules):
+        _separable.update(dict.fromkeys(modules, _probed(model, plan)))
+    return all(_separable[module] for module in modules)
 
 
 def _probed(model: nn.Module, plan: AttentionPlan) -> bool:
