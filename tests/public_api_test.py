@@ -472,6 +472,7 @@ PUBLIC = {
         "Parser",
         "Settings",
         "child_environment",
+        "drop_width_of_zero",
         "existing_file",
         "on_or_off",
         "one_of",

@@ -22,6 +22,7 @@ __all__ = [
     "Parser",
     "Settings",
     "child_environment",
+    "drop_width_of_zero",
     "existing_file",
     "on_or_off",
     "one_of",
@@ -240,6 +241,13 @@ def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[s
 def read_local_data_sets() -> None:
     """Let Hugging Face's library of data sets fetch nothing where it is imported from here on."""
     os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+
+def drop_width_of_zero() -> None:
+    """Drop a width of no columns, as some containers and editors set: Rich would print nothing."""
+    width = os.environ.get("COLUMNS", "")
+    if width.isdecimal() and int(width) == 0:
+        del os.environ["COLUMNS"]
 
 
 def _warn_of_unknown(names: Iterable[str]) -> None:

@@ -125,6 +125,40 @@ def test_a_machine_without_a_folder_for_temporary_files_is_told_the_remedy(
 
 
 @pytest.mark.parametrize(
+    ("raised", "refused"),
+    [
+        (RuntimeError("can't start new thread"), "thread"),
+        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "process"),
+    ],
+)
+def test_a_limit_of_processes_is_one_line_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    raised: Exception,
+    refused: str,
+) -> None:
+    """Under `ulimit -u`, or a container's limit of pids, it was a traceback."""
+    assert exit_code(monkeypatch, raised) == 1
+    assert capsys.readouterr().err == (
+        f"error: the system refuses another {refused}: end others, or raise the limit of the user "
+        "(ulimit -u) or of the container (pids)\n"
+    )
+
+
+def test_a_width_of_no_columns_is_none() -> None:
+    """Nothing was printed where a container or an editor had set COLUMNS to 0."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace", "--help"],
+        env={**os.environ, "COLUMNS": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=JOB_S,
+    )
+    assert "collectives" in done.stdout
+
+
+@pytest.mark.parametrize(
     ("raised", "code"),
     [
         (InputError("field 'x' is 1, needs 2"), 2),

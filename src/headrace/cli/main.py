@@ -16,6 +16,9 @@ from headrace.errors import HeadraceError
 _NO_TEMPORARY_FOLDER = "No usable temporary directory"
 """Beginning of the error of Python where `tempfile` has no folder, as on a read-only system."""
 
+_NO_THREAD = "can't start new thread"
+"""The error of Python where the system refuses a thread."""
+
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a write to a pipe, a file or a terminal."""
 
@@ -25,8 +28,8 @@ def main() -> None:
 
     With ``--json`` an error is one JSON object on a line of standard error: its type, message and
     exit code. A package that is not installed is wrong input; ``headrace doctor`` runs without any
-    of them. An error of the system is one line where it names a file, or where the folder of
-    temporary files or of this process is missing.
+    of them. An error of the system is one line where it names a file, where the folder of temporary
+    files or of this process is missing, or where no process or thread can be started.
     Ctrl-C exits with 130, as shells expect of an interrupted command.
     """
     _open_closed_streams()
@@ -49,17 +52,13 @@ def main() -> None:
             "ImportError",
         )
     except OSError as error:
-        if error.filename is not None:
-            _end(f"{os.fsdecode(error.filename)}: {error.strerror}", 1, "OSError")
-        if str(error.strerror).startswith(_NO_TEMPORARY_FOLDER):
-            remedy = "export TMPDIR=FOLDER, with a folder that can be written"
-            _end(f"{error.strerror}: {remedy}", 1, "OSError")
-        if error.errno == errno.ENOENT and _folder_is_gone():
-            _end("the folder that this was started in is gone: change to another", 1, "OSError")
-        if not _output_fails(error):
+        if (message := _system_message(error)) is None:
             raise
-        sys.stdout = None  # what it holds back cannot be written at exit, either
-        _end(f"standard output cannot be written: {error.strerror}", 1, "OSError")
+        _end(message, 1, "OSError")
+    except RuntimeError as error:
+        if str(error) != _NO_THREAD:
+            raise
+        _end(_too_many_processes("thread"), 1, "OSError")
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -87,6 +86,30 @@ def _take_all_text() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _system_message(error: OSError) -> str | None:
+    """Return the message of an error of the system, with its remedy; None: it is a bug."""
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if str(error.strerror).startswith(_NO_TEMPORARY_FOLDER):
+        return f"{error.strerror}: export TMPDIR=FOLDER, with a folder that can be written"
+    if error.errno == errno.ENOENT and _folder_is_gone():
+        return "the folder that this was started in is gone: change to another"
+    # of a full pipe, which does not block, Python says another text
+    if error.errno == errno.EAGAIN and error.strerror == os.strerror(errno.EAGAIN):
+        return _too_many_processes("process")
+    if not _output_fails(error):
+        return None
+    sys.stdout = None  # what it holds back cannot be written at exit, either
+    return f"standard output cannot be written: {error.strerror}"
+
+
+def _too_many_processes(refused: str) -> str:
+    return (
+        f"the system refuses another {refused}: end others, or raise the limit of the user "
+        "(ulimit -u) or of the container (pids)"
+    )
+
+
 def _folder_is_gone() -> bool:
     """Return whether the folder of this process was removed, as on another terminal."""
     try:
@@ -107,6 +130,9 @@ def _output_fails(error: OSError) -> bool:
 
 def _run() -> None:
     try:
+        from headrace.settings import drop_width_of_zero
+
+        drop_width_of_zero()
         from headrace.cli.app import app
 
         if prints_json():
