@@ -191,15 +191,32 @@ target_link_libraries(index PRIVATE headrace::index)
 """
 
 
+def installed_headers(cmake: str | Path, folder: Path) -> Path:
+    """Install the headers of the index, and return the folder for CMAKE_PREFIX_PATH."""
+    root = EXAMPLES.parent
+    run(cmake, "-S", root, "-B", "build", "-DHEADRACE_BINDINGS=OFF", cwd=folder)
+    said = run(cmake, "--install", "build", "--prefix", folder / "prefix", cwd=folder)
+    assert "Warning" not in said
+    return folder / "prefix"
+
+
+def test_headers_are_installed_by_the_cmake_of_the_system(tmp_path: Path) -> None:
+    """The scripts of an installation failed, or warned, with versions before that of the wheel."""
+    cmake = shutil.which("cmake", path="/usr/local/bin:/usr/bin")
+    if cmake is None:
+        pytest.skip("the system has no CMake")
+    prefix = installed_headers(cmake, tmp_path)
+    assert (prefix / "lib" / "cmake" / "headrace" / "headraceConfig.cmake").is_file()
+    headers = {path.name for path in (prefix / "include" / "headrace" / "index").iterdir()}
+    assert {"map.hpp", "durable.hpp", "row_map.hpp"} <= headers
+
+
 @pytest.mark.slow
 def test_07_index_in_cpp_is_built_with_an_installed_package(tmp_path: Path) -> None:
     cmake = Path(sys.executable).parent / "cmake"
-    root = EXAMPLES.parent
-    run(cmake, "-S", root, "-B", "build", "-DHEADRACE_BINDINGS=OFF", cwd=tmp_path)
-    run(cmake, "--install", "build", "--prefix", tmp_path / "prefix", cwd=tmp_path)
+    prefix = installed_headers(cmake, tmp_path)
     (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(source=EXAMPLES / "07-index.cpp"))
-    prefix = f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}"
-    run(cmake, "-S", ".", "-B", "user", prefix, cwd=tmp_path)
+    run(cmake, "-S", ".", "-B", "user", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=tmp_path)
     run(cmake, "--build", "user", cwd=tmp_path)
     assert "0.125 -> 7" in run(tmp_path / "user" / "index", cwd=tmp_path)
 

@@ -2,7 +2,7 @@
 # process.hpp from beside `from` to beside `to`. Here they include each other by
 # "index/FOLDER/NAME.hpp" and "process.hpp"; installed, all are in one folder, so that users name a
 # header alone: "headrace/index/NAME.hpp" and "headrace/process.hpp".
-cmake_policy(SET CMP0057 NEW)  # IN_LIST: scripts of an installation have no policies of their own
+cmake_policy(VERSION 3.24)  # IN_LIST: scripts of an installation have no policies of their own
 file(GLOB_RECURSE headers RELATIVE "${from}" "${from}/*.hpp")
 list(FILTER headers EXCLUDE REGEX "^bench/|_(testing|faulty|simulated|fuzz)\\.hpp$")
 set(names "")
