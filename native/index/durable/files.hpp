@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace headrace::index {
@@ -102,5 +103,11 @@ inline std::string without_slash(std::string path) {
 inline std::string unfinished(const std::string& path) { return path + ".part"; }
 
 inline bool is_unfinished(const std::string& name) { return name.ends_with(".part"); }
+
+// The file's own name, for errors: those that come after it has its name, too, are to be found.
+inline std::string finished(std::string path) {
+  if (is_unfinished(path)) path.resize(path.size() - std::string_view(".part").size());
+  return path;
+}
 
 }  // namespace headrace::index

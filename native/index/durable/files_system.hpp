@@ -82,7 +82,7 @@ class FileLock {
 class SystemFile final : public File {
  public:
   SystemFile(const std::string& path, Open how)
-      : path_(path), fd_(path, O_RDWR | (how == Open::emptied ? O_CREAT | O_TRUNC : 0)) {}
+      : path_(finished(path)), fd_(path, O_RDWR | (how == Open::emptied ? O_CREAT | O_TRUNC : 0)) {}
 
   std::size_t write(std::uint64_t offset, std::span<const std::byte> bytes) override {
     for (;;) {

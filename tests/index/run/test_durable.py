@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -160,6 +162,22 @@ def test_a_commit_in_a_removed_folder_fails(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="cannot sync, as it was removed"):
         index.insert(2, 20, sync=True)
     index.close()
+
+
+def test_a_full_disk_is_named_with_the_file_that_is_there(tmp_path: Path) -> None:
+    """A log after a checkpoint was named "changes-1.part", as before it had its name."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with opened(tmp_path / "index") as index:
+        index.insert(1, 10)
+        index.checkpoint()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+        try:
+            with pytest.raises(FolderError, match="cannot write .*File too large") as caught:
+                index.update({key: key for key in range(100)})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        (name,) = re.findall(r"cannot write (\S+):", str(caught.value))
+        assert Path(name).is_file()
 
 
 def test_a_large_one_is_loaded_and_read_in_blocks(tmp_path: Path) -> None:
