@@ -35,7 +35,7 @@ _CALLS_AT_ONCE = 8
 class RayCluster:
     """Connection to a Ray cluster, on one of whose nodes this process runs; a context manager.
 
-    Its end ends all processes that it has places for.
+    Its end ends all processes that it has places for; a copy of it in a forked child ends none.
 
     Parameters
     ----------
@@ -76,6 +76,8 @@ class RayCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._calls.mark.forked:
+            return
         with suppress(RayError):
             self._release()
         self._calls.close()
@@ -83,6 +85,7 @@ class RayCluster:
 
     def total(self, resource: str) -> float:
         """Return how much of a resource the nodes have, used or not."""
+        self._calls.check()
         return float(ray.cluster_resources().get(resource, 0.0))
 
     def place(self, needs: Sequence[Need]) -> list[RayHost]:
@@ -95,6 +98,7 @@ class RayCluster:
         CommunicationError : the cluster has not so much, or not in time; or a node has another
             version of headrace, or none.
         """
+        self._calls.check()
         self._release()
         until = time.monotonic() + _ACTORS_S
         while True:

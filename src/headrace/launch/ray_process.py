@@ -12,6 +12,7 @@ from subprocess import DEVNULL, PIPE, STDOUT
 from typing import IO, Any
 
 from headrace.errors import CommunicationError
+from headrace.forks import ForkMark
 from headrace.launch.node_processes import END, ERRORS, OUTPUT, Command
 from headrace.launch.ray_names import RayError, ray
 from headrace.settings import child_environment
@@ -23,11 +24,26 @@ _numbers = itertools.count()
 
 
 class RayCalls:
-    """Calls of actors, from any thread, until the connection to the cluster is closed."""
+    """Calls of actors, from any thread, until the connection to the cluster is closed.
+
+    Attributes
+    ----------
+    mark : of the process that has the connection.
+    """
 
     def __init__(self) -> None:
+        self.mark = ForkMark()
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
+
+    def check(self) -> None:
+        """Raise an error in a forked child.
+
+        Raises
+        ------
+        ForkError : the connection is its parent's.
+        """
+        self.mark.check("the connection to the Ray cluster")
 
     def answer(self, reference: Any) -> Any:
         """Return the answer of a call.
@@ -86,6 +102,7 @@ class RayHost:
         options : `stdin`, `stdout` and `stderr`, as for `subprocess.Popen`; `stdin` and `stdout`
             have to be pipes, or DEVNULL. Others are ignored: it is text, in a session of its own.
         """
+        self.calls.check()
         threads = child_environment().get("OMP_NUM_THREADS")
         command = Command(
             argv=list(argv),
@@ -97,6 +114,7 @@ class RayHost:
 
     def free_port(self) -> int:
         """Return a port of the node's address that nothing listens at."""
+        self.calls.check()
         return self.calls.answer(self.actor.free_port.remote(self.address))
 
 
@@ -128,6 +146,7 @@ class RayProcess:
         """Send a signal to the group, without waiting; False if it is empty."""
         if self._ended.is_set():
             return False
+        self._place.calls.check()
         with suppress(RayError):
             self._place.actor.signal.remote(self._number, int(number))
         return True
