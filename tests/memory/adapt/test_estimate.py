@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from headrace import memory
 from headrace.cli.main import main
@@ -14,6 +15,7 @@ from headrace.errors import InputError
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure import named
 from headrace.memory.measure.allocations import allocations_of
+from headrace.memory.measure.ones import ValuesAreOnes
 
 CONFIG = {
     "model_type": "gpt2",
@@ -73,6 +75,7 @@ def _measured_bytes(folder: Path, *, batch: int, length: int) -> int:
         ("ForTokenClassification", {}, {"labels": (2, 8)}),
         ("ForQuestionAnswering", {}, {"start_positions": (2,), "end_positions": (2,)}),
         ("ForPreTraining", {}, {"labels": (2, 8), "next_sentence_label": (2,)}),
+        ("ForMultipleChoice", {}, {"labels": (2,)}),
         ("Model", {}, {}),
     ],
 )
@@ -84,7 +87,8 @@ def test_targets_are_those_of_the_class_in_the_configuration(
     config = {"model_type": "bert", "architectures": [f"Bert{head}"]}
     (tmp_path / "config.json").write_text(json.dumps(config | sizes | options))
     step = memory.estimate(str(tmp_path), batch=2, length=8)
-    assert step.inputs == {"input_ids": (2, 8), "attention_mask": (2, 8)} | targets
+    ids = (2, 4, 8) if head == "ForMultipleChoice" else (2, 8)
+    assert step.inputs == {"input_ids": ids, "attention_mask": ids} | targets
 
 
 def test_labels_of_segmentation_are_of_pixels(tmp_path: Path) -> None:
@@ -92,6 +96,62 @@ def test_labels_of_segmentation_are_of_pixels(tmp_path: Path) -> None:
     sizes = {"hidden_sizes": [8] * 4, "num_attention_heads": [1] * 4, "depths": [1] * 4}
     (tmp_path / "config.json").write_text(json.dumps(config | sizes | {"decoder_hidden_size": 8}))
     assert memory.estimate(str(tmp_path), size=32).inputs["labels"] == (1, 32, 32)
+
+
+TOWER = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+IMAGE_TOWER = TOWER | {"intermediate_size": 16, "image_size": 32, "patch_size": 16}
+TEXTS = {"input_ids": (2, 77), "attention_mask": (2, 77)}
+IMAGES = {"pixel_values": (2, 3, 32, 32)}
+
+
+@pytest.mark.parametrize(
+    ("head", "inputs"),
+    [
+        ("Model", TEXTS | IMAGES),
+        ("TextModelWithProjection", TEXTS),
+        ("VisionModelWithProjection", IMAGES),
+        ("ForImageClassification", IMAGES | {"labels": (2,)}),
+    ],
+)
+def test_models_of_texts_and_images_get_both_and_each_tower_its_own(
+    tmp_path: Path, head: str, inputs: dict[str, tuple[int, ...]]
+) -> None:
+    """A tower was made of the configuration of both, and images had 224 pixels."""
+    towers = {"text_config": TOWER | {"intermediate_size": 16}, "vision_config": IMAGE_TOWER}
+    config = {"model_type": "clip", "architectures": [f"CLIP{head}"], "projection_dim": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config | towers))
+    assert memory.estimate(str(tmp_path), batch=2).inputs == inputs
+    if head == "Model":
+        assert memory.estimate(str(tmp_path), size=64).inputs["pixel_values"] == (1, 3, 64, 64)
+        with pytest.raises(InputError, match="positions for 77 tokens, not for 100"):
+            memory.estimate(str(tmp_path), length=100)
+
+
+def test_labels_that_are_a_list_of_objects_are_left_out(tmp_path: Path) -> None:
+    sizes = {"image_size": [32, 64], "intermediate_size": 16, "patch_size": 16}
+    config = {"model_type": "yolos", "architectures": ["YolosForObjectDetection"]}
+    (tmp_path / "config.json").write_text(json.dumps(config | TOWER | sizes))
+    assert memory.estimate(str(tmp_path), batch=2).inputs == {"pixel_values": (2, 3, 32, 64)}
+
+
+def test_a_loss_of_what_the_mask_selects_is_of_all(tmp_path: Path) -> None:
+    """Its size depends on values, which a step without them has not."""
+    config = {"model_type": "electra", "architectures": ["ElectraForPreTraining"]}
+    sizes = TOWER | {"embedding_size": 16, "vocab_size": 64, "intermediate_size": 16}
+    (tmp_path / "config.json").write_text(json.dumps(config | sizes))
+    assert memory.estimate(str(tmp_path), length=8).inputs["labels"] == (1, 8)
+
+
+def test_values_that_are_read_are_those_of_ones() -> None:
+    def read(mask: torch.Tensor, numbers: torch.Tensor) -> list[Any]:
+        unique, inverse, counts = torch.unique_consecutive(numbers, True, True)
+        selected = numbers[mask], numbers[:, mask[0]], mask.nonzero()
+        shapes = [tuple(tensor.shape) for tensor in (*selected, unique, inverse, counts)]
+        return [mask.all().item(), numbers[0, 0].item(), *shapes]
+
+    with FakeTensorMode(), ValuesAreOnes():
+        without_values = read(torch.zeros(2, 3, dtype=torch.bool), torch.zeros(2, 3))
+    assert without_values == read(torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 3))
 
 
 def test_a_class_that_returns_no_loss_is_named() -> None:
@@ -143,6 +203,19 @@ def test_images_and_a_stateless_optimizer() -> None:
     assert step.most_bytes["optimizer"] == 0
 
 
+def test_a_tag_of_timm_has_its_own_classes_and_image_size(tmp_path: Path) -> None:
+    """Tags were dropped, and a folder's configuration of the weights, too."""
+    pytest.importorskip("timm")
+    model = named.named_model("convnext_atto.d2_in1k", dtype=torch.float32).model
+    many = named.named_model("convnext_base.fb_in22k", dtype=torch.float32).model
+    assert (model.num_classes, many.num_classes) == (1000, 21841)
+    config = {"architecture": "resnet18", "num_classes": 5}
+    weights = {"input_size": [1, 64, 96], "num_classes": 5}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"pretrained_cfg": weights}))
+    sample, _ = named.named_model(str(tmp_path), dtype=torch.float32).arguments(2)[0]
+    assert sample.shape == (2, 1, 64, 96)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -158,6 +231,7 @@ def test_images_and_a_stateless_optimizer() -> None:
         ({"name": "gpt2", "length": 1025}, "gpt2 has positions for 1,024 tokens, not for 1,025"),
         ({"name": "bert", "size": 224}, "bert takes tokens: the size of images is 224, leave it"),
         ({"name": "resnet18", "length": 64}, "resnet18 takes images: the length in tokens is 64"),
+        ({"name": "resnet18.a1_in1"}, r"no tag 'a1_in1'; near: resnet18\.a1_in1k, "),
         ({"name": "bert", "length": 100_000}, "positions for 512 tokens, not for 100,000"),
     ],
 )
@@ -166,11 +240,17 @@ def test_what_is_no_name_or_option_is_refused(arguments: dict[str, Any], message
         memory.estimate(**arguments)
 
 
-@pytest.mark.parametrize("optimizer", ["Adafactor", "Muon"])
+@pytest.mark.parametrize("optimizer", ["SparseAdam", "Muon"])
 def test_an_optimizer_that_cannot_step_is_named(folder: Path, optimizer: str) -> None:
     """The error said that the model could not be run."""
     with pytest.raises(CaptureError, match=f"the step of the optimizer {optimizer} cannot be run"):
         memory.estimate(str(folder), length=8, optimizer=optimizer)
+
+
+def test_an_optimizer_that_reads_norms_of_parameters_has_its_state_of_rows(folder: Path) -> None:
+    """Adafactor was refused."""
+    step = memory.estimate(str(folder), length=8, optimizer="Adafactor")
+    assert 0 < step.most_bytes["optimizer"] < step.most_bytes["parameters"] / 8
 
 
 def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:

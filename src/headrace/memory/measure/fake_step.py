@@ -7,7 +7,7 @@ count as 0.
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.eager import StepArguments
 from headrace.memory.measure.live_bytes import LiveKinds
+from headrace.memory.measure.ones import ValuesAreOnes
 from headrace.memory.measure.refuse import BY_VALUES
 from headrace.memory.measure.sizes import ROUNDING
 
@@ -102,9 +103,9 @@ def eager_bytes(
         cause = error.__cause__ if isinstance(error, _OptimizerError) else error
         if type(cause).__name__ not in BY_VALUES:
             raise _refusal(error) from error
-    with torch.compiler._compile_session_context():  # libraries then decide nothing by values
+    with torch.compiler._compile_session_context():  # libraries then decide less by values
         try:
-            return _eager_bytes(called, arguments, optimizer)
+            return _eager_bytes(called, arguments, optimizer, reading=ValuesAreOnes)
         except Exception as error:
             raise _refusal(error) from error
 
@@ -123,7 +124,11 @@ def _refusal(error: Exception) -> CaptureError:
 
 
 def _eager_bytes(
-    called: nn.Module, arguments: StepArguments, optimizer: type[Optimizer] | None
+    called: nn.Module,
+    arguments: StepArguments,
+    optimizer: type[Optimizer] | None,
+    *,
+    reading: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> EagerBytes:
     live = LiveKinds(ROUNDING["cpu"])
     with on_fake_tensors(called):
@@ -136,7 +141,7 @@ def _eager_bytes(
             parameter.register_post_accumulate_grad_hook(
                 lambda parameter: live.name(GRADIENTS, parameter.grad)
             )
-        with live:
+        with live, reading():
             called(*args, **kwargs).backward()
         in_passes = dict(live.at_peak)
         most = dict(live.most)
@@ -169,7 +174,7 @@ def _optimizer_bytes(
     make = cast(Callable[..., Any], optimizer)
     stepping = make(parameters)
     state = LiveKinds(ROUNDING["cpu"])
-    with torch.no_grad():
+    with torch.no_grad(), ValuesAreOnes():  # Adafactor scales by norms that it reads
         stepping.step()
     state.name(OPTIMIZER, list(stepping.state.values()))
     largest = max(parameters, key=lambda parameter: parameter.nbytes)
@@ -178,7 +183,7 @@ def _optimizer_bytes(
     beside = LiveKinds(ROUNDING["cpu"])
     beside.name(OPTIMIZER, (largest, largest.grad, list(alone.state.values())))
     before = beside.now
-    with torch.no_grad(), beside:
+    with torch.no_grad(), beside, ValuesAreOnes():
         alone.step()
     return state.now, max(sum(beside.at_peak.values()) - before, 0)
 

@@ -5,7 +5,7 @@ Nothing is downloaded. Parameters are on the meta device.
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -32,9 +32,16 @@ _HEADS = (
 """Of transformers' classes the first that a configuration has, which names no class itself."""
 _SEQUENCE_HEADS = ("ForSequenceClassification", "ForNextSentencePrediction")
 """Ends of the names of classes whose labels are of sequences; those of others are of tokens."""
-_SAMPLE_TARGETS = ("start_positions", "end_positions", "next_sentence_label")
+_CHOICES = 4
+"""Of a sample of a class of multiple choice, as in SWAG and RACE."""
+_SAMPLE_TARGETS = (
+    "start_positions",
+    "end_positions",
+    "next_sentence_label",
+    "sentence_order_label",
+)
 """Targets of transformers' losses that are a class of each sample."""
-_TARGETS = ("labels", *_SAMPLE_TARGETS)
+_TARGETS = ("labels", "return_loss", *_SAMPLE_TARGETS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +71,9 @@ class LossAlone(nn.Module):
 
     def forward(self, **inputs: Any) -> torch.Tensor:
         """Return the loss."""
-        outputs = self.model(**inputs)
-        targets = [name for name in inputs if name in _TARGETS]
+        pairs = {"return_loss": True} if _takes(self.model, "return_loss") else {}
+        outputs = self.model(**inputs, **pairs)
+        targets = [name for name in (*inputs, *pairs) if name in _TARGETS]
         if not targets:
             return outputs[0].float().mean()
         loss = outputs.get("loss")
@@ -105,9 +113,8 @@ def named_model(
         return _of_transformers(transformers, config, name, length=length, size=size, dtype=dtype)
     timm = _imported("timm")
     if timm is not None and timm.is_model(name.partition(".")[0]):
-        return _of_timm(
-            timm, name, name.partition(".")[0], {}, length=length, size=size, dtype=dtype
-        )
+        _refuse_tag(timm, name)
+        return _of_timm(timm, name, name, length=length, size=size, dtype=dtype)
     raise InputError(_unknown(name, transformers, timm))
 
 
@@ -152,11 +159,8 @@ def _of_folder(
         raise InputError(f"{path}: is no JSON file: {error}") from error
     if isinstance(table, dict) and "architecture" in table:
         require("timm", _EXTRA, _PURPOSE)
-        timm = _imported("timm")
-        options = {"num_classes": table["num_classes"]} if "num_classes" in table else {}
-        options |= table.get("model_args", {})
-        architecture = str(table["architecture"])
-        return _of_timm(timm, name, architecture, options, length=length, size=size, dtype=dtype)
+        source = f"local-dir:{folder}"
+        return _of_timm(_imported("timm"), name, source, length=length, size=size, dtype=dtype)
     require("transformers", _EXTRA, _PURPOSE)
     transformers: Any = _imported("transformers")
     try:
@@ -176,11 +180,12 @@ def _of_transformers(
     size: int | None,
     dtype: torch.dtype,
 ) -> NamedModel:
-    if size is not None and hasattr(config, "image_size"):
-        config.image_size = size
     auto = _class_of(transformers, config)
+    config = _configuration_of(auto, config)
     for part in (config, *_configurations(config)):
         part.use_cache = False  # of keys and values, which is for generation
+        if size is not None and hasattr(part, "image_size"):
+            part.image_size = size
     try:
         with torch.device("meta"):
             make = auto._from_config if hasattr(auto, "_from_config") else auto.from_config
@@ -213,7 +218,15 @@ def _class_of(transformers: Any, config: Any) -> Any:
     return transformers.AutoModel
 
 
-def _configurations(config: Any) -> Iterable[Any]:
+def _configuration_of(auto: Any, config: Any) -> Any:
+    """Return the configuration that a class takes: of a tower the one within that of both."""
+    needed = getattr(auto, "config_class", None)  # none of the automatic classes, which take any
+    if needed is None or isinstance(config, needed):
+        return config
+    return next((part for part in _configurations(config) if isinstance(part, needed)), config)
+
+
+def _configurations(config: Any) -> list[Any]:
     """Return the configurations within one, such as a decoder's."""
     return [part for part in vars(config).values() if type(part).__name__.endswith("Config")]
 
@@ -221,40 +234,56 @@ def _configurations(config: Any) -> Iterable[Any]:
 def _transformers_arguments(
     model: Any, config: Any, name: str, *, length: int | None, size: int | None, dtype: torch.dtype
 ) -> Callable[[int], StepArguments]:
-    text = config.get_text_config()
-    if model.main_input_name == "input_ids":
-        if size is not None:
+    has_pairs = _takes(model, "pixel_values") and _takes(model, "return_loss")
+    if model.main_input_name == "input_ids" or has_pairs:
+        if size is not None and not has_pairs:
             raise InputError(f"{name} takes tokens: the size of images is {size}, leave it out")
-        positions = getattr(text, "max_position_embeddings", None) or _DEFAULT_LENGTH
-        tokens = length or min(_DEFAULT_LENGTH, positions)
-        if tokens > positions and _embeds_positions(model, positions):
-            raise InputError(f"{name} has positions for {positions:,} tokens, not for {tokens:,}")
+        tokens = _tokens(model, config, name, length)
 
         def of_text(batch: int) -> StepArguments:
-            ids = _meta((batch, tokens), torch.int64)
+            is_choice = type(model).__name__.endswith("ForMultipleChoice")
+            shape = (batch, _CHOICES, tokens) if is_choice else (batch, tokens)
             names = ["input_ids", "attention_mask"]
             names += ["decoder_input_ids"] if config.is_encoder_decoder else []
-            inputs = {name: torch.empty_like(ids) for name in names}
-            return (), inputs | _text_targets(model, batch, tokens, dtype)
+            inputs = {name: _meta(shape, torch.int64) for name in names}
+            images = {"pixel_values": _images(config, batch, size, dtype)} if has_pairs else {}
+            return (), inputs | images | _text_targets(model, batch, tokens, dtype)
 
         return of_text
     if model.main_input_name == "pixel_values":
         _refuse_length(name, length)
-        side: Any = size or getattr(config, "image_size", None) or 224
-        sides = tuple(side) if isinstance(side, list | tuple) else (side, side)
-        channels = getattr(config, "num_channels", 3)
 
         def of_images(batch: int) -> StepArguments:
-            inputs = {"pixel_values": _meta((batch, channels, *sides), dtype)}
-            shape = (batch, *sides) if _is_of_pixels(model) else (batch,)
-            labels = {"labels": _meta(shape, torch.int64)} if _takes(model, "labels") else {}
-            return (), inputs | labels
+            images = _images(config, batch, size, dtype)
+            shape = (batch, *images.shape[2:]) if _is_of_pixels(model) else (batch,)
+            labels = {"labels": _meta(shape, torch.int64)} if _takes_labels(model) else {}
+            return (), {"pixel_values": images} | labels
 
         return of_images
     raise InputError(
         f"{name} takes {model.main_input_name}: a sample is made for models of tokens (input_ids) "
         "or images (pixel_values) alone"
     )
+
+
+def _tokens(model: Any, config: Any, name: str, length: int | None) -> int:
+    """Return the tokens of a sequence, which a model has positions for."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    positions = positions or _DEFAULT_LENGTH
+    tokens = length or min(_DEFAULT_LENGTH, positions)
+    if tokens > positions and _embeds_positions(model, positions):
+        raise InputError(f"{name} has positions for {positions:,} tokens, not for {tokens:,}")
+    return tokens
+
+
+def _images(config: Any, batch: int, size: int | None, dtype: torch.dtype) -> torch.Tensor:
+    """Return images of the size and the channels that a configuration, or one within it, has."""
+    parts = (config, *_configurations(config))
+    sizes = [part.image_size for part in parts if getattr(part, "image_size", None)]
+    side: Any = size or next(iter(sizes), 224)
+    sides = tuple(side) if isinstance(side, list | tuple) else (side, side)
+    channels = next((part.num_channels for part in parts if hasattr(part, "num_channels")), 3)
+    return _meta((batch, channels, *sides), dtype)
 
 
 def _refuse_length(name: str, length: int | None) -> None:
@@ -264,9 +293,13 @@ def _refuse_length(name: str, length: int | None) -> None:
 
 def _embeds_positions(model: Any, positions: int) -> bool:
     """Return whether a table of the model has a row a position; some have two of padding more."""
+    try:
+        words = model.get_input_embeddings()
+    except NotImplementedError:  # of a model with two towers
+        words = None
     return any(
         isinstance(module, nn.Embedding)
-        and module is not model.get_input_embeddings()
+        and module is not words
         and positions <= module.num_embeddings <= positions + 2
         for module in model.modules()
     )
@@ -279,8 +312,10 @@ def _text_targets(
     targets = {
         name: _meta((batch,), torch.int64) for name in _SAMPLE_TARGETS if _takes(model, name)
     }
-    if not _takes(model, "labels"):
+    if not _takes_labels(model):
         return targets
+    if type(model).__name__.endswith("ForMultipleChoice"):
+        return targets | {"labels": _meta((batch,), torch.int64)}
     if not type(model).__name__.endswith(_SEQUENCE_HEADS):
         return targets | {"labels": _meta((batch, tokens), torch.int64)}
     problem, classes = model.config.problem_type, model.config.num_labels
@@ -293,26 +328,49 @@ def _takes(model: nn.Module, name: str) -> bool:
     return name in forward_signature(model).parameters
 
 
+def _takes_labels(model: nn.Module) -> bool:
+    """Return whether a model takes labels that are a tensor: those of objects are a list."""
+    labels = forward_signature(model).parameters.get("labels")
+    return labels is not None and "dict" not in str(labels.annotation)
+
+
 def _is_of_pixels(model: nn.Module) -> bool:
     return type(model).__name__.endswith("ForSemanticSegmentation")
+
+
+def _refuse_tag(timm: Any, name: str) -> None:
+    """Raise an error that names the nearest tags where a model of timm has none of this name."""
+    architecture, _, tag = name.partition(".")
+    names = timm.list_models(f"{architecture}.*", pretrained=True)
+    tags = [known.partition(".")[2] for known in names]
+    if tag and tag not in tags:
+        near = difflib.get_close_matches(tag, tags, n=3, cutoff=0.0)
+        text = f"; near: {', '.join(f'{architecture}.{known}' for known in near)}" if near else ""
+        raise InputError(f"{name}: {architecture} of timm has no tag {tag!r}{text}")
 
 
 def _of_timm(
     timm: Any,
     name: str,
-    architecture: str,
-    options: Mapping[str, Any],
+    source: str,
     *,
     length: int | None,
     size: int | None,
     dtype: torch.dtype,
 ) -> NamedModel:
+    """Return a model of timm.
+
+    Parameters
+    ----------
+    source : what timm makes it of: a name, which has a tag where it is of certain weights, whose
+        classes and image size may be others; or ``local-dir:`` and a folder.
+    """
     _refuse_length(name, length)
     try:
         with torch.device("meta"):
-            model = timm.create_model(architecture, pretrained=False, **options)
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise InputError(f"{name}: timm makes no model {architecture!r}: {error}") from error
+            model = timm.create_model(source, pretrained=False)
+    except (RuntimeError, TypeError, AttributeError, ValueError, KeyError) as error:
+        raise InputError(f"{name}: timm makes no model of it: {error}") from error
     channels, *sides = model.default_cfg.get("input_size", (3, 224, 224))
     if size is not None:
         sides = [size, size]
