@@ -58,6 +58,15 @@ def test_a_trainer_may_note_a_method_of_it_on_it() -> None:
     assert len(traces) == count
 
 
+def test_a_trainer_finds_the_method_that_it_noted_and_the_model_has_none() -> None:
+    """Accelerate did not unwrap what it had wrapped, and the model could not be pickled."""
+    model = nn.Linear(4, 2)
+    fitted = fitted_module(model, sparing)
+    fitted._original_forward = fitted.forward
+    assert pickle.loads(pickle.dumps(model)).weight.shape == (2, 4)
+    assert fitted.__dict__.pop("_original_forward") == fitted.forward
+
+
 def test_names_and_state_are_the_modules_own() -> None:
     model, _ = CASES["convolutional"]()
     fitted = fitted_module(model, sparing)

@@ -297,8 +297,13 @@ class FittedModule(nn.Module):
             return getattr(self.__dict__["_original"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, of the model but for what is defined here."""
-        if "_original" not in self.__dict__ or self._is_own(name):
+        """Set an attribute, of the model but for what is defined here, and methods of this one.
+
+        Such a method would hold the fitted module in the model, and trainers that note one look
+        for it here.
+        """
+        is_method = getattr(value, "__self__", None) is self
+        if "_original" not in self.__dict__ or is_method or self._is_own(name):
             super().__setattr__(name, value)
         else:
             setattr(self._original, name, value)
