@@ -187,7 +187,7 @@ def test_reasons_have_remedies() -> None:
     constant = torch.ones(2)
     for made, reason in (
         (lambda x: x / x.sum().item(), "it has control flow on values .* use torch.where"),
-        (lambda x: x[x > 0], "shapes depend on values .* use torch.where"),
+        (lambda x: x[x > 0], r"shapes depend on values, by aten\.nonzero .* use torch.where"),
         (lambda x: x * constant, "reads a tensor that is no buffer; use register_buffer"),
         (SimpleNamespace, r"returns an object \(SimpleNamespace\); use a tuple or dict"),
     ):

@@ -33,7 +33,7 @@ BY_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
 """Names of torch's errors where a model looks at values of tensors."""
 _REASONS = {
     BY_VALUES[0]: "it has control flow on values (.item(), if); use torch.where",
-    BY_VALUES[1]: "its shapes depend on values (x[x > 0]); use torch.where",
+    BY_VALUES[1]: "its shapes depend on values, by {} (as in x[x > 0]); use torch.where",
     "all Tensors to FakeTensors": "it reads a tensor that is no buffer; use register_buffer",
     "entirely functional graph": "it writes into a tensor that is no buffer; use register_buffer",
     "need to register a pytree": "it returns an object ({}); use a tuple or dict, "
@@ -131,8 +131,9 @@ def trace_refusal(
     """
     text = f"{type(error).__name__}: {str(error).strip()}"
     sample = f"check that the model takes the sample ({_sample_shapes(args, kwargs)})"
+    operators = re.findall(r"(?<=Exception: )aten\.\w+", text)
     reasons = (
-        reason.format(*re.findall(r"<class '(?:.*\.)?(\w+)'>", text), "unknown")
+        reason.format(*re.findall(r"<class '(?:.*\.)?(\w+)'>", text), *operators, "unknown")
         for part, reason in _REASONS.items()
         if part in text
     )
