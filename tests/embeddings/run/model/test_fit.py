@@ -825,3 +825,13 @@ def test_rows_are_on_the_device_of_the_dense_part(table: str, top: str | None, d
                 EmbeddingError, match="the model is on cpu, cuda.* needs one device"
             ):
                 _device(model, embedding_modules(model))
+
+
+def test_a_dense_part_without_values_is_refused() -> None:
+    """It was run beside examples on the CPU: torch's error of two devices."""
+    with torch.device("meta"):
+        model = DLRM()
+    with pytest.raises(
+        EmbeddingError, match=r'bottom\.0\.weight is on the device "meta", which is'
+    ):
+        _device(model, embedding_modules(model))

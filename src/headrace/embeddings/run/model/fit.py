@@ -294,9 +294,15 @@ def _device(model: nn.Module, modules: Sequence[EmbeddingModule]) -> torch.devic
 
     Raises
     ------
-    EmbeddingError : these are on several.
+    EmbeddingError : these are on several, or one of the dense part is on "meta", without values.
     """
     weights = {id(embedding.module.weight) for embedding in modules}
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if tensor.is_meta and id(tensor) not in weights:
+            raise EmbeddingError(
+                f'{name} is on the device "meta", which is for the weights of embedding modules: '
+                'make these alone there, by device="meta", and the dense part with values'
+            )
     parameters = chain(model.parameters(), model.buffers())
     tensors = [tensor for tensor in parameters if not tensor.is_meta]
     dense = [tensor for tensor in tensors if id(tensor) not in weights]
