@@ -141,7 +141,9 @@ def test_projections_are_as_before_whatever_happens_inside() -> None:
     assert not linear._forward_hooks
 
 
-def test_queries_that_a_norm_over_all_heads_joins_are_projected_in_whole() -> None:
+@pytest.mark.parametrize("padding", [0, 1])
+def test_queries_that_a_norm_over_all_heads_joins_are_projected_in_whole(padding: int) -> None:
+    """The pass that tells was of token 0 alone: of padding it has zeros, whatever the rows are."""
     torch.manual_seed(0)
     config = Olmo2Config(
         vocab_size=WORDS,
@@ -150,6 +152,7 @@ def test_queries_that_a_norm_over_all_heads_joins_are_projected_in_whole() -> No
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
+        pad_token_id=padding,
     )
     model, tokens = Olmo2ForCausalLM(config).eval(), tokens_of(batch=2)
     plan = shared_plan(model, fixed=True)

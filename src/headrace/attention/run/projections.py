@@ -177,8 +177,8 @@ def _is_plain(linear: Any) -> bool:
 def _are_separable(model: nn.Module, plan: AttentionPlan) -> bool:
     """Return whether a head's queries and keys depend on its own rows alone.
 
-    A norm over all heads makes them depend on others'. Passes of one token with all rows, and with
-    those of the first head, tell.
+    A norm over all heads makes them depend on others'. Passes of two tokens with all rows, and with
+    those of the first head, tell: of two, because the embedding of padding is zeros.
     """
     modules = [module for module, _ in _attention_modules(model, plan)]
     if any(module not in _separable for module in modules):
@@ -205,8 +205,8 @@ def _probed(model: nn.Module, plan: AttentionPlan) -> bool:
                 rows = _UsedRows(heads, ())
                 rows.used = used
                 stack.enter_context(_multiplied(module, rows))
-            model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
+            model(input_ids=torch.tensor([[0, 1]], device=device), use_cache=False)
     return all(
-        bool((part - full).abs().max() <= _TOLERANCE * full.abs().max())
+        bool(full.any() and (part - full).abs().max() <= _TOLERANCE * full.abs().max())
         for full, part in zip(*passes, strict=True)
     )
