@@ -13,12 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.attention import AttentionPlan, AttentionProfile
-from headrace.attention.cli import measure
+from headrace.attention.cli import evaluate, measure
 from headrace.attention.measure.text import text_digest, text_of_files
 from headrace.attention.plan import step
 from headrace.attention.plan.step import decoding_step, step_bound
 from headrace.cli.app import app
 from headrace.cli.interrupts import interrupts
+from headrace.errors import InputError
 from tests.attention.folders import write_model
 from tests.attention.models import model_of, shared_plan, with_copied_heads
 from tests.old_files_test import WRITTEN
@@ -167,8 +168,39 @@ def test_the_texts_own_continuation_among_others(folder: Path, plan: Path, tmp_p
     assert "--task-folder is" in invoke(
         *arguments, plan, *task, "--task-folder", tmp_path / "none", code=1
     )
-    for option in (["--download"], ["--task-folder", tmp_path]):  # had no effect without tasks
-        assert "are for --tasks" in invoke(*arguments, plan, *option, code=1)
+
+
+def test_options_that_nothing_uses_are_refused(folder: Path, plan: Path, tmp_path: Path) -> None:
+    """Without tasks, or with others than those that use them, they were ignored."""
+    arguments = ("attention", "evaluate", folder, "--plan", plan)
+    task = ("--tasks", "continuation")
+    for given, options in (
+        ((), (["--download"], ["--task-folder", tmp_path], ["--limit", 8])),
+        (task, (["--download"], ["--task-folder", tmp_path], ["--tokens", 200])),
+    ):
+        for option in options:
+            refusal = f"{option[0]} has no effect with"
+            assert refusal in invoke(*arguments, *given, *option, code=1)
+    text = tmp_path / "text.txt"
+    for name, argument in (("--text", text), ("--sample-tokens", 64), ("--skip", 1)):
+        options = {"--text": None, "--sample-tokens": None, "--skip": None, name: argument}
+        with pytest.raises(InputError, match=f"{name} has no effect on tasks of lm-eval"):
+            evaluate._check_effects(["arc_easy"], ["arc_easy"], {"--tokens": None, **options})
+
+
+def test_one_sample_has_no_standard_error(
+    folder: Path, profile: Path, plan: Path, tmp_path: Path
+) -> None:
+    """It was 0, as if the loss was exact: a plan was held against the loss alone."""
+    path, sizes = tmp_path / "plan.json", ("--tokens", 100, "--sample-tokens", 100)
+    refusal = invoke(
+        *("attention", "plan", folder, "--profile", profile, "-o", path, *sizes), code=1
+    )
+    assert "losses are of one sample of 100 tokens, needs two: their standard error" in refusal
+    assert not path.exists()
+    evaluation = ("attention", "evaluate", folder, "--plan", plan, *sizes)
+    assert "(one sample, without a standard error)" in " ".join(invoke(*evaluation).split())
+    assert json.loads(invoke(*evaluation, "--json"))["result"]["loss"]["added_error"] is None
 
 
 def test_the_page_of_a_profile_has_the_chapters_figures(profile: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """``headrace attention evaluate``: loss on text, and scores of tasks, with a plan and without."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +13,6 @@ from headrace.attention.cli.models import (
     PlanOption,
     Skip,
     TextOption,
-    TextTokens,
     TypeOption,
     check_positions,
     load_folder,
@@ -21,7 +20,7 @@ from headrace.attention.cli.models import (
 from headrace.attention.errors import AttentionError
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.cli.console import terminal
-from headrace.cli.options import count, flag
+from headrace.cli.options import count, flag, refuse_without_effect
 from headrace.cli.progress import Report, progress
 from headrace.cli.tables import rows
 from headrace.extras import require
@@ -34,18 +33,47 @@ if TYPE_CHECKING:
 _CONTINUATION = "continuation"
 _CONTINUATION_TOKENS = 16
 _LOSS_TOKENS = 1024
+_TOKENS = 20_480
+_QUESTIONS = 200
 _QUESTION_TOKENS = 256
 _SCORE_COLUMNS = ("task", "questions", "metric", "model's own", "plan's", "change")
+_Tokens = Annotated[int | None, count("Tokens of text to read.", least=1, default=str(_TOKENS))]
+_SampleTokens = Annotated[
+    int | None,
+    count(
+        "Tokens of a sample, or of a question of text.",
+        least=16,
+        default=f"{_LOSS_TOKENS}; {_QUESTION_TOKENS} of a question",
+    ),
+]
+_Tasks = Annotated[
+    str | None,
+    typer.Option(
+        help="Measure these instead, separated by commas: continuation (of the text, which of "
+        "four it has), or tasks of lm-eval."
+    ),
+]
+_Limit = Annotated[
+    int | None, count("Questions of each task, at most.", least=4, default=str(_QUESTIONS))
+]
+_TaskFolder = Annotated[
+    Path | None, typer.Option(help="Folder with more tasks, in lm-eval's format.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossResult:
-    """Loss on text with the model's own cache and with the plan's."""
+    """Loss on text with the model's own cache and with the plan's.
+
+    Attributes
+    ----------
+    added_error : standard error of `added`; None: of one sample, which has none.
+    """
 
     own: float
     planned: float
     added: float
-    added_error: float
+    added_error: float | None
     tokens: int
 
 
@@ -73,43 +101,46 @@ class EvaluationResult:
     scores: list[ScoreResult]
 
 
-def _check_tasks(
-    names: Sequence[str] | None, others: Sequence[str], folder: Path | None, download: bool
-) -> None:
-    """Raise AttentionError if options of tasks do not fit; `others` are those of lm-eval."""
+def _check_tasks(others: Sequence[str], folder: Path | None) -> None:
+    """Raise AttentionError if tasks cannot be run; `others` are those of lm-eval."""
     if others:
         require("lm_eval", "tasks", f"evaluating {', '.join(others)}")
     if folder is not None and not folder.is_dir():
         raise AttentionError(f"--task-folder is {folder}, which is no folder")
-    if names is None and (folder is not None or download):
-        raise AttentionError("--task-folder and --download are for --tasks, which names none")
+
+
+def _check_effects(
+    names: Sequence[str] | None, others: Sequence[str], options: Mapping[str, object]
+) -> None:
+    """Raise InputError if an option is given that nothing uses of what is measured.
+
+    Parameters
+    ----------
+    names : of tasks; None: the loss is measured.
+    others : those of lm-eval.
+    options : by name; None or False: not given.
+    """
+    of_text = names is None or _CONTINUATION in names
+    for has_effect, idle, reason in (
+        (names is None, ("--tokens",), "with --tasks"),
+        (names is not None, ("--limit",), "without --tasks"),
+        (of_text, ("--text", "--sample-tokens", "--skip"), "on tasks of lm-eval"),
+        (bool(others), ("--task-folder", "--download"), "without --tasks of lm-eval"),
+    ):
+        if not has_effect:
+            refuse_without_effect({name: options[name] for name in idle}, reason)
 
 
 def evaluate_command(
     folder: FolderArgument,
     plan: PlanOption,
     text: TextOption = None,
-    tokens: TextTokens = 20_480,
-    sample_tokens: Annotated[
-        int | None,
-        count(
-            "Tokens of a sample, or of a question of text.",
-            least=16,
-            default=f"{_LOSS_TOKENS}; {_QUESTION_TOKENS} of a question",
-        ),
-    ] = None,
+    tokens: _Tokens = None,
+    sample_tokens: _SampleTokens = None,
     skip: Skip = 0,
-    tasks: Annotated[
-        str | None,
-        typer.Option(
-            help="Measure these instead, separated by commas: continuation (of the text, which of "
-            "four it has), or tasks of lm-eval."
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option(help="Questions of each task, at most.", min=4)] = 200,
-    task_folder: Annotated[
-        Path | None, typer.Option(help="Folder with more tasks, in lm-eval's format.")
-    ] = None,
+    tasks: _Tasks = None,
+    limit: _Limit = None,
+    task_folder: _TaskFolder = None,
     download: Annotated[
         bool, flag("--download", "Fetch a task's data that is not on this machine.")
     ] = False,
@@ -122,7 +153,17 @@ def evaluate_command(
     cache_plan = AttentionPlan.load(plan)
     names = None if tasks is None else _names(tasks, cache_plan, str(plan))
     others = [name for name in names or () if name != _CONTINUATION]
-    _check_tasks(names, others, task_folder, download)
+    _check_tasks(others, task_folder)
+    options = {
+        "--text": text or None,
+        "--tokens": tokens,
+        "--sample-tokens": sample_tokens,
+        "--skip": skip or None,
+        "--limit": limit,
+        "--task-folder": task_folder,
+        "--download": download,
+    }
+    _check_effects(names, others, options)
     model, tokenizer = load_folder(folder, dtype)
     from headrace.attention.measure.text import text_of_files, token_samples
 
@@ -132,15 +173,16 @@ def evaluate_command(
 
     if names is None:
         size = sample_tokens or _LOSS_TOKENS
-        losses = _losses(model, cache_plan, samples(-(-tokens // size), size))
+        losses = _losses(model, cache_plan, samples(-(-(tokens or _TOKENS) // size), size))
         return EvaluationResult(share=cache_plan.share, loss=losses, scores=[])
     scores: list[ScoreResult] = []
     if _CONTINUATION in names:
-        questions = samples(limit, sample_tokens or _QUESTION_TOKENS)
+        questions = samples(limit or _QUESTIONS, sample_tokens or _QUESTION_TOKENS)
         scores.append(_continuation_score(model, cache_plan, questions))
     if others:
+        most = limit or _QUESTIONS
         scores += _harness_scores(
-            model, tokenizer, cache_plan, others, limit, task_folder, download=download
+            model, tokenizer, cache_plan, others, most, task_folder, download=download
         )
     _print_scores(scores, cache_plan.share)
     return EvaluationResult(share=cache_plan.share, loss=None, scores=scores)
@@ -185,12 +227,18 @@ def _losses(model: "Module", plan: AttentionPlan, samples: "Tensor") -> LossResu
     console = terminal()
     before, after = fmean(own), fmean(planned)
     console.print(f"loss {before:.4f}, with the plan {after:.4f}")
+    single = len(samples) == 1
+    accuracy = "one sample, without a standard error" if single else f"standard error {error:z.2%}"
     console.print(
-        f"added {added:+z.2%} (standard error {error:z.2%}) at {plan.share:z.0%} of the "
+        f"added {added:+z.2%} ({accuracy}) at {plan.share:z.0%} of the "
         f"cache's bytes, on {samples.numel():,} tokens"
     )
     return LossResult(
-        own=before, planned=after, added=added, added_error=error, tokens=samples.numel()
+        own=before,
+        planned=after,
+        added=added,
+        added_error=None if single else error,
+        tokens=samples.numel(),
     )
 
 

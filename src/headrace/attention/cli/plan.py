@@ -152,6 +152,10 @@ def _unread_samples(
     """Return samples of a text, [samples, tokens], and its digest.
 
     They begin where the profile's samples end. Of a text with fewer tokens it prints how many.
+
+    Raises
+    ------
+    AttentionError : there is one sample, or none.
     """
     from headrace.attention.measure.text import text_digest, text_of_files, token_samples
 
@@ -166,6 +170,12 @@ def _unread_samples(
         sample_tokens,
         skip=-(-seen // sample_tokens),
     )
+    if len(samples) == 1:
+        raise AttentionError(
+            f"losses are of one sample of {sample_tokens:,} tokens, needs two: their standard "
+            "error counts against --loss; ask for shorter samples (--sample-tokens) or for more "
+            "text (--tokens, --text)"
+        )
     if samples.numel() < tokens:
         terminal().print(
             f"Losses are of {samples.numel():,} tokens, not {tokens:,}: the text has no more.",
