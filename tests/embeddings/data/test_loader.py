@@ -80,6 +80,13 @@ def test_wrong_sizes_and_a_loader_without_batches() -> None:
         data().first(1)
 
 
+def test_a_loader_of_one_replica_s_examples_is_refused() -> None:
+    """A trainer had its part of every third example, and nothing said so."""
+    sampler = DistributedSampler(EXAMPLES, num_replicas=3, rank=1)
+    with pytest.raises(EmbeddingError, match="DistributedSampler is one of 3 replicas, needs all"):
+        loader_of(sampler=sampler)
+
+
 EXAMPLES = TensorDataset(torch.zeros(8, 1), torch.arange(8)[:, None])
 
 

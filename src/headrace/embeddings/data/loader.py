@@ -40,7 +40,8 @@ class LoaderData:
 
     Raises
     ------
-    EmbeddingError : `batch` or `columns` is below 1.
+    EmbeddingError : `batch` or `columns` is below 1; the loader has the examples of one of several
+        replicas.
     """
 
     def __init__(self, loader: Iterable[Any], *, batch: int, columns: int) -> None:
@@ -52,6 +53,12 @@ class LoaderData:
         self._columns = columns
         self._begun = False
         self._order = _LoaderOrder(loader)
+        if self._order.replicas > 1:
+            raise EmbeddingError(
+                f"the loader's {self._order.source} is one of {self._order.replicas} replicas, "
+                "needs all examples of a batch, which are shared out to the trainers here: make it "
+                "with num_replicas=1, rank=0, and batches of all trainers together"
+            )
         self._epochs = 0
 
     @property
@@ -187,11 +194,13 @@ class _LoaderOrder:
     source : class of what gives the loader its order.
     follows_epoch : whether it follows from the epoch alone, in any process.
     seed : of the generator that shuffles in the first epoch; None: none does.
+    replicas : that share the examples, by a DistributedSampler.
     """
 
     def __init__(self, loader: Any) -> None:
         sampler = _sampler_of(loader)
         self.source = type(sampler).__name__
+        self.replicas = int(getattr(sampler, "num_replicas", 1))
         self._set_epoch = getattr(sampler, "set_epoch", None)
         by_generator = self.source in _BY_GENERATOR and self._set_epoch is None
         self._generator = sampler.generator if by_generator else None
