@@ -83,6 +83,11 @@ def _truncated(path: Path) -> None:
             lambda path: np.savez(path, id=np.arange(3.0), row=np.zeros((3, 4))),
             "id is float64",
         ),
+        (
+            "npz",
+            lambda path: np.savez(path, id=np.arange(3), row=np.full((3, 4), "a")),
+            "row <U1",
+        ),
         ("parquet", lambda path: path.write_bytes(b"rows"), "Parquet"),
         (
             "parquet",

@@ -165,7 +165,8 @@ def read_rows(path: Path) -> Iterator[_Rows]:
 def _npz_rows(path: Path) -> Iterator[_Rows]:
     with path.open("rb") as file, np.load(file, allow_pickle=False) as columns:
         ids, rows = columns["id"], columns["row"]
-    if ids.dtype.kind not in "iu" or rows.ndim != 2 or ids.shape != rows.shape[:1]:
+    is_numeric = ids.dtype.kind in "iu" and rows.dtype.kind in "biuf"
+    if not is_numeric or rows.ndim != 2 or ids.shape != rows.shape[:1]:
         raise ValueError(f"id is {ids.dtype} {ids.shape}, row {rows.dtype} {rows.shape}")
     for start in range(0, len(ids), BLOCK):
         yield ids[start : start + BLOCK], rows[start : start + BLOCK]
