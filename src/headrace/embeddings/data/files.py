@@ -48,6 +48,17 @@ class ExampleData(Protocol):
         ...
 
 
+def check_data(data: object) -> None:
+    """Raise EmbeddingError for data that need another form."""
+    if all(hasattr(data, name) for name in ("batch", "columns", "read", "first", "to_fields")):
+        return
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Sequence)):
+        remedy = "pass LoaderData(loader, batch=..., columns=...) with it"
+    else:
+        remedy = "needs CriteoData, AvazuData or ParquetData of files, or LoaderData of a loader"
+    raise EmbeddingError(f"data is a {type(data).__name__}: {remedy}")
+
+
 class FileLayout(Protocol):
     """Layout of files of one format."""
 

@@ -72,7 +72,8 @@ class TrainingBatches(Protocol):
 
         Raises
         ------
-        EmbeddingError : at a batch with an id outside its table.
+        EmbeddingError : the data have another form, or number of columns, than training's; at a
+            batch with an id outside its table.
         """
         ...
 

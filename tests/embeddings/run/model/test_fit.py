@@ -473,6 +473,31 @@ def test_data_of_another_form_are_refused_with_the_form_that_serves() -> None:
     assert model.tables[0].weight is not None
 
 
+def test_evaluation_data_of_another_form_are_refused(executor: Executor) -> None:
+    """A loader had no attribute "read", and columns behind those of training were not looked up."""
+    _, batches, _, _ = fitted_model(executor)
+    loader = DataLoader(TensorDataset(torch.zeros(4, 3)))
+    with batches:
+        with pytest.raises(
+            EmbeddingError, match=r"^data is a DataLoader: pass LoaderData\(loader, "
+        ):
+            batches.evaluate(cast("ListData", loader))
+        for rows in ((*ROWS, 9), ROWS[:2]):
+            with pytest.raises(
+                EmbeddingError, match=f"have {len(rows)} columns of ids, needs the 3"
+            ):
+                batches.evaluate(clicks(rows, [4]))
+        assert next(batches.evaluate(clicks(ROWS, [4])))
+
+
+def test_a_step_without_the_batches_is_named(executor: Executor) -> None:
+    """It was a ReferenceError: a function had returned the model and the optimizer alone."""
+    _, batches, optimizer, _ = fitted_model(executor)
+    del batches
+    with pytest.raises(EmbeddingError, match="the batches that fit returned are gone"):
+        optimizer.step()
+
+
 def test_the_rows_of_a_batch_are_no_part_of_states(executor: Executor) -> None:
     fitted, batches, _, _ = fitted_model(executor)
     names = [name for name in fitted.state_dict() if name.startswith("tables")]

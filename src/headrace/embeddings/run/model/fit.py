@@ -1,6 +1,6 @@
 """The user's entry: a model whose embedding rows are in caches, and the batches to train on."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -13,7 +13,7 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.embeddings.data.examples import Examples
-from headrace.embeddings.data.files import ExampleData
+from headrace.embeddings.data.files import ExampleData, check_data
 from headrace.embeddings.data.loader import LoaderData
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.description import JobDescription
@@ -74,7 +74,7 @@ def fit_connected(
     """
     if isinstance(model, DistributedDataParallel):
         raise EmbeddingError("the model is in DistributedDataParallel: pass it before, fit does so")
-    _check_data(data)
+    check_data(data)
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     modules = embedding_modules(model)
     examples = data.first(_EXAMPLES)
@@ -134,17 +134,6 @@ def _description(
         seed=seed,
         data=data.to_fields(),
     )
-
-
-def _check_data(data: object) -> None:
-    """Raise EmbeddingError for data that need another form."""
-    if all(hasattr(data, name) for name in ("batch", "columns", "read", "first", "to_fields")):
-        return
-    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Sequence)):
-        remedy = "pass LoaderData(loader, batch=..., columns=...) with it"
-    else:
-        remedy = "needs CriteoData, AvazuData or ParquetData of files, or LoaderData of a loader"
-    raise EmbeddingError(f"data is a {type(data).__name__}: {remedy}")
 
 
 def _begins_from_commit(commits: JobCommits | None, data: ExampleData) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from headrace.embeddings.data.files import ExampleData
+from headrace.embeddings.data.files import ExampleData, check_data
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.commits import Beginning
 from headrace.embeddings.run.description import JobDescription
@@ -89,17 +89,17 @@ class FittedBatches:
             self._ends.callback(committer.close)
         # also where a script ends without it: connections before the interpreter's threads
         self._finalizer = weakref.finalize(self, _end_at_owner, self._mark, self._ends.close)
-        own = weakref.proxy(self)
-        ruled.optimizer.register_step_pre_hook(lambda *_: own._before_step())
-        ruled.optimizer.register_step_post_hook(lambda *_: own._step())
+        own = partial(_existing, weakref.ref(self))
+        ruled.optimizer.register_step_pre_hook(lambda *_: own()._before_step())
+        ruled.optimizer.register_step_post_hook(lambda *_: own()._step())
         if scaler is not None:
             follow_scaler(
                 scaler,
                 ruled.optimizer,
-                pending=lambda: own._pending() is not None,
+                pending=lambda: own()._pending() is not None,
                 any_trainer=partial(any_trainer, connections.executor, connections.deadline_s),
                 unscaled=dense.remember,
-                skip=lambda: own._skip(),
+                skip=lambda: own()._skip(),
             )
 
     @property
@@ -118,6 +118,12 @@ class FittedBatches:
 
     def evaluate(self, data: ExampleData) -> Iterator[Batch]:
         """As in `TrainingBatches`."""
+        check_data(data)
+        if data.columns != self._leaves.column_count:
+            raise EmbeddingError(
+                f"the evaluation data have {data.columns} columns of ids, needs the "
+                f"{self._leaves.column_count} of the data that fit got"
+            )
         self._begin("an evaluation")
         return self._evaluation_batches(data)
 
@@ -375,6 +381,16 @@ class FittedBatches:
 
     def _any_trainer(self, flag: bool) -> bool:
         return any_trainer(self._connections.executor, self._connections.deadline_s, flag)
+
+
+def _existing(reference: "weakref.ref[FittedBatches]") -> FittedBatches:
+    batches = reference()
+    if batches is None:
+        raise EmbeddingError(
+            "the batches that fit returned are gone, and their job with them: keep them as long as "
+            "their optimizer has steps"
+        )
+    return batches
 
 
 def _end_at_owner(mark: ForkMark, close: Callable[[], None]) -> None:

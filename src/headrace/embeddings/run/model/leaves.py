@@ -101,6 +101,11 @@ class Leaves:
             if registered:
                 _leave_out_of_states(embedding.module)
 
+    @property
+    def column_count(self) -> int:
+        """Columns of ids that a batch has."""
+        return len(self._bags)
+
     def set(self, rows: Sequence[ModuleRows], examples: int) -> BatchIds:
         """Let the modules look up in a batch's rows; return numbers for its ids.
 
