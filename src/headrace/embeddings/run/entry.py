@@ -97,7 +97,8 @@ class TrainingBatches(Protocol):
     ) -> None:
         """Write the rows that exist to a folder, a file for each table.
 
-        All trainers call it; the first one writes.
+        All trainers call it; the first one writes. A file has the table's name, with "%2F" for "/"
+        and "%25" for "%".
 
         Parameters
         ----------

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headrace.embeddings import EmbeddingError
 from headrace.embeddings.run.model.fit import fit_connected
@@ -49,6 +49,35 @@ def test_tables_are_exported_and_imported(
     for path in tmp_path.glob(f"*.{file_format}"):
         for columns in zip(read_rows(path), read_rows(tmp_path / "again" / path.name), strict=True):
             assert all(np.array_equal(*pair) for pair in zip(*columns, strict=True))
+
+
+class ByFeature(nn.Module):
+    """Tables by the names of features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        names = ("user/id", "user%2Fid", "/")
+        self.rows = nn.ModuleDict(
+            {name: nn.Embedding(rows, 2) for name, rows in zip(names, ROWS, strict=True)}
+        )
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        tables = self.rows.values()
+        return torch.cat([table(ids[:, column]) for column, table in enumerate(tables)], 1).sum(1)
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "npz"])
+def test_names_of_tables_may_have_slashes(
+    executor: Executor, tmp_path: Path, file_format: TableFileFormat
+) -> None:
+    """Their files were in folders that did not exist, or elsewhere."""
+    _, batches, _, _ = fitted_model(executor, ByFeature())
+    with batches:
+        batches.save(tmp_path, file_format=file_format)
+        assert {path.name for path in tmp_path.iterdir()} == {
+            f"rows.{name}.{file_format}" for name in ("user%2Fid", "user%252Fid", "%2F")
+        }
+        batches.load(tmp_path)
 
 
 def test_files_of_other_tables_are_refused(executor: Executor, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Tables of embedding rows in files and as tensors: import and export between epochs.
 
 A table's file has the columns `id`, rising, and `row`: the numbers that the model reads, or with
-the optimizer's state behind them. A folder of tables has one for each, by name.
+the optimizer's state behind them. A folder of tables has one for each, by name, in which a slash is
+"%2F" and a percent sign "%25".
 """
 
 import zipfile
@@ -81,7 +82,7 @@ def save_tables(
         _, group = table_group_of(description, number)
         width = group.width if state else group.dim
         blocks = ((ids, rows[:, :width]) for ids, rows in table_blocks(servers, number))
-        path = folder / f"{table.name}.{file_format}"
+        path = folder / _file_name(table.name, file_format)
         with whole_file(path) as file:
             write(file, blocks, width, group.dtype)
 
@@ -118,8 +119,13 @@ def table_group_of(description: JobDescription, table: int) -> tuple[int, TableG
     )
 
 
+def _file_name(table: str, ending: str) -> str:
+    """Return the name of a table's file: modules may have slashes in theirs."""
+    return f"{table.replace('%', '%25').replace('/', '%2F')}.{ending}"
+
+
 def _source(folder: Path, name: str) -> Path:
-    paths = [folder / f"{name}.{ending}" for ending in ("parquet", "npz")]
+    paths = [folder / _file_name(name, ending) for ending in ("parquet", "npz")]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise EmbeddingError(f"{folder} has no file of table {name}: needs {paths[0].name}")
