@@ -73,6 +73,19 @@ def no_action(batch: TrainerBatch) -> None:
     del batch
 
 
+def train_until_it_leaves(job: Job, leave: Callable[[TrainerBatch], None]) -> None:
+    """Let trainer 1 close its connections before a step: the others get an error that names it."""
+
+    def act(executor: Executor) -> None:
+        rank = executor.rank
+        message = "closed" if rank == 1 else "rank 1"
+        with pytest.raises(CommunicationError, match=message), job.rows(rank) as rows:
+            train(rows, leave if rank == 1 else no_action)
+
+    with no_hang():
+        each(list(job.executors), act)
+
+
 @pytest.fixture
 def job() -> Iterator[Job]:
     with group(TRAINERS) as executors:
@@ -100,14 +113,7 @@ def test_a_trainer_whose_connections_end_is_named(job: Job) -> None:
         if batch.batch == FAILS_AT:
             job.executors[1].close()
 
-    def act(executor: Executor) -> None:
-        rank = executor.rank
-        message = "closed" if rank == 1 else "rank 1"
-        with pytest.raises(CommunicationError, match=message), job.rows(rank) as rows:
-            train(rows, leave if rank == 1 else no_action)
-
-    with no_hang():
-        each(list(job.executors), act)
+    train_until_it_leaves(job, leave)
 
 
 def test_a_trainer_that_waits_for_rows_learns_of_another_s_end(job: Job) -> None:
@@ -128,14 +134,7 @@ def test_a_trainer_that_waits_for_rows_learns_of_another_s_end(job: Job) -> None
             assert fetching.wait(HANG_S)
             job.executors[1].close()
 
-    def act(executor: Executor) -> None:
-        rank = executor.rank
-        message = "closed" if rank == 1 else "rank 1"
-        with pytest.raises(CommunicationError, match=message), job.rows(rank) as rows:
-            train(rows, leave if rank == 1 else no_action)
-
-    with no_hang():
-        each(list(job.executors), act)
+    train_until_it_leaves(job, leave)
 
 
 def test_a_server_s_error_is_the_training_thread_s(job: Job) -> None:
