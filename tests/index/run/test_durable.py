@@ -1,7 +1,9 @@
 """Indexes in folders: what is committed survives, beside other processes that read."""
 
+import copy
 import itertools
 import os
+import pickle
 import re
 import resource
 import shutil
@@ -133,6 +135,44 @@ def test_a_writer_leaves_another_folder_of_its_path_alone(tmp_path: Path) -> Non
         with pytest.raises(FolderError, match="cannot sync, as it was removed"):
             index.close()
     assert dict(opened(folder).items()) == {7: 7}
+
+
+def test_a_relative_folder_stays_the_same_where_the_process_changes_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints and refreshes failed, and so did `close`."""
+    monkeypatch.chdir(tmp_path)
+    with opened(Path("index")) as index:
+        reader = opened(Path("index"), read_only=True)
+        index.insert(1, 2)
+        monkeypatch.chdir("/")
+        index.checkpoint()
+        assert reader.refresh()
+        assert dict(reader.items()) == {1: 2}
+    assert dict(opened(tmp_path / "index").items()) == {1: 2}
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(FolderError, match="index: the working directory is gone"):
+        opened(Path("index"))
+
+
+def test_other_indexes_take_its_rows_and_pickles_do_not(tmp_path: Path) -> None:
+    """An `Index` of it was a set of its keys: the values were dropped without an error."""
+    with opened(tmp_path / "index", key="float64") as index, opened(tmp_path / "other") as other:
+        index.insert([1.5, 2.5], [3, 4])
+        assert Index(index) == Index([1.5, 2.5], [3, 4])
+        united = Index([2.5, 3.5], [5, 6])
+        united.update(index)
+        assert dict(united.items()) == {1.5: 3, 2.5: 4, 3.5: 6}
+        other.insert(7, 8)
+        with pytest.raises(KeysError, match="keys have type float64, needs uint64"):
+            other.update(index)
+        assert dict(other.items()) == {7: 8}
+        for copied in (pickle.dumps, copy.copy):
+            with pytest.raises(TypeError, match=r"open .*index with read_only=True in the other"):
+                copied(index)
 
 
 def test_readers_refuse_a_folder_of_other_types_in_its_place(tmp_path: Path) -> None:

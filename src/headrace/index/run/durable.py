@@ -24,6 +24,7 @@ from headrace.index.run.columns import (
 )
 from headrace.index.run.index import Index
 from headrace.index.run.mapping import pairs_of
+from headrace.index.run.state import KeyedRows
 
 BLOCK = 1 << 16
 """Keys that iteration reads at once."""
@@ -96,7 +97,10 @@ def open(  # noqa: A001 - as `dbm.open`
 def _named_path(folder: str | os.PathLike[str]) -> Path:
     if os.fspath(folder) == "":
         raise FolderError("the name of the folder is empty")
-    path = Path(folder)
+    try:
+        path = Path(folder).absolute()  # files are opened by it, also after a change of directory
+    except FileNotFoundError:
+        raise FolderError(f"{folder}: the working directory is gone: change to another") from None
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -147,7 +151,7 @@ class DurableBatch:
 
 
 @offered_by("headrace.index")
-class DurableIndex:
+class DurableIndex(KeyedRows):
     """An ordered map of numbers to numbers that a folder keeps: `headrace.index.open` makes one.
 
     Every change is committed as a group. When a commit returns, the group survives the end of the
@@ -338,7 +342,7 @@ class DurableIndex:
 
     def update(self, other: Any, /, *, sync: bool = False) -> None:
         """Commit the keys and values of an index, a mapping, or pairs as one group."""
-        if isinstance(other, Index):
+        if isinstance(other, KeyedRows):
             self.insert(*other.range(), sync=sync)
             return
         rows = other if isinstance(other, Mapping) else pairs_of(other)
@@ -409,6 +413,12 @@ class DurableIndex:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            f"an index in a folder is neither copied nor pickled: open {self._path} with "
+            "read_only=True in the other process, or pass snapshot()"
+        )
 
     # -- how ---------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from headrace.index.run.columns import (
 )
 from headrace.index.run.mapping import MappingMethods
 from headrace.index.run.order import BLOCK
+from headrace.index.run.state import KeyedRows
 from headrace.index.run.times import TimeKeys, is_time
 from headrace.index.tables import VALUE_TYPES
 
@@ -89,7 +90,7 @@ class Index(MappingMethods):
         threads: int | None = None,
     ) -> None:
         sorting_threads = threads_as(threads)
-        if isinstance(keys, Mapping | MappingMethods) and values is None:
+        if isinstance(keys, Mapping | KeyedRows) and values is None:
             keys, values = _columns_of(keys)
         numbers = None if keys is None else row_of("keys", keys)
         if values is not None and is_row(values):
@@ -278,7 +279,7 @@ def _restored(  # pyright: ignore[reportUnusedFunction]
 
 
 def _columns_of(source: Any) -> tuple[Any, Any]:
-    if isinstance(source, MappingMethods):
+    if isinstance(source, KeyedRows):
         return source.range()
     return list(source), list(source.values())
 

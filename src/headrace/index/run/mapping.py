@@ -9,7 +9,7 @@ from headrace.index.errors import KeysError
 from headrace.index.run.columns import checked, equal_number, row_of, values_as
 from headrace.index.run.items import IndexItems
 from headrace.index.run.order import OrderedReads
-from headrace.index.run.state import ABSENT, REFUSALS, for_one, keys_error
+from headrace.index.run.state import ABSENT, REFUSALS, KeyedRows, for_one, keys_error
 from headrace.index.run.times import is_time
 
 _NOT_ONE = "needs one key; of an array find the values, then erase"
@@ -341,7 +341,7 @@ class MappingMethods(OrderedReads):
 
     def _columns_of(self, other: Any) -> tuple[Any, Any]:
         """Return the keys and values of an index, a mapping, or pairs."""
-        if isinstance(other, MappingMethods):
+        if isinstance(other, KeyedRows):
             return other.range()
         if self._value_dtype is None:
             return row_of("keys", list(other) if isinstance(other, Iterable) else other), None

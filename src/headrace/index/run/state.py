@@ -18,7 +18,20 @@ ABSENT = object()
 """Stands for no value in calls of the native map."""
 
 
-class IndexState:
+class KeyedRows:
+    """Keys in order, and a value of each: in memory, or in a folder."""
+
+    __slots__ = ()
+
+    def range(self, low: Any = None, high: Any = None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the keys from `low` to below `high`, ascending, and their values.
+
+        None: without that bound.
+        """
+        raise NotImplementedError
+
+
+class IndexState(KeyedRows):
     """The native map of an index, and the types of its keys and values."""
 
     __slots__ = ("_configuration", "_dtype", "_map", "_plan", "_raw", "_value_dtype")
