@@ -122,7 +122,7 @@ class Averager:
         self._plain: list[Tensor] = []
         self._spent: dict[str, Tensor] = {}  # gradients that residuals went out with in this step
         # summed over the ranks: values that are not finite; then, of each parameter, its users
-        self._flags: Tensor = torch.zeros(1)
+        self._flags: Tensor = torch.zeros(1, device="cpu")
 
     # ---- a step ----------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class Averager:
         residual = self._residuals.get(name)
         shape = self._shapes[name]
         if residual is None:
-            return torch.zeros(shape)
+            return torch.zeros(shape, device="cpu")
         return residual.to(torch.float32, copy=True).view(shape)
 
     def state_dict(self) -> dict[str, Any]:

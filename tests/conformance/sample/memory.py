@@ -21,6 +21,32 @@ def none(value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.full((6,), value).to(dtype).as_strided((0, 2), (5, 3), 1)
 
 
+def columns(value: float) -> torch.Tensor:
+    """A tensor on the CPU that is not contiguous."""
+    return torch.full((2, 3), float(value), device="cpu").T
+
+
+@check
+def another_default_device() -> None:
+    """Buffers of calls were made on it, as in a script with torch.set_default_device("cuda")."""
+    n = len(everyone())
+    total = sum(everyone())
+    with torch.device("meta"):
+        dist.barrier()
+        dist.all_reduce(landing := columns(me()))
+        assert landing.flatten().tolist() == [total] * 6
+        dist.all_gather(parts := [columns(9) for _ in everyone()], columns(me()))
+        assert [part[0, 0].item() for part in parts] == list(everyone())
+        dist.reduce_scatter(landing, [columns(rank) for rank in everyone()])
+        assert landing.flatten().tolist() == [n * me()] * 6
+        dist.scatter(landing, [columns(rank) for rank in everyone()] if me() == 0 else None, 0)
+        assert landing.flatten().tolist() == [me()] * 6
+        dist.all_to_all(parts, [columns(me() + rank) for rank in everyone()])
+        assert [part[0, 0].item() for part in parts] == [me() + rank for rank in everyone()]
+        dist.all_reduce(sparse := columns(1).to_sparse())
+        assert sparse.to_dense().flatten().tolist() == [n] * 6
+
+
 @check
 def one_or_no_element_of_any_stride() -> None:
     """A view of such a tensor as bytes is an error of torch, which one rank alone came upon."""

@@ -154,7 +154,7 @@ class AutomaticHook(FollowingHook):
         step_s = statistics.median(self._steps)
         spread = statistics.median(abs(duration_s - step_s) for duration_s in self._steps)
         error_s = _MEDIAN_ERROR * _MAD_TO_SIGMA * spread / math.sqrt(len(self._steps))
-        numbers = torch.tensor([step_s, error_s, statistics.median(self._exposed)])
+        numbers = torch.tensor([step_s, error_s, statistics.median(self._exposed)], device="cpu")
         self._exchanger.run([requested(AllReduce(numbers))])
         mean = (numbers / self.averager.ranks).tolist()
         return SeenWindow(step_s=mean[0], error_s=mean[1], exposed_s=mean[2])

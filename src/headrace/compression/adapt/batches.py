@@ -127,7 +127,9 @@ class AccordionBatches(Sampler[list[int]]):
         before = self.batch
         norms = None
         if self.regimes.accumulate(self._state):
-            layer_norms = torch.tensor(list(self._detector.norms().values()), dtype=torch.float64)
+            layer_norms = torch.tensor(
+                list(self._detector.norms().values()), dtype=torch.float64, device="cpu"
+            )
             norms = {"model": float(layer_norms.norm())}
         # the schedule's own rates: those of a larger batch are no change of it
         rates = [rate * self._decay(self.epochs) for rate in self._base]

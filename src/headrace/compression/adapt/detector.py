@@ -29,7 +29,7 @@ class Detector:
         self._memory: Tensor | None = None
         self._noisy = noisy
         self._steps: dict[str, int] = {}
-        self._squares = torch.zeros(len(shapes), dtype=torch.float64)
+        self._squares = torch.zeros(len(shapes), dtype=torch.float64, device="cpu")
 
     @property
     def memory_bytes(self) -> int:

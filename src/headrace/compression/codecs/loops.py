@@ -362,7 +362,7 @@ def unpack_codes(packed: Tensor, bits: int, out: Tensor) -> None:
     """
     groups, used = -(-len(out) // 8), -(-len(out) * bits // 8)
     if arrays := _arrays(packed[:used]):
-        codes = torch.empty(len(out), dtype=torch.uint8)
+        codes = torch.empty(len(out), dtype=torch.uint8, device="cpu")
         _native.unpack_codes(arrays[0], bits, codes.numpy())
         out.copy_(codes)
         return

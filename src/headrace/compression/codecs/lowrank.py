@@ -158,7 +158,7 @@ class PowerSGD(_FactorCodec):
                     right[:have].copy_(warm[:have])
                 if have < rank:
                     generator = generator or context.generator(own=False)
-                    fresh = torch.randn(rank - have, columns, generator=generator)
+                    fresh = torch.randn(rank - have, columns, generator=generator, device="cpu")
                     fresh = torch.nn.functional.normalize(fresh)
                     right[have:].copy_(upload(fresh, right.device))
                     states[index]["right"] = right.clone()
@@ -312,7 +312,9 @@ def spectral_factors(
         return left, matrix.T @ left
     chances = sampling_chances(download(squares.clamp(min=0).sqrt().double()), rank)
     ends = chances.cumsum(0)
-    places = torch.arange(rank) + torch.rand(1, generator=random, dtype=torch.float64)
+    places = torch.arange(rank, device="cpu") + torch.rand(
+        1, generator=random, dtype=torch.float64, device="cpu"
+    )
     sampled = torch.searchsorted(ends, places * (ends[-1] / rank), right=True)
     sampled.clamp_(max=len(chances) - 1)
     left = vectors[:, upload(sampled, matrix.device)]
@@ -328,7 +330,7 @@ def sampling_chances(values: Tensor, count: int) -> Tensor:
     """
     largest = values.max()
     values = values.clamp(min=1e-3 * largest) if largest > 0 else torch.ones_like(values)
-    certain = torch.zeros(len(values), dtype=torch.bool)
+    certain = torch.zeros(len(values), dtype=torch.bool, device="cpu")
     while True:
         uncertain = torch.where(certain, 0, values)
         chances = torch.where(certain, 1, uncertain * ((count - certain.sum()) / uncertain.sum()))

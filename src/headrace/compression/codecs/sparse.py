@@ -141,9 +141,11 @@ class RandomK:
         if not n:
             return
         k = kept_elements(self.spec, n)
-        ends = torch.arange(k + 1, dtype=torch.int64) * n // k
+        ends = torch.arange(k + 1, dtype=torch.int64, device="cpu") * n // k
         lengths = ends.diff()
-        drawn = torch.rand(k, dtype=torch.float64, generator=context.generator(own=False))
+        drawn = torch.rand(
+            k, dtype=torch.float64, generator=context.generator(own=False), device="cpu"
+        )
         places = (drawn * lengths).long().clamp_(max=lengths - 1).add_(ends[:-1])
         places = upload(places, vector.device)
         values = vector[places]
@@ -199,7 +201,7 @@ def _sample(vector: Tensor, generator: torch.Generator) -> Tensor:
     """Return the magnitudes' bits of random elements; all of a short vector."""
     if len(vector) > _SMALLEST_SAMPLE:
         size = max(len(vector) // _SAMPLED, _SMALLEST_SAMPLE)
-        drawn = torch.randint(len(vector), (size,), generator=generator)
+        drawn = torch.randint(len(vector), (size,), generator=generator, device="cpu")
         vector = vector[upload(drawn, vector.device)]
     return vector.view(torch.int32) & _MAGNITUDE
 

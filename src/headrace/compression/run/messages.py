@@ -147,7 +147,7 @@ class Messages:
         tag = _FIRST_TAG - 1  # of no message
         with suppress(RuntimeError):
             awaited = dist.irecv(
-                torch.empty(1), group=self._group, group_src=self._after(1), tag=tag
+                torch.empty(1, device="cpu"), group=self._group, group_src=self._after(1), tag=tag
             )
             _work(awaited).wait(timedelta(milliseconds=1))  # Gloo closes them when it times out
 

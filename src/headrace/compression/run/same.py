@@ -36,7 +36,7 @@ def require_same(
     """
     group = group or dist.group.WORLD
     assert group is not None
-    own = torch.zeros((len(values), SHORT), dtype=torch.uint8)
+    own = torch.zeros((len(values), SHORT), dtype=torch.uint8, device="cpu")
     for row, value in zip(own, values.values(), strict=True):
         encoded = shortened(repr(value)).encode()
         row[: len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)

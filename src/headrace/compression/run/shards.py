@@ -54,7 +54,7 @@ class ShardedParameter:
 
     def empty_shards(self, ranks: int) -> Sequence[Tensor]:
         """Return zeros in the shapes of shards of any number of ranks, without padding."""
-        zeros = torch.zeros(self.shape)
+        zeros = torch.zeros(self.shape, device="cpu")
         length = -(-self.shape[self.dim] // ranks)
         starts = [min(rank * length, self.shape[self.dim]) for rank in range(ranks + 1)]
         return [zeros.narrow(self.dim, a, b - a) for a, b in pairwise(starts)]

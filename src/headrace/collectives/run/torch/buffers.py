@@ -258,7 +258,7 @@ def gathered(
         return Binding(rows, _copy_all(outputs, staged), (*staged, *outputs))
     for tensor in outputs or ():
         check_result(tensor)
-    gathered_bytes = torch.empty(ranks * size, dtype=torch.uint8)
+    gathered_bytes = torch.empty(ranks * size, dtype=torch.uint8, device="cpu")
     _place(own, gathered_bytes[rank * size : (rank + 1) * size])
     after = None
     if outputs is not None:
@@ -282,7 +282,7 @@ def scattered(
     check_result(output)
     landing = real(output.detach())
     block = landing.numel()
-    input_blocks = torch.empty(ranks * block, dtype=landing.dtype)
+    input_blocks = torch.empty(ranks * block, dtype=landing.dtype, device="cpu")
     if inputs is not None:
         read = [real(tensor.detach()) for tensor in inputs]
         for part, tensor in zip(_parts(input_blocks, read), read, strict=True):
@@ -385,7 +385,7 @@ def _landing(tensor: torch.Tensor) -> torch.Tensor:
     check_result(tensor)
     if tensor.is_contiguous() and not tensor.is_neg():
         return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def _size(tensor: torch.Tensor, moved: bool) -> int:

@@ -370,7 +370,7 @@ class Calls:
         return self._caller.call(ready, bound, [output], opts)
 
     def barrier(self, opts: Any = DEFAULTS) -> dist.Work:
-        token = torch.zeros(1, dtype=torch.uint8)
+        token = torch.zeros(1, dtype=torch.uint8, device="cpu")
         ready = self._caller.ready(Collective.ALLREDUCE, 1)
         return self._caller.call(ready, binding.in_place(token, ready.layout.chunks), (), opts)
 

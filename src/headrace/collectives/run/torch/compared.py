@@ -82,7 +82,7 @@ class CallComparison:
         row = np.dtype(
             [("digest", "V32"), ("text", f"S{_TEXT_BYTES}"), ("exchanged", "<i8", 2 * ranks)]
         )
-        records = torch.zeros(ranks * row.itemsize, dtype=torch.uint8)
+        records = torch.zeros(ranks * row.itemsize, dtype=torch.uint8, device="cpu")
         table = records.numpy().view(row)
         encoded = description.encode()
         table[rank]["digest"] = hashlib.sha256(encoded).digest()

@@ -44,7 +44,7 @@ def all_gather_variable(
     blocks: list[Tensor] = []
 
     def steps() -> Iterator[Any]:
-        own = torch.tensor([len(tensor), limit, len(tensor)])
+        own = torch.tensor([len(tensor), limit, len(tensor)], device="cpu")
         received = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
         yield dist.all_gather(received, own, group=group, async_op=async_op)
         blocks.extend(_blocks(torch.stack(received), tensor, limit))
@@ -67,7 +67,7 @@ def all_to_all_variable(
     def steps() -> Iterator[Any]:
         # a length that only its receiver would reject must be rejected by all: send the longest
         longest = max(map(len, tensors))
-        own = torch.tensor([[len(tensor), limit, longest] for tensor in tensors])
+        own = torch.tensor([[len(tensor), limit, longest] for tensor in tensors], device="cpu")
         received = torch.empty_like(own)
         yield dist.all_to_all_single(received, own, group=group, async_op=async_op)
         blocks.extend(_blocks(received, tensors[0], limit))

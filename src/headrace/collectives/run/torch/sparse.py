@@ -54,7 +54,7 @@ def all_reduce(group: Any, tensor: torch.Tensor, opts: Any) -> dist.Work:
     mode = torch.inference_mode if tensor.is_inference() else torch.no_grad
 
     def steps() -> Iterator[dist.Work]:
-        heads = torch.zeros((group.size(), _HEAD_BYTES), dtype=torch.uint8)
+        heads = torch.zeros((group.size(), _HEAD_BYTES), dtype=torch.uint8, device="cpu")
         yield group.all_gather_single(heads, _head(tensor, len(part.values)), opts)
         parts = _parts(heads, tensor, part)
         indices, values = (
@@ -115,7 +115,7 @@ def _parts(heads: torch.Tensor, tensor: torch.Tensor, own: _Part) -> list[_Part]
 
 
 def _sum(parts: Sequence[_Part], tensor: torch.Tensor) -> torch.Tensor:
-    limits = torch.tensor(tensor.shape[: tensor.sparse_dim()])[:, None]
+    limits = torch.tensor(tensor.shape[: tensor.sparse_dim()], device="cpu")[:, None]
     for rank, part in enumerate(parts):
         if ((part.indices < 0) | (part.indices >= limits)).any():
             raise CommunicationError(
@@ -126,5 +126,6 @@ def _sum(parts: Sequence[_Part], tensor: torch.Tensor) -> torch.Tensor:
         torch.cat([part.indices for part in parts], 1),
         torch.cat([part.values for part in parts]),
         tensor.shape,
+        device="cpu",
         check_invariants=False,
     ).coalesce()

@@ -122,13 +122,15 @@ class HostCopies:
 
     def room(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
         """Return host memory that `to_device` copies from."""
-        return torch.empty(rows, width, dtype=dtype, pin_memory=self._staging is not None)
+        pinned = self._staging is not None
+        return torch.empty(rows, width, dtype=dtype, device="cpu", pin_memory=pinned)
 
     def from_host(self, array: NDArray[np.generic]) -> Tensor:
         """Return a copy of an array on the device, or on the CPU the array itself."""
         if self._staging is None:
             return torch.from_numpy(array if array.flags.writeable else array.copy())
-        host = torch.empty(array.shape, dtype=getattr(torch, array.dtype.name), pin_memory=True)
+        dtype = getattr(torch, array.dtype.name)
+        host = torch.empty(array.shape, dtype=dtype, device="cpu", pin_memory=True)
         host.numpy()[...] = array
         return upload(host, self._device)
 
