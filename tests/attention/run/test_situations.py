@@ -195,6 +195,34 @@ def test_another_model_of_the_same_config_is_told_of_it() -> None:
     assert other(tokens_of(6)).logits.shape == (1, 6, WORDS)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("before", [0, 20])
+def test_a_cache_whose_last_call_was_interrupted_is_refused(before: int) -> None:
+    """It went on without a token in its later layers: other logits, and no error."""
+    model: Any = copy.deepcopy(model_of("llama"))
+    plan = plain_plan(model)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        if before:
+            model(tokens_of(before), cache=cache)
+        interrupting = model.model.layers[1].register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            model(tokens_of(3), cache=cache)
+        interrupting.remove()
+        text = tokens_of(before + 6)
+        refusal = f"has {before + 3} tokens in some layers and {before} in others: .* new cache"
+        with pytest.raises(AttentionError, match=refusal):
+            generate(model, text, cache=cache)
+        cache.reset()
+        assert torch.equal(generate(model, text, cache=cache), generate(model, text))
+        # leaves the last layer's cache empty, on purpose
+        assert generate(model, text, assistant_early_exit=1).shape == (1, before + 12)
+
+
 def test_generating_twice_begins_twice() -> None:
     model = model_of("llama")
     with headrace.attention.compress(model, shared_plan(model, fixed=False)):

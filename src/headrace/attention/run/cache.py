@@ -164,6 +164,24 @@ class CompressedCache(Cache):
             layer.check_crop(tokens_to_remove)
         super().crop(tokens_to_remove)
 
+    def check_complete(self, layers: int | None) -> None:
+        """Refuse tokens that a call stored in some layers before it was interrupted.
+
+        Parameters
+        ----------
+        layers : the first ones, which a call computes; None: all.
+
+        Raises
+        ------
+        AttentionError
+        """
+        tokens = [layer.layer.tokens for layer in self._compressed[:layers]]
+        if tokens and min(tokens) != max(tokens):
+            raise AttentionError(
+                f"the cache has {max(tokens)} tokens in some layers and {min(tokens)} in others: a "
+                "call was interrupted; begin with a new cache, or with a copy from before"
+            )
+
     @property
     def prompt_paths(self) -> dict[str, int]:
         """Calls of clustered layers with many queries, by how scores were computed.

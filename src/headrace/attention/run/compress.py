@@ -211,6 +211,8 @@ def _supplied(
                 f"the cache is a {type(cache).__name__}: within compress pass none, or one by "
                 f"headrace.attention.cache(model, plan){around}"
             )
+        if not torch.compiler.is_compiling():
+            cache.check_complete(getattr(module.config, "num_hidden_layers", None))
         return None
 
     return supply
