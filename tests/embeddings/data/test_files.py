@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -40,8 +41,14 @@ def test_data_without_examples_is_refused(tmp_path: Path) -> None:
         CriteoData.of(["s3://clicks/day_0"], batch=4)
     with pytest.raises(ExampleError, match="is no UTF-8: rename the file, or its folder"):
         CriteoData.of([os.fsdecode(b"cl\xefcks.tsv")], batch=4)
-    with pytest.raises(EmbeddingError, match="batch has 0 examples"):
-        CriteoData.of(["clicks.tsv"], batch=0)
+    for batch in (0, 4.0):  # a quotient ended in a TypeError of the reader's
+        with pytest.raises(
+            EmbeddingError, match=f"batch has {batch} examples, needs 1 or more, an"
+        ):
+            CriteoData.of(["clicks.tsv"], batch=cast("int", batch))
+    for path in ("/clicks.tsv", Path("/clicks.tsv")):  # the first letter of the text was a folder
+        with pytest.raises(ExampleError, match=r"files are '/clicks.tsv', needs a list, as \['/cl"):
+            CriteoData.of(cast("list[str]", path), batch=4)
     with pytest.raises(EmbeddingError, match="need labels"):
         CriteoData.of(["clicks.tsv"], batch=4, layout=CriteoFormat(labelled=False))
     with pytest.raises(ExampleError, match="has no examples"):

@@ -1,7 +1,7 @@
 """Batches of a script's own loader."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -74,6 +74,8 @@ def test_other_batches_are_refused(batch: Any, text: str) -> None:
 def test_wrong_sizes_and_a_loader_without_batches() -> None:
     with pytest.raises(EmbeddingError, match="batch of a loader's data is 0, needs 1 or more"):
         LoaderData([], batch=0, columns=1)
+    with pytest.raises(EmbeddingError, match=r"batch of a loader's data is 4\.0, needs .* an int"):
+        LoaderData([], batch=cast("int", 4.0), columns=1)
     with pytest.raises(EmbeddingError, match="columns of a loader's data is 0, needs 1 or more"):
         LoaderData([], batch=1, columns=0)
     with pytest.raises(EmbeddingError, match="the loader has no batch"):

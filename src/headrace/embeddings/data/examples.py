@@ -68,6 +68,11 @@ class Examples:
         )
 
 
+def is_count(number: object) -> bool:
+    """Return whether a number is an int, of 1 or more."""
+    return isinstance(number, int) and number >= 1
+
+
 def _ends(lengths: NDArray[np.int64], start: int, stop: int) -> tuple[int, int]:
     before = int(lengths[:start].sum())
     return before, before + int(lengths[start:stop].sum())

@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.embeddings.data.avazu import AvazuFormat
 from headrace.embeddings.data.criteo import CriteoFormat
-from headrace.embeddings.data.examples import Examples, in_batches
+from headrace.embeddings.data.examples import Examples, in_batches, is_count
 from headrace.embeddings.data.parquet import ParquetFormat
 from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.errors import EmbeddingError, ExampleError
@@ -103,7 +103,7 @@ class ExampleFiles(Generic[L]):
 
     Raises
     ------
-    EmbeddingError : there is no file, `batch` is below 1, or the files have no labels.
+    EmbeddingError : there is no file, `batch` is no int or below 1, or the files have no labels.
     """
 
     FORMAT: ClassVar[str]
@@ -118,8 +118,8 @@ class ExampleFiles(Generic[L]):
     def __post_init__(self) -> None:
         if not self.paths:
             raise EmbeddingError("there is no file of examples, needs one or more")
-        if self.batch < 1:
-            raise EmbeddingError(f"a batch has {self.batch} examples, needs 1 or more")
+        if not is_count(self.batch):
+            raise EmbeddingError(f"a batch has {self.batch!r} examples, needs 1 or more, an int")
         if not self.layout.labelled:
             raise EmbeddingError("files to train on need labels")
 
@@ -269,8 +269,11 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
 
     Raises
     ------
-    ExampleError : a folder has no files; a path is an address, or no UTF-8.
+    ExampleError : there is one path in place of a list; a folder has no files; a path is an
+        address, or no UTF-8.
     """
+    if _is_path(paths):  # the letters of a text are paths, too
+        raise ExampleError(f"files are '{paths}', needs a list, as ['{paths}']")
     files: list[Path] = []
     for named in paths:
         path = Path(named)
@@ -285,6 +288,10 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
             raise ExampleError(f"{path}: this folder has no files of examples")
         files.extend(path / name for name in names)
     return [_in_utf8(path) for path in files]
+
+
+def _is_path(paths: object) -> bool:
+    return isinstance(paths, str | Path)
 
 
 def _in_utf8(path: Path) -> Path:

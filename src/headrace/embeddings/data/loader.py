@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.embeddings.data.examples import Examples
+from headrace.embeddings.data.examples import Examples, is_count
 from headrace.embeddings.data.rejects import Rejects
 from headrace.embeddings.errors import EmbeddingError
 from headrace.facades import offered_by
@@ -40,14 +40,16 @@ class LoaderData:
 
     Raises
     ------
-    EmbeddingError : `batch` or `columns` is below 1; the loader has the examples of one of several
-        replicas.
+    EmbeddingError : `batch` or `columns` is no int or below 1; the loader has the examples of one
+        of several replicas.
     """
 
     def __init__(self, loader: Iterable[Any], *, batch: int, columns: int) -> None:
         for name, number in (("batch", batch), ("columns", columns)):
-            if number < 1:
-                raise EmbeddingError(f"{name} of a loader's data is {number}, needs 1 or more")
+            if not is_count(number):
+                raise EmbeddingError(
+                    f"{name} of a loader's data is {number!r}, needs 1 or more, an int"
+                )
         self._loader = loader
         self._batch = batch
         self._columns = columns
