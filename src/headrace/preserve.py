@@ -231,7 +231,10 @@ def _value_restore(tensor: torch.Tensor) -> _Restore:
     has_values = tensor.device.type != "meta" and tensor.layout == torch.strided
     if not has_values or tensor.is_inference() or tensor.nbytes > _MOST_BYTES:
         return lambda: None
-    version, before = tensor._version, tensor.detach().clone()
+    try:
+        version, before = tensor._version, tensor.detach().clone()
+    except NotImplementedError:  # of a library's own class, such as states of 8 bits
+        return lambda: None
 
     def restore() -> None:
         nonlocal version

@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -137,8 +138,38 @@ def test_states_of_optimizers_before_their_first_step() -> None:
     )
     assert adam == adamw > 0
     assert not torch.optim.AdamW(model.parameters()).state
+    adafactor = optimizer_bytes(torch.optim.Adafactor(model.parameters()))  # reads norms
+    assert 0 < adafactor < adam
     with pytest.raises(CaptureError, match="the state of LBFGS is not known before its first"):
         optimizer_bytes(torch.optim.LBFGS(model.parameters()))
+
+
+class Codes(torch.Tensor):
+    """Numbers of which 8 bits are stored, in a tensor within."""
+
+    @staticmethod
+    def __new__(cls, codes: torch.Tensor) -> "Codes":
+        wrapper = torch.Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32)  # pyright: ignore
+        wrapper.codes = codes
+        return wrapper
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["codes"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls(args[0].codes)
+        raise NotImplementedError(f"{func} of codes")
+
+
+def test_states_of_a_librarys_own_class_have_the_bytes_within_them() -> None:
+    """They were copied, which such a class may not do: "fit after one step" failed behind one."""
+    model, x = nn.Linear(8, 8), torch.randn(2, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.state[model.weight] = {"sum": Codes(torch.zeros(8, 8, dtype=torch.uint8))}
+    plan = plans_of(fit(model, x, "1MiB", optimizer=optimizer, cache=False))[0]
+    assert plan.profile.graph.resident["optimizer"] == 64
 
 
 def test_a_sample_by_name_ends_with_the_target() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.arguments import WithLoss
@@ -272,6 +273,17 @@ def test_tensors_without_fake_ones_are_refused_by_their_layout() -> None:
         capture(model, (nested,))
     model[1].register_buffer("adjacency", torch.eye(3).to_sparse_csr())
     with pytest.raises(CaptureError, match="'1' .* its adjacency is a sparse tensor .sparse_csr."):
+        capture(model, (torch.randn(3, 2),))
+
+
+def test_parameters_that_hold_other_tensors_are_refused() -> None:
+    """Of a weight of 8 bits, frozen, the error was of a field of the profile."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    weight = TwoTensor(torch.ones(2, 2), torch.ones(2, 2))
+    model[1].weight = nn.Parameter(weight, requires_grad=False)
+    with pytest.raises(
+        CaptureError, match=r"'1' .* its weight is of the class TwoTensor, .* use"
+    ):
         capture(model, (torch.randn(3, 2),))
 
 

@@ -84,9 +84,10 @@ def refuse_hooks(model: nn.Module) -> None:
 
 
 def refuse_layouts(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise a `CaptureError` if a tensor of a model, or of its arguments, is sparse or nested.
+    """Raise a `CaptureError` if a tensor of a model, or of its arguments, is no plain one.
 
-    Fake tensors of some such layouts do not exist, and torch's own errors say nothing of them.
+    Fake tensors of some sparse and nested layouts do not exist, and torch's own errors say nothing
+    of them. Quantized weights and sharded ones are traced as several tensors.
     """
     for name, module in named_parts(model):
         parameters = module.named_parameters(recurse=False)
@@ -99,12 +100,19 @@ def refuse_layouts(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    return tensor.layout == torch.strided and not tensor.is_nested
+    return tensor.layout == torch.strided and not tensor.is_nested and not _holds_others(tensor)
+
+
+def _holds_others(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is of a class that is traced as the tensors within it."""
+    return hasattr(tensor, "__tensor_flatten__")
 
 
 def _unlike_dense(tensor: torch.Tensor) -> str:
     if tensor.is_nested:
         return "a nested tensor; use one with padding (to_padded_tensor)"
+    if _holds_others(tensor):
+        return f"of the class {type(tensor).__name__}, which holds other tensors; use plain ones"
     layout = str(tensor.layout).removeprefix("torch.").removeprefix("_")
     kind = "a sparse tensor" if "sparse" in layout else "a tensor of a library's own layout"
     return f"{kind} ({layout}); use dense ones (of nn.Embedding: sparse=False)"

@@ -3,7 +3,7 @@
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput
@@ -45,6 +45,14 @@ def resident_bytes(primals: Sequence[Node], random: int) -> dict[str, int]:
                     tensor.untyped_storage().nbytes() if on_host else rounded_bytes(tensor)
                 )
     return nbytes
+
+
+def inner_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that hold the numbers of one: of a library's own class those within it."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    names, _ = cast(Any, tensor).__tensor_flatten__()
+    return [inner for name in names for inner in inner_tensors(getattr(tensor, name))]
 
 
 def tensors_of(node: Node) -> list[torch.Tensor]:

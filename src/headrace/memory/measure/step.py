@@ -23,8 +23,9 @@ from headrace.memory.measure.capture import capture
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.eager import StepArguments, eager_cost
 from headrace.memory.measure.implementations import with_implementations
+from headrace.memory.measure.ones import ValuesAreOnes
 from headrace.memory.measure.preserve import preserved
-from headrace.memory.measure.sizes import ROUNDING
+from headrace.memory.measure.sizes import ROUNDING, inner_tensors
 from headrace.memory.measure.timing import (
     Cost,
     Roofline,
@@ -341,15 +342,16 @@ def optimizer_bytes(optimizer: Optimizer, rounding: int = 1) -> int:
             f"after one ({type(error).__name__}: {error})"
         ) from error
     return sum(
-        _rounded(leaf.nbytes, rounding)
+        _rounded(inner.nbytes, rounding)
         for leaf in pytree.tree_leaves(list(state.values()))
         if _is_tensor(leaf)
+        for inner in inner_tensors(leaf)
     )
 
 
 def _first_state(optimizer: Optimizer) -> Mapping[Any, Any]:
     """Return the state after a step of an equal optimizer on fake parameters and gradients."""
-    with FakeTensorMode():
+    with FakeTensorMode(), ValuesAreOnes():
 
         def fake(parameter: torch.Tensor) -> nn.Parameter:
             value = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
