@@ -254,7 +254,14 @@ def test_an_optimizer_that_reads_norms_of_parameters_has_its_state_of_rows(folde
 
 
 def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has no config\.json"):
+    with pytest.raises(InputError, match=r"has no config\.json: needs a folder"):
+        memory.estimate(str(tmp_path))
+    (tmp_path / "unet").mkdir()
+    (tmp_path / "unet" / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="but parts with one: give one of unet"):
+        memory.estimate(str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match="but an adapter .*: give the model that it is for"):
         memory.estimate(str(tmp_path))
     for text in ('{"model_type": "nothing"}', '{"model_type": "llama", "hidden_size": "x"}', "3"):
         (tmp_path / "config.json").write_text(text)
@@ -262,6 +269,14 @@ def test_folders_without_a_model_are_refused(tmp_path: Path) -> None:
             memory.estimate(str(tmp_path))
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match="is no JSON"):
+        memory.estimate(str(tmp_path))
+
+
+def test_code_of_a_model_is_neither_run_nor_asked_for(tmp_path: Path) -> None:
+    """Transformers asked on the terminal whether to run it, and waited for an answer."""
+    names = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": names}))
+    with pytest.raises(InputError, match="has code of its own .*headrace memory measure"):
         memory.estimate(str(tmp_path))
 
 

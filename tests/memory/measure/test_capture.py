@@ -281,9 +281,7 @@ def test_parameters_that_hold_other_tensors_are_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     weight = TwoTensor(torch.ones(2, 2), torch.ones(2, 2))
     model[1].weight = nn.Parameter(weight, requires_grad=False)
-    with pytest.raises(
-        CaptureError, match=r"'1' .* its weight is of the class TwoTensor, .* use"
-    ):
+    with pytest.raises(CaptureError, match=r"'1' .* its weight is of the class TwoTensor, .* use"):
         capture(model, (torch.randn(3, 2),))
 
 

@@ -21,7 +21,7 @@ from headrace.memory.measure.eager import StepArguments
 
 _EXTRA = "models"
 _PURPOSE = "estimating the memory of a model by its name"
-_CONFIG = "config.json"
+_CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _DEFAULT_LENGTH = 512
 _HEADS = (
     "AutoModelForSeq2SeqLM",
@@ -127,7 +127,7 @@ def _folder(name: str) -> Path | None:
     """
     if Path(name).is_dir():
         if not (Path(name) / _CONFIG).is_file():
-            raise InputError(f"{name} has no {_CONFIG}: needs a folder that save_pretrained wrote")
+            raise InputError(_without_configuration(Path(name)))
         return Path(name)
     if name.count("/") != 1 or name.startswith((".", "/")):
         return None
@@ -149,6 +149,17 @@ def _folder(name: str) -> Path | None:
     return Path(cached).parent
 
 
+def _without_configuration(folder: Path) -> str:
+    """Return why a folder is no model's, with what to name in its place."""
+    text = f"{folder} has no {_CONFIG}"
+    if (folder / _ADAPTER).is_file():
+        return f"{text}, but an adapter ({_ADAPTER}): give the model that it is for"
+    inner = sorted(path.parent.name for path in folder.glob(f"*/{_CONFIG}"))
+    if inner:
+        return f"{text}, but parts with one: give one of {', '.join(inner)}"
+    return f"{text}: needs a folder that save_pretrained wrote"
+
+
 def _of_folder(
     folder: Path, name: str, *, length: int | None, size: int | None, dtype: torch.dtype
 ) -> NamedModel:
@@ -164,8 +175,15 @@ def _of_folder(
     require("transformers", _EXTRA, _PURPOSE)
     transformers: Any = _imported("transformers")
     try:
-        config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # of any kind, by what is wrong in it
+        if isinstance(table, dict) and "auto_map" in table:
+            raise InputError(
+                f"{path}: the model has code of its own (auto_map), which is not run: give "
+                "headrace memory measure a function that builds it"
+            ) from error
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: transformers cannot read it: {first}") from error
     return _of_transformers(transformers, config, name, length=length, size=size, dtype=dtype)
