@@ -145,6 +145,19 @@ def test_columns_of_arrow_go_in_and_out() -> None:
         index.to_arrow("a", "a")
 
 
+def test_integers_beside_a_missing_one_are_not_rounded() -> None:
+    """pandas makes floats of such a column: 2^53 + 1 was stored as 2^53, without an error."""
+    pd = pytest.importorskip("pandas")
+    for dtype in ("Int64", "int64[pyarrow]"):
+        column = pd.Series([2**53 + 1, None], dtype=dtype)
+        assert Index([1], column[:1]).items() == {1: 2**53 + 1}.items()
+        assert len(Index(column[:0], column[:0])) == 0
+        with pytest.raises(KeysError, match="values: elements of the column are missing, needs"):
+            Index([1, 2], column)
+        with pytest.raises(KeysError, match="keys: elements of the column are missing, needs"):
+            Index([1, 2], [3, 4]).find(column)
+
+
 def test_columns_of_pandas_go_in_and_out() -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(

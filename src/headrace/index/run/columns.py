@@ -136,6 +136,9 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
         array = np.asarray(numbers)
     except (ValueError, TypeError, RuntimeError) as error:  # those of tensors, too
         raise KeysError(f"{what}: {error}") from error
+    kind = getattr(getattr(numbers, "dtype", None), "kind", array.dtype.kind)
+    if kind in "iu" and array.dtype.kind not in "iu":  # pandas rounds integers beside a missing one
+        raise KeysError(f"{what}: elements of the column are missing, needs those that count alone")
     if what == "keys" and isinstance(numbers, list | tuple) and array.shape == (0,):
         return array.astype(np.uint64)  # NumPy's type of nothing is float64
     if array.dtype == np.float64 and isinstance(numbers, Sequence):
