@@ -26,6 +26,10 @@ class Model(nn.Module):
             ids = ids % 50
         if self.ids_of == "float":
             ids = ids.float()
+        if self.ids_of == "mask":
+            return self.top(self.user(ids[:, [0, 2]]) * (ids[:, [0, 2]] != 0)[..., None])
+        if self.ids_of == "shape":
+            ids = ids * (torch.ones_like(ids, dtype=torch.bool) == (torch.zeros_like(ids) == 0))
         if self.ids_of in ("int32", "modulo of int32"):
             ids = ids.int()
         if self.ids_of == "modulo of int32":
@@ -53,6 +57,10 @@ def test_columns_are_those_whose_ids_a_module_gets() -> None:
     assert not model.user.training
     assert torch.equal(torch.get_rng_state(), state)
     assert "forward" not in vars(model.user)
+
+
+def test_what_has_the_shape_of_ids_may_be_compared() -> None:
+    assert columns(Model("shape")) == [(0, 2), (1, 3)]
 
 
 def test_a_module_may_get_ids_of_32_bits() -> None:
@@ -108,6 +116,7 @@ def test_a_compiled_model_shows_them_without_being_compiled() -> None:
     ("ids_of", "message"),
     [
         ("modulo", "user gets ids that forward computes"),
+        ("mask", r"forward compares ids \(ne\), as for a mask"),
         ("modulo of int32", "user gets ids that forward computes"),
         ("function", r"forward uses ids as indices elsewhere .*\(index out of range in self\)"),
         ("float", "user gets ids of torch.float32"),

@@ -5,10 +5,12 @@ copied or in another order, looks up the ids of their columns; one that gets oth
 ids.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.model.modules import EmbeddingModule, lookups_observed
@@ -19,6 +21,15 @@ _FIRST_INT32 = 1 << 30
 _FIRST = (1 << 62) + _FIRST_INT32
 """First of the numbers, also as an int32: a model that takes a remainder, of up to as many rows,
 changes them."""
+
+
+_COMPARISONS = frozenset(
+    (
+        *("eq", "ne", "lt", "le", "gt", "ge", "isin", "bool", "to", "type", "logical_not"),
+        *("not_equal", "less", "less_equal", "greater", "greater_equal"),
+    )
+)
+"""Names of torch's functions whose results, where they are true or false, follow from values."""
 
 
 def table_columns(
@@ -40,7 +51,7 @@ def table_columns(
     Raises
     ------
     EmbeddingError : a module gets ids that `forward` computes, or of some examples alone, or none;
-        no module uses a column; `forward` uses ids as indices itself.
+        no module uses a column; `forward` uses ids as indices itself, or compares them.
     """
     numbers = torch.arange(_FIRST, _FIRST + ids.numel()).reshape(ids.shape)
     columns: dict[str, set[int]] = {embedding.name: set() for embedding in modules}
@@ -57,7 +68,8 @@ def table_columns(
         torch.random.fork_rng(devices=[]),
     ):
         try:
-            call(numbers)
+            with _NoComparisons():
+                call(numbers)
         except IndexError as error:
             raise EmbeddingError(
                 f"forward uses ids as indices elsewhere than in its embedding modules ({error}): "
@@ -72,6 +84,38 @@ def table_columns(
             f"no embedding module looks up the ids of column {min(unused)}: the model needs one"
         )
     return [tuple(sorted(columns[embedding.name])) for embedding in modules]
+
+
+class _NoComparisons(TorchFunctionMode):
+    """Refuses comparisons of ids: in a batch they would be those of the numbers."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of torch."""
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "").strip("_")
+        if name in _COMPARISONS and _is_mask(result) and any(map(_are_ids, args)):
+            raise EmbeddingError(
+                f"forward compares ids ({name}), as for a mask, and numbers stand for those of the "
+                "data: compute it in the data, as dense features, or give the columns as "
+                "ids={...} where nothing follows from it"
+            )
+        return result
+
+
+def _is_mask(result: object) -> bool:
+    return isinstance(result, Tensor) and result.dtype == torch.bool
+
+
+def _are_ids(argument: object) -> bool:
+    if not isinstance(argument, Tensor) or argument.dtype not in (torch.int32, torch.int64):
+        return False
+    return argument.numel() > 0 and int(argument.min()) >= _FIRST_INT32
 
 
 def _columns_of(lookups: Tensor, shape: torch.Size, name: str) -> set[int]:
