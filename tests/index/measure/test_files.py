@@ -1,5 +1,6 @@
 """Traces in files of NumPy, Parquet and SOSD: kept as they are, refused with what is wrong."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ def test_a_trace_is_written_and_read(tmp_path: Path, kind: str, suffix: str) -> 
     assert found.kind == kind == trace.kind
     for name in ("loaded", "operations", "keys"):
         assert np.array_equal(getattr(found, name), getattr(trace, name))
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """A pipe that nobody wrote to was waited for without end."""
+    for name in ("keys", "keys.npy", "trace.npz"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(TraceError, match="is a pipe, needs a file: keep what comes"):
+            read_trace(tmp_path / name)
 
 
 def test_parquet_may_name_operations(tmp_path: Path) -> None:

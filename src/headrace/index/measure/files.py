@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.files import refuse_pipe
 from headrace.index.errors import TraceError
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.trace import OPERATIONS, Trace, decode, encode
@@ -35,6 +36,7 @@ def read_trace(path: str | Path, workload: Workload | None = None) -> Trace:
         operations, and a workload other than the default is given.
     """
     path = Path(path)
+    refuse_pipe(path, TraceError)  # its readers ask for the place in a file
     try:
         if path.suffix in (".npz", ".parquet"):
             if workload is not None and replace(workload, seed=0) != Workload():
