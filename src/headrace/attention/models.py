@@ -27,10 +27,19 @@ _collecting = ThreadLock()
 
 
 class _Probe(NamedTuple):
-    """Heads of a model, and the modules that had a layer's number then, with that number."""
+    """A pass over a model's attention.
+
+    Attributes
+    ----------
+    heads : of every layer.
+    modules : that compute the layers' attention.
+    numbered : modules that had a layer's number then, with that number: a model's encoder may have
+        some, too.
+    """
 
     heads: tuple[LayerHeads, ...]
-    modules: "tuple[tuple[ref[nn.Module], int], ...]"
+    modules: "tuple[ref[nn.Module], ...]"
+    numbered: "tuple[tuple[ref[nn.Module], int], ...]"
 
 
 _probes: WeakKeyDictionary[nn.Module, _Probe] = WeakKeyDictionary()
@@ -132,12 +141,21 @@ def layer_heads(model: nn.Module) -> tuple[LayerHeads, ...]:
     AttentionError : attention is not computed through the interface, is cross attention, or slides
         over a window.
     """
+    return _probe_of(model).heads
+
+
+def attention_modules(model: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the module that computes each layer's attention; see `layer_heads` for errors."""
+    modules = (reference() for reference in _probe_of(model).modules)
+    return tuple(module for module in modules if module is not None)
+
+
+def _probe_of(model: nn.Module) -> _Probe:
     check_model(model)
-    modules = _numbered_modules(model)
     probe = _probes.get(model)
-    if probe is None or probe.modules != modules:  # layers were removed, or replaced
-        probe = _probes[model] = _Probe(heads=_probed(model), modules=modules)
-    return probe.heads
+    if probe is None or probe.numbered != _numbered_modules(model):  # some are gone, or replaced
+        probe = _probes[model] = _probed(model)
+    return probe
 
 
 def _numbered_modules(model: nn.Module) -> "tuple[tuple[ref[nn.Module], int], ...]":
@@ -146,7 +164,7 @@ def _numbered_modules(model: nn.Module) -> "tuple[tuple[ref[nn.Module], int], ..
     return tuple((ref(module), index) for module, index in numbers if isinstance(index, int))
 
 
-def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
+def _probed(model: nn.Module) -> _Probe:
     config: Any = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         raise AttentionError(
@@ -157,7 +175,7 @@ def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
         raise AttentionError(
             f"{type(model).__name__} has layers of {sliding[0]}: only full attention is compressed"
         )
-    layers: dict[int, LayerHeads] = {}
+    layers: dict[int, tuple[nn.Module, LayerHeads]] = {}
 
     def record(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
@@ -175,9 +193,10 @@ def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
                 f"{type(module).__name__} of {type(model).__name__} is no layer of a decoder's own "
                 "attention"
             )
-        layers[index] = LayerHeads(
+        heads = LayerHeads(
             query_heads=query.shape[1], key_value_heads=key.shape[1], dim=query.shape[3]
         )
+        layers[index] = module, heads
         if value.shape[3] != query.shape[3]:
             raise AttentionError(
                 f"{type(model).__name__} has values of {value.shape[3]} dimensions and queries of "
@@ -200,7 +219,8 @@ def _probed(model: nn.Module) -> tuple[LayerHeads, ...]:
         raise AttentionError(
             f"{type(model).__name__} computes attention in layers {sorted(layers)}, needs 0, 1, .."
         )
-    return tuple(layers[index] for index in range(len(layers)))
+    modules, heads = zip(*(layers[index] for index in range(len(layers))), strict=True)
+    return _Probe(heads=heads, modules=tuple(map(ref, modules)), numbered=_numbered_modules(model))
 
 
 def check_options(module: nn.Module, options: Mapping[str, Any]) -> None:
@@ -242,13 +262,7 @@ def output_layer(module: nn.Module, heads: LayerHeads) -> Any:
 
 def output_layers(model: nn.Module) -> tuple[Any, ...]:
     """Return `output_layer` of every layer of a model; see `layer_heads` for errors."""
-    heads = layer_heads(model)
-    layers: list[Any] = [None] * len(heads)
-    for module in model.modules():
-        index: Any = getattr(module, "layer_idx", None)
-        if isinstance(index, int) and layers[index] is None:
-            layers[index] = output_layer(module, heads[index])
-    return tuple(layers)
+    return tuple(map(output_layer, attention_modules(model), layer_heads(model)))
 
 
 def model_digest(model: nn.Module) -> str:

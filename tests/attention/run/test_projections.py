@@ -1,5 +1,6 @@
 """Rows of projections of heads that are not used are not read: NaN in them changes nothing."""
 
+import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from torch import nn
 from transformers import Olmo2Config, Olmo2ForCausalLM
 
 import headrace.attention
+from headrace.attention.models import attention_modules, output_layers
 from headrace.attention.run.membership import UsedHeads
 from tests.attention.models import MODELS, WORDS, model_of, plain_plan, shared_plan
 
@@ -189,6 +191,29 @@ def test_projections_that_become_plain_later_are_probed_then() -> None:
         expected = model(input_ids=tokens).logits
     attention.q_proj = plain
     with headrace.attention.compress(model, plan):
+        assert torch.equal(model(input_ids=tokens).logits, expected)
+
+
+def test_an_encoder_whose_layers_have_numbers_is_none_of_the_decoders() -> None:
+    """DeepSeek-OCR-2's has more layers than its decoder: an IndexError of clusters, and of
+    measuring; of as many, their projections were taken for the decoder's.
+    """
+    plain = model_of("llama")
+    plan, tokens = shared_plan(plain, fixed=True), tokens_of(batch=2)
+    with headrace.attention.compress(plain, plan):
+        expected = plain(input_ids=tokens).logits
+    model = copy.deepcopy(plain)
+    decoder = model.model
+    del model.model
+    attention = type(decoder.layers[0].self_attn)
+    model.encoder = nn.ModuleList(attention(model.config, layer_idx=index) for index in range(4))
+    model.model = decoder  # after the encoder, as such models have it
+    own = [layer.self_attn for layer in decoder.layers]
+    assert list(attention_modules(model)) == own
+    assert list(output_layers(model)) == [module.o_proj for module in own]
+    with headrace.attention.compress(model, plan):
+        assert "forward" in vars(own[0].q_proj)
+        assert "forward" not in vars(model.encoder[0].q_proj)
         assert torch.equal(model(input_ids=tokens).logits, expected)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headrace.attention.models import collecting
+from headrace.attention.models import attention_modules, collecting
 from headrace.attention.plan.formats import LayerHeads
 from headrace.attention.plan.plan import AttentionPlan
 from headrace.attention.run.cache import CompressedCache
@@ -141,14 +141,10 @@ def _attention_modules(
     model: nn.Module, plan: AttentionPlan
 ) -> Iterator[tuple[nn.Module, LayerHeads]]:
     """Yield the modules of clustered layers whose queries and keys are plain products."""
-    for module in model.modules():
-        index = getattr(module, "layer_idx", None)
+    for module, layer in zip(attention_modules(model), plan.layers, strict=True):
         linears = [getattr(module, name, None) for name in (_QUERIES, _KEYS)]
-        if index is None or not all(_is_plain(linear) for linear in linears):
+        if not all(_is_plain(linear) for linear in linears) or not _are_used_once(module, linears):
             continue
-        if not _are_used_once(module, linears):
-            continue
-        layer = plan.layers[index]
         sizes = [layer.heads.query_heads, layer.heads.key_value_heads]
         fits = all(
             linear.out_features == count * layer.heads.dim
