@@ -15,7 +15,7 @@ from headrace.errors import InputError
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure import named
 from headrace.memory.measure.allocations import allocations_of
-from headrace.memory.measure.ones import ValuesAreOnes
+from headrace.memory.measure.read_values import ValuesReadAs
 
 CONFIG = {
     "model_type": "gpt2",
@@ -142,16 +142,38 @@ def test_a_loss_of_what_the_mask_selects_is_of_all(tmp_path: Path) -> None:
     assert memory.estimate(str(tmp_path), length=8).inputs["labels"] == (1, 8)
 
 
-def test_values_that_are_read_are_those_of_ones() -> None:
+@pytest.mark.parametrize("number", [0, 1])
+def test_values_that_are_read_are_those_of_one_number(number: int) -> None:
     def read(mask: torch.Tensor, numbers: torch.Tensor) -> list[Any]:
         unique, inverse, counts = torch.unique_consecutive(numbers, True, True)
         selected = numbers[mask], numbers[:, mask[0]], mask.nonzero()
         shapes = [tuple(tensor.shape) for tensor in (*selected, unique, inverse, counts)]
         return [mask.all().item(), numbers[0, 0].item(), *shapes]
 
-    with FakeTensorMode(), ValuesAreOnes():
-        without_values = read(torch.zeros(2, 3, dtype=torch.bool), torch.zeros(2, 3))
-    assert without_values == read(torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 3))
+    with FakeTensorMode(), ValuesReadAs(number):
+        without_values = read(torch.ones(2, 3, dtype=torch.bool), torch.ones(2, 3))
+    values = torch.full((2, 3), number)
+    assert without_values == read(values.bool(), values.float())
+
+
+def test_few_tokens_of_global_attention_are_none(tmp_path: Path) -> None:
+    sizes = TOWER | {"intermediate_size": 16, "attention_window": [8], "vocab_size": 64}
+    config = {"model_type": "longformer", "max_position_embeddings": 66}
+    (tmp_path / "config.json").write_text(json.dumps(config | sizes))
+    assert memory.estimate(str(tmp_path), length=16).inputs["labels"] == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "shape"),
+    [("deit", {}, (1, 3, 32, 32)), ("videomae", {"num_frames": 2}, (1, 2, 3, 32, 32))],
+)
+def test_images_are_those_of_the_configuration(
+    tmp_path: Path, kind: str, options: dict[str, int], shape: tuple[int, ...]
+) -> None:
+    """DeiT has two classes of one task, and videos were single images."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | IMAGE_TOWER | options))
+    inputs = memory.estimate(str(tmp_path)).inputs
+    assert inputs["pixel_values"] == shape
 
 
 def test_a_class_that_returns_no_loss_is_named() -> None:

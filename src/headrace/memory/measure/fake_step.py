@@ -7,7 +7,7 @@ count as 0.
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.eager import StepArguments
 from headrace.memory.measure.live_bytes import LiveKinds
-from headrace.memory.measure.ones import ValuesAreOnes
+from headrace.memory.measure.read_values import ValuesReadAs
 from headrace.memory.measure.refuse import BY_VALUES
 from headrace.memory.measure.sizes import ROUNDING
 
@@ -105,9 +105,13 @@ def eager_bytes(
             raise _refusal(error) from error
     with torch.compiler._compile_session_context():  # libraries then decide less by values
         try:
-            return _eager_bytes(called, arguments, optimizer, reading=ValuesAreOnes)
+            return _eager_bytes(called, arguments, optimizer, reading=ValuesReadAs(1))
         except Exception as error:
-            raise _refusal(error) from error
+            refusal = _refusal(error)
+            refusal.__cause__ = error
+        with suppress(Exception):  # of what few tokens have, such as global attention
+            return _eager_bytes(called, arguments, optimizer, reading=ValuesReadAs(0))
+    raise refusal
 
 
 class _OptimizerError(Exception):
@@ -128,7 +132,7 @@ def _eager_bytes(
     arguments: StepArguments,
     optimizer: type[Optimizer] | None,
     *,
-    reading: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    reading: AbstractContextManager[Any] | None = None,
 ) -> EagerBytes:
     live = LiveKinds(ROUNDING["cpu"])
     with on_fake_tensors(called):
@@ -141,7 +145,7 @@ def _eager_bytes(
             parameter.register_post_accumulate_grad_hook(
                 lambda parameter: live.name(GRADIENTS, parameter.grad)
             )
-        with live, reading():
+        with live, reading or nullcontext():
             called(*args, **kwargs).backward()
         in_passes = dict(live.at_peak)
         most = dict(live.most)
@@ -174,7 +178,7 @@ def _optimizer_bytes(
     make = cast(Callable[..., Any], optimizer)
     stepping = make(parameters)
     state = LiveKinds(ROUNDING["cpu"])
-    with torch.no_grad(), ValuesAreOnes():  # Adafactor scales by norms that it reads
+    with torch.no_grad(), ValuesReadAs(1):  # Adafactor scales by norms that it reads
         stepping.step()
     state.name(OPTIMIZER, list(stepping.state.values()))
     largest = max(parameters, key=lambda parameter: parameter.nbytes)
@@ -183,7 +187,7 @@ def _optimizer_bytes(
     beside = LiveKinds(ROUNDING["cpu"])
     beside.name(OPTIMIZER, (largest, largest.grad, list(alone.state.values())))
     before = beside.now
-    with torch.no_grad(), beside, ValuesAreOnes():
+    with torch.no_grad(), beside, ValuesReadAs(1):
         alone.step()
     return state.now, max(sum(beside.at_peak.values()) - before, 0)
 

@@ -230,9 +230,10 @@ def _class_of(transformers: Any, config: Any) -> Any:
         if (named := getattr(transformers, architecture, None)) is not None:
             return named
     for head in _HEADS:
-        auto = getattr(transformers, head)
-        if type(config) in auto._model_mapping:
-            return auto
+        classes = getattr(transformers, head)._model_mapping
+        if type(config) in classes:
+            first = classes[type(config)]  # of DeiT there are two
+            return first[0] if isinstance(first, tuple | list) else first
     return transformers.AutoModel
 
 
@@ -273,7 +274,7 @@ def _transformers_arguments(
 
         def of_images(batch: int) -> StepArguments:
             images = _images(config, batch, size, dtype)
-            shape = (batch, *images.shape[2:]) if _is_of_pixels(model) else (batch,)
+            shape = (batch, *images.shape[-2:]) if _is_of_pixels(model) else (batch,)
             labels = {"labels": _meta(shape, torch.int64)} if _takes_labels(model) else {}
             return (), {"pixel_values": images} | labels
 
@@ -295,13 +296,17 @@ def _tokens(model: Any, config: Any, name: str, length: int | None) -> int:
 
 
 def _images(config: Any, batch: int, size: int | None, dtype: torch.dtype) -> torch.Tensor:
-    """Return images of the size and the channels that a configuration, or one within it, has."""
+    """Return images of the size and the channels that a configuration, or one within it, has.
+
+    Of a model of videos they are so many frames.
+    """
     parts = (config, *_configurations(config))
     sizes = [part.image_size for part in parts if getattr(part, "image_size", None)]
     side: Any = size or next(iter(sizes), 224)
     sides = tuple(side) if isinstance(side, list | tuple) else (side, side)
     channels = next((part.num_channels for part in parts if hasattr(part, "num_channels")), 3)
-    return _meta((batch, channels, *sides), dtype)
+    frames = [config.num_frames] if hasattr(config, "num_frames") else []
+    return _meta((batch, *frames, channels, *sides), dtype)
 
 
 def _refuse_length(name: str, length: int | None) -> None:

@@ -23,8 +23,8 @@ from headrace.memory.measure.capture import capture
 from headrace.memory.measure.captured import Capture
 from headrace.memory.measure.eager import StepArguments, eager_cost
 from headrace.memory.measure.implementations import with_implementations
-from headrace.memory.measure.ones import ValuesAreOnes
 from headrace.memory.measure.preserve import preserved
+from headrace.memory.measure.read_values import ValuesReadAs
 from headrace.memory.measure.sizes import ROUNDING, inner_tensors
 from headrace.memory.measure.timing import (
     Cost,
@@ -351,7 +351,7 @@ def optimizer_bytes(optimizer: Optimizer, rounding: int = 1) -> int:
 
 def _first_state(optimizer: Optimizer) -> Mapping[Any, Any]:
     """Return the state after a step of an equal optimizer on fake parameters and gradients."""
-    with FakeTensorMode(), ValuesAreOnes():
+    with FakeTensorMode(), ValuesReadAs(1):
 
         def fake(parameter: torch.Tensor) -> nn.Parameter:
             value = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
