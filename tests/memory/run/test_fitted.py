@@ -7,6 +7,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from inspect import signature
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,8 @@ def test_a_trainer_finds_the_method_that_it_noted_and_the_model_has_none() -> No
     fitted._original_forward = fitted.forward
     assert pickle.loads(pickle.dumps(model)).weight.shape == (2, 4)
     assert fitted.__dict__.pop("_original_forward") == fitted.forward
+    fitted.scaled = MethodType(lambda model, x: 2 * x, fitted)  # any other method is the model's
+    assert model.scaled(3) == 6
 
 
 def test_names_and_state_are_the_modules_own() -> None:

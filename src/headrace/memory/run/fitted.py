@@ -297,13 +297,12 @@ class FittedModule(nn.Module):
             return getattr(self.__dict__["_original"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, of the model but for what is defined here, and methods of this one.
+        """Set an attribute, of the model but for what is defined here, and notes of `forward`.
 
-        Such a method would hold the fitted module in the model, and trainers that note one look
-        for it here.
+        A trainer that notes it looks for it here, and in the model it would hold this one.
         """
-        is_method = getattr(value, "__self__", None) is self
-        if "_original" not in self.__dict__ or is_method or self._is_own(name):
+        notes_forward = hasattr(value, "__func__") and value == self.forward
+        if "_original" not in self.__dict__ or notes_forward or self._is_own(name):
             super().__setattr__(name, value)
         else:
             setattr(self._original, name, value)
