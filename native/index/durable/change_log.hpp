@@ -75,7 +75,7 @@ class ChangeLog {
     check_usable();
     if (changes.log_bytes() > change_log::kMostGroupBytes) {
       throw std::invalid_argument("changes: a group has " + std::to_string(changes.log_bytes()) +
-                                  " bytes, at most 2^30 are possible");
+                                  " bytes, at most 2^30 are possible: commit several groups");
     }
     auto sequence = sequence_ + (changes.empty() ? 0 : 1);
     auto group = changes.group(generation_, end_, sequence, synced_end_);
