@@ -1,7 +1,7 @@
 """Attention layers of a model of Transformers, and a digest of its weights."""
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -46,10 +46,17 @@ _probes: WeakKeyDictionary[nn.Module, _Probe] = WeakKeyDictionary()
 
 
 @contextmanager
-def implementation(model: nn.Module, name: str) -> Generator[None]:
+def implementation(
+    model: nn.Module, name: str, layers: Sequence[nn.Module] | None = None
+) -> Generator[None]:
     """Compute the model's attention by a registered implementation meanwhile.
 
     Encoders, of images or sounds, that a decoder has beside its own layers keep theirs.
+
+    Parameters
+    ----------
+    layers : modules that compute the attention of a decoder's layers; those of another decoder
+        keep their implementation, too. None: these are not known.
 
     Raises
     ------
@@ -63,6 +70,8 @@ def implementation(model: nn.Module, name: str) -> Generator[None]:
     own = config._attn_implementation_internal
     text_config = config.get_text_config(decoder=True)
     decoding = (type(config), type(text_config)) if text_config is not config else (object,)
+    parts = model.modules() if layers is None else holders(model, layers)
+    of_layers = {id(part.config) for part in parts if hasattr(part, "config")}
     try:
         set_implementation(name)
         if config._attn_implementation != name:
@@ -71,7 +80,7 @@ def implementation(model: nn.Module, name: str) -> Generator[None]:
                 "AttentionInterface: its keys and values cannot be compressed"
             )
         for layer_config, previous in before:  # a layer may have a copy of its own
-            if not isinstance(layer_config, decoding):
+            if not isinstance(layer_config, decoding) or id(layer_config) not in of_layers:
                 layer_config._attn_implementation_internal = previous
             elif previous == own:
                 layer_config._attn_implementation_internal = name
@@ -79,6 +88,12 @@ def implementation(model: nn.Module, name: str) -> Generator[None]:
     finally:
         for layer_config, previous in before:
             layer_config._attn_implementation_internal = previous
+
+
+def holders(model: nn.Module, layers: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the modules of a model that are one of the layers, or hold one."""
+    computing = set(layers)
+    return [part for part in model.modules() if not computing.isdisjoint(part.modules())]
 
 
 def check_model(model: object) -> None:

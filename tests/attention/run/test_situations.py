@@ -12,6 +12,9 @@ from transformers import (
     AutoTokenizer,
     CLIPVisionConfig,
     DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
     LlavaConfig,
     LlavaForConditionalGeneration,
     TextIteratorStreamer,
@@ -303,6 +306,26 @@ def test_an_encoder_of_images_keeps_its_attention() -> None:
     with headrace.attention.compress(model, shared_plan(model, fixed=False)):
         assert not torch.allclose(model(**inputs).logits, expected)
     assert torch.equal(model(**inputs).logits, expected)
+
+
+@torch.no_grad()
+def test_a_second_decoder_keeps_its_attention() -> None:
+    class TwoDecoders(LlamaForCausalLM):
+        """A decoder within whose steps another one decodes, as in models of speech."""
+
+        def __init__(self, config: LlamaConfig) -> None:
+            super().__init__(config)
+            self.depth = LlamaModel(copy.deepcopy(config))
+
+    torch.manual_seed(0)
+    model = TwoDecoders(copy.deepcopy(model_of("llama").config)).eval()
+    plan, tokens = shared_plan(model, fixed=True), tokens_of(9)
+    expected, plain = model.depth(tokens, use_cache=True), model(tokens).logits
+    with headrace.attention.compress(model, plan):
+        outputs, shared = model.depth(tokens, use_cache=True), model(tokens).logits
+    assert torch.equal(outputs.last_hidden_state, expected.last_hidden_state)
+    assert type(outputs.past_key_values) is DynamicCache
+    assert not torch.equal(shared, plain)
 
 
 @torch.no_grad()

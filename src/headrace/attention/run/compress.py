@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from headrace.attention.errors import AttentionError, CapacityError
 from headrace.attention.models import (
+    attention_modules,
     check_model,
     check_options,
     check_plan,
+    holders,
     implementation,
 )
 from headrace.attention.new_keys import layer_of, plain_keys
@@ -57,11 +59,13 @@ def compressed(
 def _set_up(model: nn.Module, contexts: Contexts) -> None:
     """Let a model compute attention over compressed caches until its last context ends."""
     settings = contexts.settings
-    settings.enter_context(implementation(model, IMPLEMENTATION))
+    layers = attention_modules(model)
+    settings.enter_context(implementation(model, IMPLEMENTATION, layers))
     settings.enter_context(_generating(model, contexts.new_cache))
     # within a model that generates, whose cache is then the stock one
     inner = None if hasattr(model, "generate") else type(model).__name__
-    for module in model.modules():  # adapters such as PEFT's hand on what they are called with
+    # adapters such as PEFT's hand on what they are called with
+    for module in holders(model, layers):
         if not hasattr(module, "set_attn_implementation"):
             continue
         if (hook := _supplied(module, contexts.new_cache, inner)) is None:
