@@ -557,6 +557,9 @@ def test_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         opened(tmp_path / "absent", read_only=True)
     with pytest.raises(FolderError, match="absent"):
         opened(tmp_path / "absent" / "index")
+    (tmp_path / "file").touch()
+    with pytest.raises(FolderError, match="file: is a file, needs a folder"):
+        opened(tmp_path / "file")
     with opened(tmp_path / "index"):
         pass
     (tmp_path / "index" / "types.json").write_text("{}")

@@ -471,6 +471,8 @@ def _stored_types(folder: Path) -> dict[str, Any] | None:
         types = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    except NotADirectoryError:
+        raise FolderError(f"{folder}: is a file, needs a folder, or a path to create one") from None
     except (OSError, ValueError) as error:
         raise FolderError(f"{path}: cannot be read: {error}") from error
     if not isinstance(types, dict) or types.get("format") != _FORMAT:
