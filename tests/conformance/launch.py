@@ -1,7 +1,6 @@
 """Starts the ranks of a torch job as processes on this machine, and always ends them."""
 
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+from headrace.launch import ports
 from headrace.launch.roles import LINES, Role, Roles
 from tests.conformance import warm
 from tests.conformance.warm import environment
@@ -17,9 +17,7 @@ from tests.waiting import JOB_S
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return ports.free_port("127.0.0.1")
 
 
 class Rank:

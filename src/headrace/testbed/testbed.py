@@ -1,7 +1,6 @@
 """`Testbed`: one emulated cluster, from up to down."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from headrace.errors import TestbedError
 from headrace.facades import offered_by
 from headrace.forks import ForkMark
+from headrace.launch.ports import free_port
 from headrace.settings import child_environment
 from headrace.testbed import loopback, network, privileges, state, teardown
 from headrace.testbed.rates import parse_rate
@@ -85,7 +85,7 @@ class Testbed:
                 mode=NAMESPACES if reason is None else LOOPBACK,
                 spec=spec,
                 owner=(os.getpid(), teardown.start_time(os.getpid()) or ""),
-                master_port=_MASTER_PORT if reason is None else _free_port(),
+                master_port=_MASTER_PORT if reason is None else free_port("127.0.0.1"),
             )
             record.save()
             guardian = None if detached else _start_guardian(record)
@@ -280,9 +280,3 @@ def _start_guardian(record: Record) -> "subprocess.Popen[bytes]":
         start_new_session=True,
         cwd="/",
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
