@@ -64,9 +64,7 @@ class RowWiseAdagrad(torch.optim.Optimizer):
 
 _SUMS = 1e-6
 """Adagrad's sums at first. From 0, a number's first update is its gradient's sign, whatever the
-gradient's size: float32's rounding decides it where gradients nearly cancel, and losses of one
-process differ by 1.4e-4 from those of one that adds the gradients of three shares, with these
-sums by 1e-6. They are below the squares of most gradients."""
+gradient's size: float32's rounding decides it where gradients nearly cancel."""
 
 OPTIMIZERS: Mapping[str, MakeOptimizer] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.5),

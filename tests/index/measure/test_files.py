@@ -35,7 +35,7 @@ def test_a_trace_is_written_and_read(tmp_path: Path, kind: str, suffix: str) -> 
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
-    """A pipe that nobody wrote to was waited for without end."""
+    """Opening a named pipe blocks until a process opens it for writing."""
     for name in ("keys", "keys.npy", "trace.npz"):
         os.mkfifo(tmp_path / name)
         with pytest.raises(TraceError, match="is a pipe, needs a file: keep what comes"):

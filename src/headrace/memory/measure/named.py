@@ -239,10 +239,13 @@ def _class_of(transformers: Any, config: Any) -> Any:
 
 def _configuration_of(auto: Any, config: Any) -> Any:
     """Return the configuration that a class takes: of a tower the one within that of both."""
-    needed = getattr(auto, "config_class", None)  # none of the automatic classes, which take any
-    if needed is None or isinstance(config, needed):
+    config_class = getattr(
+        auto, "config_class", None
+    )  # automatic classes, which take any, have none
+    if config_class is None or isinstance(config, config_class):
         return config
-    return next((part for part in _configurations(config) if isinstance(part, needed)), config)
+    parts = _configurations(config)
+    return next((part for part in parts if isinstance(part, config_class)), config)
 
 
 def _configurations(config: Any) -> list[Any]:
@@ -364,12 +367,11 @@ def _is_of_pixels(model: nn.Module) -> bool:
 def _refuse_tag(timm: Any, name: str) -> None:
     """Raise an error that names the nearest tags where a model of timm has none of this name."""
     architecture, _, tag = name.partition(".")
-    names = timm.list_models(f"{architecture}.*", pretrained=True)
-    tags = [known.partition(".")[2] for known in names]
-    if tag and tag not in tags:
-        near = difflib.get_close_matches(tag, tags, n=3, cutoff=0.0)
-        text = f"; near: {', '.join(f'{architecture}.{known}' for known in near)}" if near else ""
-        raise InputError(f"{name}: {architecture} of timm has no tag {tag!r}{text}")
+    tagged_names = timm.list_models(f"{architecture}.*", pretrained=True)
+    if tag and name not in tagged_names:
+        nearest = difflib.get_close_matches(name, tagged_names, n=3, cutoff=0.0)
+        remedy = f"; near: {', '.join(nearest)}" if nearest else ""
+        raise InputError(f"{name}: {architecture} of timm has no tag {tag!r}{remedy}")
 
 
 def _of_timm(

@@ -1,4 +1,4 @@
-"""What tests of fitted models need."""
+"""Fixtures of the tests of fitted models."""
 
 from collections.abc import Iterator
 
