@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 1800
+"""Of a process: all cases take minutes in the interpreter, and many more beside other work."""
 SHARED_BYTES = 99 * 1024
 """Of a block of threads, on the devices that have least of the architectures from 8.0 on."""
 
@@ -33,6 +34,7 @@ def lines(*arguments: str, **variables: str) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.timeout(TIMEOUT_S + 60)
 def test_every_format_and_shape_agrees_with_numpy(sample: Sample) -> None:
     numbers = sample.of(range(len(CASES)), 3)
     *differences, (_, nan_heads) = lines(*map(str, numbers), TRITON_INTERPRET="1")
@@ -44,6 +46,7 @@ def test_every_format_and_shape_agrees_with_numpy(sample: Sample) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S + 60)
 def test_every_kernel_compiles_within_the_shared_memory_of_devices(tmp_path: Path) -> None:
     kernels = lines(TRITON_CACHE_DIR=str(tmp_path))
     assert len(kernels) == 3 * 7

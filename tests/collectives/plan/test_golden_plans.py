@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -13,6 +14,7 @@ from headrace.collectives.plan.cost.model import FULL
 from headrace.collectives.plan.generators import limits
 from headrace.collectives.plan.generators.mirrored import mirrored
 from headrace.collectives.plan.generators.table import ALL_GENERATORS
+from headrace.collectives.plan.generators.taccl import autosketch
 from headrace.collectives.plan.portfolio import plan_collective
 from headrace.collectives.plan.request import Method
 from headrace.collectives.program import Program
@@ -25,6 +27,8 @@ from tests.tiers import Sample
 from tests.topology.examples import EXAMPLES
 
 TOTAL_BYTES = 4_000_000
+NEVER_S = 800.0
+"""Of safety limits: a test is ended after 900 s."""
 COLLECTIVES = (Collective.ALLGATHER, Collective.ALLREDUCE)
 TWO_NODES = {"ndv2"}  # of others one: two take longer than a test may
 SMALL = {"torus": {"shape": (2, 3)}, "mesh": {"shape": (2, 3)}, "fat_tree": {"shape": (2, 2)}}
@@ -51,10 +55,13 @@ def test_golden_plans(
     golden: Callable[[str, bytes], None], sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Effort is counted; that wall-clock safety limits could strike is ruled out here."""
-    monkeypatch.setattr(limits, "SECONDS", dict.fromkeys(limits.SECONDS, 300.0))
+    monkeypatch.setattr(limits, "SECONDS", dict.fromkeys(limits.SECONDS, NEVER_S))
     assert mirrored.__kwdefaults__ is not None
-    monkeypatch.setitem(mirrored.__kwdefaults__, "limit_s", 300.0)
-    method = Method(model=FULL, engine=NativeSearch(), effort="quick")
+    monkeypatch.setitem(mirrored.__kwdefaults__, "limit_s", NEVER_S)
+    quick = autosketch._PLANS["quick"]
+    unlimited = replace(quick, limit_s=NEVER_S, effort=replace(quick.effort, limit_s=NEVER_S))
+    monkeypatch.setitem(autosketch._PLANS, "quick", unlimited)
+    method = Method(model=FULL, engine=NativeSearch(), effort="quick", limit_s=NEVER_S)
     found: dict[str, dict[str, object]] = {}
     exports: dict[str, dict[str, str]] = {}
     for name in sample.of(sorted(PRESETS), 1):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import random
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -418,6 +419,17 @@ def test_where_every_generator_breaks_the_error_says_of_each_why() -> None:
     rows = (Generator("broken", broken),)
     with pytest.raises(ProgramError, match="broken: failed: IndexError: list index out of range"):
         plan_collective(uniform(4), Collective.ALLGATHER, MIB, generators=rows)
+
+
+def test_that_no_thread_can_be_started_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a limit of processes each generator failed, and the advice was to add links."""
+
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        plan_collective(uniform(4), Collective.ALLGATHER, MIB)
 
 
 def test_a_program_that_cannot_be_simulated_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:

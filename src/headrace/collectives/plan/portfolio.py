@@ -186,32 +186,32 @@ class Portfolio:
         """Add the candidates of `generator`; return why it added none, or not all, or ''.
 
         An exception of any kind or an exceeded time limit ends this generator alone; its candidates
-        so far and those of other generators stay.
+        so far and those of other generators stay. That no thread can be started is raised.
         """
         before = len(self.candidates)
         # A list of its own, as an abandoned thread may still append to it.
         candidates = self.candidates = list(self.candidates)
 
-        def generate() -> None:
+        def generate() -> str:
             began = time.thread_time()
             try:
                 self._collect(generator, candidates)
+            except HeadraceError as error:
+                return str(error)
+            except Exception as error:
+                _log.info("generator %s: failed", generator.name, exc_info=True)
+                return f"failed: {type(error).__name__}: {error}"
             finally:
                 self._spent_s += time.thread_time() - began
+            return ""
 
         try:
-            run_limited(generate, self._limit_s())
-        except HeadraceError as error:
-            return str(error)
+            return run_limited(generate, self._limit_s())
         except TimeLimit:
             added = len(candidates) - before
             self.candidates = list(candidates)
             _log.info("generator %s: stopped after %.3g s", generator.name, self._limit_s())
             return f"stopped: out of time after {self._limit_s():.3g} s, with {added} programs"
-        except Exception as error:
-            _log.info("generator %s: failed", generator.name, exc_info=True)
-            return f"failed: {type(error).__name__}: {error}"
-        return ""
 
     def _collect(self, generator: Generator, candidates: list[_ScoredProgram]) -> None:
         chunks = self.request.method.chunks
