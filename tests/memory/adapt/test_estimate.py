@@ -140,6 +140,8 @@ def test_a_loss_of_what_the_mask_selects_is_of_all(tmp_path: Path) -> None:
     sizes = TOWER | {"embedding_size": 16, "vocab_size": 64, "intermediate_size": 16}
     (tmp_path / "config.json").write_text(json.dumps(config | sizes))
     assert memory.estimate(str(tmp_path), length=8).inputs["labels"] == (1, 8)
+    with pytest.raises(CaptureError, match="without a budget, its step is estimated as it is"):
+        memory.estimate(str(tmp_path), length=8, budget="1GiB")
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from headrace.errors import InputError
 from headrace.facades import public_value
-from headrace.memory.errors import BudgetError
+from headrace.memory.errors import BudgetError, CaptureError
 from headrace.memory.exactness import Exactness
 from headrace.memory.graph import Graph
 from headrace.memory.measure.capture import capture
@@ -177,7 +177,10 @@ def _budget(
 
     def graph_at(samples: int) -> Graph:
         report(f"tracing a step of {samples}")
-        return _graph(named, samples, state_bytes, device)
+        try:
+            return _graph(named, samples, state_bytes, device)
+        except CaptureError as error:
+            raise CaptureError(f"{error}; without a budget, its step is estimated as it is") from None
 
     large_batch = 2 * max(batch, 2)
     graph, larger = graph_at(batch), graph_at(large_batch)
