@@ -180,7 +180,8 @@ def _budget(
         try:
             return _graph(named, samples, state_bytes, device)
         except CaptureError as error:
-            raise CaptureError(f"{error}; without a budget, its step is estimated as it is") from None
+            message = f"{error}; without a budget, its step is estimated as it is"
+            raise CaptureError(message) from None
 
     large_batch = 2 * max(batch, 2)
     graph, larger = graph_at(batch), graph_at(large_batch)

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from headrace.embeddings import EmbeddingError
-from headrace.embeddings.run.model.columns import table_columns
-from headrace.embeddings.run.model.modules import embedding_modules, lookups_observed
+from headrace.embeddings.run.model.columns import LookupsObserved, table_columns
+from headrace.embeddings.run.model.modules import embedding_modules
 
 IDS = torch.zeros(3, 4, dtype=torch.int64)
 
@@ -98,7 +98,7 @@ def test_a_model_on_a_device_gets_rows_there() -> None:
     with FakeTensorMode():
         model = nn.ModuleDict({"table": nn.Embedding(9, 2), "top": nn.Linear(2, 1, device="cuda")})
         table = embedding_modules(model)
-        with lookups_observed(table, lambda *_: None), torch.no_grad():
+        with LookupsObserved(table, lambda *_: None), torch.no_grad():
             ids = torch.zeros(4, dtype=torch.int64, device="cuda")
             assert model["top"](model["table"](ids)).device.type == "cuda"
 
@@ -129,7 +129,35 @@ def test_ids_that_are_not_a_batchs_columns_are_refused(ids_of: str, message: str
     model = Model(ids_of)
     with pytest.raises(EmbeddingError, match=message):
         columns(model)
-    assert "forward" not in vars(model.user)
+
+
+class Scaled(nn.Embedding):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return super().forward(input) * self.embedding_dim**0.5
+
+
+class Remainder(nn.Embedding):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return super().forward(input % self.num_embeddings)
+
+
+def test_a_module_may_change_the_rows_that_it_looks_up_but_not_their_ids() -> None:
+    """A subclass whose `forward` took a remainder learned rows of other ids than it looked up."""
+    model = Model()
+    model.user = Scaled(100, 8, device="meta")
+    assert columns(model) == [(0, 2), (1, 3)]
+    model.user = Remainder(100, 8, device="meta")
+    with pytest.raises(EmbeddingError, match="user gets ids that forward computes"):
+        columns(model)
+
+
+def test_the_weight_of_a_module_may_be_looked_up_in_by_a_function() -> None:
+    class Functional(Model):
+        def forward(self, ids: Tensor) -> Tensor:
+            return nn.functional.embedding(ids[:, 1], self.user.weight) + self.item(ids[:, [0, 2]])
+
+    model = Functional()
+    assert table_columns(model, embedding_modules(model), IDS[:, :3], model) == [(1,), (0, 2)]
 
 
 class Bags(nn.Module):

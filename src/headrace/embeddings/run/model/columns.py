@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from headrace.embeddings.errors import EmbeddingError
-from headrace.embeddings.run.model.modules import EmbeddingModule, lookups_observed
+from headrace.embeddings.run.model.modules import EmbeddingModule
 from headrace.evaluation import evaluating
 from headrace.preserve import objects_preserved
 
@@ -62,13 +63,12 @@ def table_columns(
     with (
         torch.compiler.set_stance("force_eager"),  # compiling a single run takes minutes
         objects_preserved(model),
-        lookups_observed(modules, observe),
         evaluating(model),
         torch.no_grad(),
         torch.random.fork_rng(devices=[]),
     ):
         try:
-            with _NoComparisons():
+            with LookupsObserved(modules, observe):
                 call(numbers)
         except IndexError as error:
             raise EmbeddingError(
@@ -86,8 +86,25 @@ def table_columns(
     return [tuple(sorted(columns[embedding.name])) for embedding in modules]
 
 
-class _NoComparisons(TorchFunctionMode):
-    """Refuses comparisons of ids: in a batch they would be those of the numbers."""
+class LookupsObserved(TorchFunctionMode):
+    """Lets lookups in weights of embedding modules return zeros, and refuses comparisons of ids.
+
+    Lookups are those of torch's functions, so what a subclass of a module computes in its own
+    `forward` is seen. In a batch, comparisons would be those of the numbers.
+
+    Parameters
+    ----------
+    observe : called with each module whose weight is looked up in, and the ids.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[EmbeddingModule],
+        observe: Callable[[EmbeddingModule, Tensor], None],
+    ) -> None:
+        super().__init__()
+        self._by_weight = {id(embedding.module.weight): embedding for embedding in modules}
+        self._observe = observe
 
     def __torch_function__(
         self,
@@ -97,7 +114,15 @@ class _NoComparisons(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call a function of torch."""
-        result = func(*args, **(kwargs or {}))
+        options = kwargs or {}
+        if func in (functional.embedding, functional.embedding_bag):
+            ids, weight = args[:2]
+            if (embedding := self._by_weight.get(id(weight))) is not None:
+                self._observe(embedding, ids)
+                shape = ids.shape if func is functional.embedding else _bags(ids, **options)
+                # not on the device of a weight elsewhere
+                return torch.zeros(*shape, embedding.dim, dtype=weight.dtype, device=ids.device)
+        result = func(*args, **options)
         name = getattr(func, "__name__", "").strip("_")
         if name in _COMPARISONS and _is_mask(result) and any(map(_are_ids, args)):
             raise EmbeddingError(
@@ -106,6 +131,13 @@ class _NoComparisons(TorchFunctionMode):
                 "ids={...} where nothing follows from it"
             )
         return result
+
+
+def _bags(
+    ids: Tensor, *, offsets: Tensor | None, include_last_offset: bool, **_: object
+) -> tuple[int]:
+    """Return the number of bags of a call of `functional.embedding_bag`."""
+    return (len(ids) if offsets is None else len(offsets) - include_last_offset,)
 
 
 def _is_mask(result: object) -> bool:

@@ -1,7 +1,7 @@
 """Embedding modules of a model: which there are, and which of their options are served."""
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -133,41 +133,3 @@ def _check(embedding: EmbeddingModule) -> None:
         raise EmbeddingError(
             f"{embedding.name} has rows of {module.weight.dtype}, needs float32 or float64"
         )
-
-
-@contextmanager
-def lookups_observed(
-    modules: Sequence[EmbeddingModule], observe: Callable[[EmbeddingModule, Tensor], None]
-) -> Generator[None]:
-    """Let modules return zeros, and pass the ids that each is asked for to `observe`."""
-
-    def observed(embedding: EmbeddingModule) -> Callable[..., Tensor]:
-        module = embedding.module
-
-        def forward(
-            input: Tensor,  # noqa: A002
-            offsets: Tensor | None = None,
-            *_: object,
-            **_options: object,
-        ) -> Tensor:
-            observe(embedding, input)
-            shape = input.shape
-            if isinstance(module, nn.EmbeddingBag):
-                bags = len(input) if offsets is None else len(offsets) - module.include_last_offset
-                shape = (bags,)
-            dtype, device = module.weight.dtype, input.device  # not that of a weight elsewhere
-            return torch.zeros(*shape, embedding.dim, dtype=dtype, device=device)
-
-        return forward
-
-    # a library may have given an instance a forward of its own
-    own = {embedding: vars(embedding.module).get("forward") for embedding in modules}
-    for embedding in modules:
-        embedding.module.forward = observed(embedding)
-    try:
-        yield
-    finally:
-        for embedding, forward in own.items():
-            del embedding.module.forward
-            if forward is not None:
-                embedding.module.forward = forward
