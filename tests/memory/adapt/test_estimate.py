@@ -144,6 +144,19 @@ def test_a_loss_of_what_the_mask_selects_is_of_all(tmp_path: Path) -> None:
         memory.estimate(str(tmp_path), length=8, budget="1GiB")
 
 
+def test_a_model_that_takes_another_sample_is_refused_with_a_remedy(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Torch logged the trace of the operator that failed, too."""
+    tower = TOWER | {"intermediate_size": 16}
+    towers = {"text_config": tower | {"vocab_size": 64}, "vision_config": tower}
+    config = {"model_type": "siglip2", "architectures": ["Siglip2Model"]}
+    (tmp_path / "config.json").write_text(json.dumps(config | towers))
+    with pytest.raises(CaptureError, match="run on fake tensors: .*: headrace memory measure"):
+        memory.estimate(str(tmp_path))
+    assert "failed while attempting" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_values_that_are_read_are_those_of_one_number(number: int) -> None:
     def read(mask: torch.Tensor, numbers: torch.Tensor) -> list[Any]:

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from headrace.memory.errors import CaptureError
 from headrace.memory.measure.arguments import named_parts
+from headrace.memory.measure.fake_step import failures_unlogged
 from headrace.memory.measure.live_bytes import LiveBytes
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.measure.running_averages import averages_as_tensors
@@ -76,6 +77,7 @@ def traced_outside(
     try:
         with (
             preserved(model),
+            failures_unlogged(),
             FakeTensorMode(allow_non_fake_inputs=True) as mode,
             averages_as_tensors(model),
             _standing_still(blocks, alive, calls),

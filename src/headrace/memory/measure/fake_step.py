@@ -6,6 +6,7 @@ count as 0.
 
 # pyright: reportPrivateUsage=false
 
+import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from headrace.memory.measure.sizes import ROUNDING
 PARAMETERS, BUFFERS, INPUTS = "parameters", "buffers", "inputs"
 GRADIENTS, OPTIMIZER = "gradients", "optimizer"
 ACTIVATIONS = LiveKinds.ACTIVATIONS
+OWN_SAMPLE = "headrace memory measure takes a function that makes a model and its inputs"
+"""Remedy where a model by its name, or a sample of its, cannot be made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,17 @@ class EagerBytes:
 
 
 @contextmanager
+def failures_unlogged() -> Generator[None]:
+    """Let torch log no operator that fails on fake tensors: the error that is raised says it."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+@contextmanager
 def on_fake_tensors(model: nn.Module) -> Generator[FakeTensorMode]:
     """Put fake tensors of the CPU in the places of a meta model's parameters and buffers."""
     places = [
@@ -64,7 +78,7 @@ def on_fake_tensors(model: nn.Module) -> Generator[FakeTensorMode]:
     ]
     fakes: dict[int, torch.Tensor] = {}
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with failures_unlogged(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             for tensors, name, tensor in places:
                 if id(tensor) not in fakes:
                     fakes[id(tensor)] = _on_cpu(tensor)
@@ -119,7 +133,7 @@ class _OptimizerError(Exception):
 
 
 def _refusal(error: Exception) -> CaptureError:
-    subject, remedy, cause = "model", "", error
+    subject, remedy, cause = "model", f": {OWN_SAMPLE}", error
     if isinstance(error, _OptimizerError) and isinstance(error.__cause__, Exception):
         subject = f"step of the optimizer {error}"
         remedy, cause = ": estimate with one that can, or with none", error.__cause__

@@ -18,6 +18,7 @@ from headrace.errors import InputError
 from headrace.extras import is_installed, require
 from headrace.memory.measure.arguments import WithLoss, forward_signature
 from headrace.memory.measure.eager import StepArguments
+from headrace.memory.measure.fake_step import OWN_SAMPLE
 
 _EXTRA = "models"
 _PURPOSE = "estimating the memory of a model by its name"
@@ -211,7 +212,8 @@ def _of_transformers(
     except Exception as error:  # of a configuration whose defaults are no model
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"{name}: transformers makes no model of the configuration: {first}"
+            f"{name}: transformers makes no model of the configuration: {first.rstrip('.')}; "
+            f"{OWN_SAMPLE}"
         ) from error
     model = model.to(dtype).train()
     return NamedModel(
@@ -284,7 +286,7 @@ def _transformers_arguments(
         return of_images
     raise InputError(
         f"{name} takes {model.main_input_name}: a sample is made for models of tokens (input_ids) "
-        "or images (pixel_values) alone"
+        f"or images (pixel_values) alone; {OWN_SAMPLE}"
     )
 
 
