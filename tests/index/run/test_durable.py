@@ -504,6 +504,27 @@ def test_children_of_forks_leave_it_to_their_parent(tmp_path: Path) -> None:
         assert dict(index.items()) == {1: 2, 2: 3}
 
 
+def test_threads_share_a_batch(tmp_path: Path) -> None:
+    """Changes of several threads were written to the same memory at once: a crash."""
+    keys = np.arange(20_000)
+    with opened(tmp_path / "index") as index:
+        batch = index.batch()
+
+        def insert() -> None:
+            for _ in range(10):
+                batch.insert(keys, keys)
+
+        threads = [threading.Thread(target=insert) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(HANG_S)
+        assert len(batch) == 40 * len(keys)
+        batch.commit()
+        assert index.groups == 1
+        assert np.array_equal(index.keys(), keys)
+
+
 def insert_and_fail(index: DurableIndex) -> None:
     with index.batch() as batch:
         batch.insert(1, 7)
