@@ -190,6 +190,19 @@ def test_numbers_beyond_32_bits_are_rejected(tmp_path: Path, kind: pa.DataType) 
     assert all("needs a finite number of 32 bits" in line[2] for line in written)
 
 
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_rejected_row_can_have_a_text_that_is_no_utf_8(tmp_path: Path, lists: bool) -> None:
+    """As bytes that were written as texts: the reader ended with an error of their encoding."""
+    texts = pa.array([b"\xff", b"a\xfe"], pa.binary()).view(pa.string())
+    ids = pa.ListArray.from_arrays([0, 1, 2], texts) if lists else texts
+    path = write(tmp_path / "f", {"x": [1.0, np.nan], "a": ids})
+    with closing(Rejects(tmp_path / "rejects", most_share=1.0)) as rejects:
+        assert len(read(path, rejects, ids=("a",), label=None, dense=("x",))) == 1
+    reason, content = (tmp_path / "rejects").read_text().rstrip().split("\t")[2:]
+    assert reason == "column 'x' is nan, needs a finite number of 32 bits"
+    assert content == "{'x': nan, 'a': 'text that is no UTF-8'}"
+
+
 def test_a_column_that_is_used_twice_is_checked_for_each_use(tmp_path: Path) -> None:
     """Only its last use was: a missing label became one that is no number."""
     path = write(tmp_path / "f", {"x": [1, None, 2], "a": [1, 2, 5]})

@@ -266,7 +266,7 @@ def _examples(
         accepted &= ~column.wrong
     for place in np.flatnonzero(~accepted).tolist():
         name, column = next(named for named in columns if named[1].wrong[place])
-        content: dict[str, Any] = batch.slice(place, 1).to_pylist()[0]
+        content = {name: _printable(batch.column(name)[place]) for name in batch.schema.names}
         problem = f"column {name!r} is {content[name]!r}, needs {column.expected}"
         rejects.reject(source, row + place + 1, problem, repr(content).encode(), unit="row")
     if not accepted.all():
@@ -278,6 +278,14 @@ def _examples(
         ids=tuple(column.ids for column in ids),
         lengths=tuple(column.lengths for column in ids),
     )
+
+
+def _printable(scalar: Any) -> Any:
+    """Return a value of Arrow for a line of text, also where its own text is none."""
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return "text that is no UTF-8"
 
 
 def _matrix(columns: list[NDArray[np.float32]], rows: int) -> NDArray[np.float32]:
