@@ -110,6 +110,7 @@ class Driver {
   void wait_for_events(Lock& state);
   bool read_controls();
   void check_closed();
+  bool check_closed(Stream& stream);
   void check_deadlines(Clock::time_point now);
   std::string silent_ranks(Clock::time_point now) const;
   void complete(const std::shared_ptr<Task>& task, const std::string& error);

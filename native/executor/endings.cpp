@@ -27,40 +27,47 @@ void Driver::check_closed() {
         if (data != nullptr) data->check_unexpected(started_);
       }
     }
+    for (auto& stream : streams_) {
+      if (!check_closed(*stream)) return;
+    }
   } catch (const ProtocolError& error) {
     fail(options_.rank, error.what());
-    return;
   }
-  for (auto& stream : streams_) {
-    auto peer = stream->peer();
-    auto& control = *controls_[static_cast<std::size_t>(peer)];
-    if (!stream->connection().closed_at() && !control.connection().closed_at()) continue;
-    // Data sent before the peer's end is still used; only a drained connection with pending tasks
-    // counts at once.
-    bool messages = stream->channel() == kPointToPointChannel ||
-                    stream->channel() == background_messages(options_.channels);
-    bool needed = stream->busy() || (messages && mailbox_.waits_for(peer));
-    bool dry = stream->connection().closed_at().has_value() && needed;
-    auto since = stream->connection().closed_at() ? *stream->connection().closed_at()
-                                                  : *control.connection().closed_at();
-    bool in_grace = Clock::now() - since < kGoodbyeGrace;
-    // The control connection may have more to say since it was last read in this pass.
-    if (!control.goodbye_received() && !read_controls()) return;
-    if (control.goodbye_received()) {
-      if (!dry) continue;
-      fail(peer,
-           rank_text(peer) + " left the group before " + active_.front()->describe() + " was done");
-    } else if (control.connection().closed_at()) {
-      if (!dry && in_grace) continue;
-      fail(peer, rank_text(peer) + " died: its connection to " + rank_text(options_.rank) +
-                     " ended without a goodbye during " + active_.front()->describe());
-    } else {
-      if (!dry || in_grace) continue;
-      fail(peer, "the connection between " + rank_text(options_.rank) + " and " + rank_text(peer) +
-                     " broke during " + active_.front()->describe());
-    }
-    return;
+}
+
+// Returns whether the group goes on and nothing moved.
+bool Driver::check_closed(Stream& stream) {
+  auto peer = stream.peer();
+  auto& control = *controls_[static_cast<std::size_t>(peer)];
+  if (!stream.connection().closed_at() && !control.connection().closed_at()) return true;
+  // Data sent before the peer's end is still used; only a drained connection with pending tasks
+  // counts at once.
+  bool messages = stream.channel() == kPointToPointChannel ||
+                  stream.channel() == background_messages(options_.channels);
+  bool needed = stream.busy() || (messages && mailbox_.waits_for(peer));
+  bool dry = stream.connection().closed_at().has_value() && needed;
+  // If this pass released the lock for a transfer, the end may be later than the reading of the
+  // stream: what was sent between the two is read now.
+  if (dry && !helpers_.empty() && stream.progress(Unlock(nullptr, {}))) return false;
+  auto since = stream.connection().closed_at() ? *stream.connection().closed_at()
+                                               : *control.connection().closed_at();
+  bool in_grace = Clock::now() - since < kGoodbyeGrace;
+  // The control connection may have more to say since it was last read in this pass.
+  if (!control.goodbye_received() && !read_controls()) return false;
+  if (control.goodbye_received()) {
+    if (!dry) return true;
+    fail(peer,
+         rank_text(peer) + " left the group before " + active_.front()->describe() + " was done");
+  } else if (control.connection().closed_at()) {
+    if (!dry && in_grace) return true;
+    fail(peer, rank_text(peer) + " died: its connection to " + rank_text(options_.rank) +
+                   " ended without a goodbye during " + active_.front()->describe());
+  } else {
+    if (!dry || in_grace) return true;
+    fail(peer, "the connection between " + rank_text(options_.rank) + " and " + rank_text(peer) +
+                   " broke during " + active_.front()->describe());
   }
+  return false;
 }
 
 // A passed deadline ends the group at every rank: the call must not succeed at any rank later.

@@ -103,6 +103,52 @@ void leaving_early_is_named(Via via) {
   });
 }
 
+// Regression: a rank sent the rest of a collective and left while another thread of its peer had
+// released the lock to receive: nothing had come yet, the end was known, and the peer took the data
+// that it had not read for lost.
+void what_was_sent_before_leaving_counts() {
+  constexpr std::size_t kRingBytes = 64 << 10;
+  constexpr std::size_t kElements = (kRingBytes + (40 << 10)) / sizeof(float);
+  std::atomic<bool> ring_full = false;
+  std::atomic<bool> nothing_came = false;
+  std::atomic<bool> left = false;
+  auto links = links_of(2, 1, Via::kMemory, kRingBytes);
+  auto program = [](int rank) { return program_of(rank, 2, 1, {{1, 0, 0, false}}); };
+  std::thread sender([&] {
+    Executor::Options options;
+    options.rank = 1;
+    options.ranks = 2;
+    options.interrupted = [&] {  // the sender's only driver waits here
+      ring_full = true;
+      nothing_came.wait(false);
+    };
+    Executor executor(options);
+    executor.connect(std::move(links[1]));
+    std::vector<float> data(kElements, 3);
+    executor.run(call_on(data, program(1), DataType::kFloat32));
+    executor.close();
+    left = true;
+    left.notify_all();
+  });
+  Executor::Options options;
+  options.ranks = options.threads = 2;
+  options.faults.received = [&, empty = 0](std::size_t, std::size_t moved) mutable {
+    empty = moved > 0 ? 0 : empty + 1;
+    // The first one that is empty is of a turn in which the ring was drained.
+    if (empty < 2 || nothing_came.exchange(true)) return;
+    nothing_came.notify_all();
+    left.wait(false);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the io thread notices
+  };
+  Executor executor(options);
+  executor.connect(std::move(links[0]));
+  while (!ring_full) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::vector<float> data(kElements);
+  executor.run(call_on(data, program(0), DataType::kFloat32));
+  for (float value : data) CHECK(value == 3);
+  sender.join();
+}
+
 void disagreeing_sizes_are_named(Via via) {
   Group group(2, {via});
   std::atomic<int> told{0};
@@ -232,6 +278,7 @@ void few_bytes_at_a_time_are_enough(Via via) {
 }  // namespace
 
 int main() {
+  what_was_sent_before_leaving_counts();
   for (auto via : every_via()) {
     deadline_names_the_rank_that_is_waited_for(via);
     a_late_rank_fails_too(via);

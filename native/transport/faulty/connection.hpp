@@ -34,7 +34,7 @@ class Connection final : public headrace::Connection {
 
   bool open() override { return inner_->open(); }
   std::size_t send(const iovec* parts, int count, std::uint32_t zero_copy) override {
-    if (closed_at()) return 0;
+    if (broken_) return 0;
     if (faults_.most_bytes == 0) return survived(inner_->send(parts, count, zero_copy));
     const auto* first =
         std::find_if(parts, parts + count - 1, [](auto& p) { return p.iov_len > 0; });
@@ -43,13 +43,13 @@ class Connection final : public headrace::Connection {
     return survived(inner_->send(&part, 1, zero_copy >> (first - parts) & 1));
   }
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override {
-    if (closed_at()) return 0;
+    if (broken_) return 0;
     auto moved = inner_->receive(into, limited(bytes), faults_.most_bytes > 0 ? Hints{} : hints);
     if (faults_.received) faults_.received(bytes, moved);
     return survived(moved);
   }
   std::span<const std::byte> peek(std::size_t least, std::size_t most) override {
-    if (closed_at()) return {};
+    if (broken_) return {};
     auto came = inner_->peek(least, most);
     if (survived(came.size()) == 0) return {};
     return came.first(std::max(std::min(least, came.size()), limited(came.size())));
@@ -77,6 +77,7 @@ class Connection final : public headrace::Connection {
   std::size_t survived(std::size_t moved) {
     std::atomic_ref left(faults_.calls_left);  // shared by connections on several threads
     if (moved == 0 || !breaks_ || left <= 0 || --left != 0) return moved;
+    broken_ = true;
     inner_->close();
     if (faults_.broken) faults_.broken();
     return 0;
@@ -85,6 +86,7 @@ class Connection final : public headrace::Connection {
   std::unique_ptr<headrace::Connection> inner_;
   Faults& faults_;
   bool breaks_;
+  bool broken_ = false;
 };
 
 }  // namespace headrace::faulty
