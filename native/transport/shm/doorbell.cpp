@@ -66,6 +66,7 @@ void Doorbell::read() {
     message.msg_control = space;
     message.msg_controllen = sizeof space;
     auto bytes = ::recvmsg(fd(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (bytes > 0 && message.msg_flags & MSG_CTRUNC) descriptor_lost_ = true;
     // A read ends with the note that a descriptor was passed with.
     auto count = bytes > 0 ? static_cast<std::size_t>(bytes) / sizeof(Note) : 0;
     for (auto* rights = bytes > 0 ? CMSG_FIRSTHDR(&message) : nullptr; rights != nullptr;
@@ -90,6 +91,11 @@ void Doorbell::read() {
 
 std::vector<Doorbell::Passed> Doorbell::take(std::size_t connection) {
   std::lock_guard lock(mutex_);
+  if (descriptor_lost_) {
+    throw ProtocolError(
+        "a rank has no file descriptor left for memory that another one shares with it: raise the "
+        "limit of open files (ulimit -n)");
+  }
   if (connection >= passed_.size()) return {};
   return std::exchange(passed_[connection], {});
 }

@@ -33,7 +33,8 @@ class Doorbell {
   bool pass(std::size_t connection, std::size_t number, const Fd& memory) const;
   // Reads what the peer has sent.
   void read();
-  // Takes the regions passed to a connection so far.
+  // Takes the regions passed to a connection so far. Throws ProtocolError if this process had no
+  // descriptor left for one, of whichever connection.
   std::vector<Passed> take(std::size_t connection);
   // For a forked child: closes its copy of the socket.
   void abandon() { fd_.reset(); }
@@ -45,6 +46,7 @@ class Doorbell {
   std::atomic<Clock::rep> closed_at_{0};     // 0: it is open
   std::mutex mutex_;                         // of those below
   std::vector<std::vector<Passed>> passed_;  // by connection
+  bool descriptor_lost_ = false;
 };
 
 }  // namespace headrace::shm

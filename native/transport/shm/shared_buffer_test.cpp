@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -305,6 +306,24 @@ void every_connection_gets_its_own_regions() {
   CHECK(to.closed_at());
 }
 
+// Regression: the kernel dropped the descriptor of a region for which the reader's process had no
+// number left, and the reader waited for it until the deadline of its call.
+void a_region_that_the_reader_cannot_have_is_an_error() {
+  Pair pair;
+  Allocated region(kRegionBytes);
+  iovec part{region.bytes.data(), 100'000};
+  CHECK(pair.sender->send(&part, 1, 1) == 0);
+  rlimit limit{};
+  CHECK(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  auto none_left = limit;
+  none_left.rlim_cur = static_cast<rlim_t>(Fd(::dup(0)).get());  // the lowest that is free
+  CHECK(::setrlimit(RLIMIT_NOFILE, &none_left) == 0);
+  auto text = thrown<ProtocolError>([&] { pair.receiver->peek(1, 1); });
+  CHECK(text.find("ulimit -n") != std::string::npos);
+  CHECK(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  thrown<ProtocolError>([&] { pair.receiver->peek(1, 1); });  // it is lost
+}
+
 void detects_impossible_descriptors() {
   BufferQueue state{};
   BufferReader reader(state);
@@ -430,6 +449,7 @@ int main() {
   what_is_to_be_read_is_kept();
   numbers_are_used_again_once_the_reader_let_go();
   every_connection_gets_its_own_regions();
+  a_region_that_the_reader_cannot_have_is_an_error();
   detects_impossible_descriptors();
   buffers_keep_their_position();
   collectives_are_right(2);
