@@ -46,7 +46,8 @@ def two(timeout_s: float = 20.0, *, shared_memory: bool = True) -> Iterator[list
         yield callers
     finally:
         for caller in callers:
-            caller.close("tests")
+            with suppress(CommunicationError):  # a test has closed it
+                caller.close("tests")
 
 
 def no_others(_name: str, _deadline_s: float) -> Caller:
@@ -174,6 +175,33 @@ def test_a_coalescing_region_ends_in_the_work_of_all_it_left_pending() -> None:
         for caller in callers:
             reduce(caller)
         assert groups[0].end_coalescing(torch.device("cpu")).is_completed()  # no region, no works
+
+
+def test_a_call_that_fails_while_its_group_ends_leaves_no_connection_open() -> None:
+    """`destroy_process_group` raised the call's error, and nothing closed the group later."""
+    with two() as (first, second):
+        group = HeadraceGroup(first, "tests", None, no_others)
+        tensor = torch.ones(3, 2)[:, 0]  # the executor has a copy
+        group.allreduce([tensor], asynchronous())
+        tensor.untyped_storage().resize_(0)
+        peer = threading.Timer(0.1, lambda: reduce(second))
+        peer.start()
+        group.shutdown(HANG_S)
+        peer.join()
+        with pytest.raises(CommunicationError, match="destroyed"):
+            first.send(torch.ones(3), 1, 0)
+
+
+def test_an_interrupt_while_a_group_ends_leaves_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with two() as (first, _):
+        group = HeadraceGroup(first, "tests", None, no_others)
+        monkeypatch.setattr(first, "drain", interrupted_after(first.drain))
+        with pytest.raises(KeyboardInterrupt):
+            group.shutdown()
+        with pytest.raises(CommunicationError, match="destroyed"):
+            first.send(torch.ones(3), 1, 0)
 
 
 def asynchronous() -> AllreduceOptions:

@@ -433,15 +433,17 @@ class Calls:
         self._closed = True
         if self.executor.forked:
             return  # owned by the parent
-        if self.background is not None:
-            self.background()
-        end = time.monotonic() + drain_s
         callers = (*self._others.values(), self._main)
-        for caller in callers:
-            caller.drain(max(0.0, end - time.monotonic()))
-        for caller in callers:
-            caller.close(self._name)
-        del self._connect_again  # it keeps the executor, and torch may keep the group
+        try:
+            if self.background is not None:
+                self.background()
+            end = time.monotonic() + drain_s
+            for caller in callers:
+                caller.drain(max(0.0, end - time.monotonic()))
+        finally:  # also after an interrupt: a second call does nothing
+            for caller in callers:
+                caller.close(self._name)
+            del self._connect_again  # it keeps the executor, and torch may keep the group
 
     def abort(self) -> None:
         """Close all connections at once; calls under way fail."""

@@ -131,8 +131,8 @@ class CompletionThreads:
         for work in list(self._inflight.values()):
             left = end - time.monotonic()
             if isinstance(work, PendingWork) and work.executor is executor and left > 0:
-                # kept by the work
-                with contextlib.suppress(CommunicationError):
+                # kept by the work: of the call, or of the copies of its results
+                with contextlib.suppress(Exception):
                     work.wait(timedelta(seconds=left))
 
     def _start(self) -> None:
