@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from headrace.launch.job import run_job
 from headrace.launch.roles import Role, start_local
 from tests.launch.test_roles import assert_ends
-from tests.waiting import HANG_S, no_hang, with_longer_deadlines
+from tests.waiting import HANG_S, STALL_S, no_hang, with_longer_deadlines
 
 
 def shell(*scripts: str) -> list[Role]:
@@ -56,6 +57,19 @@ def test_a_job_past_its_time_is_ended() -> None:
 
     with no_hang():
         with_longer_deadlines(check)
+
+
+def test_a_job_past_its_time_is_ended_while_it_writes() -> None:
+    """It went on for as long as there was a line that had not been passed on."""
+    latest = time.monotonic() + STALL_S
+
+    def pass_on(_index: int, _line: str) -> None:
+        assert time.monotonic() < latest, "the job goes on"
+        time.sleep(0.05)  # longer than until the next line
+
+    endless = "while :; do echo line; sleep 0.01; done"
+    codes = run_job(shell(endless), on_line=pass_on, timeout_s=0.2)
+    assert codes == [-signal.SIGTERM]
 
 
 def test_a_process_that_left_its_group_does_not_hold_the_job_up(tmp_path: Path) -> None:

@@ -49,7 +49,10 @@ def run_job(
         for until in (deadline, 0.0):  # at last what they still wrote when they were ended
             with suppress(queue.Empty):
                 while not until or (len(codes) < len(roles) and not any(codes.values())):
-                    index, line = job.receive_line(max(0.0, until - time.monotonic()))
+                    left_s = until - time.monotonic()
+                    if until and left_s <= 0:  # whatever lines are left
+                        break
+                    index, line = job.receive_line(max(0.0, left_s))
                     if line is None:
                         codes[index] = job.exit_code(index)
                     elif on_line is not None:
