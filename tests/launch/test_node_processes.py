@@ -77,6 +77,12 @@ def test_a_command_that_cannot_be_started_says_why(folder: str) -> None:
     ]
 
 
+def test_a_start_that_fails_before_there_is_a_process_is_an_error() -> None:
+    """The caller of `start` waited for ever, unless the error was an OSError."""
+    with pytest.raises(ValueError, match="null byte"):
+        NodeProcesses().start(0, command("echo \0"))
+
+
 def first_line(processes: NodeProcesses) -> int:
     with no_hang():
         while not (events := processes.events(0, 0.5)):

@@ -120,7 +120,7 @@ class _Leased:
             process = RoleProcess(
                 start, take, _GRACE_S, lambda line: self._events.put((ERRORS, line))
             )
-        except OSError as error:
+        except Exception as error:  # of any kind: `start` waits, and its caller without a deadline
             started.set_exception(error)
             return
         started.set_result(process)

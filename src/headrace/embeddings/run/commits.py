@@ -200,13 +200,9 @@ class CommitFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            absent = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
-            for folder in absent:
-                sync_folder(folder.parent)
         except OSError as error:
-            is_file = isinstance(error, FileExistsError)
-            reason = "it is no folder" if is_file else error.strerror
+            reason = "it is no folder" if path.exists() else error.strerror
             raise EmbeddingError(f"{path}: cannot have the commits of a job: {reason}") from error
 
     def begin(self) -> int:
