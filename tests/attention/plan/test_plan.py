@@ -74,6 +74,12 @@ def test_the_papers_mean_of_18_of_32_clusters_saves_21_percent() -> None:
     [
         ({"clusters": 0}, "clusters are 0, needs 1 to 8"),
         ({"key_heads": 5}, "key_heads are 5, needs 1 to 4"),
+        # caches by such a plan were written to beyond their end
+        (
+            {"clusters": 8, "representatives": None},
+            "key_heads are 1 where every head represents itself, needs 4",
+        ),
+        ({"heads": replace(GQA, key_value_heads=16)}, "heads are 8, needs a multiple of the 16"),
         ({"representatives": (0,) * 7}, "representatives need 8 heads"),
         ({"representatives": (1, 0, 0, 0, 0, 0, 0, 0)}, "head 0 represents others, and has head 1"),
         ({"representatives": (0,) * 8}, "representatives are 1, clusters 2"),

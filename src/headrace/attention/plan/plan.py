@@ -48,11 +48,21 @@ class LayerPlan:
 
     def __post_init__(self) -> None:
         heads = self.heads
+        if heads.key_value_heads < 1 or heads.query_heads % heads.key_value_heads:
+            raise AttentionError(
+                f"heads are {heads.query_heads}, needs a multiple of the {heads.key_value_heads} "
+                "heads of keys"
+            )
         if not 1 <= self.clusters <= heads.query_heads:
             raise AttentionError(f"clusters are {self.clusters}, needs 1 to {heads.query_heads}")
         if not 1 <= self.key_heads <= heads.key_value_heads:
             raise AttentionError(
                 f"key_heads are {self.key_heads}, needs 1 to {heads.key_value_heads}"
+            )
+        if not self.clustered and self.key_heads < heads.key_value_heads:
+            raise AttentionError(
+                f"key_heads are {self.key_heads} where every head represents itself, needs "
+                f"{heads.key_value_heads}"
             )
         if self.representatives is not None:
             self._check_representatives(self.representatives)
