@@ -386,6 +386,18 @@ def test_training_is_refused_by_what_it_needs() -> None:
             assert model(tokens_of()).logits.shape == (1, 23, WORDS)
 
 
+@pytest.mark.parametrize("projection", ["k_proj", "v_proj"])
+def test_training_of_keys_or_values_alone_is_refused(projection: str) -> None:
+    """They had no gradients after calls of a few tokens, and nothing said so."""
+    model: Any = copy.deepcopy(model_of("llama")).requires_grad_(False)
+    getattr(model.model.layers[-1].self_attn, projection).requires_grad_(True)
+    with (
+        headrace.attention.compress(model, plain_plan(model)),
+        pytest.raises(AttentionError, match=r"no gradients: use torch\.no_grad"),
+    ):
+        model(tokens_of(3))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_types_and_autocast(dtype: torch.dtype) -> None:

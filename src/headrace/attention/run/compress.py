@@ -280,7 +280,7 @@ def attention(
     AttentionError : there is no compressed cache; gradients are recorded; the attention has what
         is not computed here (a bias by position, a cap of scores, a window).
     """
-    if torch.is_grad_enabled() and query.requires_grad:
+    if torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value)):
         raise AttentionError("compressed attention has no gradients: use torch.no_grad()")
     layer: LayerCache | None = layer_of(key)
     if layer is None:
