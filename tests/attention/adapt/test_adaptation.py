@@ -314,6 +314,33 @@ def test_turns_of_a_cache_are_looked_at_one_by_one(model: LlamaForCausalLM) -> N
     ]
 
 
+def test_a_call_that_another_thread_computes_is_looked_at_when_all_layers_are(
+    model: LlamaForCausalLM,
+) -> None:
+    """A new cache of the other thread took the layers that had none yet as without an error."""
+    plan, tokens = planned(model), sample(CODE, 4, count=LEAST_TOKENS)
+    errors: list[float] = []
+    for collects in (False, True):
+        adaptation = AttentionAdaptation(plan, every=1)
+        collect = adaptation.collect if collects else lambda: None
+        with headrace.attention.compress(model, adaptation):
+            hook = model.model.layers[1].register_forward_pre_hook(lambda *_, run=collect: run())
+            model(input_ids=tokens)
+            hook.remove()
+        (event,) = events(adaptation, "observed")
+        errors.append(event["output_error"])
+    assert errors[0] == errors[1]
+
+
+def test_layers_that_an_early_exit_leaves_out_have_no_error(model: LlamaForCausalLM) -> None:
+    """They counted as 0 in the mean over the layers."""
+    adaptation = AttentionAdaptation(plan_of(model, (0, 1, 0, 1)), every=1)
+    with headrace.attention.compress(model, adaptation):
+        generate(model, sample(CODE, 1), assistant_early_exit=1)
+    whole, early = (event["output_error"] for event in events(adaptation, "observed"))
+    assert early > 0.7 * whole
+
+
 def test_copies_of_an_observed_cache_are_not_observed(model: LlamaForCausalLM) -> None:
     adaptation = AttentionAdaptation(plan_of(model, (0, 1, 0, 1)), every=1)
     more = sample(CODE, 3)

@@ -20,6 +20,7 @@ from headrace.attention.plan.plan import AttentionPlan, LayerPlan, uncompressed_
 from headrace.attention.run.cache import CompressedCache
 from headrace.attention.run.compress import evaluated
 from headrace.attention.run.layer import LayerCache
+from headrace.forks import ThreadLock
 
 LEAST_TOKENS = 256
 """Tokens after which a request that goes on is looked at: errors of single tokens differ most."""
@@ -34,7 +35,8 @@ class ObservedError:
 
     Attributes
     ----------
-    layers : mean square of the change of each layer's outputs, over that of the outputs.
+    layers : mean square of the change of each layer's outputs, over that of the outputs; of the
+        first ones alone where a call computed no others.
     tokens : that these are of.
     """
 
@@ -62,7 +64,9 @@ class RequestObservation:
         self._request: int | None = None
         self._sampled = self._left = False
         self._errors: list[Tensor | None] = [None] * len(cache.plan.layers)
+        self._calls = [0] * len(cache.plan.layers)
         self._tokens = 0
+        self._lock = ThreadLock()
 
     @property
     def ended(self) -> bool:
@@ -81,20 +85,31 @@ class RequestObservation:
 
     def add(self, layer: int, changes: Tensor, outputs: Tensor) -> None:
         """Add the changes of outputs, and the outputs: [tokens, width] of one layer."""
-        if layer == 0:
-            self._tokens += len(changes)
         sums = torch.stack([changes.float().square().sum(), outputs.float().square().sum()])
-        total = self._errors[layer]
-        self._errors[layer] = sums if total is None else total + sums
+        with self._lock:
+            if layer == 0:
+                self._tokens += len(changes)
+            self._calls[layer] += 1
+            total = self._errors[layer]
+            self._errors[layer] = sums if total is None else total + sums
 
     def take(self) -> ObservedError | None:
-        """Return the errors since the last call; None while there are too few tokens."""
-        if not self._tokens or (self._tokens < LEAST_TOKENS and not self.ended):
-            return None
+        """Return the errors since the last call; None while there are too few tokens.
+
+        None, too, while another thread computes some of the layers: the others have no errors yet.
+        """
+        with self._lock:
+            computing = min(self._calls) != max(self._calls)
+            if not self.ended and (computing or self._tokens < LEAST_TOKENS):
+                return None
+            return self._taken() if self._tokens else None
+
+    def _taken(self) -> ObservedError:
         ratios: list[float] = []
         for sums in self._errors:
-            change, output = (0.0, 0.0) if sums is None else sums.tolist()
-            ratios.append(change / output if output else 0.0)
+            if sums is not None:  # the layers that an early exit leaves out have none
+                change, output = sums.tolist()
+                ratios.append(change / output if output else 0.0)
         seen = ObservedError(layers=tuple(ratios), tokens=self._tokens)
         self._errors = [None] * len(self._errors)
         self._tokens = 0
