@@ -283,7 +283,8 @@ def output_layers(model: nn.Module) -> tuple[Any, ...]:
 def model_digest(model: nn.Module) -> str:
     """Return a digest of the model's weights: of each tensor's name, shape and some numbers.
 
-    Of the same model in another precision it is another: its losses are others, too.
+    Of the same model in another type it is another, as its losses are, where that type rounds its
+    numbers: of weights that were saved in bfloat16 it is the same in float32.
     """
     state = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
