@@ -1,6 +1,7 @@
 """Uses of models: chats, shared prefixes, pipelines, streams; each as without compression."""
 
 import copy
+import io
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from headrace.attention import (
     CapacityError,
     StorageFormat,
 )
+from headrace.attention.run.rows import RowFormat
 from tests.attention.models import (
     WORDS,
     model_of,
@@ -113,6 +115,66 @@ def test_a_prefix_that_was_read_in_inference_mode_goes_on_outside_of_it(
                     cache.batch_repeat_interleave(2)
                 texts.append(generate(model, prompt.repeat(2, 1), cache=cache))
         assert torch.equal(*texts)
+
+
+@pytest.mark.parametrize("count", [3, 70])
+def test_a_prefix_is_copied_and_read_from_a_file_in_inference_mode(count: int) -> None:
+    """RuntimeError, "Inplace update to inference tensor", as the copies' tensors were of it."""
+    model = model_of("llama")
+    bits = StorageFormat.INT4
+    plan = with_bits(shared_plan(model, fixed=False), bits, bits)
+    prompt = torch.cat([tokens_of(count), tokens_of(4)], dim=1)
+    with headrace.attention.compress(model, plan):
+        for mode in (torch.no_grad, torch.inference_mode):
+            with torch.inference_mode():
+                cache = headrace.attention.cache(model, plan)
+                model(prompt[:, :count], cache=cache)
+                file = io.BytesIO()
+                torch.save(cache, file)
+                file.seek(0)
+                copies = [copy.deepcopy(cache), torch.load(file, weights_only=False)]
+            with mode():
+                texts = [generate(model, prompt, cache=prefix) for prefix in (cache, *copies)]
+            assert all(torch.equal(text, texts[0]) for text in texts)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_cache_is_as_before_a_call_for_which_there_was_no_memory(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on with the clusters of the text that had failed: other logits, and no error."""
+    model = model_of("llama")
+    plan = shared_plan(model, fixed=False)
+    tokens = tokens_of(40)
+
+    def allocate(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    with headrace.attention.compress(model, plan):
+        caches = [headrace.attention.cache(model, plan, max_tokens=64) for _ in range(2)]
+        for cache in caches:
+            if before:
+                model(tokens[:, :before], cache=cache)
+        with monkeypatch.context() as patch:
+            patch.setattr(RowFormat, "allocate", allocate)
+            with pytest.raises(MemoryError):
+                model(tokens[:, 20:30], cache=caches[0])
+        logits = [model(tokens[:, before:20], cache=cache).logits for cache in caches]
+    assert torch.equal(*logits)
+
+
+@torch.no_grad()
+def test_a_cache_that_stored_nothing_takes_another_batch() -> None:
+    model = model_of("llama")
+    plan = shared_plan(model, fixed=False)
+    with headrace.attention.compress(model, plan):
+        cache = headrace.attention.cache(model, plan)
+        everything = torch.ones(1, 1, 8, 8, dtype=torch.bool)
+        with pytest.raises(AttentionError, match="the mask is more than causal"):
+            model(tokens_of(8), attention_mask=everything, cache=cache)
+        logits = model(tokens_of(8, batch=2), cache=cache).logits
+        assert torch.equal(logits, model(tokens_of(8, batch=2)).logits)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from headrace.attention import AttentionError, CapacityError, StorageFormat
 from headrace.attention.plan.formats import BLOCK_TOKENS, GROUP_TOKENS, LayerHeads
 from headrace.attention.plan.plan import LayerPlan
 from headrace.attention.run import rows
+from headrace.attention.run.rows import RowFormat, StoredRows
 from headrace.attention.run.store import KeyValueStore
 
 FORMATS = list(StorageFormat)
@@ -155,6 +156,35 @@ def test_a_full_store_refuses_more_and_keeps_what_it_has() -> None:
         store.append(*tokens_of(3))
     store.append(*tokens_of(2))
     assert store.tokens == 10
+
+
+@pytest.mark.parametrize("keys", FORMATS)
+def test_tokens_whose_storing_was_interrupted_are_none(
+    keys: StorageFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks that were full by then counted them: the next tokens were read from other places."""
+    stores = [store_of(keys), store_of(keys)]
+    for store in stores:
+        store.append(*tokens_of(200))
+    stored: list[int] = []
+
+    def interrupted(form: RowFormat, block: StoredRows, first: int, numbers: torch.Tensor) -> None:
+        if numbers.shape[1] == 3:  # values
+            if stored:
+                raise KeyboardInterrupt
+            stored.append(first)
+        store_rows(form, block, first, numbers)
+
+    store_rows = RowFormat.store
+    with monkeypatch.context() as patch:
+        patch.setattr(RowFormat, "store", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stores[0].append(*tokens_of(500, seed=1))
+    for store in stores:
+        store.append(*tokens_of(100, seed=2))
+    assert stores[0].tokens == stores[1].tokens == stores[0].segments()[:, 0].sum()
+    for numbers, expected in zip(stores[0].load(), stores[1].load(), strict=True):
+        assert torch.equal(numbers, expected)
 
 
 @pytest.mark.parametrize("count", [1, BLOCK_TOKENS, 1000])

@@ -132,14 +132,17 @@ class LayerCache:
         state = {name: value for name, value in vars(self).items() if name not in own}
         return {**state, "observer": None}
 
-    @_without_modes()
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the attributes of another, with a state of its own."""
         vars(self).update(state)
-        self.length = torch.tensor(self.tokens)
-        self.state = registered(self)
         self._used = None
         self.prompt_paths = Counter()
+        copied_in_inference_mode = torch.empty(0).is_inference()
+        with _without_modes():
+            self.length = torch.tensor(self.tokens)
+            self.state = registered(self)
+            if copied_in_inference_mode:  # no call could write to such tensors
+                self.select(torch.arange(self.batch))
 
     @property
     def tokens(self) -> int:
@@ -218,10 +221,10 @@ class LayerCache:
         check_room(self._capacity, self.tokens, query.shape[2])
         output_type = query.dtype
         # in autocast, rotated queries and keys have another type than values
-        dtype = values.dtype if self._store is None else self._store.dtype
+        dtype = self._store.dtype if self._store is not None and self.tokens else values.dtype
         with _modes_left(query):
             query, keys, values = query.to(dtype), keys.to(dtype), values.to(dtype)
-            if self._store is None:
+            if not self.tokens:
                 self._begin(query)
             if self._membership is None:
                 out = self._attend_first(query, keys, values, scale, allowed)
@@ -267,12 +270,13 @@ class LayerCache:
                     f"{name} has {tensor.shape[1]} heads of {tensor.shape[3]}, the plan {count} of "
                     f"{heads.dim}: it is for another model"
                 )
-        if self._store is not None and query.shape[0] != self._store.batch:
+        if self.tokens and query.shape[0] != self.batch:
             raise AttentionError(
-                f"a batch of {query.shape[0]} follows one of {self._store.batch} in the same cache"
+                f"a batch of {query.shape[0]} follows one of {self.batch} in the same cache"
             )
 
     def _begin(self, query: Tensor) -> None:
+        self._forget()  # of a call that failed before it stored tokens
         batch, plan = query.shape[0], self.plan
         if not plan.clustered:
             self._membership = HeadMembership.full(batch, plan.heads)
@@ -341,12 +345,17 @@ class LayerCache:
         first, store = self._first, self._store
         assert first is not None
         assert store is not None
+        first.keep(store.tokens)  # others are of a call that failed
         seen = first.add(query, keys, values, scale, allowed)
         representatives = self._clustered(first)
         if bool(first.complete.all()):
-            self._drop_keys(self._membership_of(representatives), query)
-            assert self._membership is not None
-            out = self._attend(self._membership, query, keys, values, scale, allowed)
+            membership = self._membership_of(representatives)
+            try:
+                self._drop_keys(membership, query)
+                out = self._attend(membership, query, keys, values, scale, allowed)
+            except BaseException:  # a later call may have other tokens in the place of these
+                self._membership, self._store = None, store
+                raise
             self._first = None
         else:
             membership = HeadMembership.over_all_keys(representatives, self.plan.heads)
@@ -393,9 +402,10 @@ class LayerCache:
         if self._store is None:
             return
         self._store.crop(tokens)
-        for part in (self._first, self.observer):
-            if part is not None:
-                part.crop(tokens)
+        if self._first is not None:
+            self._first.keep(self.tokens)
+        if self.observer is not None:
+            self.observer.crop(tokens)
         if not self.tokens:
             self._forget()
         self.length.fill_(self.tokens)
@@ -496,9 +506,9 @@ class _FirstTokens:
         """Return the probabilities of each head: [batch, heads, first tokens squared]."""
         return np.ascontiguousarray(self._probabilities.flatten(2).cpu().numpy(), np.float32)
 
-    def crop(self, tokens: int) -> None:
-        """Forget the newest tokens."""
-        self._real = self._real[:, : self._real.shape[1] - tokens]
+    def keep(self, tokens: int) -> None:
+        """Forget all tokens but the oldest, so many."""
+        self._real = self._real[:, :tokens]
         self.complete = self._real.sum(1) >= self._count
 
     def select(self, requests: Tensor) -> None:

@@ -111,11 +111,18 @@ class KeyValueStore:
                 self._values.store(block.values, block.tokens, values[:, :, part])
                 if self._tail is None:
                     self._keys.store(block.keys, block.tokens, keys[:, :, part])
-                block.tokens += size
                 first += size
-        self.tokens += count
+        # none are counted before all are stored: an interrupt may come in between
+        self._count(self.tokens + count)
         if self._tail is not None:
             self._append_to_tail(self._tail, keys)
+
+    def _count(self, tokens: int) -> None:
+        """Set the number of tokens, of the store and of its blocks."""
+        self.tokens = tokens
+        for block in self._blocks:
+            block.tokens = min(block.capacity, tokens)
+            tokens -= block.tokens
 
     def _allocate(self, capacity: int) -> None:
         allocate = partial(
@@ -239,11 +246,7 @@ class KeyValueStore:
         AttentionError : see `check_crop`; nothing is removed.
         """
         self.check_crop(tokens)
-        left = self.tokens - tokens
-        self.tokens = left
-        for block in self._blocks:
-            block.tokens = min(block.capacity, left)
-            left -= block.tokens
+        self._count(self.tokens - tokens)
         if self._tail is not None and self.tokens < self._tail_first:
             self._tail_first = self.tokens
 
