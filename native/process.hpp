@@ -73,8 +73,8 @@ class ForkMark {
   std::uint32_t generation_ = process::forks.generation.load(std::memory_order_relaxed);
 };
 
-// Its members run in the thread that forks, while no listener can come or go: they must not make
-// or destroy one, allocate, or wait for anything but what other threads hold briefly.
+// Its members run in the thread that forks, while none can come or go: they make and destroy none,
+// allocate nothing, and wait only briefly. None is on a thread's stack, which a child reuses.
 class ForkListener {
  public:
   // While one lives, no fork begins: what is acquired and recorded meanwhile is seen by a listener.

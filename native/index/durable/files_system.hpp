@@ -119,12 +119,12 @@ class SystemFiles final : public Files {
   }
 
   Mapping map(const std::string& path) override {
-    files_system::Descriptor fd(path, O_RDONLY);
+    const auto fd = std::make_unique<files_system::Descriptor>(path, O_RDONLY);
     struct stat status{};
-    if (::fstat(fd.get(), &status) != 0) files_system::fail("cannot read the length of", path);
+    if (::fstat(fd->get(), &status) != 0) files_system::fail("cannot read the length of", path);
     auto bytes = static_cast<std::size_t>(status.st_size);
     if (bytes == 0) return {};
-    auto* mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
+    auto* mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd->get(), 0);
     if (mapped == MAP_FAILED) files_system::fail("cannot map", path);
     std::shared_ptr<const void> owner(
         mapped, [bytes](const void* at) { ::munmap(const_cast<void*>(at), bytes); });
@@ -175,8 +175,8 @@ class SystemFiles final : public Files {
   }
 
   void sync_folder(const std::string& path) override {
-    files_system::Descriptor fd(path, O_RDONLY | O_DIRECTORY);
-    if (::fsync(fd.get()) != 0) files_system::fail("cannot sync folder", path);
+    const auto fd = std::make_unique<files_system::Descriptor>(path, O_RDONLY | O_DIRECTORY);
+    if (::fsync(fd->get()) != 0) files_system::fail("cannot sync folder", path);
   }
 
   std::shared_ptr<const void> lock(const std::string& path) override {
