@@ -244,8 +244,9 @@ void Driver::close() {
   if (thread_.joinable()) thread_.join();
   for (auto& helper : helpers_) helper.join();
   Lock state(state_);
-  // Another thread may still drive; it checks `stop_` every tick.
-  while (driving_) {
+  // Another thread may still drive; it checks `stop_` every tick. So may this one, in whose wait a
+  // signal handler closes the group.
+  while (driving_ && driver_ != std::this_thread::get_id()) {
     state.unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     state.lock();

@@ -91,6 +91,32 @@ void a_stopped_rank_is_named_by_all(Via via) {
   for (auto& rank : ranks) rank.join();
 }
 
+// Regression: a signal handler that destroys the group, run while a call waits on its thread,
+// waited for the end of that wait.
+void a_waiting_thread_can_close_the_group(Via via) {
+  auto links = links_of(2, 1, via);
+  std::vector<std::unique_ptr<Executor>> executors;
+  for (int rank : {0, 1}) {
+    Executor::Options options;
+    options.rank = rank;
+    options.ranks = 2;
+    options.threads = threads_wanted();
+    options.interrupted = [&executors, connecting = &links] {
+      if (connecting->empty()) executors[0]->close();
+    };
+    executors.push_back(std::make_unique<Executor>(options));
+  }
+  std::thread other([&] { executors[1]->connect(std::move(links[1])); });
+  executors[0]->connect(std::move(links[0]));
+  other.join();
+  links.clear();
+  std::vector<float> data(100'000);
+  auto program = program_of(0, 2, 2, ring_allreduce(2));
+  auto text = thrown<CommunicationError>(
+      [&] { executors[0]->run(call_on(data, program, DataType::kFloat32)); });
+  CHECK(mentions(text, "this group was closed before collective 0"));
+}
+
 void leaving_early_is_named(Via via) {
   Group group(3, {via});
   group.each([&](int rank, Executor& executor) {
@@ -283,6 +309,7 @@ int main() {
     deadline_names_the_rank_that_is_waited_for(via);
     a_late_rank_fails_too(via);
     if (via != Via::kTls) a_stopped_rank_is_named_by_all(via);  // to connect takes both ends
+    a_waiting_thread_can_close_the_group(via);
     leaving_early_is_named(via);
     disagreeing_sizes_are_named(via);
     disagreeing_calls_are_named(via);
