@@ -137,7 +137,7 @@ inline std::pair<Fd, Fd> unix_pair() {
 // Memory of two ranks' connections: control, and `others`.
 inline Fd memory_of(std::size_t ring_bytes, std::size_t others) {
   Fd memory(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  auto bytes = shm::kControlBytes + others * (4096 + 2 * ring_bytes);
+  auto bytes = shm::control_bytes() + others * (shm::RingMemory::page_bytes() + 2 * ring_bytes);
   CHECK(memory && ::ftruncate(memory.get(), static_cast<off_t>(bytes)) == 0);
   CHECK(::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
   return memory;

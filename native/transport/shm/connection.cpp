@@ -180,14 +180,15 @@ std::vector<std::unique_ptr<headrace::Connection>> connections_of(Fd socket, con
   auto doorbell = std::make_shared<Doorbell>(std::move(socket));
   auto bytes = RingMemory::size_of(memory);
   auto others = count - 1;
-  if (bytes <= kControlBytes || others == 0 || (bytes - kControlBytes) % others != 0) {
+  const auto control = control_bytes();
+  if (bytes <= control || others == 0 || (bytes - control) % others != 0) {
     throw CommunicationError("shared memory: " + std::to_string(bytes) +
                              " bytes are not those of " + std::to_string(count) + " connections");
   }
   std::vector<std::unique_ptr<headrace::Connection>> connections;
   std::size_t offset = 0;
   for (std::size_t number = 0; number < count; ++number) {
-    auto part = number == 0 ? kControlBytes : (bytes - kControlBytes) / others;
+    auto part = number == 0 ? control : (bytes - control) / others;
     connections.push_back(std::make_unique<Connection>(
         doorbell, RingMemory(memory, offset, part),
         Connection::Options{.number = number, .first = first, .always_rings = number == 0}));

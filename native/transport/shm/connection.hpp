@@ -80,6 +80,6 @@ std::vector<std::unique_ptr<headrace::Connection>> connections_of(Fd socket, con
 
 // Bytes of the memory for the first of them: a page of state and a page each way, more than the
 // frames of a control connection that are under way at one time.
-inline constexpr std::size_t kControlBytes = 3 * 4096;
+inline std::size_t control_bytes() { return 3 * RingMemory::page_bytes(); }
 
 }  // namespace headrace::shm

@@ -32,9 +32,9 @@ std::byte* map(std::byte* at, std::size_t bytes, const Fd& memory, std::size_t o
   return static_cast<std::byte*>(begin);
 }
 
-std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
-
 }  // namespace
+
+std::size_t RingMemory::page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 std::size_t RingMemory::size_of(const Fd& memory) {
   struct stat found{};

@@ -42,6 +42,8 @@ class RingMemory {
   std::byte* bytes(int ring) const { return rings_[ring]; }
   std::size_t capacity() const { return capacity_; }
   static std::size_t size_of(const Fd& memory);
+  // Bytes of a page of this system: 4 KiB, or up to 64 KiB on some.
+  static std::size_t page_bytes();
 
  private:
   struct Shared {

@@ -5,6 +5,7 @@ can be exchanged; `connect` connects every pair of ranks. It runs proven program
 """
 
 import logging
+import mmap
 import os
 import time
 import weakref
@@ -40,8 +41,8 @@ TAGS = 1 << 31
 # sends to one other in the first round of a medium collective, and all rings together should fit a
 # processor's cache.
 _RING_BYTES = 512 << 10
-_CONNECTION_BYTES = 4096 + 2 * _RING_BYTES
-_CONTROL_BYTES = 4096 + 2 * 4096  # as in native/transport/shm/connection.hpp
+_CONNECTION_BYTES = mmap.PAGESIZE + 2 * _RING_BYTES
+_CONTROL_BYTES = 3 * mmap.PAGESIZE  # as in native/transport/shm/connection.hpp
 
 
 Segment = tuple[int, int, int, int]
