@@ -158,9 +158,10 @@ def test_a_full_store_refuses_more_and_keeps_what_it_has() -> None:
     assert store.tokens == 10
 
 
+@pytest.mark.parametrize("heads", [2, 3])
 @pytest.mark.parametrize("keys", FORMATS)
 def test_tokens_whose_storing_was_interrupted_are_none(
-    keys: StorageFormat, monkeypatch: pytest.MonkeyPatch
+    keys: StorageFormat, heads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that were full by then counted them: the next tokens were read from other places."""
     stores = [store_of(keys), store_of(keys)]
@@ -169,7 +170,7 @@ def test_tokens_whose_storing_was_interrupted_are_none(
     stored: list[int] = []
 
     def interrupted(form: RowFormat, block: StoredRows, first: int, numbers: torch.Tensor) -> None:
-        if numbers.shape[1] == 3:  # values
+        if numbers.shape[1] == heads:  # those of keys, or of values
             if stored:
                 raise KeyboardInterrupt
             stored.append(first)

@@ -112,10 +112,10 @@ class KeyValueStore:
                 if self._tail is None:
                     self._keys.store(block.keys, block.tokens, keys[:, :, part])
                 first += size
-        # none are counted before all are stored: an interrupt may come in between
-        self._count(self.tokens + count)
         if self._tail is not None:
             self._append_to_tail(self._tail, keys)
+        # none are counted before all are stored: an interrupt may come in between
+        self._count(self.tokens + count)
 
     def _count(self, tokens: int) -> None:
         """Set the number of tokens, of the store and of its blocks."""
@@ -141,7 +141,7 @@ class KeyValueStore:
 
     def _append_to_tail(self, tail: Tensor, keys: Tensor) -> None:
         """Add keys to the tail, and store the groups that are complete then."""
-        first = self.tokens - keys.shape[2]
+        first, tokens = self.tokens, self.tokens + keys.shape[2]
         tail_tokens = first - self._tail_first
         fits = tail_tokens + keys.shape[2] <= TAIL_TOKENS
         if fits:
@@ -150,14 +150,15 @@ class KeyValueStore:
         else:
             recent = torch.cat([tail[:, :, :tail_tokens], keys], dim=2) if tail_tokens else keys
         opened = first // GROUP_TOKENS * GROUP_TOKENS
-        closed = self._coded_tokens
+        closed = tokens // GROUP_TOKENS * GROUP_TOKENS
         if closed > opened:
             part = slice(opened - self._tail_first, closed - self._tail_first)
             self._store_groups(opened, recent[:, :, part])
         if not fits:
             newest = max(0, closed - GROUP_TOKENS)
-            tail[:, :, : self.tokens - newest] = recent[:, :, newest - self._tail_first :]
-            self._tail_first = newest
+            newest_keys = tail.new_empty(tail.shape)
+            newest_keys[:, :, : tokens - newest] = recent[:, :, newest - self._tail_first :]
+            self._tail, self._tail_first = newest_keys, newest
 
     def _store_groups(self, token: int, keys: Tensor) -> None:
         """Store whole groups of keys from a token on."""
