@@ -99,6 +99,7 @@ def pool_of(processes: int) -> Iterator[Pool]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # with one processor
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("part", range(FORKS // LOADERS))
 def test_a_data_loader_with_forked_workers(part: int) -> None:
