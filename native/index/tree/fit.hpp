@@ -1,6 +1,8 @@
 // Choice of an inner node: the linear model that makes lookups cheapest, or separators.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -31,8 +33,21 @@ namespace detail {
 constexpr double kLevelCost = 30;            // one more inner node: two lines of a larger cache
 constexpr double kCostOfByteForEachKey = 3;  // memory of slots
 
+// Bytes of a cache, or those of a usual server's where the system tells none.
+inline double cache_bytes(int name, double usual) {
+  const auto told = sysconf(name);
+  return told > 0 ? static_cast<double>(told) : usual;
+}
+
 inline double slot_access_cost(double bytes) {
-  return bytes <= 32e3 ? 1 : bytes <= 1e6 ? 4 : bytes <= 16e6 ? 15 : 40;
+#ifdef _SC_LEVEL1_DCACHE_SIZE  // of glibc
+  static const double first = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32e3);
+  static const double second = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1e6);
+  static const double last = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 16e6);
+#else
+  constexpr double first = 32e3, second = 1e6, last = 16e6;
+#endif
+  return bytes <= first ? 1 : bytes <= second ? 4 : bytes <= last ? 15 : 40;
 }
 
 // Expected levels of inner nodes under a slot with so many keys.
