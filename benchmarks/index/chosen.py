@@ -34,7 +34,7 @@ from benchmarks.index.workload import INSERT, MISS, Workload
 from benchmarks.kept import KeptRows
 from headrace.host_memory import last_level_cache_bytes
 
-_FULL = Sizes(loaded=4_000_000, operations=4_000_000, rounds=3)
+_FULL = Sizes(loaded=4_000_000, operations=4_000_000, rounds=5)
 _QUICK = Sizes(loaded=400_000, operations=1_000_000, rounds=5)
 _QUICK_CELLS = (("osm", "read-only"), ("fb", "85"), ("gaps", "50"), ("zipf", "scans"))
 _FINALISTS = 4

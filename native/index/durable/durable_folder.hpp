@@ -228,7 +228,7 @@ class DurableFolder {
     std::map<std::uint64_t, std::string> snapshots, logs;
     std::vector<std::string> left;
     for (const auto& name : files_.list(path_)) {
-      if (is_unfinished(name)) files_.remove(join_path(path_, name));
+      if (durable::is_unfinished_own(name)) files_.remove(join_path(path_, name));
       if (name == "closed" && !options_.accept_closed_loss) {
         closed_ = closing_record::read(files_, closed_path());
       }

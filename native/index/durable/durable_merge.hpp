@@ -63,6 +63,13 @@ inline std::optional<std::uint64_t> number_of(const std::string& name, const std
   return std::stoull(digits);
 }
 
+// Whether a file was being written to a folder when that failed: others of such an end stay.
+inline bool is_unfinished_own(const std::string& name) {
+  if (!is_unfinished(name)) return false;
+  const auto own = finished(name);
+  return own == "closed" || number_of(own, "snapshot-") || number_of(own, "changes-");
+}
+
 inline std::uint64_t rows_of(const Snapshot* base) { return base ? base->size() : 0; }
 
 // Calls keep(from, to) for rows of `base` that stay and put(change) for changes that are rows, in

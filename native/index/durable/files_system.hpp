@@ -136,6 +136,7 @@ class SystemFiles final : public Files {
     if (!file) files_system::fail("cannot open", path);
     auto bytes = std::make_shared<std::vector<char>>(std::filesystem::file_size(path));
     file.read(bytes->data(), std::ssize(*bytes));
+    if (file.bad()) files_system::fail("cannot read", path);  // else it was cut meanwhile
     const std::span all(*bytes);
     return {bytes, std::as_bytes(all.first(static_cast<std::size_t>(file.gcount())))};
   }

@@ -162,14 +162,54 @@ def test_wrong_rows_are_rejected_with_their_numbers(tmp_path: Path) -> None:
     assert bags(examples.ids[1], examples.lengths[1]) == [[1], [8, 9, 10], []]
     written = [line.split("\t") for line in (tmp_path / "rejects").read_text().splitlines()]
     assert [line[:3] for line in written] == [
-        [str(path), "2", "column 'label' is None, needs a finite number"],
-        [str(path), "3", "column 'x' is inf, needs a finite number"],
+        [str(path), "2", "column 'label' is None, needs a finite number of 32 bits"],
+        [str(path), "3", "column 'x' is inf, needs a finite number of 32 bits"],
         [str(path), "4", f"column 'a' is -4, needs an id of 0 to {MISSING}"],
         [str(path), "5", f"column 'bag' is [6, -7], needs an id of 0 to {MISSING}"],
     ]
     assert written[2][3] == "{'label': 1.0, 'x': 4.0, 'a': -4, 'bag': [5]}"
     with pytest.raises(ExampleError, match="row 2: column 'label' is None"):
         read(path, **layout)
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.decimal256(76, 0)])
+def test_numbers_beyond_32_bits_are_rejected(tmp_path: Path, kind: pa.DataType) -> None:
+    """They became infinite in the examples."""
+    most = int(np.finfo(np.float32).max)
+    numbers = pa.array([most, -most, 10**39, 1, -(10**39)], pa.decimal256(76, 0)).cast(kind)
+    labels = pa.array([1, most, 1, 10**60, 1], pa.decimal256(76, 0)).cast(kind)
+    path = write(tmp_path / "f", {"label": labels, "x": numbers, "a": [1, 2, 3, 4, 5]})
+    with closing(Rejects(tmp_path / "rejects", most_share=1.0)) as rejects:
+        examples = read(path, rejects, ids=("a",), dense=("x",))
+    assert examples.ids[0].tolist() == [1, 2]
+    assert examples.dense[:, 0].tolist() == [most, -most]
+    assert examples.labels is not None
+    assert examples.labels.tolist() == [1, most]
+    written = [line.split("\t") for line in (tmp_path / "rejects").read_text().splitlines()]
+    assert [line[1] for line in written] == ["3", "4", "5"]
+    assert all("needs a finite number of 32 bits" in line[2] for line in written)
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_rejected_row_can_have_a_text_that_is_no_utf_8(tmp_path: Path, lists: bool) -> None:
+    """As bytes that were written as texts: the reader ended with an error of their encoding."""
+    texts = pa.array([b"\xff", b"a\xfe"], pa.binary()).view(pa.string())
+    ids = pa.ListArray.from_arrays([0, 1, 2], texts) if lists else texts
+    path = write(tmp_path / "f", {"x": [1.0, np.nan], "a": ids})
+    with closing(Rejects(tmp_path / "rejects", most_share=1.0)) as rejects:
+        assert len(read(path, rejects, ids=("a",), label=None, dense=("x",))) == 1
+    reason, content = (tmp_path / "rejects").read_text().rstrip().split("\t")[2:]
+    assert reason == "column 'x' is nan, needs a finite number of 32 bits"
+    assert content == "{'x': nan, 'a': 'text that is no UTF-8'}"
+
+
+def test_a_column_that_is_used_twice_is_checked_for_each_use(tmp_path: Path) -> None:
+    """Only its last use was: a missing label became one that is no number."""
+    path = write(tmp_path / "f", {"x": [1, None, 2], "a": [1, 2, 5]})
+    with pytest.raises(ExampleError, match="row 2: column 'x' is None, needs a finite number"):
+        read(path, ids=("a",), label="x", dense=("x",))
+    with pytest.raises(ExampleError, match="row 3: column 'a' is 5, needs an id of 0 to 3"):
+        read(path, ids=("a", "a"), rows=(4, 9), label=None)
 
 
 def test_integers_beyond_63_bits_are_rejected(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Marks of commits in a folder."""
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +116,24 @@ def test_a_mark_that_lacks_the_rows_of_a_large_table_is_refused(job: JobDescript
         mark.check(replace(job, tables=(replace(hashed, dim=8),)))
 
 
+def test_the_names_of_new_folders_are_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power takes the folder with all of its marks."""
+    synced: list[Path] = []
+
+    def sync(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
+        fsync(descriptor)
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.chdir(tmp_path)
+    CommitFolder(Path("new") / "job")
+    assert sorted(synced) == [tmp_path, tmp_path / "new"]
+    CommitFolder(Path("new") / "job")
+    assert len(synced) == 2
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     path = tmp_path / "clicks.tsv"
     path.touch()
@@ -121,6 +141,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         CommitFolder(path)
     with pytest.raises(EmbeddingError, match=r"state: cannot have .* of a job: Not a directory$"):
         CommitFolder(path / "state")
+    with pytest.raises(EmbeddingError, match="cannot have .* of a job: File name too long$"):
+        CommitFolder(tmp_path / ("state" * 99))
 
 
 def test_a_damaged_mark_is_named(job: JobDescription, tmp_path: Path) -> None:

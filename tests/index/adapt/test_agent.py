@@ -12,6 +12,7 @@ import pytest
 
 import headrace.index
 from headrace.errors import InputError
+from headrace.index.adapt import agent
 from headrace.index.adapt.agent import IndexAdaptation
 from headrace.index.adapt.decide import TuningAction, TuningLimits, TuningPhase
 from headrace.index.adapt.propose import Proposal
@@ -160,6 +161,41 @@ def test_a_close_within_a_conversion_leaves_the_index_whole() -> None:
     assert leaves["gapped"] > 0
     assert leaves["hashed"] > 0
     workload.check()
+
+
+def test_a_planner_that_starts_within_a_close_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ran on for as long as the process of the index."""
+    closing = threading.Event()
+    ended: list[object] = []
+
+    class Planner:
+        def __init__(self, _most_bytes_per_key: float | None) -> None:
+            closing.wait(HANG_S)
+
+        def close(self) -> None:
+            ended.append(self)
+
+    monkeypatch.setattr(agent, "PlannerProcess", Planner)
+    adaptation = IndexAdaptation(Index([1]))
+    join = adaptation._thread.join
+
+    def joined(timeout: float) -> None:
+        closing.set()
+        join(timeout)
+
+    monkeypatch.setattr(adaptation._thread, "join", joined)
+    adaptation.close()
+    assert ended == [adaptation._planner]
+
+
+def test_a_planner_that_does_not_start_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_most_bytes_per_key: float | None) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(agent, "PlannerProcess", refuse)
+    with IndexAdaptation(Index([1])) as adaptation:
+        adaptation._thread.join(HANG_S)
+    assert [event["error"] for event in adaptation.records.events] == ["no more processes"]
 
 
 def test_a_thread_follows_a_change_while_calls_go_on() -> None:

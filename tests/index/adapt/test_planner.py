@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import CommunicationError
+from headrace.index.adapt import planner
 from headrace.index.adapt.planner import PlannerProcess
 from headrace.index.adapt.propose import propose_configuration
 from headrace.index.configuration import Configuration
@@ -48,6 +49,34 @@ def test_an_error_of_planning_is_named_and_the_process_serves_on() -> None:
         process.close()
     with pytest.raises(CommunicationError, match="planning an index"):
         process(writes(), Configuration(), 8, False)
+
+
+def test_a_process_that_died_or_is_late_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every later plan failed; the late reply was taken for that to the next request."""
+    replaced: list[str] = []
+
+    class LateRoles:
+        def __init__(self, _roles: object) -> None: ...
+
+        def __enter__(self) -> None: ...
+
+        def send(self, _key: str, _message: object) -> None: ...
+
+        def expect(self, what: str, _timeout_s: float) -> None:
+            raise CommunicationError(f"{what} is stuck")
+
+        def restart(self, key: str) -> None:
+            replaced.append(key)
+
+        def end(self) -> None: ...
+
+    monkeypatch.setattr(planner, "Roles", LateRoles)
+    process = PlannerProcess()
+    for _ in range(2):  # the second one after the end
+        with pytest.raises(CommunicationError, match="planning an index is stuck"):
+            process(writes(10), Configuration(), 8, False)
+        process.close()
+    assert replaced == ["planner"]
 
 
 def test_what_is_in_force_is_tried() -> None:

@@ -105,6 +105,22 @@ def test_wrong_files_are_named(
         read_trace(tmp_path / name)
 
 
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    """Errors of zlib and of Python's parser of headers were not taken for damage."""
+    keys = np.random.default_rng(0).integers(0, 1000, 500)
+    packed, plain = tmp_path / "t.npz", tmp_path / "t.npy"
+    np.savez_compressed(packed, keys=keys, operations=np.zeros(500, np.uint8))
+    np.save(plain, keys)
+    compression = packed.read_bytes().index(b"PK\x01\x02") + 10  # of an array, in the list of all
+    bracket = plain.read_bytes().index(b"(500,)") + 5
+    for path, position in ((packed, 60), (packed, 100), (packed, compression), (plain, bracket)):
+        content = path.read_bytes()
+        path.write_bytes(content[:position] + b" " + content[position + 1 :])
+        with pytest.raises(TraceError, match=f"t{path.suffix}: is not {path.suffix[1:]}: "):
+            read_trace(path)
+        path.write_bytes(content)
+
+
 def test_other_names_are_not_written(tmp_path: Path) -> None:
     trace = Trace.of(KEYS["int64"], np.zeros(3, dtype=np.uint8))
     with pytest.raises(TraceError, match=r"ends with '.txt', needs .npz or .parquet"):

@@ -504,6 +504,46 @@ def test_children_of_forks_leave_it_to_their_parent(tmp_path: Path) -> None:
         assert dict(index.items()) == {1: 2, 2: 3}
 
 
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    """An opening removed all whose names end with ".part": an unfinished download, for example."""
+    others, own = ("film.part", "changes.part", "types.json.part"), ("changes-1.part",)
+    for name in (*others, *own):
+        (tmp_path / name).write_bytes(b"1")
+    opened(tmp_path).close()
+    assert [name for name in (*others, *own) if (tmp_path / name).exists()] == [*others]
+
+
+def test_a_log_that_cannot_be_read_is_no_shorter_one(tmp_path: Path) -> None:
+    """What comes after an error of the disk was left out without one."""
+    unreadable = Path("/sys/class/net/lo/speed")  # 4096 bytes, as far as its status tells
+    if not unreadable.exists():
+        pytest.skip("this system has no file whose reading fails")
+    (tmp_path / "changes-0").symlink_to(unreadable)
+    with pytest.raises(FolderError, match="cannot read .*changes-0: Invalid argument"):
+        opened(tmp_path, read_only=True, key="int64", value="float64")
+
+
+def test_threads_share_a_batch(tmp_path: Path) -> None:
+    """Changes of several threads were written to the same memory at once: a crash."""
+    keys = np.arange(20_000)
+    with opened(tmp_path / "index") as index:
+        batch = index.batch()
+
+        def insert() -> None:
+            for _ in range(10):
+                batch.insert(keys, keys)
+
+        threads = [threading.Thread(target=insert) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(HANG_S)
+        assert len(batch) == 40 * len(keys)
+        batch.commit()
+        assert index.groups == 1
+        assert np.array_equal(index.keys(), keys)
+
+
 def insert_and_fail(index: DurableIndex) -> None:
     with index.batch() as batch:
         batch.insert(1, 7)

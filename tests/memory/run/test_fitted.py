@@ -537,6 +537,20 @@ def test_the_signature_is_the_models() -> None:
         module(x).sum().backward()
 
 
+def test_a_container_is_indexed_as_the_model_is() -> None:
+    """`fitted[0]` of a Sequential failed: FittedModule was "not subscriptable"."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    fitted: Any = fitted_module(model, sparing)
+    for module, original in ((fitted, model), (copy := deepcopy(fitted), copy._original)):
+        assert len(module) == 2
+        assert list(module) == list(original)
+        assert module[-1] is original[1]
+        assert type(module[:1]) is nn.Sequential
+    fitted[1] = nn.Linear(4, 2)
+    assert fitted(torch.randn(3, 4)).shape == (3, 2)
+    assert not hasattr(fitted_module(nn.Linear(4, 4), sparing), "__len__")
+
+
 def test_by_position_and_by_name_is_one_step() -> None:
     """Arguments by name were another kind of step, as were names in another order."""
     model, x = Optional(), torch.randn(4, 4)

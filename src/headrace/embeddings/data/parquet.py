@@ -41,7 +41,7 @@ class ParquetFormat:
     Attributes
     ----------
     ids : columns of ids, one for each table: integers, texts, or lists of these.
-    label : column of labels, any finite numbers; None: examples have none.
+    label : column of labels, any finite numbers of 32 bits; None: examples have none.
     dense : columns of features that are numbers; a missing one is 0.
     scale : of these.
     rows : of each table: integers are below them, hashes of texts are taken modulo rows - 1, and
@@ -255,18 +255,18 @@ def _examples(
     ids = [
         id_column(batch.column(name), count) for name, count in zip(layout.ids, rows, strict=True)
     ]
-    columns = {
-        **({} if label is None or layout.label is None else {layout.label: label}),
-        **dict(zip(layout.dense, dense, strict=True)),
-        **dict(zip(layout.ids, ids, strict=True)),
-    }
+    columns = [  # one name can have several
+        *([] if label is None or layout.label is None else [(layout.label, label)]),
+        *zip(layout.dense, dense, strict=True),
+        *zip(layout.ids, ids, strict=True),
+    ]
     rejects.count(len(batch))
     accepted = np.ones(len(batch), np.bool_)
-    for column in columns.values():
+    for _, column in columns:
         accepted &= ~column.wrong
     for place in np.flatnonzero(~accepted).tolist():
-        name, column = next(item for item in columns.items() if item[1].wrong[place])
-        content: dict[str, Any] = batch.slice(place, 1).to_pylist()[0]
+        name, column = next(named for named in columns if named[1].wrong[place])
+        content = {name: _printable(batch.column(name)[place]) for name in batch.schema.names}
         problem = f"column {name!r} is {content[name]!r}, needs {column.expected}"
         rejects.reject(source, row + place + 1, problem, repr(content).encode(), unit="row")
     if not accepted.all():
@@ -278,6 +278,14 @@ def _examples(
         ids=tuple(column.ids for column in ids),
         lengths=tuple(column.lengths for column in ids),
     )
+
+
+def _printable(scalar: Any) -> Any:
+    """Return a value of Arrow for a line of text, also where its own text is none."""
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return "text that is no UTF-8"
 
 
 def _matrix(columns: list[NDArray[np.float32]], rows: int) -> NDArray[np.float32]:

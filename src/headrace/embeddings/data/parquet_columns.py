@@ -12,13 +12,15 @@ from headrace.embeddings.errors import ExampleError
 MISSING = (1 << 63) - 1
 """Id of a missing value, where tables have no fixed number of rows."""
 
+_MOST_NUMBER = float(np.finfo(np.float32).max)
+
 
 class NumberColumn(NamedTuple):
     """Numbers of some rows.
 
     Attributes
     ----------
-    wrong : [rows]: which are no finite numbers.
+    wrong : [rows]: which are no finite numbers of 32 bits, as examples have them.
     """
 
     numbers: NDArray[np.float64]
@@ -124,7 +126,8 @@ def number_column(column: Any, missing: float | None) -> NumberColumn:
         np.nan if missing is None else missing
     )
     numbers = filled.to_numpy(zero_copy_only=False)
-    return NumberColumn(numbers, ~np.isfinite(numbers), "a finite number")
+    wrong = ~(np.abs(numbers) <= _MOST_NUMBER)  # of NaN, too
+    return NumberColumn(numbers, wrong, "a finite number of 32 bits")
 
 
 def id_column(column: Any, rows: int | None) -> IdColumn:

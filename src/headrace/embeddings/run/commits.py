@@ -200,9 +200,13 @@ class CommitFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            absent = [folder for folder in (path, *path.parents) if not folder.exists()]
             path.mkdir(parents=True, exist_ok=True)
+            for folder in absent:
+                sync_folder(folder.parent)
         except OSError as error:
-            reason = "it is no folder" if path.exists() else error.strerror
+            is_file = isinstance(error, FileExistsError)
+            reason = "it is no folder" if is_file else error.strerror
             raise EmbeddingError(f"{path}: cannot have the commits of a job: {reason}") from error
 
     def begin(self) -> int:

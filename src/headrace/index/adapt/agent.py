@@ -163,10 +163,10 @@ class IndexAdaptation:
         if self._mark.forked:  # the thread and the planner are the parent's
             return
         self._stop.set()
-        if self._planner is not None:
-            self._planner.close()
+        self._end_planner()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
+            self._end_planner()  # which the thread may have started meanwhile
         if isinstance(self._work, _Recording):
             self._work.drop()
 
@@ -176,16 +176,19 @@ class IndexAdaptation:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _end_planner(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+
     def _run(self) -> None:
-        if self._proposer is None:
-            self._process()  # it starts within a second, before the first request
-        while not self._stop.wait(self._pause_s()):
-            try:
+        try:
+            if self._proposer is None:
+                self._process()  # it starts within a second, before the first request
+            while not self._stop.wait(self._pause_s()):
                 self.step()
-            except Exception as error:
-                log.exception("an index is no longer adapted")
-                self.records.add("ended", error=str(error))
-                return
+        except Exception as error:
+            log.exception("an index is no longer adapted")
+            self.records.add("ended", error=str(error))
 
     def _pause_s(self) -> float:
         """Return the time until the next step."""

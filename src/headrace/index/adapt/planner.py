@@ -38,6 +38,7 @@ class PlannerProcess:
     def __init__(self, most_bytes_per_key: float | None = None) -> None:
         self._most_bytes_per_key = most_bytes_per_key
         self._mark = ForkMark()
+        self._closed = False
         argv = [sys.executable, "-m", "headrace.index.adapt.planner"]
         env = {"OMP_NUM_THREADS": "1"}  # one processor: the others are the index's users'
         self._roles = Roles({_KEY: Role(name="the planner of an index", argv=argv, env=env)})
@@ -75,16 +76,21 @@ class PlannerProcess:
         """End the process; without effect in a child, whose parent's it is."""
         if self._mark.forked:
             return
+        self._closed = True
         self._roles.end()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             self._roles.send(_KEY, request)
+            reply = self._roles.expect("planning an index", _DEADLINE_S)
+            if reply is None:
+                raise CommunicationError("planning an index: the process has ended")
         except ValueError as error:  # its standard input was closed by `close`
             raise CommunicationError("planning an index: the process was ended") from error
-        reply = self._roles.expect("planning an index", _DEADLINE_S)
-        if reply is None:
-            raise CommunicationError("planning an index: the process has ended")
+        except CommunicationError:
+            if not self._closed:
+                self._roles.restart(_KEY)  # for the next request, which no late reply answers then
+            raise
         return reply[1]
 
 

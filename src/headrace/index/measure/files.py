@@ -9,7 +9,9 @@
   them (`headrace.index.measure.workload`).
 """
 
+import tokenize
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,12 @@ LOAD = len(OPERATIONS)
 """Operation of a row of a table that is a key before the first operation."""
 
 _NAMES = (*OPERATIONS, "load")
+_DAMAGE = (
+    *(ValueError, EOFError, SyntaxError, tokenize.TokenError),
+    *(zipfile.BadZipFile, zlib.error, RuntimeError),
+)
+"""Errors of NumPy's readers for other bytes than theirs: of arrays and their headers, which are
+Python's text; of archives, the last for encrypted ones and compressions that are unknown."""
 
 
 def read_trace(path: str | Path, workload: Workload | None = None) -> Trace:
@@ -48,7 +56,7 @@ def read_trace(path: str | Path, workload: Workload | None = None) -> Trace:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise TraceError(f"{path}: is not {path.suffix[1:] or 'a key set'}: {error}") from error
 
 

@@ -13,6 +13,7 @@ from headrace._native import DurableBatch as NativeBatch
 from headrace.errors import ForkError
 from headrace.facades import offered_by
 from headrace.files import write_whole
+from headrace.forks import ThreadLock
 from headrace.index.errors import FolderError, KeysError
 from headrace.index.run.columns import (
     count_as,
@@ -113,14 +114,15 @@ class DurableBatch:
     """Changes of a durable index that are committed as one group: all survive, or none.
 
     `DurableIndex.batch` makes one. As a context it commits at the end, unless an exception leaves
-    the block.
+    the block. Threads may share a batch: each call holds its lock.
     """
 
-    __slots__ = ("_changes", "_index", "_sync")
+    __slots__ = ("_changes", "_index", "_lock", "_sync")
 
     def __init__(self, index: "DurableIndex", native: NativeBatch, sync: bool) -> None:
         self._index = index
         self._changes = native
+        self._lock = ThreadLock()
         self._sync = sync
 
     def insert(self, keys: Any, values: Any) -> None:
@@ -128,19 +130,24 @@ class DurableBatch:
         column = keys_as(keys, self._index.dtype)
         data = values_as(values, self._index.value_dtype, len(column))
         assert data is not None
-        _done(self._changes.put, column, data.view(np.uint64))
+        with self._lock:
+            _done(self._changes.put, column, data.view(np.uint64))
 
     def erase(self, keys: Any) -> None:
         """Erase a key or an array of keys, as of the commit; absent ones are skipped."""
-        _done(self._changes.erase, keys_as(keys, self._index.dtype))
+        column = keys_as(keys, self._index.dtype)
+        with self._lock:
+            _done(self._changes.erase, column)
 
     def __len__(self) -> int:
         """Return the number of changes."""
-        return self._changes.size()
+        with self._lock:
+            return self._changes.size()
 
     def commit(self) -> None:
         """Commit the changes as one group; the batch is empty after."""
-        self._index._commit(self._changes, self._sync)  # pyright: ignore[reportPrivateUsage]
+        with self._lock:
+            self._index._commit(self._changes, self._sync)  # pyright: ignore[reportPrivateUsage]
 
     def __enter__(self) -> Self:
         return self

@@ -35,6 +35,10 @@ _SHARED = (
     *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
 """Attributes of a fitted module that are the model's own: the same objects."""
+_OF_CONTAINERS = (
+    *("__len__", "__iter__", "__contains__"),
+    *("__getitem__", "__setitem__", "__delitem__"),
+)
 _DIFFERENT = (
     "a training step has other shapes, strides, types, modes, modules, hooks, arguments or "
     "attributes {attributes}than those with schedules, or one tensor as two arguments where they "
@@ -86,29 +90,36 @@ class FittedModule(nn.Module):
         self._padding: Padding | None = None
         self._lock = ThreadLock()
         self._warned: set[str] = set()
-        self._take_signature()
         self.__dict__["_original"] = model  # from here on other attributes are the model's own
+        self._take_class()
 
-    def _take_signature(self) -> None:
-        """Take the model's signature: trainers read which arguments `forward` has.
+    def _take_class(self) -> None:
+        """Take a class of its own, with what is read of an object's class alone.
 
-        They read it of the object and of its class, so the object gets a class of its own.
+        That is the model's signature, by which trainers know which arguments `forward` has, and
+        the methods of containers, such as those of `nn.Sequential`.
         """
-        if isinstance(self._called, WithLoss):
-            return
+        names: dict[str, Any] = {
+            name: getattr(FittedModule, name) for name in ("__qualname__", "__module__")
+        }
+        model = type(self.__dict__["_original"])
+        names |= {name: _of_model(name) for name in _OF_CONTAINERS if hasattr(model, name)}
+        if not isinstance(self._called, WithLoss):
+            names["forward"] = self._forward_with_signature()
+        own = type("FittedModule", (FittedModule,), names)
+        object.__dict__["__class__"].__set__(self, own)
 
+    def _forward_with_signature(self) -> Callable[..., Any]:
         def forward(self: FittedModule, *args: Any, **kwargs: Any) -> Any:
             return FittedModule.forward(self, *args, **kwargs)
 
         forward.__doc__ = FittedModule.forward.__doc__
-        names = {name: getattr(FittedModule, name) for name in ("__qualname__", "__module__")}
         signature = forward_signature(self._called)
         itself = Parameter("self", Parameter.POSITIONAL_ONLY)
         forward.__signature__ = signature.replace(  # pyright: ignore[reportFunctionMemberAccess]
             parameters=[itself, *_behind_self(signature)]
         )
-        own = type("FittedModule", (FittedModule,), {**names, "forward": forward})
-        object.__dict__["__class__"].__set__(self, own)
+        return forward
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -129,7 +140,7 @@ class FittedModule(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._take_signature()
+        self._take_class()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, in training by its schedule."""
@@ -316,6 +327,15 @@ class FittedModule(nn.Module):
 
     def _is_own(self, name: str) -> bool:
         return name in self.__dict__ or hasattr(type(self), name)
+
+
+def _of_model(name: str) -> Callable[..., Any]:
+    """Return a special method that is the model's."""
+
+    def method(self: FittedModule, *args: Any) -> Any:
+        return getattr(self.__dict__["_original"], name)(*args)
+
+    return method
 
 
 def _behind_self(signature: Signature) -> list[Parameter]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues, LoaderData, fit
 from headrace.embeddings.run.cacher.cacher import CacherOptions, IdBatch, dispatched
 from headrace.embeddings.run.commits import CommitFolder, Mark
+from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.model import fit as fit_module
 from headrace.embeddings.run.model.fit import (
     _device,  # pyright: ignore[reportPrivateUsage]
@@ -290,6 +291,29 @@ def test_a_job_begins_from_no_commit_of_a_model_without_one_of_its_layers(
         EmbeddingError, match=r'model is not that of the commit: .*\n.*"bottom\.3\.weight"'
     ):
         fit_connected(wider, DATA, optimizer=optimizers, connect=job.connect(executor))
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64, 1 << 127 | 7, -(1 << 80) - 1])
+def test_a_commit_of_a_job_with_any_seed_can_be_read(tmp_path: Path, seed: int) -> None:
+    """JSON is refused with numbers of more than 64 bits, of which rows begin by the lowest 64."""
+    descriptions: list[JobDescription] = []
+
+    def connect(description: JobDescription) -> NoReturn:
+        descriptions.append(description)
+        raise CommunicationError("there is no job")
+
+    model = DLRM()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CommunicationError, match="there is no job"):
+        fit_connected(model, DATA, optimizer=optimizer, connect=connect, seed=seed)
+    (job,) = descriptions
+    assert job.seed % (1 << 64) == seed % (1 << 64)
+    folder = CommitFolder(tmp_path)
+    position = {"commit": 0, "epoch": 0, "epoch_began": 0, "batch": 1, "steps": 1}
+    mark = Mark(start=folder.begin(), trainers=1, servers=(), job=job, files=(), **position)
+    folder.write(mark)
+    assert (read := folder.newest()) is not None
+    assert read.job.seed == job.seed
 
 
 BAGS = with_bags(clicks((*ROWS, 9), [16] * 7 + [5]), (0, 2))

@@ -1,6 +1,9 @@
 """A reader's passes over the data: one batch after the other, and from any other on."""
 
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from headrace.errors import CommunicationError
 from tests.embeddings.data.test_criteo import LINE
 from tests.embeddings.run.jobs import SECRET, ListedBatches, id_batches, settings
 from tests.embeddings.run.test_batch_messages import assert_same
-from tests.waiting import HANG_S
+from tests.waiting import HANG_S, STALL_S
 
 
 class Passes(ListedBatches):
@@ -65,6 +68,36 @@ def test_batches_follow_in_one_pass_and_others_begin_another(
     assert_same(decode_ids(asked(client, 1, epoch=3)), id_batches(9, 3)[1])
     assert_same(decode_ids(asked(client, 3, epoch=3)), id_batches(9, 3)[3])
     assert passes.begun == [(0, 1), (0, 5), (3, 1)]
+
+
+def test_a_second_call_for_a_batch_gets_that_batch_though_the_first_one_still_waits(
+    client: RpcClient, passes: Passes
+) -> None:
+    """A connection can end at the cacher alone: the reader's call waits on, and took the batch.
+
+    The call that the cacher made in its place then got the batch after it.
+    """
+    parsing, go_on = threading.Event(), threading.Event()
+
+    def before(batch: int) -> None:
+        if batch == 1:
+            parsing.set()
+            go_on.wait(HANG_S)
+
+    passes.before = before
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(asked, client, 1)
+        assert parsing.wait(HANG_S)
+        second = threads.submit(asked, client, 1)
+        until = time.monotonic() + STALL_S
+        while len(passes.begun) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        go_on.set()
+        assert_same(decode_ids(second.result()), id_batches(9)[1])
+        with pytest.raises(CommunicationError, match="another call began another pass"):
+            first.result()
+    assert_same(decode_ids(asked(client, 3)), id_batches(9)[3])
+    assert passes.begun == [(0, 1), (0, 1)]
 
 
 def test_requests_that_are_none_are_refused(client: RpcClient) -> None:

@@ -1,13 +1,16 @@
 """Servers of rows and connections to them: one suite for those in memory and real ones."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -228,6 +231,37 @@ def test_a_server_without_memory_is_named_and_goes_on() -> None:
             connection.fetch(0, 0, -1, rows)
         connection.write_back(0, 0, first, values)
         assert np.array_equal(connection.fetch(1, 0, 0, first), values)
+
+
+def test_copies_of_a_commit_are_on_the_device_where_the_system_has_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark of the next commit names them, and removes what they are copies of."""
+    folder, synced = str(tmp_path), set[int]()
+    with RunningServers(TABLES, GROUPS, 1, begin={"start": 1}, folder=folder) as running:
+        running.connection(0).write_back(0, 0, ROWS, VALUES)
+        running.connection(0).commit(0, [])
+        rows, committed = running.rows, running.committed[0]
+
+    def no_link(_source: Path, _target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def sync(descriptor: int, fsync: Callable[[int], None] = os.fsync) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(os, "fsync", sync)
+    begin = {"start": 2, "committed": committed, "first_commit": 1, "first_batch": 1}
+    with RunningServers(TABLES, GROUPS, 1, begin=begin, folder=folder) as running:
+        assert running.rows.keys() == rows.keys()
+        assert all(np.array_equal(running.rows[place], row) for place, row in rows.items())
+    copies = [
+        tmp_path / "start-2" / path.relative_to(tmp_path / "start-1")
+        for path in (tmp_path / "start-1").rglob("changes-*")
+    ]
+    assert len(copies) == len(TABLES)
+    assert synced.issuperset(path.stat().st_ino for path in copies)
 
 
 def test_a_server_that_is_closed_is_named_while_the_others_wait(running: RunningServers) -> None:

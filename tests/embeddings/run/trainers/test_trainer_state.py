@@ -145,3 +145,20 @@ def test_a_state_that_does_not_fit_in_one_part_changes_none() -> None:
     with pytest.raises(EmbeddingError, match="optimizer 0 is not that of the commit"):
         TrainerState(model, [optimizer], {}).restore_parts(saved)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_an_error_of_any_kind_of_a_user_s_object_changes_none() -> None:
+    model, optimizer, _ = loop()
+    other, other_optimizer, _ = loop()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    saved = TrainerState(other, [other_optimizer], {"own": Kept(1)}).capture(dense=True)
+
+    class Rates(Kept):
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            if state_dict["state"] != [2]:
+                raise TypeError("rates are a list")
+
+    state = TrainerState(model, [optimizer], {"own": Rates([2])})
+    with pytest.raises(EmbeddingError, match="state own is not .* of the commit: rates are a list"):
+        state.restore_parts(saved)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

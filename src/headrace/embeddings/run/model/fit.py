@@ -131,9 +131,17 @@ def _description(
         columns=tuple(columns),
         groups=groups,
         slots=slots_of_groups(groups, columns, rows, cache_bytes),
-        seed=seed,
+        seed=_seed_of_mark(seed),
         data=data.to_fields(),
     )
+
+
+def _seed_of_mark(seed: int) -> int:
+    """Return a seed whose lowest 64 bits, by which rows begin, are the same, as marks can have it.
+
+    A file of JSON is refused with a number of more than 64 bits.
+    """
+    return seed if -(1 << 63) <= seed < 1 << 64 else seed % (1 << 64)
 
 
 def _begins_from_commit(commits: JobCommits | None, data: ExampleData) -> bool:

@@ -2,7 +2,8 @@
 
 Several readers share the batches of an epoch: reader r of n has batches r, r + n, ... It parses an
 epoch in one pass, as long as it is asked for one batch after the other, and begins another pass at
-any other batch, data or epoch.
+any other batch, data or epoch, and at a batch that an earlier call still waits for: of that one the
+cacher has lost the connection.
 """
 
 import threading
@@ -132,7 +133,7 @@ class ReaderServer:
         try:
             batch = request.pop("batch")
             with self._lock:
-                if self._pass is None or not self._pass.goes_on(request, batch):
+                if self._pass is None or not self._pass.admits(request, batch):
                     previous = self._pass
                     if previous is not None:
                         previous.close()
@@ -154,7 +155,7 @@ class ReaderServer:
 
 
 class _Pass:
-    """Batches of a part of an epoch, parsed ahead in a thread.
+    """Batches of a part of an epoch, parsed ahead in a thread, from a call for the first one on.
 
     Parameters
     ----------
@@ -175,6 +176,7 @@ class _Pass:
         self._readers = part.readers
         self._batch = part.first
         self._closed = False
+        self._awaited = True  # by a call, whose caller may have lost it
         self._messages: Handoff[RpcMessage] = Handoff(AHEAD)
         before = None if previous is None else previous.thread
         self.thread = threading.Thread(
@@ -182,28 +184,36 @@ class _Pass:
         )
         self.thread.start()
 
-    def goes_on(self, request: Mapping[str, Any], batch: int) -> bool:
-        """Return whether a request is for the next batch of this pass."""
-        return not self._closed and batch == self._batch and request == self._request
+    def admits(self, request: Mapping[str, Any], batch: int) -> bool:
+        """Return whether a call is for the next batch of this pass, which no other one awaits."""
+        if self._closed or self._awaited or batch != self._batch or request != self._request:
+            return False
+        self._awaited = True
+        return True
 
     def take(self, call: RpcCall) -> RpcMessage:
-        """Return the next batch, or the end of the epoch.
+        """Return the next batch, or the end of the epoch, to the call that was admitted.
 
         Raises
         ------
         CommunicationError : the deadline passed, or another pass began.
         """
-        changed = self._messages.changed
-        with changed:
-            call.wait(changed, self._messages.ready)
-            message = self._messages.take()
-            if self._closed:
-                raise CommunicationError("another call began at another batch")
-            if message is None:
-                return RpcMessage(head={"end": True})
-            self._batch += self._readers
-            self._times.batches_ahead += len(self._messages)
-            return message
+        try:
+            with self._messages.changed:
+                return self._taken(call)
+        finally:
+            self._awaited = False
+
+    def _taken(self, call: RpcCall) -> RpcMessage:
+        call.wait(self._messages.changed, self._messages.ready)
+        message = self._messages.take()
+        if self._closed:
+            raise CommunicationError("another call began another pass over the data")
+        if message is None:
+            return RpcMessage(head={"end": True})
+        self._batch += self._readers
+        self._times.batches_ahead += len(self._messages)
+        return message
 
     def close(self) -> None:
         """Parse no more."""

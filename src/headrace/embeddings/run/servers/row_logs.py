@@ -210,6 +210,8 @@ def _link_file(source: Path, target: Path) -> None:
         raise
     except OSError:
         shutil.copyfile(source, target)
+        with target.open("rb") as file:  # a later commit's mark needs what the link would have
+            os.fsync(file.fileno())
 
 
 def _folders(folder: Path, number: int, group: TableGroup) -> list[str]:

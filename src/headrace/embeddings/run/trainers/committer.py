@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.commits import Beginning, Mark
 from headrace.embeddings.run.trainers.connections import JobCommits
 from headrace.embeddings.run.trainers.synchronise import RowCommit
@@ -116,4 +117,4 @@ class Committer:
 
     def _load(self, mark: Mark, trainer: int) -> dict[str, Any]:
         path = self._commits.folder.state(mark.start, mark.commit, trainer)
-        return state_from_bytes(read_bytes(path), str(path))
+        return state_from_bytes(read_bytes(path, EmbeddingError), str(path))

@@ -111,7 +111,7 @@ class TrainerState:
             loaded.append(name)
             try:
                 part.load_state_dict(saved[name])
-            except (KeyError, RuntimeError, ValueError) as error:
+            except Exception as error:  # of any kind: an object can be the user's own
                 for changed in loaded:  # a model may have taken a part of its state
                     self._parts[changed].load_state_dict(before[changed])
                 raise EmbeddingError(f"{name} is not that of the commit: {error}") from error
