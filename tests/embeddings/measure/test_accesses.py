@@ -124,6 +124,21 @@ def test_a_short_batch_ends_the_measurement() -> None:
     assert measured(batches, 3, most=7).batches == 7
 
 
+def test_a_batch_can_have_no_ids() -> None:
+    """Of bags that are all empty."""
+    lengths = np.array([1, 0, 2, 0, 0, 1])
+    bags = [
+        Examples(
+            labels=None,
+            dense=np.zeros((SIZE, 1), np.float32),
+            ids=(np.arange(counts.sum()),),
+            lengths=(counts,),
+        )
+        for counts in (0 * lengths, lengths, lengths, lengths, lengths)
+    ]
+    assert measured(bags, 2).example_bytes.ids == pytest.approx(4 * 4 * 4 / 5)
+
+
 def test_too_few_batches_are_refused() -> None:
     with pytest.raises(EmbeddingError, match="the examples are 3 batches, needs four or more"):
         measured(job(3), 2)

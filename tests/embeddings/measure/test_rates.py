@@ -25,3 +25,19 @@ def test_every_process_takes_some_time() -> None:
     seconds = timed.processor_seconds(trainers=2, dim=8)
     assert torch.get_num_threads() == threads
     assert all(0 < number < 1e-2 for number in seconds)
+
+
+def test_the_first_batch_can_have_no_ids() -> None:
+    """Of bags that are all empty."""
+    batches = [
+        Examples(
+            labels=None,
+            dense=np.zeros((64, 1), np.float32),
+            ids=(np.arange(64 * count),),
+            lengths=(np.full(64, count),),
+        )
+        for count in (0, 2, 1)
+    ]
+    timed = MeasuredBatches(iter(batches))
+    assert list(timed) == batches
+    assert all(0 < number < 1 for number in timed.processor_seconds(trainers=2, dim=8))

@@ -307,7 +307,7 @@ def _example_bytes(sample: Sequence[Examples], counts: Sequence[_StepCounts]) ->
     ids = [np.concatenate(examples.ids) for examples in sample]
     upper = [np.unique(own >> 32) for own in ids]
     wide = any(np.count_nonzero(own) > 1 for own in upper)
-    marked = not wide and any(own[-1] > 0 for own in upper)
+    marked = not wide and any((own > 0).any() for own in upper)
     id_bytes = 8.0 if wide else 4.0
     return ExampleBytes(
         fields=fields / sum(map(len, sample)),

@@ -73,7 +73,8 @@ class MeasuredBatches:
             for number in range(len(sample[0].ids))
         )
         groups = table_groups(tables)
-        rows = _distinct_rows(sample[0])
+        # bags of one batch may all be empty
+        rows = _distinct_rows(max(sample, key=lambda batch: sum(map(len, batch.ids))))
         train, exchange = _training_s(rows, groups[0])
         return ProcessorSeconds(
             read=self._seconds / self._examples,
