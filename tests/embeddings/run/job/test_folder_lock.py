@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -74,3 +75,17 @@ def test_a_folder_without_a_lock_is_refused_with_the_reason(tmp_path: Path) -> N
     message = "cannot have the commits .*: Is a directory"
     with pytest.raises(EmbeddingError, match=message), locked_folder(tmp_path):
         pass
+
+
+def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """As on a full device."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    message = f"{tmp_path}: cannot have the commits of a job: File too large"
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        with pytest.raises(EmbeddingError, match=message), locked_folder(tmp_path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with locked_folder(tmp_path):
+        assert json.loads((tmp_path / "lock").read_text())["process"] == os.getpid()

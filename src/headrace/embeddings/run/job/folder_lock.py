@@ -11,8 +11,9 @@ import socket
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn
 
 from headrace.embeddings.errors import EmbeddingError
 from headrace.errors import InputError
@@ -20,7 +21,7 @@ from headrace.files import parse_json
 
 _NAME = "lock"
 
-_open_files: weakref.WeakSet[TextIO] = weakref.WeakSet()
+_open_files: weakref.WeakSet[FileIO] = weakref.WeakSet()
 
 
 @contextmanager
@@ -36,11 +37,9 @@ def locked_folder(folder: Path) -> Generator[None]:
     """
     path = folder / _NAME
     try:
-        file = path.open("a+")
+        file = path.open("ab", buffering=0)  # a write that failed is not tried again as it closes
     except OSError as error:
-        raise EmbeddingError(
-            f"{folder}: cannot have the commits of a job: {error.strerror}"
-        ) from error
+        _refuse(folder, error)
     with file:
         _open_files.add(file)
         try:
@@ -50,9 +49,7 @@ def locked_folder(folder: Path) -> Generator[None]:
         except OSError:  # the file system has no locks
             pass
         else:
-            file.truncate(0)
-            json.dump({"host": socket.gethostname(), "process": os.getpid()}, file)
-            file.flush()
+            _note_owner(file, folder)
         try:
             yield
         finally:
@@ -70,6 +67,19 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+def _note_owner(file: FileIO, folder: Path) -> None:
+    owner = json.dumps({"host": socket.gethostname(), "process": os.getpid()})
+    try:
+        file.truncate(0)
+        file.write(owner.encode())
+    except OSError as error:
+        _refuse(folder, error)
+
+
+def _refuse(folder: Path, error: OSError) -> NoReturn:
+    raise EmbeddingError(f"{folder}: cannot have the commits of a job: {error.strerror}") from error
 
 
 def _refuse_owner_here(folder: Path) -> None:
