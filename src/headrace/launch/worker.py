@@ -22,13 +22,19 @@ _INTERRUPTED = 130
 _GRACE_S = 2.0
 
 
-def run_worker(work: Callable[[Receive, Send], None]) -> None:
+def run_worker(work: Callable[[Receive, Send], None], *, beside_prints: bool = False) -> None:
     """Run `work` as a process of a role, with its functions to receive and to send messages.
 
     Every exception is sent to the parent as a message "error". When the parent is gone, the
     process ends with all that it started: by the error of the next call of either function, or 2 s
     later.
+
+    Parameters
+    ----------
+    beside_prints : whether the process prints texts of a user's, too, which need not end their
+        line: each message then begins one.
     """
+    begin = "\n" if beside_prints else ""
     received: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(received,), daemon=True).start()
 
@@ -39,7 +45,7 @@ def run_worker(work: Callable[[Receive, Send], None]) -> None:
         return message
 
     def send(**message: Any) -> None:
-        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.write(f"{begin}{json.dumps(message)}\n")
         sys.stdout.flush()
 
     try:

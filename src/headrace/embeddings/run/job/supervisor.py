@@ -297,7 +297,8 @@ class _Watch:
             self._roles.keep_line(key, line)
             self._on_line(name_of(key), line)
         elif (message := _message_of(line)) is None:
-            self._roles.keep_line(key, line)
+            if line:  # else it is that before a message of a script that reads
+                self._roles.keep_line(key, line)
         elif "error" in message:
             self._errors.setdefault(key, str(message["error"]))
         elif "silent" in message:

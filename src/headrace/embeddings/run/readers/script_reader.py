@@ -44,5 +44,5 @@ def serve_batches(data: ExampleData) -> NoReturn:
     def work(receive: Receive, send: Send) -> None:
         serve_role(receive, send, serve)
 
-    run_worker(work)
+    run_worker(work, beside_prints=True)
     sys.exit(0)
