@@ -3,6 +3,7 @@
 import gzip
 import io
 import re
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -216,6 +217,27 @@ def test_a_later_part_keeps_the_rejected_lines_before_it(tmp_path: Path, end: st
     rejects.write_text("of another job")
     list(part_batches(data, ReaderPart()))
     assert rejects.read_text() == expected
+
+
+@pytest.mark.parametrize("readers", [1, 3])
+def test_the_share_of_rejected_lines_counts_those_before_a_later_part(
+    tmp_path: Path, readers: int
+) -> None:
+    """A job that began from a commit near an epoch's end ended by one rejected line of the last."""
+    path, table = tmp_path / "clicks.tsv", tmp_path / "clicks.parquet"
+    path.write_text("\n".join(LINE if n != 118 else "no example" for n in range(120)))
+    labels = [1 if n != 118 else None for n in range(120)]
+    parquet.write_table(pa.table({"label": labels, "a": range(120)}), table)
+    layout = ParquetFormat(ids=("a",))
+    for data in (
+        CriteoData.of([path], batch=4, most_rejected=0.03),
+        ParquetData.of([table], batch=4, layout=layout, most_rejected=0.03),
+    ):
+        later = ReaderPart(reader=29 % readers, readers=readers, first=29)
+        assert [len(batch) for batch in part_batches(data, later)] == [3]
+        many = replace(data, most_rejected=0.005)
+        with pytest.raises(ExampleError, match="mend the file, or allow a share of rejected"):
+            list(part_batches(many, later))
 
 
 def test_rejected_lines_of_a_batch_are_written_before_it_is_passed_on(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def part_batches(data: ExampleData, part: ReaderPart) -> Iterator[Examples]:
 
     The share of rejected lines is that of the part. Several readers write them to files whose names
     end in the reader's number, those of a batch before it is yielded. A part that begins after the
-    reader's first batch goes on with an epoch: the lines that the file has stay.
+    reader's first batch goes on with an epoch: the lines that the file has stay, and the share is
+    of the reader's batches before, too.
 
     Raises
     ------
@@ -75,6 +76,8 @@ def part_batches(data: ExampleData, part: ReaderPart) -> Iterator[Examples]:
         path = f"{path}.{part.reader}"
     keep = part.first > part.reader
     with closing(Rejects(path, data.most_rejected, keep=keep)) as rejects:
+        # of batches before, whose rejected lines an earlier pass has checked
+        rejects.count((part.first - part.reader) // part.readers * data.batch)
         for examples in _file_batches(data, part, rejects):
             rejects.flush()
             yield examples
