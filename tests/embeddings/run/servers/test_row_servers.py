@@ -20,6 +20,7 @@ from headrace.embeddings.run.batches import SlottedRows
 from headrace.embeddings.run.servers.row_client import ServerConnections, start_servers
 from headrace.embeddings.tables import TableGroup, table_groups
 from headrace.errors import CommunicationError
+from headrace.settings import child_environment
 from tests.embeddings.run.memory_servers import MemoryServers
 from tests.embeddings.run.row_servers import RunningServers, describe, settings
 from tests.embeddings.run.rpc_peer import SECRET
@@ -315,6 +316,37 @@ def test_a_process_that_dies_is_named() -> None:
         processes[1].kill()
         wait_until(failed.is_set, "the fetch ends with the server")
         thread.join()
+
+
+ENDING = """
+import sys
+import threading
+from tests.embeddings.run.servers.test_row_servers import *
+from tests.waiting import ENDLESS_S
+
+servers = ServerConnections(
+    sys.argv[1:], describe(TABLES, GROUPS), 0, secret=SECRET, deadline_s=ENDLESS_S
+)
+threading.Thread(target=servers.fetch, args=(5, 0, 3, ROWS), daemon=True).start()
+wait_until(lambda: all(client.calls for client in servers._fetches._clients), "no calls")
+raise RuntimeError("the script failed")
+"""
+
+
+def test_a_process_ends_while_its_fetches_wait_for_what_it_would_write(
+    running: RunningServers,
+) -> None:
+    """A script that failed in an epoch ended at the deadline: it waited for threads of calls."""
+    process = subprocess.run(
+        [sys.executable, "-c", ENDING, *running.addresses],
+        env=child_environment({"PYTHONPATH": str(Path.cwd())}),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert process.returncode == 1
+    assert "RuntimeError: the script failed" in process.stderr
 
 
 def test_neither_side_loads_torch() -> None:

@@ -8,6 +8,7 @@ without the job's secret are refused; the network between the hosts is trusted, 
 """
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import ctypes
 import hmac
 import json
@@ -416,15 +417,23 @@ def _keep_all() -> None:
 os.register_at_fork(after_in_child=_keep_all)
 
 
-@atexit.register
 def _end_calls() -> None:
-    """End the calls of other threads before the interpreter does, which would abort the process."""
+    """End the calls of other threads before the interpreter does, which would abort the process.
+
+    And before it waits for threads of executors, whose calls can wait for what this process, which
+    ends, would have done: up to their deadlines.
+    """
     clients = [*_clients]
     for client in clients:
         client.close()
     until = time.monotonic() + _CLOSE_S
     while any(client.calls for client in clients) and time.monotonic() < until:
         time.sleep(_EXIT_POLL_S)
+
+
+# Private in Python 3.9 to 3.14, and nothing public comes before that wait: `atexit` is behind it.
+# The last function is called first: that of executors is of the import above.
+getattr(threading, "_register_atexit", atexit.register)(_end_calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
