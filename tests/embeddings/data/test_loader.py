@@ -10,6 +10,7 @@ from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     IterableDataset,
+    RandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
@@ -172,6 +173,34 @@ def test_an_order_that_need_not_come_again_is_refused_where_it_has_to(
             continue
         with pytest.raises(EmbeddingError, match=f"that of a {source}.* need one order. Shuffle"):
             shared()
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "follows"),
+    [
+        (EXAMPLES, {"shuffle": True, "generator": seeded()}, False),
+        (Reshuffled(), {}, False),
+        (EXAMPLES, {"sampler": RandomSampler(EXAMPLES, generator=seeded())}, True),
+        (EXAMPLES, {"sampler": DistributedSampler(EXAMPLES, num_replicas=1, rank=0)}, True),
+        (EXAMPLES, {}, True),
+    ],
+)
+def test_workers_that_persist_are_refused_where_the_order_follows_from_earlier_epochs(
+    dataset: Any, options: dict[str, Any], follows: bool
+) -> None:
+    """A reader that began with a later epoch had another order: examples came twice, or never."""
+    loader = DataLoader(dataset, 3, num_workers=1, persistent_workers=True, **options)
+    loaded = LoaderData(loader, batch=3, columns=1)
+    loaded.begin_epoch(0, alone=True)
+    if follows:
+        loaded.check_order()
+        return
+    with pytest.raises(EmbeddingError, match="need one order. Make it with persistent_workers=Fal"):
+        loaded.check_order()
 
 
 def test_the_loaders_sampler_learns_the_epoch() -> None:

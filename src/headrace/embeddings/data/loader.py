@@ -31,7 +31,8 @@ class LoaderData:
     Several readers, one that starts again, and commits need an order that follows from the epoch
     alone: that of a list, of a dataset from its first example to its last, of a sampler with a
     `generator`, whose seed in an epoch is its first seed plus the epoch's number, or of a loader,
-    sampler or iterable dataset with `set_epoch`, which is called. Others are refused then.
+    sampler or iterable dataset with `set_epoch`, which is called. Others are refused then, and
+    `persistent_workers` beside a loader's generator or a dataset's `set_epoch`.
 
     Parameters
     ----------
@@ -80,14 +81,20 @@ class LoaderData:
         ------
         EmbeddingError : it need not; names what gives the loader its order.
         """
-        if not self._order.follows_epoch:
-            raise EmbeddingError(
-                f"the loader's order is that of a {self._order.source}, which may be another one "
-                "in another process: commits (--state), several readers and a reader that starts "
-                "again need one order. Shuffle by DataLoader(..., "
-                "generator=torch.Generator().manual_seed(0)), by a DistributedSampler of one "
-                "replica, or by a loader or sampler with a method set_epoch(epoch)"
-            )
+        if self._order.follows_epoch and not self._order.follows_workers:
+            return
+        remedy = (
+            "Make it with persistent_workers=False: its workers follow earlier epochs, too"
+            if self._order.follows_epoch
+            else "Shuffle by DataLoader(..., generator=torch.Generator().manual_seed(0)), by a "
+            "DistributedSampler of one replica, or by a loader or sampler with a method "
+            "set_epoch(epoch)"
+        )
+        raise EmbeddingError(
+            f"the loader's order is that of a {self._order.source}, which may be another one in "
+            "another process: commits (--state), several readers and a reader that starts again "
+            f"need one order. {remedy}"
+        )
 
     def begin_epoch(self, epoch: int, *, alone: bool) -> None:
         """Let the loader have its order of an epoch.
@@ -195,6 +202,8 @@ class _LoaderOrder:
     ----------
     source : class of what gives the loader its order.
     follows_epoch : whether it follows from the epoch alone, in any process.
+    follows_workers : whether it follows from earlier epochs all the same, as its workers persist:
+        they have a copy of a dataset, and torch draws their seed from a generator once.
     seed : of the generator that shuffles in the first epoch; None: none does.
     replicas : that share the examples, by a DistributedSampler.
     """
@@ -212,6 +221,13 @@ class _LoaderOrder:
             or self.seed is not None
             or self.source == "SequentialSampler"
             or isinstance(sampler, (Sequence, np.ndarray))
+        )
+        self.follows_workers = bool(getattr(loader, "persistent_workers", False)) and (
+            sampler is getattr(loader, "dataset", None)
+            or (
+                self._generator is not None
+                and self._generator is getattr(loader, "generator", None)
+            )
         )
 
     def begin(self, epoch: int) -> None:
