@@ -37,6 +37,12 @@ def same_ranks(group: dist.ProcessGroup) -> dist.ProcessGroup:
     return new_group
 
 
+def end_group(group: dist.ProcessGroup) -> None:
+    """Destroy a process group, unless that was done: with the job's group torch destroys all."""
+    if group in dist.distributed_c10d._world.pg_map:
+        dist.destroy_process_group(group)
+
+
 @contextmanager
 def _counted(count: int) -> Generator[None]:
     """Have torch take `count` for the number of groups that this rank has made.

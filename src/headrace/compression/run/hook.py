@@ -34,7 +34,7 @@ from headrace.compression.policy import Policy
 from headrace.compression.run.exchanger import Exchanger, ExchangeStatistics
 from headrace.compression.run.figures import HookFigures, figures_of
 from headrace.compression.run.gradient_scale import GradientScale, check_scaler
-from headrace.compression.run.groups import same_ranks
+from headrace.compression.run.groups import end_group, same_ranks
 from headrace.compression.run.hooked import (
     GRADIENT_TYPES,
     HookedModel,
@@ -275,7 +275,7 @@ class Hook(HookFigures):
         return self.averager.reason_against(state)
 
     def close(self) -> None:
-        """End the thread and the process group of this hook.
+        """End the thread and the process group of this hook, unless all groups were destroyed.
 
         torch cannot take a hook back: later backward passes of the model are errors.
         """
@@ -287,7 +287,7 @@ class Hook(HookFigures):
         if self._worker is not None:
             self._worker.shutdown()
         if self._own:
-            dist.destroy_process_group(self._group)
+            end_group(self._group)
 
     def __reduce__(self) -> NoReturn:
         raise CompressionError(
