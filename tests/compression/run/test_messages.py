@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -118,3 +119,26 @@ def _abort(rank: int, ranks: int) -> None:
 
 def test_aborted_messages_fail_on_both_sides_at_once(tmp_path: Path) -> None:
     _run(2, tmp_path, _abort)
+
+
+class _Unready:
+    """Of a message that another thread waits for in vain."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def wait(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("closed"), MemoryError("no memory"), ValueError()])
+def test_whatever_fails_ends_an_exchange(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A MemoryError ended the thread, and the waits for it and for later exchanges did not."""
+    monkeypatch.setattr(dist, "irecv", lambda *_, **__: _Unready(error))
+    monkeypatch.setattr(dist, "isend", lambda *_, **__: _Unready(error))
+    messages = Messages(cast(dist.ProcessGroup, SimpleNamespace(rank=lambda: 0, size=lambda: 2)))
+    for _ in range(2):
+        work = messages.begin(AllToAll(torch.zeros(2, 10)))
+        with pytest.raises(RuntimeError, match=str(error) or type(error).__name__):
+            work.wait(timedelta(seconds=2))
+        assert work.is_completed()
