@@ -1,10 +1,11 @@
-"""HEADRACE_LOG_LEVEL counts where the application has no logging of its own."""
+"""What a process's groups share: the log, and the end of the process."""
 
 import subprocess
 import sys
 
 import pytest
 
+from headrace.collectives.run.torch import create
 from tests.waiting import JOB_S
 
 PROGRAM = """
@@ -30,6 +31,7 @@ log.warning("a problem")
     ],
 )
 def test_which_setting_decides_the_level(application: str, level: str, lines: list[str]) -> None:
+    """HEADRACE_LOG_LEVEL counts where the application has no logging of its own."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, application, level],
         capture_output=True,
@@ -39,3 +41,30 @@ def test_which_setting_decides_the_level(application: str, level: str, lines: li
     )
     assert done.stderr.splitlines() == lines
     assert done.stdout == ""
+
+
+class _Left:
+    """Group that a script left open."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails, self.closed = fails, False
+
+    def shutdown(self, drain_s: float) -> None:
+        assert drain_s > 0
+        self.closed = True
+        if self.fails:
+            raise KeyboardInterrupt
+
+
+def test_a_failure_to_close_a_group_at_exit_leaves_no_other_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second interrupt of a job came while the first of two groups was being closed."""
+    groups = [_Left(fails) for fails in (True, False, True, False)]
+    monkeypatch.setattr(create, "_live", groups)
+    forgotten: list[bool] = []
+    monkeypatch.setattr(create.completion_threads, "forget", lambda: forgotten.append(True))
+    with pytest.raises(KeyboardInterrupt):
+        create._close_all()  # pyright: ignore[reportPrivateUsage]
+    assert [group.closed for group in groups] == [True] * 4
+    assert forgotten == [True]

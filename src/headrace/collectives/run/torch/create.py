@@ -5,6 +5,7 @@ import hmac
 import logging
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -287,6 +288,7 @@ def _hosts(config: GroupConfig) -> str:
 @atexit.register
 def _close_all() -> None:
     """Close groups that the script left open: no thread may outlive the interpreter."""
-    for group in list(_live):
-        group.shutdown(_LAST_CHANCE_S)
-    completion_threads.forget()
+    with ExitStack() as closing:  # the others of a group that fails, or is interrupted, too
+        closing.callback(completion_threads.forget)
+        for group in list(_live):
+            closing.callback(group.shutdown, _LAST_CHANCE_S)
