@@ -25,11 +25,9 @@ def write_cached(path: Path, artifact: Artifact, consequence: str) -> None:
 
 def read_cached(path: Path, load: Callable[[Path], _T], warning: str) -> _T | None:
     """Return a file's value; None if it is absent or, with a warning, cannot be read."""
-    if not path.exists():
-        return None
     try:
-        return load(path)
-    except HeadraceError as error:
+        return load(path) if path.exists() else None
+    except (HeadraceError, OSError) as error:  # of a folder that this user may not look into, say
         log.warning("%s: %s", warning, error)
         return None
 

@@ -197,3 +197,15 @@ def test_a_folder_for_temporary_files_that_does_not_exist_is_passed_over(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     monkeypatch.setenv("TEMP", str(tmp_path))
     assert storage.check_temporary().text.startswith(f"{tmp_path} has ")
+
+
+def test_a_folder_that_cannot_be_looked_into_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of another user's home, say: the doctor ended with a traceback."""
+    folder = tmp_path / ("long" * 99)  # an error that root gets, too
+    monkeypatch.setenv("HEADRACE_CACHE", str(folder))
+    assert f"{folder}: File name too long: later jobs" in storage.check_cache().text
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("TEMP", str(tmp_path))
+    assert storage.check_temporary().text.startswith(f"{tmp_path} has ")

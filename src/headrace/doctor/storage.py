@@ -128,13 +128,13 @@ def _unwritable(folder: Path) -> str:
 
     The file system is asked: its answer is that of a write, also on one that is read-only.
     """
-    place = _existing(folder)
     try:
+        place = _existing(folder)
         if not place.is_dir():
             return f"{place} is no folder"
         return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written"
     except OSError as error:
-        return f"{place}: {error.strerror}"
+        return f"{folder}: {error.strerror}"
 
 
 def _existing(folder: Path) -> Path:

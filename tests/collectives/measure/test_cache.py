@@ -157,6 +157,18 @@ def test_a_folder_that_cannot_be_written_is_a_warning(
     assert cache.find(HOSTS) is None
 
 
+def test_a_folder_that_cannot_be_looked_into_has_nothing(
+    tmp_path: Path, profile: Profile, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That of another user's home: rank 0 failed, and the others waited for its plans."""
+    cache = ProfileCache(tmp_path / ("long" * 99))  # an error that root gets, too
+    assert cache.find(HOSTS) is None
+    assert cache.find_book(profile) is None
+    assert "skipped a profile in the cache" in caplog.text
+    assert cache.save(profile, HOSTS)
+    assert "cannot be cached" in caplog.text
+
+
 def test_without_a_folder_nothing_is_kept_and_a_warning_says_so(
     profile: Profile, caplog: pytest.LogCaptureFixture
 ) -> None:
