@@ -91,3 +91,12 @@ def test_a_missing_column_is_named(profile: Profile, name: str) -> None:
     columns[column] = np.array(["x"] * len(whole.tables[table][column]), dtype=object)
     with pytest.raises(ArtifactError, match=f"column '{name}' has type object"):
         Profile.from_artifact(replace(whole, tables={**whole.tables, table: columns}))
+
+
+@pytest.mark.parametrize("table", ["samples", "fits", "pairs"])
+def test_ranks_that_are_no_integers_are_refused(profile: Profile, table: str) -> None:
+    """Planning failed with an index error."""
+    columns = {**getattr(profile, table)}
+    columns["src"] = columns["src"].astype(float)
+    with pytest.raises(ArtifactError, match="column 'src' has type float64, needs integers"):
+        replace(profile, **{table: columns})

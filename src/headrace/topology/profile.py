@@ -62,7 +62,8 @@ class Profile(ArtifactValue):
 
     Raises
     ------
-    ArtifactError : if the groups are not a partition of the ranks, or a time is impossible.
+    ArtifactError : if the groups are not a partition of the ranks, a column of ranks is of another
+        type or range, or a cost or time is impossible.
     """
 
     KIND = "profile"
@@ -88,6 +89,10 @@ class Profile(ArtifactValue):
         for table in (self.samples, self.fits, self.pairs):
             for end in ("src", "dst"):
                 ranks = table[end]
+                if ranks.dtype.kind not in "iu":
+                    raise ArtifactError(
+                        f"profile: column '{end}' has type {ranks.dtype}, needs integers"
+                    )
                 if len(ranks) and not 0 <= ranks.min() <= ranks.max() < self.topology.ranks:
                     raise ArtifactError(
                         f"profile: column '{end}' holds ranks from {ranks.min()} to "

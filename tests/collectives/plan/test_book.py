@@ -102,6 +102,20 @@ def test_an_interrupt_before_a_first_candidate_keeps_the_collectives_before() ->
         build_book(uniform(3), collectives=["reduce"], sizes=[1 << 20], generators=[row])
 
 
+def test_a_book_without_plans_is_refused(book: PlanBook) -> None:
+    """It had no digest, and could not be saved."""
+    with pytest.raises(ProgramError, match="has no entries"):
+        build_book(TOPOLOGY, collectives=[])
+    empty = book.to_artifact()
+    tables = {
+        name: {column: values[:0] for column, values in table.items()}
+        for name, table in empty.tables.items()
+    }
+    empty = replace(empty, head={**empty.head, "entries": [], "programs": []}, tables=tables)
+    with pytest.raises(ProgramError, match="has no entries"):
+        PlanBook.from_artifact(empty)
+
+
 def test_round_trip_byte_for_byte(book: PlanBook, tmp_path: Path) -> None:
     book.save(tmp_path / "one")
     again = PlanBook.load(tmp_path / "one")

@@ -66,6 +66,10 @@ class PlanBook(ArtifactValue):
     ----------
     entries : sorted by collective, root, size; the ranges of one collective and root adjoin.
     provenance : inputs and settings of the build; not part of the digest.
+
+    Raises
+    ------
+    ProgramError : there are no entries.
     """
 
     KIND = "plan-book"
@@ -76,6 +80,10 @@ class PlanBook(ArtifactValue):
     groups: RankGroups | None
     entries: tuple[Entry, ...]
     provenance: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        if not self.entries:
+            raise ProgramError("a plan book has no entries, needs those of one collective at least")
 
     @property
     def description(self) -> str:

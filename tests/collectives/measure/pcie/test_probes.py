@@ -1,6 +1,7 @@
 """Files of recorded probes: three forms, and errors that say where."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,15 @@ def test_wrong_rows_are_named(row: list[object], says: str) -> None:
     text = json.dumps({"cpus": 1, "gpus": 2, "rows": [*ROWS, row]})
     with pytest.raises(ArtifactError, match=says):
         HardwareProbes.from_bytes(text.encode())
+
+
+@pytest.mark.parametrize("name", ["probe", "gpu", "other", "cpu"])
+def test_numbers_of_devices_are_integers(name: str) -> None:
+    """Of an artifact, which has a type for each column: half a GPU was an index error."""
+    probes = HardwareProbes.from_bytes(json.dumps({"cpus": 1, "gpus": 2, "rows": ROWS}).encode())
+    halves = getattr(probes, name) + 0.5
+    with pytest.raises(ArtifactError, match=f"column '{name}' has type float64, needs integers"):
+        replace(probes, **{name: halves})
 
 
 def test_wrong_files(tmp_path: Path) -> None:

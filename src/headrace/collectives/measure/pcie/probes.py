@@ -195,6 +195,8 @@ def _named(source: str, make: Callable[[], _T]) -> _T:
 
 
 def _check_ids(name: str, ids: np.ndarray, low: int, high: int) -> None:
+    if ids.dtype.kind not in "iu":
+        raise ArtifactError(f"column '{name}' has type {ids.dtype}, needs integers")
     for row in np.flatnonzero((ids < low) | (ids >= high)):
         raise ArtifactError(f"rows[{row}]: field '{name}' is {ids[row]}, needs {low} to {high - 1}")
 
