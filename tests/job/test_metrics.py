@@ -164,3 +164,9 @@ def test_a_child_does_not_keep_the_port_of_its_parent() -> None:
         os.close(closing)
         os.close(closed)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_rank_beyond_the_last_port_goes_without(caplog: pytest.LogCaptureFixture) -> None:
+    """The job failed at that rank."""
+    assert start_metrics(Sample(2), 65_534) is None
+    assert "HEADRACE_METRICS: rank 2 cannot serve on 65536" in caplog.text

@@ -119,6 +119,7 @@ class MetricsOutput:
     Raises
     ------
     OSError : the port is in use by another process.
+    OverflowError : there is no such port.
     """
 
     def __init__(self, metrics: Sequence[RankMetrics], where: Path | int) -> None:
@@ -186,6 +187,6 @@ def start_metrics(
         return None
     try:
         return MetricsOutput(collectors, target)
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the latter: with the rank no port is left
         log.warning("HEADRACE_METRICS: rank %d cannot serve on %s: %s", rank, target, error)
         return None
