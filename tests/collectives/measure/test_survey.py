@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from headrace.collectives.measure.budget import ProbeEffort
-from headrace.collectives.measure.probes.probe import Manner
+from headrace.collectives.measure.budget import Budget, ProbeEffort
+from headrace.collectives.measure.probes.probe import Manner, Probe
 from headrace.collectives.measure.probes.recorder import Series, Site
 from headrace.collectives.measure.survey import survey
 from headrace.errors import CommunicationError
@@ -285,6 +285,26 @@ def test_what_was_found_before_a_loss_is_not_measured_again() -> None:
     measured(network)
     echoes = [probe for probe in network.probes if probe.is_echo]
     assert len(echoes) == len([probe for probe in undisturbed.probes if probe.is_echo])
+
+
+class Losing(Network):
+    """Loses two ranks after the fifth probe, the second while the survey recovers."""
+
+    def measure(self, probe: Probe) -> np.ndarray:
+        if len(self.probes) == 5 and len(self.lost) < 2:
+            self.deaths[5] = len(self.lost)
+        return super().measure(probe)
+
+
+def test_the_waits_for_lost_hosts_are_left_out_of_the_budget_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two losses in a row the first wait counted twice: the survey took longer than allowed."""
+    waits_s: list[float] = []
+    monkeypatch.setattr(Budget, "exclude", lambda _, seconds: waits_s.append(seconds))
+    topology, _ = shuffled_racks((3, 3), 0)
+    measured(Losing(topology))
+    assert waits_s == pytest.approx([1.0, 1.0])  # as `Network` takes to notice a loss
 
 
 def test_a_loss_without_survivors_is_an_error() -> None:

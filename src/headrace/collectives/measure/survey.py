@@ -148,8 +148,9 @@ class _Survey:
             except CommunicationError as error:
                 self.recorder.prober.survive(error)
                 log.warning("measuring continues without %s: %s", self.lost_ranks(), error)
-                # the wait for a lost host does not count against the budget
+                # the wait for a lost host does not count against the budget, and is counted once
                 self.budget.exclude(self.budget.now - self.recorder.finished_s)
+                self.recorder.finished_s = self.budget.now
 
     def lost_ranks(self) -> str:
         """Return the ranks of this loss, with their hosts, for messages."""

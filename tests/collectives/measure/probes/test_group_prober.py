@@ -61,6 +61,24 @@ def test_a_probe_is_timed_at_every_rank() -> None:
     assert (times > 0).all()
 
 
+def test_a_probe_runs_more_often_than_any_by_default() -> None:
+    """Of an effort of a user's own: all ranks failed at an array's shape."""
+    flow = Flow(0, 1, 8)
+    probe = Probe(ranks=2, manner=Manner.ONE_AFTER_ANOTHER, chunks=1, flows=(flow,), repeats=100)
+
+    def part(member: GroupProber) -> object:
+        if member.rank:
+            return member.follow()
+        times = member.measure(probe)
+        member.stop()
+        return times
+
+    times = together("ab", part)[0]
+    assert isinstance(times, np.ndarray), times
+    assert times.shape == (2, 100)
+    assert (times > 0).all()
+
+
 def test_the_leader_gathers_the_loads_of_all_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     def part(member: GroupProber) -> object:
         load = MachineLoad(seconds=1.0, processors=2, load_average=0.25 * member.rank)

@@ -308,6 +308,8 @@ class GroupProber:
     def _gathered(self, columns: int) -> np.ndarray:
         """Return the buffer of `_gather`: (members, columns)."""
         members = len(self._members)
+        if len(self._times) < members * columns:
+            self._times = np.zeros(members * columns)
         return self._times[: members * columns].reshape(members, columns)
 
     def _gather_row(self, mine: Sequence[float] | np.ndarray) -> np.ndarray:

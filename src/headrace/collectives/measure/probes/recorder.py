@@ -102,7 +102,7 @@ class Recorder:
     Attributes
     ----------
     clock : in seconds.
-    finished_s : end of the last successful probe, on that clock.
+    finished_s : end of the last successful probe, on that clock, or of the wait after a loss.
     """
 
     prober: Prober
