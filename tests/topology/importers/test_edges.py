@@ -65,6 +65,7 @@ def test_written_links_are_read_again(name: str) -> None:
         ("0 1 -1 1", "f:1: alpha_us is -1.0, needs a number of at least 0"),
         ("0 1 1 0", "f:1: cost is 0.0, needs a number above 0"),
         ("0 1 1 1e400", "f:1: cost is inf, needs a number above 0"),
+        ("0 1 1e13 1", r"f: links\[0\].alpha_us is 10000000000000.0, needs 0 or 1e-09 to 1e\+12"),
         ("0 1 1 5QB/s", "f:1: unit 'QB' is none of B, kB,"),
         ("0 1 1 ..GB/s", "f:1: cost is '..', needs a number"),
         ("src dst beta", "f:1: columns are 'src dst beta', needs 'src dst alpha_us' and one of"),

@@ -77,12 +77,15 @@ def parse_edges(content: bytes, source: str, *, name: str, nodes: int | None = N
     hosts = ranks if nodes is None else nodes
     if hosts < 1 or ranks % hosts:
         raise TopologyError(f"{source}: nodes is {hosts}, needs a divisor of the {ranks} ranks")
-    return Topology(
-        name=name,
-        hosts=tuple(f"host{i}" for i in range(hosts)),
-        rank_host=tuple(rank // (ranks // hosts) for rank in range(ranks)),
-        links=tuple(links),
-    )
+    try:
+        return Topology(
+            name=name,
+            hosts=tuple(f"host{i}" for i in range(hosts)),
+            rank_host=tuple(rank // (ranks // hosts) for rank in range(ranks)),
+            links=tuple(links),
+        )
+    except TopologyError as error:  # a cost is beyond all networks'
+        raise TopologyError(f"{source}: {error}") from error
 
 
 def _header(cells: list[str], where: str) -> float | None:
