@@ -13,6 +13,7 @@ A host that is lost on the way is left out; results about the others stay.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -84,7 +85,14 @@ def measure_ranks(
     member = GroupProber(runner, rank_hosts, regroup=regroup, most_losses=effort.most_losses)
     if not member.follow():
         return None
-    profile = survey(member, rank_hosts, effort=effort, progress=progress)
+    try:
+        profile = survey(member, rank_hosts, effort=effort, progress=progress)
+    except CommunicationError:
+        raise
+    except Exception:  # of the leader alone: the others wait for its next command
+        with suppress(CommunicationError):
+            member.stop()
+        raise
     load: Mapping[str, Any] = {}
     try:
         load = busiest(member.loads()).to_provenance()

@@ -10,8 +10,8 @@ import pytest
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.probes.group_prober import GroupProber, name_hosts
 from headrace.collectives.measure.probes.probe import Flow, Manner, Probe
-from headrace.collectives.measure.survey import survey
-from headrace.errors import CommunicationError
+from headrace.collectives.measure.survey import measure_ranks, survey
+from headrace.errors import CommunicationError, InputError
 from headrace.executor import Executor
 from headrace.job.load import MachineLoad, busiest
 
@@ -118,6 +118,29 @@ def test_measuring_over_loopback_gives_a_profile() -> None:
     for column in ("median_rtt_us", "min_rtt_us", "kernel_rtt_us"):
         assert (profile.matrix(column)[off] > 0).all(), column
     assert (profile.matrix("min_rtt_us") <= profile.matrix("median_rtt_us"))[off].all()
+
+
+def test_an_error_of_the_leader_alone_ends_measuring_at_all_ranks() -> None:
+    """Of what it computes: the others waited for a minute, and a running job failed."""
+    followed = threading.Event()
+
+    def fail(what: str, share: float) -> None:
+        raise InputError(f"no {what}")
+
+    def part(member: GroupProber) -> object:
+        runner = member._runner  # pyright: ignore[reportPrivateUsage]
+        try:
+            return measure_ranks(runner, ["a", "b"], effort=QUICK, progress=fail)
+        except InputError as error:
+            assert followed.wait(20), "its connections stay, as those of a job do"
+            return error
+        finally:
+            if member.rank:
+                followed.set()
+
+    failed, done = together("ab", part)
+    assert isinstance(failed, InputError), failed
+    assert done is None
 
 
 def test_a_rank_that_dies_is_named_with_its_host() -> None:
