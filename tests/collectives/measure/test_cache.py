@@ -199,6 +199,20 @@ def test_books_are_kept_by_what_they_were_made_of(
     assert cache.find_book(profile) is None
 
 
+def test_old_profiles_go(cache: ProfileCache, profile: Profile, tmp_path: Path) -> None:
+    """Hosts in a cloud have a new name for every job: the folder grew without end."""
+    folder = tmp_path / "cache" / "profiles"
+    folder.mkdir(parents=True)
+    for age in range(80):
+        (folder / f"{age}.profile").touch()
+        os.utime(folder / f"{age}.profile", (1000 - age, 1000 - age))
+    key = cache.save(profile, HOSTS)
+    assert len(list(folder.iterdir())) == 64
+    assert (folder / f"{key}.profile").exists()
+    assert (folder / "0.profile").exists()
+    assert not (folder / "79.profile").exists()
+
+
 def test_old_books_go(cache: ProfileCache, profile: Profile, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "books"
     folder.mkdir(parents=True)

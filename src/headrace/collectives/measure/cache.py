@@ -24,6 +24,7 @@ from headrace.topology.profile import Profile
 log = logging.getLogger(__name__)
 
 _MOST_OTHERS = 16  # newest files searched for one that covers these hosts and more
+_MOST_PROFILES = 64  # kept: hosts that boot have a new name, and their old profiles are of no use
 _CLOCKS_DIFFER_S = 60.0
 _NOWHERE = Path(os.devnull)  # no folder: nothing is found there
 _PROFILE, _BOOK = ".profile", ".book"
@@ -69,7 +70,7 @@ class ProfileCache:
         return None
 
     def save(self, profile: Profile, hosts: Sequence[HostId]) -> str:
-        """Keep a profile whose rank r runs on ``hosts[r]``, and return its key.
+        """Keep a profile whose rank r runs on ``hosts[r]``, and return its key; delete old ones.
 
         A failure is logged as a warning.
         """
@@ -77,6 +78,7 @@ class ProfileCache:
         identities = {host.address: host.identity for host in hosts}
         marked = replace(profile, provenance={**profile.provenance, "identities": identities})
         self._write(self._profile_path(key), marked.to_artifact())
+        keep_newest(self._profiles, _PROFILE, _MOST_PROFILES)
         return key
 
     def invalidate(self, key: str, reason: str) -> bool:
