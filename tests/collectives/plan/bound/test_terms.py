@@ -1,5 +1,7 @@
 """Terms past flows: trees, groups, cuts of large topologies, and demands known by their chunks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -9,10 +11,11 @@ from headrace.collectives.demand import STANDARD, Collective, Demand
 from headrace.collectives.plan.bound import Bound, lower_bound, terms
 from headrace.collectives.plan.bound.cuts import LargeTopology, partitions
 from headrace.collectives.plan.bound.terms import kinds
+from headrace.collectives.plan.generators import matching
 from headrace.collectives.plan.ir.chunks import Deliveries
-from headrace.errors import TopologyError
+from headrace.errors import SymmetryError, TopologyError
 from headrace.topology import SharedCapacity, Topology
-from headrace.topology.presets import racks
+from headrace.topology.presets import hub_and_spoke, racks
 from tests.collectives.plan.flows.test_packing import networks
 from tests.collectives.plan.oracle import best_us
 from tests.collectives.plan.sends_check import ndv2_pair, network, ring
@@ -253,3 +256,22 @@ def test_no_uneven_exchange_beats_its_bound(data: st.DataObject) -> None:
     assume(len(origin) <= 4)
     deliveries = Deliveries(ranks=3, origin=origin, targets=np.arange(3) == to[:, None])
     assert found.total_us <= best_us(topology, deliveries, 1.0) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("collective", [Collective.ALLREDUCE, Collective.ALLGATHER])
+def test_more_symmetries_than_can_be_searched_for_leave_the_bound(
+    collective: Collective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a star of 212 ranks or more neither a bound nor a plan was computed."""
+    demand = Demand(collective=collective, ranks=6)
+    known = lower_bound(hub_and_spoke(6), demand, 6_000_000)
+    monkeypatch.setattr(terms, "automorphism_generators", _refuse)
+    star = replace(hub_and_spoke(6), name="another")  # bounds are cached by topology
+    bound = lower_bound(star, demand, 6_000_000)
+    assert bound.total_us == pytest.approx(known.total_us)
+    monkeypatch.setattr(matching, "automorphism_generators", _refuse)
+    assert matching.symmetry_groups(star) == ()
+
+
+def _refuse(topology: Topology) -> None:
+    raise SymmetryError(f"{topology.name}: the search for automorphisms took too many steps")

@@ -10,6 +10,7 @@ from headrace.collectives.demand import ROOTED, Collective, Demand
 from headrace.collectives.plan.bound.cuts import LargeTopology, is_large, partitions
 from headrace.collectives.plan.flows.rates import Flows, Rate
 from headrace.collectives.plan.ir.chunks import Deliveries
+from headrace.errors import SymmetryError
 from headrace.topology import Topology
 from headrace.topology.refinement import automorphism_generators
 from headrace.topology.symmetry import orbits, translations
@@ -307,11 +308,17 @@ def _all_pairs(flows: Flows, n: int, group: np.ndarray) -> Rate:
 def _distinct(
     topology: Topology, collective: Collective, together: list[tuple[str, _Pairs]]
 ) -> list[tuple[str, _Pairs]]:
-    """One of each orbit under the topology's automorphisms; with a root all are kept."""
+    """One of each orbit under the topology's automorphisms; with a root all are kept.
+
+    All, too, where ranks have too many symmetries to search for: a star of some two hundred.
+    """
     n = topology.ranks
     if len(together) < 2 or collective in ROOTED:
         return together
-    generators, _ = automorphism_generators(topology)
+    try:
+        generators, _ = automorphism_generators(topology)
+    except SymmetryError:
+        return together
     if collective is Collective.ALLREDUCE:
         moved = [(perm[:, None] * n + perm[None, :]).reshape(-1) for perm in generators]
         label = orbits(n * n, moved)

@@ -9,6 +9,7 @@ reduce_scatter, and an allgather searched for given that reduce_scatter.
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from headrace.collectives.plan.ir.chunks import Deliveries, Sends, deliveries_of
 from headrace.collectives.plan.ir.sends import concatenated
 from headrace.collectives.plan.request import Request
 from headrace.collectives.program import Schedule
-from headrace.errors import InputError
+from headrace.errors import InputError, SymmetryError
 from headrace.topology import Topology, transposed
 from headrace.topology.refinement import automorphism_generators
 from headrace.topology.symmetry import (
@@ -332,9 +333,10 @@ def symmetry_groups(topology: Topology, fixed: int | None = None) -> tuple[np.nd
     moving = translations(topology)
     if moving is not None:
         groups.append(moving)
-    generators, order = automorphism_generators(topology)
-    if 1 < order <= min(most, 8 * topology.ranks):
-        groups.append(generated_group(generators, most))
+    with suppress(SymmetryError):  # more than can be searched for are more than can be imposed
+        generators, order = automorphism_generators(topology)
+        if 1 < order <= min(most, 8 * topology.ranks):
+            groups.append(generated_group(generators, most))
     rotations: list[np.ndarray] = []
     sizes: set[int] = set()
     for offset, group in sorted(
