@@ -152,6 +152,66 @@ def test_a_step_needs_no_probabilities() -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+class OneHead(nn.Module):
+    """Products and a softmax in three dimensions, with a mask from outside."""
+
+    def __init__(self, kind: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.inner = nn.Linear(8, 24, bias=False)
+        self.kind = kind
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        query, key, value = self.inner(x).chunk(3, -1)
+        scores = query @ key.transpose(1, 2)
+        if self.kind == "filled":
+            scores = scores.masked_fill(mask, float("-inf"))
+        elif self.kind == "mask first":
+            scores = mask + scores
+        elif self.kind == "masks of heads":
+            scores = (scores.view(batch // 2, 2, tokens, tokens) + mask).view_as(scores)
+        elif self.kind == "grouped rows":
+            scores = scores.view(batch, tokens // 2, 2, tokens) + mask
+        elif self.kind == "halves of rows":
+            scores = scores.view(batch, tokens, 2, tokens // 2)
+        else:
+            scores = scores + mask
+        return scores.softmax(-1).view(batch, tokens, tokens) @ value
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [torch.randn(4, 6, 6), torch.randn(4, 1, 6), torch.randn(6, 6).half(), torch.arange(-5, 1)],
+    ids=str,
+)
+def test_masks_of_products_in_three_dimensions(mask: Tensor) -> None:
+    """The kernel takes four dimensions and the query's type: a capture with others was an error."""
+    assert check(OneHead(), torch.randn(4, 6, 8), mask, rewrite=fused(1))["by kernel"] == 2
+    filled = mask.expand(4, 6, 6) < -1
+    found = check(OneHead("filled"), torch.randn(4, 6, 8), filled[..., :1, :], rewrite=fused(1))
+    assert found["by kernel"] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("mask first", (6, 6)),
+        ("masks of heads", (2, 1, 6, 6)),
+        ("grouped rows", (4, 3, 1, 6)),
+        ("halves of rows", ()),
+    ],
+)
+def test_rows_that_are_not_the_products_stay(kind: str, shape: tuple[int, ...]) -> None:
+    """The kernel went over whole rows, or refused the shapes."""
+    check(OneHead(kind), torch.randn(4, 6, 8), torch.randn(shape), rewrite=fused(0))
+
+
+def test_a_softmax_of_an_input_stays() -> None:
+    """It was an error: an input is computed from nothing."""
+    Step(nn.Softmax(-1), sample(), rewrite=fused(0))
+
+
 def test_products_that_do_not_fit_stay() -> None:
     for model in (Products("plain", dropout=0.1), Products("returned"), Heads()):
         Step(model, sample(), rewrite=fused(0))

@@ -181,6 +181,9 @@ def _kernel_inputs(
         return cast(Any, inputs), None
     if mask.dtype == torch.bool:  # of what does not count
         mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(mask, float("-inf"))
+    mask = mask.to(query.dtype)  # the kernel takes no integers
+    if mask.dim() == 3 and options.heads[1] == 1:
+        mask = mask.unsqueeze(1)  # its first dimension is the batch's
     full_shape = (*shape, query.shape[1], key_t.shape[2])
     return cast(Any, inputs), mask.reshape((1,) * (4 - mask.dim()) + mask.shape).expand(full_shape)
 
@@ -232,6 +235,8 @@ def _matched(softmax: Node) -> _Pattern | None:
     if before is None or rows is None or backward is None:
         return None
     product, scores, mask = before
+    if not _has_rows_of(product, softmax, mask):
+        return None
     outs = [use for use in rows.users if use.target is aten.bmm.default and use.args[0] is rows]
     after = _after(backward, mask)
     of_value = _of_transposed(rows)
@@ -268,9 +273,10 @@ def _places(first: Node) -> Any:
 
 def _call(node: Node, mask: Node | None) -> tuple[tuple[str, tuple[Any, ...]], Node | None] | None:
     """Return a node as a link of a chain, and the mask; None if it is none."""
+    if node.target not in (*_RESHAPES, *_SCALES, *_FILLS, *_ADDS) or node.kwargs:
+        return None
     value, *args = node.args
-    is_link = node.target in (*_RESHAPES, *_SCALES, *_FILLS, *_ADDS)
-    if not is_link or node.kwargs or not isinstance(value, Node):
+    if not isinstance(value, Node):
         return None
     for place, operand in enumerate(args):
         if isinstance(operand, Node):
@@ -293,6 +299,17 @@ def _before(softmax: Node) -> tuple[Node, Chain, Node | None] | None:
         calls.append(call)
         node = cast(Node, node.args[0])
     return (node, Chain(tuple(reversed(calls))), mask) if len(node.users) == 1 else None
+
+
+def _has_rows_of(product: Node, softmax: Node, mask: Node | None) -> bool:
+    """Return whether the softmax's rows are the product's, and the mask is added to these."""
+    rows, shape = fake(product).shape, fake(softmax).shape
+    if mask is None:
+        return rows[-1] == shape[-1]
+    node = cast(Node, softmax.args[0])
+    while mask not in node.args:
+        node = cast(Node, node.args[0])
+    return rows[-2:] == shape[-2:] and fake(node).shape == shape
 
 
 def _through_views(softmax: Node) -> Node | None:
