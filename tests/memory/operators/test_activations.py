@@ -65,6 +65,15 @@ def test_other_activations_are_exact(activation: nn.Module) -> None:
             assert found["from output in place"]
 
 
+def test_limits_that_bfloat16_rounds() -> None:
+    """Gradients of elements at the limit, or beyond it, were others: outputs are rounded limits."""
+    x = torch.tensor([-0.3, -0.298828125, 0.5, 0.69921875, 0.7, 3.0])
+    for dtype, count in ((torch.float32, 1), (torch.bfloat16, 0)):
+        model = Scaled(nn.Hardtanh(-0.3, 0.7), dtype)
+        model.weight.data.fill_(1.0)
+        assert check(model, x.to(dtype, copy=True).requires_grad_())["from output"] == count
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("kind", [nn.Softmax, nn.LogSoftmax])

@@ -142,6 +142,35 @@ def test_other_norms_from_output(norm: nn.Module) -> None:
     model.float()
 
 
+def test_a_bias_without_a_weight() -> None:
+    """The output stood for the normalized input, with its bias: gradients were wrong."""
+
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.linspace(-1, 1, 6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.layer_norm(x, (6,), None, self.bias)
+
+    check(Around(Shifted()), torch.randn(3, 6, requires_grad=True), rounding=1e-4)
+
+
+def test_a_wider_weight_does_not_widen_gradients() -> None:
+    """Products in bfloat16 became float32, which the next product refused."""
+
+    class Rms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * self.weight
+
+    x = torch.randn(3, 6, dtype=torch.bfloat16, requires_grad=True)
+    check(Rms(), x, exactness=Exactness.CONDITIONAL, rounding=0.05)
+
+
 @pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.RMSNorm(6)], ids=str)
 def test_a_weight_near_zero_of_other_norms_is_refused(norm: nn.Module) -> None:
     norm.weight.data[1] = 1e-5  # pyright: ignore

@@ -9,6 +9,7 @@ ATen's vectorized CPU kernel takes it as outside, and its scalar kernels do not.
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable
+from math import frexp
 from typing import Any, cast
 
 import torch
@@ -194,6 +195,8 @@ def _hardtanh_backward(node: Node) -> list[Variant]:
     if fake(cast(Node, grad)).stride() != fake(node).stride():
         return []  # torch traces the strides of x where its kernels return those of the gradient
     variants = _only_in_place(node, "in place", node.args, hardtanh_backward_in_place)
+    if any(_rounds(fake(node).dtype, cast(float, limit)) for limit in (low, high)):
+        return variants  # kernels clamp at the rounded limit, and compare with the other
     for forward in _uses(x, aten.hardtanh.default):
         if (argument(forward, "min_val"), argument(forward, "max_val")) == (low, high):
             args = (grad, forward, low, high)
@@ -201,6 +204,12 @@ def _hardtanh_backward(node: Node) -> list[Variant]:
             variants += _from_signs(node, forward)
             break
     return variants
+
+
+def _rounds(dtype: torch.dtype, limit: float) -> bool:
+    """Return whether a type of 16 bits rounds a limit."""
+    mantissa, _ = frexp(limit)
+    return dtype.itemsize == 2 and not (2 * mantissa / torch.finfo(dtype).eps).is_integer()
 
 
 def _leaky_relu_backward(node: Node) -> list[Variant]:

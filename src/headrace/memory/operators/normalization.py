@@ -328,6 +328,8 @@ def _backward(target: Callable[..., Any], forward: Any, rstd: int) -> Offers:
         out = _output_beside(operands[0], forward)
         if out is None or (operands[1] and fake(cast(Node, operands[1])).dtype != fake(out).dtype):
             return []
+        if operands[1] is None and operands[2:-1] not in ((), (None,)):
+            return []  # a bias without a weight
         return [_from_output(target, (grad, out, shape, *operands), operands[-1], operands[1])]
 
     return offers
@@ -394,6 +396,9 @@ def _product(node: Node) -> list[Variant]:
         args = (factor, norm.out, norm.weight, norm.rstd)
     else:
         return []
+    wide = torch.promote_types(fake(cast(Node, factor)).dtype, fake(norm.out).dtype)
+    if wide != fake(node).dtype:  # by the weight
+        return []
     return [_from_output(product_from_output, args, [True], norm.weight)]
 
 
@@ -401,7 +406,7 @@ def _power(node: Node) -> list[Variant]:
     """Return the first power of x, which the square's gradient reads, from the output."""
     x, exponent = node.args
     norm = _Rms.on(x)
-    if norm is None or exponent != 1:
+    if norm is None or exponent != 1 or fake(norm.out).dtype != fake(node).dtype:
         return []
     args = (norm.out, norm.weight, norm.rstd)
     return [_from_output(input_from_output, args, [True], norm.weight)]
