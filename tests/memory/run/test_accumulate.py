@@ -80,6 +80,53 @@ def test_two_models_that_share_a_step_get_the_gradients_of_their_own() -> None:
     assert all(own.grad is None for own in copies[1].parameters())
 
 
+def test_gradients_through_outputs_that_are_views_of_many_views() -> None:
+    """They were lost: an output's step was looked for behind at most four views."""
+
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.inner(x)
+            for _ in range(3):
+                y = y.unsqueeze(0).squeeze(0)
+            return y, y.t()
+
+    model, x = Views(), torch.randn(4, 3)
+    captured = captured_step(model, (x,))
+    step = scheduled_step(captured, plain_schedule(captured.graph))
+    step(*state_of(model), x)[0].sum().backward()
+    expected = torch.autograd.grad(model(x)[0].sum(), list(model.parameters()))
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_a_step_that_returns_the_output_of_another_model() -> None:
+    """Gradients of that one's parameters were added to those of the model that was called last."""
+
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.inner(x).tanh(), x
+
+    first, x = Beside(), torch.randn(4, 3, requires_grad=True)
+    second = deepcopy(first)
+    captured = captured_step(first, (x,))
+    step = scheduled_step(captured, plain_schedule(captured.graph))
+    sum(step(*state_of(second), step(*state_of(first), x)[0])).sum().backward()  # pyright: ignore
+    parameters = [*first.parameters(), *second.parameters()]
+    expected = torch.autograd.grad(sum(second(first(x)[0])).sum(), parameters)  # pyright: ignore
+    for parameter, gradient in zip(parameters, expected, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
 def test_only_gradients_that_are_asked_for_are_added() -> None:
     """Those of an input alone changed all parameters' gradients, too."""
     model, (x,) = CASES["perceptron"]()

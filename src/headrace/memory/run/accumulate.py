@@ -47,8 +47,11 @@ class AddedGradients(threading.local):
                         f"parameter {name!r} has a hook on its gradient, which accumulates inside "
                         "of the step: fit without accumulates=True, or remove the hook"
                     )
+            earlier = step_nodes(args)  # of inputs that the step returns
             outputs = step(*args)
             for node in step_nodes(outputs):
+                if node in earlier:
+                    continue
                 ends = _ends(node)
                 parameters = [
                     (position, args[position], ends.get(id(args[position]))) for position in names

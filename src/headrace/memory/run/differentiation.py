@@ -14,8 +14,6 @@ from headrace.memory.errors import CaptureError
 
 _STEP_NODE = "CompiledFunctionBackward"
 """Name of the node of a step that AOTAutograd compiled."""
-_MOST_VIEWS = 4
-"""Nodes between an output and its step: torch makes outputs that are views anew from their base."""
 
 
 def is_transformed() -> bool:
@@ -29,24 +27,26 @@ def refuse_second_order(outputs: Any) -> None:
         node.register_prehook(_refuse_graph)
 
 
-def step_nodes(outputs: Any) -> list[Node]:
-    """Return the nodes of steps that outputs are of: one, or none of inputs that were returned."""
+def step_nodes(tensors: Any) -> list[Node]:
+    """Return the nodes of steps that tensors are of: of inputs that a step returns, others' too."""
     nodes = {
         id(node): node
-        for output in pytree.tree_leaves(outputs)
-        if isinstance(output, Tensor) and (node := _step_node(output)) is not None
+        for tensor in pytree.tree_leaves(tensors)
+        if isinstance(tensor, Tensor) and (node := _step_node(tensor)) is not None
     }
     return list(nodes.values())
 
 
 def _step_node(output: Tensor) -> Node | None:
-    """Return the node of the step that an output is of; None for an input that was returned."""
+    """Return the node of the step that an output is of; None if there is none.
+
+    Torch makes outputs that are views anew from their base, by a node for each view.
+    """
     node = output.grad_fn
-    for _ in range(_MOST_VIEWS):
-        if node is None or type(node).__name__ == _STEP_NODE:
-            return node
-        node = node.next_functions[0][0] if node.next_functions else None
-    return None
+    while node is not None and type(node).__name__ != _STEP_NODE:
+        operands = node.next_functions
+        node = operands[0][0] if len(operands) == 1 else None
+    return node
 
 
 def _refuse_graph(_gradients: Any) -> None:
