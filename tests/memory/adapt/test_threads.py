@@ -19,7 +19,8 @@ from headrace.memory.locks import CAPTURES, DRAWS
 from headrace.memory.measure.capture import capture
 from headrace.memory.measure.preserve import preserved
 from headrace.memory.plan.baselines import keep_schedule
-from headrace.memory.run.random import Draw, FirstDraw, Replay, empty_state
+from headrace.memory.run import random
+from headrace.memory.run.random import Draw, FirstDraw, Replay, empty_state, set_generator_state
 from headrace.memory.run.step import scheduled_step
 
 THREADS = 2
@@ -142,6 +143,25 @@ def test_no_draw_comes_between_a_state_and_the_draw_from_it() -> None:
         drawn = FirstDraw(draw_after_another, cpu)(state)
         assert torch.equal(Replay(torch.rand, cpu)(state, 3), drawn)
         assert torch.equal(Replay(draw_after_another, cpu)(state), drawn)
+
+
+def test_an_interrupt_of_a_replay_leaves_the_generator_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that came behind the change of the state had later draws repeat the replayed ones."""
+    cpu, state = torch.device("cpu"), torch.get_rng_state()
+    torch.rand(3)
+    present = torch.get_rng_state()
+
+    def set_and_interrupted(device: torch.device, state: Tensor) -> None:
+        monkeypatch.undo()
+        set_generator_state(device, state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(random, "set_generator_state", set_and_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Replay(torch.rand, cpu)(state, 3)
+    assert torch.equal(torch.get_rng_state(), present)
 
 
 def test_a_step_waits_for_no_capture_of_another_model() -> None:

@@ -78,8 +78,8 @@ class Replay:
         """Run the operator; the generator is left as it is."""
         with DRAWS:
             present = generator_state(self.device)
-            set_generator_state(self.device, state)
-            try:
+            try:  # an interrupt can come behind the change as well
+                set_generator_state(self.device, state)
                 return self.target(*args, **kwargs)
             finally:
                 set_generator_state(self.device, present)
