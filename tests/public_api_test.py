@@ -353,6 +353,7 @@ PUBLIC = {
         "refuse_pipe",
         "sync_folder",
         "whole_file",
+        "without_infinities",
         "write_whole",
     },
     "headrace.report": {

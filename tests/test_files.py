@@ -1,9 +1,12 @@
+import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from headrace.errors import ArtifactError, InputError
-from headrace.files import parse_json, read_bytes, read_text, whole_file
+from headrace.files import parse_json, read_bytes, read_text, whole_file, write_whole
 
 
 def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:
@@ -50,6 +53,32 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
         file.write(b"second")
     assert path.read_bytes() == b"second"
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{LINEAR B SYLLABLE B008 A}"])
+def test_a_file_may_have_the_longest_name(tmp_path: Path, letter: str) -> None:
+    """The name of the temporary file beside it was too long: what took hours was not written."""
+    path = tmp_path / (letter * (255 // len(letter.encode())))
+    write_whole(path, b"first")
+    assert path.read_bytes() == b"first"
+
+
+def test_a_file_system_need_not_sync_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders that a virtual machine shares with its host do not: each file was an error."""
+    refusal = errno.EINVAL
+
+    def sync_file(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(os, "fsync", sync_file)
+    write_whole(tmp_path / "x", b"first")
+    assert (tmp_path / "x").read_bytes() == b"first"
+    refusal = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        write_whole(tmp_path / "x", b"second")
 
 
 def test_a_link_to_a_file_stays_a_link(tmp_path: Path) -> None:

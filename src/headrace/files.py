@@ -1,5 +1,6 @@
 """Users' files: read with errors that name the file and the reason, written as a whole."""
 
+import errno
 import json
 import math
 import os
@@ -21,8 +22,13 @@ __all__ = [
     "refuse_pipe",
     "sync_folder",
     "whole_file",
+    "without_infinities",
     "write_whole",
 ]
+
+_NAMED = 48
+"""Characters of a file's name in that of its temporary file: a longest name has no room for more
+beside it, and a character has up to four bytes."""
 
 
 def read_bytes(
@@ -111,6 +117,19 @@ def load_json(
     )
 
 
+def without_infinities(document: Any) -> Any:
+    """Return values of JSON with null for numbers that it does not have: infinities and NaN."""
+    match document:
+        case dict():
+            return {name: without_infinities(part) for name, part in document.items()}
+        case list() | tuple():
+            return [without_infinities(part) for part in document]
+        case float() if not math.isfinite(document):
+            return None
+        case _:
+            return document
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that is complete, or as it was, also after a loss of power.
 
@@ -134,7 +153,7 @@ def whole_file(path: Path) -> Generator[BinaryIO]:
     """
     path = Path(os.path.realpath(path))
     # of a name of its own, as others may write the same file now
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    temporary = path.with_name(f".{path.name[:_NAMED]}.{secrets.token_hex(6)}")
     # opened like any new file (unlike tempfile's, which only the owner may read): umask applies
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -152,7 +171,7 @@ def whole_file(path: Path) -> Generator[BinaryIO]:
 
 
 def sync_folder(path: Path) -> None:
-    """Return once the names in a folder are on the device.
+    """Return once the names in a folder are on the device, if its file system syncs folders.
 
     Raises
     ------
@@ -161,6 +180,9 @@ def sync_folder(path: Path) -> None:
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # as of folders that a virtual machine shares with its host
+            raise
     finally:
         os.close(folder)
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, fields
 from functools import wraps
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 
 from headrace.cli.console import tables_hidden
+from headrace.files import without_infinities
 
 _Json = Annotated[
     bool,
@@ -107,21 +107,8 @@ def document(path: str, command: Callable[..., Any], result: Any) -> str:
     from pydantic import TypeAdapter
 
     kind = result_type(command)
-    plain = _without_infinities(TypeAdapter[Any](kind).dump_python(result, mode="json"))
+    plain = without_infinities(TypeAdapter[Any](kind).dump_python(result, mode="json"))
     return json.dumps({"verb": path, "version": _version(kind), "result": plain}, allow_nan=False)
-
-
-def _without_infinities(plain: Any) -> Any:
-    """Return values of JSON with null for numbers that it does not have."""
-    match plain:
-        case dict():
-            return {name: _without_infinities(part) for name, part in plain.items()}
-        case list():
-            return [_without_infinities(part) for part in plain]
-        case float() if not isfinite(plain):
-            return None
-        case _:
-            return plain
 
 
 def result_type(command: Callable[..., Any]) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.facades import offered_by
+from headrace.files import without_infinities
 from headrace.forks import ForkMark
 
 log = logging.getLogger(__name__)
@@ -31,14 +32,17 @@ class Records:
         self.events: deque[dict[str, Any]] = deque(maxlen=_KEPT)
 
     def add(self, event: str, **facts: Any) -> None:
-        """Record `event`; what is not a number, text or table of these is written as text."""
+        """Record `event`; what is not a number, text or table of these is written as text.
+
+        Of a number that JSON does not have, such as NaN, the file has null.
+        """
         row = {"event": event, "at": round(time.time(), 3), **facts}
         self.events.append(row)
         if self._path is None or self._mark.forked:
             return
         try:
             with self._path.open("a") as file:
-                file.write(json.dumps(row, default=str) + "\n")
+                file.write(json.dumps(without_infinities(row), default=str) + "\n")
         except OSError as error:
             log.warning("log %s: %s; no more is written", self._path, error)
             self._path = None
