@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.doctor import (
     CheckFinding,
     Diagnosis,
@@ -209,3 +210,19 @@ def test_a_folder_that_cannot_be_looked_into_is_named(
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setenv("TEMP", str(tmp_path))
     assert storage.check_temporary().text.startswith(f"{tmp_path} has ")
+
+
+def test_an_installation_that_two_folders_lead_to_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fedora's environments search lib64, a link to lib: it was to be uninstalled until gone."""
+    for version in (headrace.__version__, "0.0.1"):
+        metadata = tmp_path / "lib" / f"headrace-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: headrace\nVersion: {version}\n")
+        (tmp_path / "lib64").unlink(missing_ok=True)
+        (tmp_path / "lib64").symlink_to("lib")
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "lib"), str(tmp_path / "lib64")])
+        finding = installation.check_installation()
+        assert (finding.status is Status.OK) == (version == headrace.__version__), finding.text
+    assert finding.text.count(" and ") == 1

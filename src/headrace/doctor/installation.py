@@ -57,11 +57,14 @@ print(json.dumps({"problem": problems[0] if problems else ""}))
 def check_installation() -> CheckFinding:
     """Check that headrace is installed once, and that all files of it are on disk."""
     folder = Path(headrace.__file__).parent
-    installed = [
-        distribution
-        for distribution in metadata.distributions(name="headrace")
-        if distribution.version  # a folder without metadata has none
-    ]
+    # by their real folder: some systems search lib64, too, which is a link to lib
+    installed = list(
+        {
+            (Path(str(distribution.locate_file(""))).resolve(), distribution.version): distribution
+            for distribution in metadata.distributions(name="headrace")
+            if distribution.version  # a folder without metadata has none
+        }.values()
+    )
     name, text = "installation", f"headrace {headrace.__version__} in {folder}"
     if not installed:
         remedy = "pip install ., in a checkout: the command and the torch backend come with it"
