@@ -1,6 +1,7 @@
 """The testbed without namespaces: the same calls, on loopback."""
 
 import json
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -41,6 +42,18 @@ def test_hosts_commands_and_rates(own_state: Path, spec: TestbedSpec) -> None:
         assert codes[1] == 1
 
 
+def test_a_rate_that_another_object_set_stays(own_state: Path, spec: TestbedSpec) -> None:
+    """It was set back to what this object had read before."""
+    with Testbed.up(spec, fallback=True) as testbed:
+        Testbed.attach(testbed.run).set_rate("host0", "20mbit")
+        testbed.set_rate("host1", "40mbit")
+        rates = [host.bytes_per_s for host in Testbed.attach(testbed.run).hosts]
+        assert rates[:2] == [2_500_000, 5_000_000]
+        pace = json.loads(testbed.record.pace_file.read_text())["hosts"]
+        share = pace["127.0.1.2"]["bytes_per_s"] / 5_000_000
+        assert pace["127.0.1.1"]["bytes_per_s"] == 2_500_000 * share
+
+
 def test_down_ends_processes_and_their_children(own_state: Path, spec: TestbedSpec) -> None:
     with Testbed.up(spec, fallback=True) as testbed:
         job = testbed.popen(
@@ -52,6 +65,18 @@ def test_down_ends_processes_and_their_children(own_state: Path, spec: TestbedSp
     assert job.wait(HANG_S) == -signal.SIGTERM
     assert teardown.start_time(child) is None
     job.stdout.close()
+    assert list(own_state.iterdir()) == []
+
+
+def test_down_ends_a_process_whose_name_is_cut_within_a_character(
+    own_state: Path, spec: TestbedSpec, tmp_path: Path
+) -> None:
+    """The kernel keeps 15 bytes of a name: these were no UTF-8, and the testbed stayed up."""
+    program = tmp_path / "training-model\N{LATIN SMALL LETTER O WITH DIAERESIS}"
+    shutil.copy("/bin/sleep", program)
+    with Testbed.up(spec, fallback=True) as testbed:
+        job = testbed.popen("host0", [str(program), "60"])
+    assert job.wait(HANG_S) == -signal.SIGTERM
     assert list(own_state.iterdir()) == []
 
 

@@ -45,7 +45,8 @@ def start_time(pid: int) -> str | None:
     With the id it identifies a process uniquely, as ids are reused.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # bytes: the name before ")" may be of any, or cut within a character
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
     except OSError:
         return None
     return None if fields[0] in "ZX" else fields[19]

@@ -118,7 +118,7 @@ class Testbed:
 
     @property
     def spec(self) -> TestbedSpec:
-        """Its specification, with the current rates."""
+        """Its specification, with the rates as this object read or set them last."""
         return self.record.spec
 
     @property
@@ -235,7 +235,7 @@ class Testbed:
         target : the name of a host, or of a rack for its uplink (both ways).
         rate : such as "50mbit", or whole bytes a second.
         """
-        before = self.spec
+        before = Record.load(self.record.directory).spec  # another object may have set others
         after = before.with_rate(target, parse_rate(rate))
         if self.is_fallback:
             state.write_json(self.record.pace_file, loopback.pace_table(after))
