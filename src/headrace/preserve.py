@@ -232,7 +232,7 @@ def _value_restore(tensor: torch.Tensor) -> _Restore:
     if not has_values or tensor.is_inference() or tensor.nbytes > _MOST_BYTES:
         return lambda: None
     try:
-        version, before = tensor._version, tensor.detach().clone()
+        version, before = tensor._version, _without_repeats(tensor).detach().clone()
     except NotImplementedError:  # of a library's own class, such as states of 8 bits
         return lambda: None
 
@@ -240,10 +240,19 @@ def _value_restore(tensor: torch.Tensor) -> _Restore:
         nonlocal version
         if tensor._version != version:
             with torch.no_grad():
-                tensor.copy_(before)
+                _without_repeats(tensor).copy_(before)
             version = tensor._version
 
     return restore
+
+
+def _without_repeats(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with each of its numbers once: torch writes into no expanded one."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    repeats = [size > 1 and stride == 0 for size, stride in sizes]
+    if not any(repeats):
+        return tensor
+    return tensor[tuple(slice(0, 1) if repeated else slice(None) for repeated in repeats)]
 
 
 def _tensor_restore(tensor: torch.Tensor) -> _Restore:

@@ -162,6 +162,31 @@ def test_all_that_a_call_changes_is_set_back() -> None:
     assert all(map(operator.is_, now, parts))
 
 
+class Expanded(nn.Module):
+    """A model that counts in a number, of which it has an expanded view, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("counts", self.count.expand(2, 4))
+        self.calls: list[int] = []
+
+    def change(self) -> None:
+        self.count.add_(1)
+        self.calls.append(1)
+
+
+def test_an_expanded_buffer_is_set_back() -> None:
+    """Torch refused to write into it, and all that came after it stayed changed."""
+    module = Expanded()
+    with preserved(module):
+        module.change()
+        assert module.counts.tolist() == [[1.0] * 4] * 2
+    assert module.counts.tolist() == [[0.0] * 4] * 2
+    assert module.count.item() == 0
+    assert module.calls == []
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_fitting_leaves_models_and_generators(case: str) -> None:
