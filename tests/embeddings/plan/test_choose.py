@@ -281,6 +281,10 @@ def test_a_plan_is_proved_on_its_profile(tmp_path: Path) -> None:
     replace(plan, cache_bytes=16 * 100).save(path, named)
     with pytest.raises(VerificationError, match="a cache has room for 100 rows"):
         list(verify_embedding_plan(artifact_io.load(path), "plan"))
+    for synchronisation in RUNNABLE:  # for one, rows beyond the profile's were a ValueError
+        replace(plan, lookahead=10, synchronisation=synchronisation).save(path, named)
+        with pytest.raises(VerificationError, match="lookahead is 10, the profile's 9"):
+            list(verify_embedding_plan(artifact_io.load(path), "plan"))
     replace(PROFILE, counted=37).save(tmp_path / "profile")
     with pytest.raises(ArtifactError, match="was made from the profile"):
         list(verify_embedding_plan(artifact_io.load(path), "plan"))

@@ -37,6 +37,10 @@ def verify_embedding_plan(artifact: Artifact, source: str) -> Iterator[str]:
     """
     plan = EmbeddingPlan.from_artifact(artifact, source)
     profile = _profile(artifact, source)
+    if plan.lookahead > profile.lookahead:
+        raise VerificationError(
+            f"{source}: lookahead is {plan.lookahead}, the profile's {profile.lookahead}"
+        )
     for name, planned, counted in _numbers(plan, profile):
         if abs(planned - counted) > _NEAR * max(1.0, abs(counted)):
             raise VerificationError(
@@ -139,10 +143,8 @@ def _dirty_rows(plan: EmbeddingPlan, profile: EmbeddingProfile) -> float:
     """Return the rows in caches that were used in the batches since the last commit."""
     assert plan.commits is not None
     return sum(
-        rows
-        for gap, rows in enumerate(profile.reuse.rows.tolist())
-        for _ in range(min(gap, plan.commits.every))
-        if gap < plan.lookahead
+        rows * min(gap, plan.commits.every)
+        for gap, rows in enumerate(profile.reuse.rows[: plan.lookahead].tolist())
     )
 
 
@@ -153,10 +155,6 @@ def _check_room(plan: EmbeddingPlan, profile: EmbeddingProfile, source: str) -> 
     ------
     VerificationError : they have not.
     """
-    if plan.lookahead > profile.lookahead:
-        raise VerificationError(
-            f"{source}: lookahead is {plan.lookahead}, the profile's {profile.lookahead}"
-        )
     evicted = sum(
         rows for gap, rows in enumerate(profile.reuse.rows.tolist()) if not 0 < gap < plan.lookahead
     )
