@@ -45,6 +45,23 @@ def test_without_a_place_for_the_rank_only_the_first_writes(tmp_path: Path) -> N
     assert names((tmp_path / "m.prom").read_text()) >= {"headrace_calls"}
 
 
+def test_a_device_or_a_pipe_stays_and_a_link_is_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file took its place: a job of root with /dev/null removed it for all processes."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("file")
+    for path in (pipe, link):
+        served = start_metrics(Sample(0), path)
+        assert served is not None
+        served.close()
+    assert pipe.is_fifo()
+    assert "is not a regular file" in caplog.text
+    assert link.is_symlink()
+    assert names((tmp_path / "file").read_text()) >= {"headrace_calls"}
+
+
 def test_a_port_is_on_loopback_and_closes() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -85,7 +85,11 @@ class _Destination(Collector):
             return
         self._written_s = time.monotonic()
         try:
-            write_to_textfile(str(self._path), self.registry)
+            # beside the file that a link names, which takes the written one's place
+            path = Path(os.path.realpath(self._path))
+            if path.exists() and not path.is_file():  # such as /dev/null, which would be gone
+                raise OSError("it exists and is not a regular file")
+            write_to_textfile(str(path), self.registry)
         except OSError as error:
             log.warning("HEADRACE_METRICS is %s: %s; no more is written", self._path, error)
             self._path = None
