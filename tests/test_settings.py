@@ -1,4 +1,5 @@
 import pwd
+import threading
 import warnings
 from collections import Counter
 from dataclasses import fields
@@ -104,6 +105,12 @@ def test_a_bad_value_names_variable_finding_and_remedy(
     message = str(caught.value)
     assert message.startswith(f"{variable} is '{text}', needs ")
     assert allowed in message
+
+
+def test_a_deadline_is_one_that_clocks_and_locks_take() -> None:
+    """Waits of a job with embeddings ended in an OverflowError."""
+    settings = Settings.from_environment({"HEADRACE_DEADLINE_S": "1e300"})
+    assert threading.Lock().acquire(timeout=settings.deadline_s)
 
 
 @pytest.mark.parametrize("variable", ["HEADRACE_PACE", "HEADRACE_METRICS", "HEADRACE_CACHE"])

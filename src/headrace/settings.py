@@ -17,6 +17,7 @@ from typing import Annotated, Self, get_type_hints
 from headrace.errors import InputError
 from headrace.facades import public_value
 from headrace.kinds import packages_with
+from headrace.units import LONGEST_S
 
 __all__ = [
     "Parser",
@@ -101,7 +102,7 @@ def _seconds(variable: str, text: str) -> float:
     # a day-long upper limit would be arbitrary; infinity would break "every wait has a deadline"
     if not 0 < value < float("inf"):
         raise InputError(f"{variable} is {text!r}, needs a finite number of seconds above 0")
-    return value
+    return min(value, LONGEST_S)  # locks and clocks take no more than ten times that
 
 
 def _interface(variable: str, text: str) -> str:
@@ -139,7 +140,8 @@ class Settings:
 
     Attributes
     ----------
-    deadline_s : HEADRACE_DEADLINE_S, timeout of any wait in seconds (above 0), as torch's default.
+    deadline_s : HEADRACE_DEADLINE_S, timeout of any wait in seconds (above 0), as torch's default;
+        more than 1e9 count as that.
     socket_interface : HEADRACE_SOCKET_IFNAME, name of the network interface to listen on, by IPv4
         if all ranks' interfaces have such an address, else by IPv6; unset: the one that routes to
         the rendezvous.
