@@ -39,6 +39,8 @@ SOURCES = Path(__file__).parents[1] / "src" / "headrace"
         (ms(1_234_567.0), "1,235 ms"),
         (rate(80_000.0), "100 Mbit/s"),
         (rate(80.0), "100 Gbit/s"),
+        (rate(8e6 / 9999.4), "9999 Mbit/s"),
+        (rate(8e6 / 9999.7), "10 Gbit/s"),
     ],
 )
 def test_quantities_have_their_unit(shown: str, text: str) -> None:

@@ -172,9 +172,9 @@ def ms(us: float) -> str:
 def rate(beta_us_per_mb: float) -> str:
     """Return the rate of a link or capacity in Mbit/s, or in Gbit/s from ten on."""
     mbit_per_s = mbit(beta_us_per_mb)
-    return (
-        f"{mbit_per_s:.4g} Mbit/s" if mbit_per_s < GBIT_FROM else f"{mbit_per_s / 1000:.4g} Gbit/s"
-    )
+    if round(mbit_per_s) < GBIT_FROM:  # rounded: four digits of it have no exponent
+        return f"{mbit_per_s:.4g} Mbit/s"
+    return f"{mbit_per_s / 1000:.4g} Gbit/s"
 
 
 def gb_per_s(beta_us_per_mb: float) -> str:

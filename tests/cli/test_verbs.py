@@ -12,11 +12,20 @@ from typer.testing import CliRunner
 from benchmarks.instruments.command_line import options_with_two_meanings
 from headrace.cli.answers import result_type
 from headrace.cli.app import app, verbs
+from headrace.cli.options import check_output
 from headrace.errors import InputError
 
 
 def test_an_option_has_one_meaning() -> None:
     assert options_with_two_meanings() == {}
+
+
+def test_a_link_to_itself_is_an_output_like_others(tmp_path: Path) -> None:
+    """It ended the command in a RuntimeError."""
+    (tmp_path / "loop").symlink_to("loop")
+    check_output(tmp_path / "loop", [tmp_path / "input"])
+    with pytest.raises(InputError, match="loop: is read by this command"):
+        check_output(tmp_path / "loop", [tmp_path / "loop"])
 
 
 def test_helps_at_80_columns_have_no_word_that_is_cut() -> None:

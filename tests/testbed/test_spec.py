@@ -133,7 +133,7 @@ def test_orders() -> None:
     assert spec.order("b,host0, 4") == [3, 0, 4]
     assert spec.order([1, 0]) == [1, 0]
     assert spec.order("random", seed=5) == spec.order("random", seed=5)
-    for wrong in ("rack,1", "0,0", "5", "", [7]):
+    for wrong in ("rack,1", "0,0", "5", "", [7], "\N{SUPERSCRIPT TWO}"):
         with pytest.raises(TestbedError, match="order"):
             spec.order(wrong)
 

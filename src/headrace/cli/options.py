@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from itertools import combinations
@@ -182,7 +183,7 @@ def _is_one_file(first: Path, second: Path) -> bool:
     try:
         return first.samefile(second)
     except OSError:  # one is not there yet
-        return first.resolve() == second.resolve()
+        return os.path.realpath(first) == os.path.realpath(second)
 
 
 def _is_output(hint: Any) -> bool:

@@ -203,7 +203,7 @@ class TestbedSpec:
         names, text = list(self.host_named), str(item).strip()
         if text in names:
             return names.index(text)
-        if text.isdigit() and int(text) < len(names):
+        if text.isdecimal() and int(text) < len(names):
             return int(text)
         raise TestbedError(
             f"order has {item!r}, needs one of {', '.join(ORDERS)}, or hosts joined by commas "
