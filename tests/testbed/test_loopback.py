@@ -68,6 +68,19 @@ def test_down_ends_processes_and_their_children(own_state: Path, spec: TestbedSp
     assert list(own_state.iterdir()) == []
 
 
+def test_down_ends_what_a_process_has_left_in_the_background(
+    own_state: Path, spec: TestbedSpec
+) -> None:
+    """With the process that was recorded, its children were lost."""
+    with Testbed.up(spec, fallback=True) as testbed:
+        command = ["sh", "-c", "sleep 60 > /dev/null & echo $!"]
+        job = testbed.popen("host0", command, stdout=subprocess.PIPE)
+        child = int(job.communicate(timeout=HANG_S)[0].split()[0])
+        assert teardown.start_time(child)
+    assert teardown.start_time(child) is None
+    assert list(own_state.iterdir()) == []
+
+
 def test_down_ends_a_process_whose_name_is_cut_within_a_character(
     own_state: Path, spec: TestbedSpec, tmp_path: Path
 ) -> None:

@@ -54,7 +54,7 @@ class Record:
     @property
     def pace_file(self) -> Path:
         """File of the rates that the transport paces to, of a testbed on loopback."""
-        return self.directory / "pace.json"
+        return self.directory / teardown.PACE_FILE
 
     def save(self) -> None:
         """Write the record atomically."""

@@ -18,6 +18,7 @@ from pathlib import Path
 NAMESPACE_DIRECTORY = Path("/run/netns")
 NAMES_DIRECTORY = Path("/etc/netns")  # `ip netns exec` puts the files in there over /etc
 PREFIX = "hr"
+PACE_FILE = "pace.json"
 GRACE_S = 1.0
 _COMMAND_DEADLINE_S = 30.0
 
@@ -87,12 +88,29 @@ def noted_processes(directory: Path) -> list[int]:
     return pids
 
 
+def marked_processes(directory: Path) -> list[int]:
+    """Return the ids of processes of a testbed on loopback by their environment, but this one's.
+
+    It names the pacing file, also in what a process has left in the background at its end.
+    """
+    if not (directory / PACE_FILE).exists():
+        return []
+    mark = os.fsencode(f"HEADRACE_PACE={directory / PACE_FILE}")
+    pids: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                pids.append(int(process.name))
+    return [pid for pid in pids if pid != os.getpid()]
+
+
 def end_processes(directory: Path, run: str, grace_s: float = GRACE_S) -> None:
     """End everything that runs in a testbed: SIGTERM, and after `grace_s` SIGKILL."""
     started: dict[int, str | None] = {}
 
     def running() -> dict[int, bool]:
-        noted = dict.fromkeys(processes_in(namespaces_of(run)), False)
+        inside = [*processes_in(namespaces_of(run)), *marked_processes(directory)]
+        noted = dict.fromkeys(inside, False)
         noted |= dict.fromkeys(noted_processes(directory), True)
         started.update((pid, start_time(pid)) for pid in noted)
         # a process that ends leaves its namespace a moment before it is gone
