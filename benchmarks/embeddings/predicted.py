@@ -116,22 +116,19 @@ def _bytes(report: Report, job: TimedJob, profile: EmbeddingProfile, design: str
         "critical": moved.critical,
         "delayed": moved.delayed,
     }
-    for name, number in predicted.items():
-        report.row(
-            f"bytes of a step, of all trainers, {job.network}",
-            design=design,
-            bytes=name,
-            predicted_mb=number / 1e6,
-            counted_mb=counts[f"{name}_bytes"] / _COUNTED_STEPS / 1e6,
-        )
     on_links = moved.of_trainers + between  # between trainers: sent and received
     counted = (counts["wire_bytes"] + counts["received_bytes"]) / _COUNTED_STEPS
     report.row(
-        f"bytes of a step, of all trainers, {job.network}",
+        f"MB of a step, of all trainers, predicted, {job.network}",
         design=design,
-        bytes="all, sent and received",
-        predicted_mb=on_links / 1e6,
-        counted_mb=counted / 1e6,
+        **{name: number / 1e6 for name, number in predicted.items()},
+        sent_and_received=on_links / 1e6,
+    )
+    report.row(
+        f"MB of a step, of all trainers, counted, {job.network}",
+        design=design,
+        **{name: counts[f"{name}_bytes"] / _COUNTED_STEPS / 1e6 for name in predicted},
+        sent_and_received=counted / 1e6,
     )
     return abs(on_links / counted - 1)
 
@@ -176,13 +173,10 @@ def _resources(
         for name in counts
         if name.endswith("_s") and name not in _WITH_PAUSES
     }
-    parts = [("predicted", resources_s), ("measured", measured)]
-    for kind, seconds in parts:
-        for name, part_s in seconds.items():
-            report.row(
-                f"a trainer's step, {kind}, {job.network}",
-                design=design,
-                device_over_pooled=ratio,
-                part=name,
-                ms=1e3 * part_s,
-            )
+    for kind, seconds in (("predicted", resources_s), ("measured", measured)):
+        report.row(
+            f"ms of a trainer's step, {kind}, {job.network}",
+            design=design,
+            device_over_pooled=ratio,
+            **{name.removesuffix("_s"): 1e3 * part_s for name, part_s in seconds.items()},
+        )
