@@ -66,6 +66,30 @@ def test_another_length_runs_in_the_next_larger_plan() -> None:
         torch.testing.assert_close(own.grad, other.grad)
 
 
+def test_labels_of_three_dimensions_are_padded_by_positions() -> None:
+    """They were padded in their last dimension, and the model refused them in `fit`."""
+
+    class Distances(Tagger):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Any:
+            states = self.head(self.embedding(input_ids))
+            squares = (states - labels).square().mean(-1) * attention_mask
+            return {"loss": squares.sum() / attention_mask.sum(), "logits": states}
+
+    def distances(length: int) -> dict[str, Tensor]:
+        return {**inputs(length), "labels": torch.randn(2, length, WORDS)}
+
+    torch.manual_seed(0)
+    model = Distances(masked=True)
+    eager, step = deepcopy(model), distances(12)
+    fitted = fit(model, [distances(n) for n in (8, 16)], "10MiB", cache=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outputs = fitted(**step)
+    expected = eager(**step)
+    torch.testing.assert_close(outputs["loss"], expected["loss"])
+    torch.testing.assert_close(outputs["logits"], expected["logits"])
+
+
 @pytest.mark.parametrize("step", [inputs(17), inputs(5, batch=1)], ids=["longer", "other batch"])
 def test_what_no_plan_has_room_for_runs_as_it_is(step: Inputs) -> None:
     fitted, eager = fitted_and_eager(masked=True, lengths=(8, 16))

@@ -112,7 +112,8 @@ class Padding:
             return value
         if value.dim() <= _SEQUENCE or value.shape[_SEQUENCE] != length:
             return value
-        return nn.functional.pad(value, (0, count), value=self._values[name])
+        inner = (0, 0) * (value.dim() - _SEQUENCE - 1)  # torch counts dimensions from the last one
+        return nn.functional.pad(value, (*inner, 0, count), value=self._values[name])
 
     def is_exact(self) -> bool:
         """Return whether a model's outputs and state are the same with padding, by its samples.
