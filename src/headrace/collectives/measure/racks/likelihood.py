@@ -165,7 +165,9 @@ def equal_hosts(rounds: Rounds) -> np.ndarray:
     """Return rates (bytes per us) of equal hosts: those of a typical host's fastest flows."""
     rate = np.where(rounds.sent, rounds.size / rounds.took_us, np.nan)
     received = np.take_along_axis(rate, rounds.src, axis=1)
-    fast = np.nanquantile(np.concatenate([rate, received]), 0.9, axis=0)
+    flows = np.concatenate([rate, received])
+    # where the budget ended in the first round, one of an odd number of hosts has no flow
+    fast = np.nanquantile(flows[:, np.isfinite(flows).any(axis=0)], 0.9, axis=0)
     return np.full(rounds.hosts, np.median(fast))
 
 
