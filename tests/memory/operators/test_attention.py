@@ -183,7 +183,7 @@ class OneHead(nn.Module):
 @pytest.mark.parametrize(
     "mask",
     [torch.randn(4, 6, 6), torch.randn(4, 1, 6), torch.randn(6, 6).half(), torch.arange(-5, 1)],
-    ids=str,
+    ids=["of rows", "of all rows", "half", "integers"],
 )
 def test_masks_of_products_in_three_dimensions(mask: Tensor) -> None:
     """The kernel takes four dimensions and the query's type: a capture with others was an error."""
