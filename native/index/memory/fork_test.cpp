@@ -201,7 +201,7 @@ void test_fork_beside_threads(const std::string& folder) {
 
 // A child crashed that was forked while another thread had a file open: it was listed by an address
 // on that thread's stack, whose memory the child's own threads use.
-void test_stack_of_a_thread_that_a_child_lacks(const std::string& folder) {
+void test_stack_of_a_thread_that_a_child_lacks([[maybe_unused]] const std::string& folder) {
 // As below: no thread can be started in the child.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
   std::filesystem::create_directory(folder);

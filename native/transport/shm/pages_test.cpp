@@ -11,6 +11,10 @@
 #include "executor/testing.hpp"
 #include "transport/shm/connection.hpp"
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+int main() {}  // their runtimes call sysconf() before another one can be found
+#else
+
 namespace {
 
 constexpr std::size_t kPageBytes = 64 << 10;
@@ -41,3 +45,5 @@ int main() {
     CHECK(received == sent);
   }
 }
+
+#endif
