@@ -199,13 +199,18 @@ def test_books_are_kept_by_what_they_were_made_of(
     assert cache.find_book(profile) is None
 
 
+def aged_files(folder: Path, suffix: str, count: int) -> Path:
+    """Make a folder of empty files, the first of which is the newest."""
+    folder.mkdir(parents=True)
+    for age in range(count):
+        (folder / f"{age}{suffix}").touch()
+        os.utime(folder / f"{age}{suffix}", (1000 - age, 1000 - age))
+    return folder
+
+
 def test_old_profiles_go(cache: ProfileCache, profile: Profile, tmp_path: Path) -> None:
     """Hosts in a cloud have a new name for every job: the folder grew without end."""
-    folder = tmp_path / "cache" / "profiles"
-    folder.mkdir(parents=True)
-    for age in range(80):
-        (folder / f"{age}.profile").touch()
-        os.utime(folder / f"{age}.profile", (1000 - age, 1000 - age))
+    folder = aged_files(tmp_path / "cache" / "profiles", ".profile", 80)
     key = cache.save(profile, HOSTS)
     assert len(list(folder.iterdir())) == 64
     assert (folder / f"{key}.profile").exists()
@@ -214,11 +219,7 @@ def test_old_profiles_go(cache: ProfileCache, profile: Profile, tmp_path: Path) 
 
 
 def test_old_books_go(cache: ProfileCache, profile: Profile, tmp_path: Path) -> None:
-    folder = tmp_path / "cache" / "books"
-    folder.mkdir(parents=True)
-    for age in range(30):
-        (folder / f"{age}.book").touch()
-        os.utime(folder / f"{age}.book", (1000 - age, 1000 - age))
+    folder = aged_files(tmp_path / "cache" / "books", ".book", 30)
     cache.save_book(profile, build_book(profile.topology, sizes=[1024], collectives=["allreduce"]))
     assert len(list(folder.iterdir())) == 16
     assert (folder / "0.book").exists()

@@ -514,7 +514,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_read_is_no_shorter_one(tmp_path: Path) -> None:
-    """What comes after an error of the disk was left out without one."""
+    """Changes behind an error of the disk were lost, and no error was raised."""
     unreadable = Path("/sys/class/net/lo/speed")  # 4096 bytes, as far as its status tells
     if not unreadable.exists():
         pytest.skip("this system has no file whose reading fails")

@@ -71,9 +71,10 @@ class MessageWork:
                 self._send(index + 1)
             while self._sent:
                 self._sent.popleft().wait()
+        except RuntimeError as failure:
+            error = failure.with_traceback(None)
         except Exception as failure:  # else it would end the thread, and no wait
-            known = isinstance(failure, RuntimeError)
-            error = failure.with_traceback(None) if known else RuntimeError(repr(failure))
+            error = RuntimeError(repr(failure))
         self._received.clear()
         self._sent.clear()
         self._rounds.clear()

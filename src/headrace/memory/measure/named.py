@@ -241,9 +241,8 @@ def _class_of(transformers: Any, config: Any) -> Any:
 
 def _configuration_of(auto: Any, config: Any) -> Any:
     """Return the configuration that a class takes: of a tower the one within that of both."""
-    config_class = getattr(
-        auto, "config_class", None
-    )  # automatic classes, which take any, have none
+    # automatic classes, which take any, have none
+    config_class = getattr(auto, "config_class", None)
     if config_class is None or isinstance(config, config_class):
         return config
     parts = _configurations(config)

@@ -45,8 +45,18 @@ def together(hosts: Sequence[str], part: Callable[[GroupProber], object]) -> lis
     return results
 
 
-def test_a_probe_is_timed_at_every_rank() -> None:
-    probe = Probe(ranks=3, manner=Manner.AT_ONCE, chunks=4, flows=(Flow(1, 2, 200_000),), repeats=3)
+@pytest.mark.parametrize(
+    ("manner", "chunks", "flow", "repeats"),
+    [
+        (Manner.AT_ONCE, 4, Flow(1, 2, 200_000), 3),
+        # more than any by default: all ranks failed at an array's shape
+        (Manner.ONE_AFTER_ANOTHER, 1, Flow(0, 1, 8), 100),
+    ],
+)
+def test_a_probe_is_timed_at_every_rank(
+    manner: Manner, chunks: int, flow: Flow, repeats: int
+) -> None:
+    probe = Probe(ranks=3, manner=manner, chunks=chunks, flows=(flow,), repeats=repeats)
 
     def part(member: GroupProber) -> object:
         if member.rank:
@@ -56,26 +66,8 @@ def test_a_probe_is_timed_at_every_rank() -> None:
         return times
 
     times = together("abc", part)[0]
-    assert isinstance(times, np.ndarray)
-    assert times.shape == (3, 3)
-    assert (times > 0).all()
-
-
-def test_a_probe_runs_more_often_than_any_by_default() -> None:
-    """Of an effort of a user's own: all ranks failed at an array's shape."""
-    flow = Flow(0, 1, 8)
-    probe = Probe(ranks=2, manner=Manner.ONE_AFTER_ANOTHER, chunks=1, flows=(flow,), repeats=100)
-
-    def part(member: GroupProber) -> object:
-        if member.rank:
-            return member.follow()
-        times = member.measure(probe)
-        member.stop()
-        return times
-
-    times = together("ab", part)[0]
     assert isinstance(times, np.ndarray), times
-    assert times.shape == (2, 100)
+    assert times.shape == (3, repeats)
     assert (times > 0).all()
 
 

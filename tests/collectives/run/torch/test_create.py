@@ -1,4 +1,4 @@
-"""What a process's groups share: the log, and the end of the process."""
+"""The log level of a process, and the closing of its groups at exit."""
 
 import subprocess
 import sys
