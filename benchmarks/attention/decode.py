@@ -57,7 +57,8 @@ def measure(report: Report, *, quick: bool) -> None:
         f"decode: processor time of one thread, medians of calls in turns; {CLUSTERS} of 32 heads "
         f"represent, at most {BOUND:.2f} of full attention; of read: bytes a second over those of "
         "a plain sum over as many in a tensor as PyTorch allocates it; of read own: in a tensor as "
-        "a cache allocates it; wall: elapsed time of all threads"
+        "a cache allocates it; sdpa of read: the stock kernel's over the faster of both (1: fewer "
+        "bytes gain no more than their share); wall: elapsed time of all threads"
     )
 
 
@@ -109,6 +110,7 @@ def _cell(
         clusters_over_sdpa=of_sdpa["clusters"],
         int8_over_sdpa=of_sdpa["int8"],
         int8_clusters_over_sdpa=of_sdpa["int8 clusters"],
+        sdpa_of_read=cache / seconds["sdpa"] / max(read_rate, own_read_rate),
         of_read=rate / read_rate,
         of_read_own=rate / own_read_rate,
         wall_over_sdpa=wall["sdpa"] / wall["clusters"],

@@ -116,7 +116,8 @@ def _compared(layers: int, key_value_heads: int, rounds: int) -> _Compared:
     logits = {name: steps.run(name)[0] for name in steps.names}
     check_close("our full attention", logits["full"], logits["default"], 3e-2)
     check_close("the static cache", logits["static"], logits["default"], 3e-2)
-    check_close("unfused attention", logits["unfused"], logits["default"], 3e-2)
+    # it rounds scores and probabilities to bfloat16, too, in every layer
+    check_close("unfused attention", logits["unfused"], logits["default"], 5e-2)
     check_close("clusters of copies", logits["clusters"], logits["full"], 1e-2)
     check_close("fixed clusters of copies", logits["fixed clusters"], logits["full"], 1e-2)
     check_close("8 bits", logits["int8"], logits["full"], 5e-2)

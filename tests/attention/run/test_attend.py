@@ -103,6 +103,21 @@ def check_paths(
         np.testing.assert_allclose(output, expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_stock_kernel_copies_more_heads_than_fit_at_a_time(padded: bool) -> None:
+    heads = LayerHeads(query_heads=22, key_value_heads=11, dim=32)
+    membership = HeadMembership.of(representatives_of(heads, 2), heads, clusters=4, key_heads=2)
+    torch.manual_seed(2)
+    query = torch.randn(2, 22, 30, 32)
+    keys, values = torch.randn(2, 2, 40, 32), torch.randn(2, 11, 40, 32)
+    allowed = mask_of(2, 30, 40) if padded else None
+    shared, stock = (
+        path(query, keys, values, membership, scale=SCALE, allowed=allowed)
+        for path in (attend_shared, attend_stock)
+    )
+    torch.testing.assert_close(stock, shared, rtol=0, atol=2e-5)
+
+
 def test_equal_threads_give_equal_bits_whatever_was_shared() -> None:
     heads = LayerHeads(query_heads=4, key_value_heads=4, dim=32)
     store = KeyValueStore(
