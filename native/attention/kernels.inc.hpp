@@ -27,49 +27,38 @@ inline void fetch(const char* row, std::size_t bytes) {
 }
 
 // Products of `kQueries` rows of queries with `kTokens` rows of keys, at once as many as a vector
-// has lanes: sums stay in registers until all are added up. Rows from `count` on are the last one.
+// has lanes: sums stay in registers until all are added up, and no addition waits for another. Rows
+// from `count` on are the last one.
 template <std::size_t kQueries, std::size_t kTokens, class KeyRows>
 inline void multiply(const KeyRows& keys, std::size_t first, std::size_t count,
                      const float* queries, float* scores, std::size_t stride) {
-  constexpr bool kBlocked = KeyRows::kCodes && kQueries > 1;
-  constexpr std::size_t kRows = !kBlocked ? 1 : kTokens < 4 ? kTokens : 4;  // read side by side
-  // Sums of a row: with a single one, additions that wait for each other keep loads waiting, too.
-  constexpr std::size_t kChains = !kBlocked && kQueries == 1 ? 2 : 1;
-  constexpr std::size_t kStepVectors = KeyRows::kStep / kLanes;
-  constexpr std::size_t kUnrolled = kChains > kStepVectors ? kChains : kStepVectors;
-  Floats sums[kLanes]{};
+  std::size_t rows[kTokens];
+  for (std::size_t t = 0; t < kTokens; ++t) {
+    rows[t] = first + (t < count ? t : count - 1);
+    fetch(keys.address(rows[t]), keys.bytes());
+  }
+  Floats products[kQueries][kTokens]{};
+  std::size_t step = 0;
+  do {  // at least once: the compiler keeps products in registers
+#pragma GCC unroll 8
+    for (std::size_t d = step; d < step + KeyRows::kStep; d += kLanes) {
+      Floats key[kTokens];
 #pragma GCC unroll 16
-  for (std::size_t t = 0; t < kTokens; t += kRows) {
-    std::size_t rows[kRows];
-    for (std::size_t r = 0; r < kRows; ++r) {
-      rows[r] = first + (t + r < count ? t + r : count - 1);
-      fetch(keys.address(rows[r]), keys.bytes());
-    }
-    Floats products[kQueries][kRows][kChains]{};
-    auto add = [&](std::size_t d, std::size_t chain) {
-      Floats key[kRows];
-      for (std::size_t r = 0; r < kRows; ++r) key[r] = keys.at(rows[r], d);
+      for (std::size_t t = 0; t < kTokens; ++t) key[t] = keys.at(rows[t], d);
+#pragma GCC unroll 4
       for (std::size_t q = 0; q < kQueries; ++q) {
         auto query = read<Floats>(queries + q * keys.dim + d);
-        for (std::size_t r = 0; r < kRows; ++r) products[q][r][chain] += key[r] * query;
-      }
-    };
-    std::size_t d = 0;
-    for (; d + kUnrolled * kLanes <= keys.dim; d += kUnrolled * kLanes) {
-#pragma GCC unroll 8
-      for (std::size_t v = 0; v < kUnrolled; ++v) add(d + v * kLanes, v % kChains);
-    }
-    for (; d < keys.dim; d += KeyRows::kStep) {
-#pragma GCC unroll 8
-      for (std::size_t v = 0; v < KeyRows::kStep; v += kLanes) add(d + v, 0);
-    }
-    for (std::size_t q = 0; q < kQueries; ++q) {
-      for (std::size_t r = 0; r < kRows; ++r) {
-        auto& chains = products[q][r];
-        for (std::size_t c = 1; c < kChains; ++c) chains[0] += chains[c];
-        sums[q * kTokens + t + r] = chains[0];
+#pragma GCC unroll 16
+        for (std::size_t t = 0; t < kTokens; ++t) products[q][t] += key[t] * query;
       }
     }
+    step += KeyRows::kStep;
+  } while (step < keys.dim);
+  Floats sums[kLanes]{};  // of three queries a quarter is no row's
+#pragma GCC unroll 4
+  for (std::size_t q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 16
+    for (std::size_t t = 0; t < kTokens; ++t) sums[q * kTokens + t] = products[q][t];
   }
   float lanes[kLanes];
   write(lanes, sums_of(sums));
@@ -177,6 +166,9 @@ struct Weighted {
 template <std::size_t kPairs, std::size_t kVectors, class ValueRows>
 inline void add_rows(const ValueRows& values, std::size_t first, std::size_t last, std::size_t d,
                      const Weighted* pairs) {
+  // the place of d in a step is known while compiling
+  constexpr std::size_t kWidth = kVectors * kLanes;
+  if (d % (kWidth < ValueRows::kStep ? kWidth : ValueRows::kStep) != 0) __builtin_unreachable();
   Floats sums[kPairs][kVectors];
   for (std::size_t p = 0; p < kPairs; ++p) {
     for (std::size_t v = 0; v < kVectors; ++v) {

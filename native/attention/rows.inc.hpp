@@ -168,18 +168,23 @@ inline void write_row(const float* row, std::size_t dim, Format format, void* ou
 
 // A unit of NaN keeps a NaN in sight: all of its row is read as NaN.
 inline void store_int8(const float* row, std::size_t dim, std::int8_t* codes, float* unit_out) {
-  float largest = 0;
-  bool nan = false;
-  for (std::size_t i = 0; i < dim; ++i) {
-    auto magnitude = row[i] < 0 ? -row[i] : row[i];
+  Floats largest{};
+  Ints nans{};
+  for (std::size_t d = 0; d < dim; d += kLanes) {
+    auto part = read<Floats>(row + d);
+    auto magnitude = part < 0 ? -part : part;
     largest = magnitude > largest ? magnitude : largest;
-    nan |= row[i] != row[i];
+    nans |= part != part;
   }
-  auto unit = nan ? kNan : largest / 127;
+  std::int32_t nan = 0;
+  for (std::size_t i = 0; i < kLanes; ++i) nan |= nans[i];
+  auto unit = nan ? kNan : maximum_of(largest) / 127;
   auto inverse = unit > 0 ? 1 / unit : 0.0f;
-  for (std::size_t i = 0; i < dim; ++i) {
-    auto code = bits_of(row[i] * inverse + kWhole) - bits_of(kWhole);
-    codes[i] = static_cast<std::int8_t>(code);
+  for (std::size_t d = 0; d < dim; d += kLanes) {
+    auto rounded = read<Floats>(row + d) * inverse + kWhole;
+    auto code = reinterpret_cast<Ints>(rounded) - static_cast<std::int32_t>(bits_of(kWhole));
+    auto bytes = __builtin_convertvector(code, SignedBytes);
+    std::memcpy(codes + d, &bytes, sizeof bytes);
   }
   std::memcpy(unit_out, &unit, sizeof unit);
 }
