@@ -33,8 +33,9 @@ def named_function(
     arguments : what it will be called with, such as ``a batch size``.
     """
     module, colon, name = text.partition(":")
+    names_both = colon and name and not module.startswith(".")  # as of ./model.py
     try:
-        function: Any = getattr(importlib.import_module(module), name) if colon and name else None
+        function: Any = getattr(importlib.import_module(module), name) if names_both else None
     except (ImportError, AttributeError, SyntaxError, ValueError) as problem:
         raise error(
             f"model is {text!r}, needs module:function of a module that can be imported from here: "

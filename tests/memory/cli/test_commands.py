@@ -46,6 +46,10 @@ def sized(batch):
     model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(4)))
     return model, (torch.randn(batch, 64), torch.randn(batch, 64)), nn.MSELoss()
 
+def beside(batch):
+    import planned_beside
+    return sized(batch)
+
 def fixed(batch):
     return sized(8)
 
@@ -113,6 +117,10 @@ def test_a_model_is_measured_planned_shown_and_verified(
     ("arguments", "message"),
     [
         (("measure", "planned_here:none"), "model is 'planned_here:none', needs module:function"),
+        (
+            ("measure", "./planned_here.py:build"),
+            "model is './planned_here.py:build', needs module:function",
+        ),
         (("measure", "planned_here:alone"), "returned 1 values, needs a model and a sample"),
         (("measure", "planned_here:evaluated"), "the model is in evaluation"),
         (("measure", "planned_here:swapped"), "returned Tensor first, needs a torch module"),
@@ -233,7 +241,9 @@ def test_several_budgets_at_once(
 def test_the_largest_batch_is_found(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = ("memory", "plan", "planned_here:sized", "--effort", "quick", "-o", "plan")
+    (folder / "planned_beside.py").write_text("")
+    monkeypatch.delitem(sys.modules, "planned_beside", raising=False)
+    plan = ("memory", "plan", "planned_here:beside", "--effort", "quick", "-o", "plan")
     assert run(monkeypatch, *plan, "--budget", "300KiB", "--largest-batch") == 0
     found = re.search(r"Largest batch: (\d+)", capsys.readouterr().out)
     assert found is not None

@@ -38,7 +38,8 @@ def largest_batch(
 
     def profile(batch: int, *, modelled: bool) -> MemoryProfile:
         report(f"batch {batch}")
-        model_and_sample = function(batch)
+        with folder_on_path():  # it may import others of the folder itself
+            model_and_sample = function(batch)
         device = UNNAMED_DEVICE if modelled else options.device
         return profile_of(model_and_sample, model, replace(options, device=device))
 
