@@ -162,6 +162,16 @@ def test_other_lines_are_no_messages_but_kept_for_the_error() -> None:
             started.expect("work", HANG_S)
 
 
+def test_messages_are_passed_on_where_a_script_has_redirected_its_output() -> None:
+    """They went with it: the parent waited for them."""
+    script = (
+        "import io, sys; from headrace.launch.worker import run_worker;"
+        "sys.stdout = io.StringIO(); run_worker(lambda _, send: send(done=True))"
+    )
+    with Roles({"a": Role(name="a", argv=[sys.executable, "-c", script])}) as started:
+        assert started.expect("work", HANG_S) == ("a", {"done": True})
+
+
 def test_roles_that_end_without_an_error_are_done() -> None:
     with Roles({n: role(str(n)) for n in range(2)}) as started:
         for _ in range(2):

@@ -22,6 +22,7 @@ from headrace.errors import CommunicationError
 from headrace.facades import offered_by, public_value
 from headrace.forks import ForkMark
 from headrace.launch.process import ProcessGroup, RoleProcess
+from headrace.launch.worker import MARK
 from headrace.settings import child_environment
 
 K = TypeVar("K", bound=Hashable)
@@ -64,6 +65,7 @@ class Role:
     start : its place.
     env : changes to the environment there (None removes a variable).
     streams : of this process, in place of those of all roles.
+    beside_prints : whether it prints other texts beside its messages, see `run_worker`.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Role:
     start: Start = start_local
     env: Mapping[str, str | None] = field(default_factory=dict)
     streams: Streams | None = None
+    beside_prints: bool = False
 
 
 @offered_by("headrace.launch")
@@ -189,10 +192,21 @@ class Roles(Generic[K]):
             key, line = self.receive_line(max(0.0, until - time.monotonic()))
             if line is None:
                 return key, None
-            with suppress(ValueError):
-                if isinstance(message := json.loads(line), dict):
-                    return key, message
-            self._processes[key].last.append(line)
+            if (message := self.message_of(key, line)) is not None:
+                return key, message
+            if line:  # else it is that before a message beside prints
+                self._processes[key].last.append(line)
+
+    def message_of(self, key: K, line: str) -> Message | None:
+        """Return the message that a line of a role is; None for others."""
+        if self._roles[key].beside_prints:
+            if not line.startswith(MARK):
+                return None
+            line = line.removeprefix(MARK)
+        with suppress(ValueError):
+            if isinstance(message := json.loads(line), dict):
+                return message
+        return None
 
     def next(self, what: str, timeout_s: float) -> tuple[K, Message | None]:
         """Wait for a message as `receive`; CommunicationError if there is none in time."""

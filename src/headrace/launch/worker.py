@@ -18,6 +18,9 @@ Receive = Callable[[], dict[str, Any]]
 Send = Callable[..., None]
 """Sends the parent a message of its keyword arguments."""
 
+MARK = "\x1e"
+"""Begins the messages of a process that prints other texts, too: JSON among them is none."""
+
 _INTERRUPTED = 130
 _GRACE_S = 2.0
 
@@ -32,9 +35,11 @@ def run_worker(work: Callable[[Receive, Send], None], *, beside_prints: bool = F
     Parameters
     ----------
     beside_prints : whether the process prints texts of a user's, too, which need not end their
-        line: each message then begins one.
+        line, and may be JSON: each message then begins a line, by `MARK`.
     """
-    begin = "\n" if beside_prints else ""
+    begin = f"\n{MARK}" if beside_prints else ""
+    stdout = sys.__stdout__  # a user's script may have put another in the place of sys.stdout
+    assert stdout is not None
     received: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(received,), daemon=True).start()
 
@@ -45,8 +50,8 @@ def run_worker(work: Callable[[Receive, Send], None], *, beside_prints: bool = F
         return message
 
     def send(**message: Any) -> None:
-        sys.stdout.write(f"{begin}{json.dumps(message)}\n")
-        sys.stdout.flush()
+        stdout.write(f"{begin}{json.dumps(message)}\n")
+        stdout.flush()
 
     try:
         try:

@@ -22,6 +22,7 @@ from headrace.compression.measure.step import StepTimes, slowest
 from headrace.compression.plan.advice import advise
 from headrace.compression.plan.network import FormulaNetwork
 from headrace.compression.profile import CompressionProfile, ModelTensor
+from headrace.errors import CommunicationError
 from headrace.functions import folder_on_path, named_function
 from headrace.job.load import MachineLoad
 from tests.compression.device_double import DEVICE, Double, LateStaging
@@ -163,7 +164,7 @@ def test_a_model_that_cannot_be_found_fails_as_wrong_input_before_ranks_are_star
     (tmp_path / "found_here.py").write_text("def make(): ...")
     (tmp_path / "broken.py").write_text("def make(:")
     before = list(sys.path)
-    for text in ("bad.module", "bad.module:make", "found_here:other", "broken:make"):
+    for text in ("bad.module", "./found_here.py:make", "found_here:other", "broken:make"):
         arguments = ("compression", "measure", "--model", text, "-o", str(tmp_path / "profile"))
         monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
         with pytest.raises(SystemExit) as ended:
@@ -175,6 +176,17 @@ def test_a_model_that_cannot_be_found_fails_as_wrong_input_before_ranks_are_star
     with folder_on_path():
         named_function("found_here:make")
     assert sys.path == before
+
+
+def test_an_error_of_a_model_that_prints_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a text without an end of its line it was lost, and the profile was missing."""
+    script = "def make():\n    print('loading', end=' ')\n    raise ValueError('no weights')\n"
+    (tmp_path / "printing.py").write_text(script)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CommunicationError, match="no weights"):
+        measure_locally("printing:make", ranks=2)
 
 
 def test_bad_arguments_fail_before_ranks_are_started() -> None:

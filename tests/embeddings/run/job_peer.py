@@ -65,9 +65,9 @@ from tests.embeddings.run.job_peer import run_worker, serve, serve_role
 settings = EmbeddingSettings.from_environment()
 if settings.role == "reader":
     print("a line of the script")
-    print(json.dumps({"a line": "of JSON"}))
+    print(json.dumps({"address": "of JSON", "status": "started", "error": None}))
     if sys.argv[1] != "ends":
-        run_worker(lambda receive, send: serve_role(receive, send, serve))
+        run_worker(lambda receive, send: serve_role(receive, send, serve), beside_prints=True)
     sys.exit(0)
 cacher = RpcClient(settings.cacher, peer_role="cacher", role="trainer", secret=settings.secret)
 described = cacher.call("describe").head

@@ -64,7 +64,10 @@ def measure_locally(
         }
         argv = [sys.executable, "-m", "headrace.compression.measure.local"]
         env = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        roles = {rank: Role(name=f"rank {rank}", argv=argv, env=env) for rank in range(ranks)}
+        roles = {
+            rank: Role(name=f"rank {rank}", argv=argv, env=env, beside_prints=True)
+            for rank in range(ranks)
+        }
         with Roles(roles) as running:
             for rank in roles:
                 running.send(rank, {**task, "rank": rank})
@@ -133,6 +136,6 @@ def _work(receive: Receive, send: Send) -> None:
 
 
 if __name__ == "__main__":
-    run_worker(_work)
+    run_worker(_work, beside_prints=True)
     sys.stdout.flush()
     os._exit(0)  # threads of torch that are about to end would abort an interpreter that ends

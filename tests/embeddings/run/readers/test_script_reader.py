@@ -8,6 +8,7 @@ from typing import Any
 from headrace.embeddings.run.rpc.calls import RpcClient
 from headrace.embeddings.run.rpc.messages import RpcMessage
 from headrace.launch.roles import start_local
+from headrace.launch.worker import MARK
 from tests.embeddings.run.jobs import SECRET, settings
 from tests.waiting import HANG_S
 
@@ -35,9 +36,9 @@ def test_messages_are_lines_whatever_the_script_prints() -> None:
         lines = reader.stdout
 
         def message() -> dict[str, Any]:
-            while not (line := next(lines)).startswith("{"):
+            while not (line := next(lines)).startswith(MARK):
                 pass
-            return json.loads(line)
+            return json.loads(line.removeprefix(MARK))
 
         def tell(told: dict[str, Any]) -> None:
             assert reader.stdin is not None

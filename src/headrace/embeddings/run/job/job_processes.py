@@ -198,6 +198,7 @@ class JobProcesses:
                     start=host.start,
                     env=env if kind in argv else {},
                     streams=MESSAGES,
+                    beside_prints=kind in argv,
                 )
                 for kind, of_kind in self._hosts.items()
                 for number, host in enumerate(of_kind)

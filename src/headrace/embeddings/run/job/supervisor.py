@@ -1,6 +1,5 @@
 """A job of trainers that run a script, and of the processes that serve them."""
 
-import json
 import queue
 import re
 import signal
@@ -8,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any
 
 from headrace.embeddings.errors import JobError
 from headrace.embeddings.run.commits import CommitFolder
@@ -28,7 +26,7 @@ from headrace.embeddings.run.job.trainer_returns import TrainerReturns
 from headrace.embeddings.run.rpc.pulses import Silences, silence_of
 from headrace.errors import CommunicationError
 from headrace.launch.ports import free_port
-from headrace.launch.roles import LINES, Message, Role
+from headrace.launch.roles import LINES, Role
 from headrace.settings import child_environment
 
 OnJobLine = Callable[[str, str], None]
@@ -296,7 +294,7 @@ class _Watch:
                 self._exceptions[key] = line
             self._roles.keep_line(key, line)
             self._on_line(name_of(key), line)
-        elif (message := _message_of(line)) is None:
+        elif (message := self._roles.message_of(key, line)) is None:
             if line:  # else it is that before a message of a script that reads
                 self._roles.keep_line(key, line)
         elif "error" in message:
@@ -370,12 +368,3 @@ class _Watch:
 
 def _end_of(code: int) -> str:
     return f" was ended by signal {-code}" if code < 0 else f" ended with exit code {code}"
-
-
-def _message_of(line: str) -> Message | None:
-    """Return the message of a serving process, if the line is one."""
-    with suppress(ValueError):
-        message: Any = json.loads(line)
-        if isinstance(message, dict):
-            return message
-    return None
