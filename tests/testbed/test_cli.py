@@ -13,6 +13,7 @@ import headrace
 from headrace.cli.testbed import app
 from headrace.errors import InputError
 from headrace.testbed import Testbed, TestbedSpec, state, teardown
+from tests.launch.test_roles import assert_ends
 from tests.testbed.conftest import assert_gone
 from tests.waiting import HANG_S
 
@@ -132,6 +133,47 @@ def test_run_says_that_its_time_limit_has_passed() -> None:
     shown = job.communicate(timeout=HANG_S)[0]
     assert job.returncode == 128 + signal.SIGTERM
     assert "its time limit of 200ms has passed" in shown
+
+
+def test_run_fails_past_its_time_limit_whatever_its_ranks_return() -> None:
+    """Ranks that return 0 at SIGTERM, as after a checkpoint, passed for a complete job."""
+    script = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+    job = start("run", EXAMPLE, "--fallback", "--time-limit", "2s", "--", "sh", "-c", script)
+    shown = job.communicate(timeout=HANG_S)[0]
+    assert job.returncode == 128 + signal.SIGTERM
+    assert "its time limit of 2s has passed" in shown
+
+
+def test_run_names_a_signal_that_has_no_name() -> None:
+    """The signal of a rank that a real-time one had ended was a ValueError."""
+    job = start(
+        "run", EXAMPLE, "--fallback", "--", "sh", "-c", '[ "$RANK" = 0 ] && kill -40 $$; sleep 60'
+    )
+    shown = job.communicate(timeout=HANG_S)[0]
+    assert job.returncode == 128 + 40
+    assert "ended by signal 40" in shown
+
+
+def test_ctrl_c_ends_the_command_of_a_host_on_loopback(own_state: Path, spec: TestbedSpec) -> None:
+    """With --json it went on: it had a session of its own, which Ctrl-C does not reach."""
+    script = "import sys; from pathlib import Path; from headrace.testbed import state;"
+    script += "folder = Path(sys.argv.pop(1)); state.state_directory = lambda: folder;"
+    script += "from headrace.cli.main import main; main()"
+    verb = ["testbed", "exec", "host0", "--json", "--", "sh", "-c", "echo $$; exec sleep 600"]
+    with Testbed.up(spec, fallback=True):
+        job = subprocess.Popen(
+            [sys.executable, "-c", script, str(own_state), *verb],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": SOURCE},
+            start_new_session=True,
+        )
+        with job:
+            assert job.stderr is not None
+            pid = int(job.stderr.readline())
+            os.killpg(job.pid, signal.SIGINT)
+            assert job.wait(HANG_S) == 130
+        assert_ends(pid)
 
 
 @pytest.mark.root

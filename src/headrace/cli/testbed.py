@@ -20,6 +20,7 @@ from headrace.cli.former import Former
 from headrace.cli.options import Order, Seed, flag, output_option, time_option
 from headrace.cli.progress import Report
 from headrace.errors import InputError, TestbedError
+from headrace.launch.process import signal_name
 from headrace.units import mbit, parse_time
 
 if TYPE_CHECKING:
@@ -182,7 +183,8 @@ def exec_command(
     if not tables_hidden.get():
         attached.replace_process(host, command)
     try:
-        exit_code = attached.popen(host, command).wait()
+        # in this session: Ctrl-C is for the command
+        exit_code = attached.popen(host, command, start_new_session=False).wait()
     except OSError as error:
         raise TestbedError(f"'{command[0]}' cannot be run: {error.strerror}") from error
     return CommandResult(host=host, exit_code=exit_code if exit_code >= 0 else 128 - exit_code)
@@ -266,7 +268,8 @@ def run_command(
     """Build the testbed, run a command as one rank per host, and take it down.
 
     Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, so that a script
-    calling init_process_group runs as it is. The exit code is the first failing rank's.
+    calling init_process_group runs as it is. The exit code is the first failing rank's, and
+    not 0 past the time limit.
 
     Example: headrace testbed run testbed.toml --time-limit 5min -- python train.py
     """
@@ -290,12 +293,12 @@ def run_command(
         took_s = time.monotonic() - began_s
     failed = {rank: code for rank, code in enumerate(codes) if code}
     for rank, code in failed.items():
-        what = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        what = f"ended by {signal_name(-code)}" if code < 0 else f"exit code {code}"
         console.print(f"[dim]rank {rank} on {names[rank]}: {what}[/]")
     is_late = timeout_s is not None and took_s >= timeout_s
-    if failed and is_late and _ENDED.issuperset(failed.values()):
+    if is_late and _ENDED.issuperset(failed.values()):
         console.print(f"[dim]the job was ended: its time limit of {time_limit} has passed[/]")
-    exit_code = 0
+    exit_code = 128 + signal.SIGTERM if is_late else 0  # whatever ranks return that it ended
     if failed:
         # ranks that were ended because another failed show a signal: report the cause
         cause = next((code for code in failed.values() if code > 0), None)

@@ -1,11 +1,12 @@
 """Probes: short programs in a Python of their own, which may fail, crash or hang."""
 
 import json
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any
+
+from headrace.launch.process import signal_name
 
 DEADLINE_S = 120.0
 """Of a probe: several times what importing torch takes on a busy machine."""
@@ -72,6 +73,6 @@ def _answers(printed: str) -> tuple[Any, ...]:
 
 def _problem(code: int, errors: str) -> str:
     if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
+        return f"was ended by {signal_name(-code)}"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     return (lines[-1] if lines else f"exit code {code}") if code else ""

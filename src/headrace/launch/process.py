@@ -18,6 +18,14 @@ _DRAIN_S = 2.0
 """For what a process has printed before its end, on a busy machine."""
 
 
+def signal_name(number: int) -> str:
+    """Return a signal's name; of a real-time one, which has none, its number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 @offered_by("headrace.launch")
 class ProcessGroup(Protocol):
     """A process, the leader of a group, with what it started: here, or on another machine.
