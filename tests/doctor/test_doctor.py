@@ -114,6 +114,17 @@ def test_a_job_that_is_to_be_encrypted_needs_tls(monkeypatch: pytest.MonkeyPatch
         assert storage.encrypts() is expected
 
 
+def test_a_folder_without_metadata_is_no_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doctor ended in a TypeError: such a folder has no version."""
+    (tmp_path / "half_gone-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    finding = installation.check_version(Dependency(name="half_gone", versions=">=1"))
+    assert finding is not None
+    assert finding.text == "not installed"
+
+
 def test_an_unknown_word_names_the_nearest() -> None:
     with pytest.raises(InputError, match=r"CAPABILITY is 'memry'.*did you mean memory\?"):
         asked_stages("memry", None)
@@ -132,6 +143,7 @@ def test_a_probe_reports_what_it_printed_before_it_ended() -> None:
     result = probe(crash)
     assert result.answers == ({"a": 1},)
     assert result.problem == "was ended by SIGABRT"
+    assert probe("import os; os.kill(os.getpid(), 40)").problem == "was ended by signal 40"
     assert probe("raise ValueError('no')").problem == "ValueError: no"
     hang = "import time; print('{}', flush=True); time.sleep(600)"
     ended = probe(hang, deadline_s=2.0)

@@ -174,6 +174,8 @@ def check_version(package: Dependency) -> CheckFinding | None:
     try:
         version = metadata.version(package.name)
     except metadata.PackageNotFoundError:
+        version = ""
+    if not version:  # nor has a folder without metadata one, as an interrupted installation leaves
         text, remedy = "not installed", package.command
         if find_spec(package.module) is not None:
             text = "its modules are on disk, its metadata are not"
