@@ -61,7 +61,8 @@ def descendants(ancestor: int) -> dict[int, str]:
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended meanwhile
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            # bytes: the name before ")" may be of any
+            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
             parents[int(entry.name)] = int(fields[1])
     family = {ancestor}
     while children := {pid for pid, parent in parents.items() if parent in family} - family:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -197,3 +198,18 @@ def test_sigterm_ends_a_run_as_an_exit(tmp_path: Path, monkeypatch: pytest.Monke
         run_sections("claim", None, (Ended("only"),), ["--quick"])
     assert ended.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_was_started_is_found_by_any_name() -> None:
+    """A process of any user's whose name is no UTF-8 kept every benchmark from beginning."""
+    script = (
+        "import time; from pathlib import Path;"
+        "Path('/proc/self/comm').write_bytes(b'model-\\xc3'); print(flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert process.pid in termination.descendants(os.getpid())
+        finally:
+            process.kill()

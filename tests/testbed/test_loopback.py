@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,16 @@ def test_down_ends_a_process_whose_name_is_cut_within_a_character(
         job = testbed.popen("host0", [str(program), "60"])
     assert job.wait(HANG_S) == -signal.SIGTERM
     assert list(own_state.iterdir()) == []
+
+
+def test_a_process_whose_name_is_cut_within_a_character_can_have_one() -> None:
+    """A script that is started by its name has that, to 15 bytes: these were no UTF-8."""
+    script = (
+        "from pathlib import Path; from headrace.testbed import privileges;"
+        "Path('/proc/self/comm').write_bytes(b'training-model\\xc3');"
+        "privileges.find_program = lambda name: name; privileges.unavailable_reason()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_S)
 
 
 def test_a_child_that_leaves_the_block_takes_nothing_down(

@@ -13,7 +13,8 @@ def unavailable_reason() -> str | None:
     for program in ("ip", "tc"):
         if find_program(program) is None:
             return f"'{program}' (of the package iproute2) is not installed"
-    status = Path("/proc/self/status").read_text()
+    # the name of this process may be of any bytes, or cut within a character
+    status = Path("/proc/self/status").read_text(errors="replace")
     capabilities = int(
         next(line for line in status.splitlines() if line.startswith("CapEff")).split()[1], 16
     )
