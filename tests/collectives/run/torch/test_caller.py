@@ -204,6 +204,20 @@ def test_an_interrupt_while_a_group_ends_leaves_no_connection_open(
             first.send(torch.ones(3), 1, 0)
 
 
+def test_an_interrupt_in_the_middle_of_closing_leaves_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Behind the connections of callbacks, those of the group itself stayed open."""
+    with two() as (first, other):
+        group = HeadraceGroup(first, "tests", None, no_others)
+        group._others["callbacks"] = other
+        monkeypatch.setattr(other, "close", interrupted_after(other.close))
+        with pytest.raises(KeyboardInterrupt):
+            group.shutdown()
+        with pytest.raises(CommunicationError, match="destroyed"):
+            first.send(torch.ones(3), 1, 0)
+
+
 def asynchronous() -> AllreduceOptions:
     options = AllreduceOptions()
     options.asyncOp = True

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,3 +70,24 @@ def test_a_failure_to_close_a_group_at_exit_leaves_no_other_open(
         create._close_all()  # pyright: ignore[reportPrivateUsage]
     assert [group.closed for group in groups] == [True] * 4
     assert forgotten == [True]
+
+
+def test_a_failure_behind_connecting_closes_the_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other ranks waited in their first call, as where a warning on the book is an error."""
+    closed: list[bool] = []
+    executor = SimpleNamespace(close=lambda: closed.append(True))
+    monkeypatch.setattr(create, "_join", lambda *_: (SimpleNamespace(executor=executor), "cpu"))
+    monkeypatch.setattr(create, "show_log", lambda *_: None)
+
+    def refuse(*_: object) -> None:
+        raise UserWarning("the plan book does not fit")
+
+    monkeypatch.setattr(create, "_job_book", refuse)
+    options = SimpleNamespace(
+        group_rank=1, group_size=2, global_ranks_in_group=[], timeout=timedelta(seconds=1)
+    )
+    with pytest.raises(UserWarning):
+        create.create(options)
+    assert closed == [True]

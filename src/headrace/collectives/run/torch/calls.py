@@ -434,16 +434,17 @@ class Calls:
         if self.executor.forked:
             return  # owned by the parent
         callers = (*self._others.values(), self._main)
-        try:
+        # all also after interrupts, at any moment: a second call does nothing
+        with contextlib.ExitStack() as closing:
+            # it keeps the executor, and torch may keep the group
+            closing.callback(delattr, self, "_connect_again")
+            for caller in reversed(callers):
+                closing.callback(caller.close, self._name)
             if self.background is not None:
                 self.background()
             end = time.monotonic() + drain_s
             for caller in callers:
                 caller.drain(max(0.0, end - time.monotonic()))
-        finally:  # also after an interrupt: a second call does nothing
-            for caller in callers:
-                caller.close(self._name)
-            del self._connect_again  # it keeps the executor, and torch may keep the group
 
     def abort(self) -> None:
         """Close all connections at once; calls under way fail."""

@@ -74,27 +74,30 @@ def create(
     timeout_s = min(options.timeout.total_seconds(), settings.deadline_s)
     book = load_book(settings.plan_book)
     joined, device = _join(options, settings, book, timeout_s)
-    if members and list(members) != list(range(dist.get_world_size())):
-        book = None  # it was made for the whole job
-    else:
-        book = _job_book(book, joined, settings, timeout_s)
-    if rank == 0:
-        hosts = _hosts(joined.config)
-        log.info("group of %d ranks on %s: %s", ranks, hosts, describe_book(book))
-    if kind is None:
-        kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
-    connections = _Connections(joined=joined, settings=settings, timeout_s=timeout_s)
-    group = _group(kind, options.group_id, connections, book)
-    group.origin = Origin(
-        store=options.store,
-        device=device,
-        members=tuple(members or range(ranks)),
-        make=lambda part: create(part, follow, kind),
-    )
-    group.observed = settings.observed
-    _live.add(group)
-    if follow is not None:
-        group.background = follow(joined.store, joined.executor, group.switch, book, settings)
+    with ExitStack() as undoing:
+        undoing.callback(joined.executor.close)  # the others learn that this rank has failed
+        if members and list(members) != list(range(dist.get_world_size())):
+            book = None  # it was made for the whole job
+        else:
+            book = _job_book(book, joined, settings, timeout_s)
+        if rank == 0:
+            hosts = _hosts(joined.config)
+            log.info("group of %d ranks on %s: %s", ranks, hosts, describe_book(book))
+        if kind is None:
+            kind = HeadraceGroup if _alone(options.process_group, device) else HeadraceBackend
+        connections = _Connections(joined=joined, settings=settings, timeout_s=timeout_s)
+        group = _group(kind, options.group_id, connections, book)
+        group.origin = Origin(
+            store=options.store,
+            device=device,
+            members=tuple(members or range(ranks)),
+            make=lambda part: create(part, follow, kind),
+        )
+        group.observed = settings.observed
+        _live.add(group)
+        if follow is not None:
+            group.background = follow(joined.store, joined.executor, group.switch, book, settings)
+        undoing.pop_all()
     return group
 
 
@@ -273,11 +276,7 @@ def _automatic(joined: Joined, settings: CollectiveSettings, timeout_s: float) -
         HostId(host_of(address), identity)
         for address, identity in zip(joined.addresses, joined.config.identities, strict=True)
     ]
-    try:
-        return found_book(joined.executor, joined.store, hosts, settings, timeout_s)
-    except BaseException:
-        joined.executor.close()
-        raise
+    return found_book(joined.executor, joined.store, hosts, settings, timeout_s)
 
 
 def _hosts(config: GroupConfig) -> str:
