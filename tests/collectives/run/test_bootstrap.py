@@ -147,6 +147,25 @@ def test_without_plans_templates_serve_the_job(
     assert "the job uses templates: no plan today" in caplog.text
 
 
+def test_an_error_of_planning_does_not_keep_the_other_ranks_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any other kind than headrace's own, it left them to the deadline of the group."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    def found(*arguments: Any) -> Any:
+        try:
+            return automatic.found_book(*arguments)
+        except MemoryError:
+            return "no memory"
+
+    monkeypatch.setattr(automatic, "quick_book", fail)
+    settings = CollectiveSettings(cache=tmp_path)
+    assert job(HOSTS, settings, found) == ["no memory", None, None]
+
+
 def test_a_host_that_is_lost_while_measuring_is_named_at_every_rank(tmp_path: Path) -> None:
     def part(executor: Executor, *arguments: Any) -> Any:
         if executor.rank == 2:

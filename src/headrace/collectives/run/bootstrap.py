@@ -96,11 +96,14 @@ def found_book(
     if not first:
         raw = _read_key(store, "measure/book", timeout_s)
         return _book(zlib.decompress(raw)) if raw else None
-    if profile is not None:
-        profile_of_hosts = (cache.save(profile, hosts), profile)
-    assert profile_of_hosts is not None, "rank 0 has found a profile or made one"
-    book = _planned(cache, *profile_of_hosts, fresh=profile is not None)
-    store.set("measure/book", zlib.compress(book.to_artifact().to_bytes(), 1) if book else b"")
+    book = None
+    try:
+        if profile is not None:
+            profile_of_hosts = (cache.save(profile, hosts), profile)
+        assert profile_of_hosts is not None, "rank 0 has found a profile or made one"
+        book = _planned(cache, *profile_of_hosts, fresh=profile is not None)
+    finally:  # whatever keeps it from being made: the others wait
+        store.set("measure/book", zlib.compress(book.to_artifact().to_bytes(), 1) if book else b"")
     return book
 
 
