@@ -1,23 +1,26 @@
 """Measuring a testbed with one process per host."""
 
+import base64
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from headrace.collectives.measure import Manner
+from headrace.collectives.measure import Manner, Profile
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.launch import agents, measure_testbed
 from headrace.errors import CommunicationError, TestbedError
 from headrace.testbed import Testbed, TestbedSpec
 from headrace.topology import BYTES_PER_MB
 
+PROFILE = Path(__file__).parents[3] / "golden" / "written" / "profile.headrace"
 SAMPLED = pytest.mark.sampled(2, of="measuring agents")
 
 needs_root = pytest.mark.skipif(
@@ -190,6 +193,36 @@ def test_a_host_without_others_is_no_network(
     with pytest.raises(CommunicationError, match=r"'host2' \(rank 1\) was ended by signal 9"):
         measure_testbed(loopback, hosts_in([0, 2]), effort=QUICK, progress=progress)
     assert killer.all_ended()
+
+
+class Told:
+    """Roles of agents that say this, in this order; None is an end by a signal."""
+
+    def __init__(self, *told: tuple[int, dict[str, Any] | None]) -> None:
+        self._told = iter(told)
+        self._ended: dict[int, int] = {}
+
+    def next(self, _what: str, timeout_s: float) -> tuple[int, dict[str, Any] | None]:
+        return self.receive(timeout_s)
+
+    def receive(self, _timeout_s: float) -> tuple[int, dict[str, Any] | None]:
+        rank, message = next(self._told)
+        if message is None:
+            self._ended[rank] = -signal.SIGKILL
+        return rank, message
+
+    def exit_code(self, rank: int) -> int | None:
+        return self._ended.get(rank)
+
+    def send(self, _rank: int, _message: dict[str, Any]) -> None: ...
+
+
+def test_an_agent_that_dies_when_all_is_measured_costs_no_profile() -> None:
+    """Its end came before the leader's profile, which then was passed over."""
+    content = base64.b64encode(PROFILE.read_bytes()).decode()
+    told: Any = Told((0, {"progress": ["done", 1.0]}), (1, None), (0, {"profile": content}))
+    profile = agents._Agents(told, ["a", "b", "c"], 3).profile(lambda _what, _share: None)
+    assert profile.digest == Profile.load(PROFILE).digest
 
 
 def test_an_unknown_host_is_refused(loopback: Testbed) -> None:

@@ -80,11 +80,12 @@ class _Agents:
         self._under_way = False
         self._addresses: dict[int, str] = {}
         self._shown = 0.0
+        self._profile: str | None = None
 
     def profile(self, progress: ProgressCallback) -> Profile:
         """Form groups of the agents, again after every loss, and wait for the profile."""
         self._form_group()
-        while True:
+        while self._profile is None:
             rank, message = self._roles.next("measuring", _SILENCE_S)
             if message is None:
                 self._end_of(rank)
@@ -96,12 +97,13 @@ class _Agents:
                 self._shown = max(self._shown, share)  # a new leader restarts at 0
                 progress(what, self._shown)
             elif "profile" in message:
-                return Profile.from_bytes(base64.b64decode(message["profile"]))
+                self._profile = message["profile"]
             elif message["generation"] == self._generation:
                 if "address" in message:
                     self._note_address(rank, message["address"])
                 else:
                     self._regroup({rank}, message["lost"])
+        return Profile.from_bytes(base64.b64decode(self._profile))
 
     def _form_group(self) -> None:
         """Send the members the command to form a group."""
@@ -143,6 +145,9 @@ class _Agents:
                     continue
                 if "error" in message:
                     raise self._roles.failure("measuring", {rank: message["error"]})
+                if "profile" in message:  # the loss came behind the measuring
+                    self._profile = message["profile"]
+                    return
                 if "lost" in message and message["generation"] == self._generation:
                     reasons[rank] = message["lost"]
         # one that hangs must not disturb the others
