@@ -1,6 +1,7 @@
 """One rank's switch: what promises, verdicts and their absence mean to the calls."""
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from headrace.errors import CommunicationError, InputError
-from headrace.job.switch import CallSwitch
+from headrace.job.switch import CallSwitch, mark_step
 from tests.waiting import ENDLESS_S, HANG_S, no_hang, wait_until
 
 
@@ -197,3 +198,16 @@ def test_calls_are_recorded_once() -> None:
     rank.call(3)
     assert rank.switch.armed  # still recording
     assert rank.epochs[-2:] == [1, 1]
+
+
+def test_steps_are_marked_while_another_thread_makes_groups() -> None:
+    """A step that ended meanwhile was a RuntimeError: the set of groups changed as it was read."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        switches = [Rank().switch for _ in range(2000)]
+        with beside(lambda: [switch.record() for switch in switches]) as thread:
+            while thread.is_alive():
+                mark_step()
+    finally:
+        sys.setswitchinterval(before_s)

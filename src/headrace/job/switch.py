@@ -17,6 +17,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from headrace.errors import CommunicationError, InputError
+from headrace.forks import ThreadLock
 from headrace.job.steps import CHANGED, MARK
 
 MARGIN = 64
@@ -32,6 +33,8 @@ _POLL_S = 0.001
 log = logging.getLogger(__name__)
 
 _recording: "WeakSet[CallSwitch]" = WeakSet()
+_recording_lock = ThreadLock()
+"""Held by what iterates or adds: groups are made by other threads than those that end steps."""
 
 RecordedCall = tuple[Hashable, float]
 """(key, time of the call by `time.monotonic`); or a key of `steps` that is no call."""
@@ -72,7 +75,9 @@ def mark_step(*, changed: bool = False) -> None:
     ----------
     changed : record instead that steps are different from here on (`steps.CHANGED`).
     """
-    for switch in list(_recording):
+    with _recording_lock:
+        switches = list(_recording)
+    for switch in switches:
         switch.note(CHANGED if changed else MARK)
 
 
@@ -216,7 +221,8 @@ class CallSwitch:
 
     def record(self) -> None:
         """Begin to record the calls."""
-        _recording.add(self)
+        with _recording_lock:
+            _recording.add(self)
         with self._state:
             self._calls = deque(maxlen=_RECORDED_CALLS)
             self._rearm()
