@@ -9,6 +9,7 @@ from rich.console import Console
 from headrace.collectives.plan.book import PlanBook
 from headrace.demo.scenario import SPEC, Comparison, RankHosts
 from headrace.demo.show import Show
+from headrace.testbed import TestbedSpec
 from tests.demo.conftest import BUSY
 
 
@@ -26,14 +27,14 @@ def text(console: Console) -> str:
     return found
 
 
-def up(*, fallback: bool) -> Any:
+def up(*, fallback: bool, spec: TestbedSpec = SPEC) -> Any:
     hosts = {host.name: host for host in SPEC.hosts}
     if fallback:
         addresses = {"host0": "127.0.1.1", "host1": "127.0.1.2"}
         addresses |= {"host2": "127.0.2.1", "host3": "127.0.2.2"}
         hosts = {name: SimpleNamespace(address=addresses[name]) for name in hosts}
     return SimpleNamespace(
-        spec=SPEC, is_fallback=fallback, fallback_reason="no ip here", host=hosts.__getitem__
+        spec=spec, is_fallback=fallback, fallback_reason="no ip here", host=hosts.__getitem__
     )
 
 
@@ -94,6 +95,15 @@ def test_what_was_measured_stands_beside_the_truth(printed: Console, placement: 
     assert said.count("same") == 2
     assert said.count("95.6 (95.6)") == 8 + 2  # between the racks, and the two directions
     assert said.count("382.6 (382.6)") == 4
+
+
+def test_the_share_of_a_rate_that_is_payload_is_that_of_the_addresses(
+    printed: Console, placement: RankHosts
+) -> None:
+    """Beside rates of IPv6 stood the share of IPv4."""
+    found = profile(placement, (("host0", "host1"), ("host2", "host3")))
+    Show(printed).measured(found, up(fallback=False, spec=replace(SPEC, family="ipv6")), placement)
+    assert "94.3% of the link's rate" in text(printed)
 
 
 def test_racks_that_were_not_found_are_shown(printed: Console, placement: RankHosts) -> None:

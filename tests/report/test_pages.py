@@ -23,6 +23,7 @@ from headrace.collectives.report.timeline import timeline
 from headrace.errors import ArtifactError
 from headrace.report.graph import MAX_LINES, draw_topology
 from headrace.report.pages import page_of
+from headrace.topology import Topology
 from headrace.topology.presets import dgx2_taccl_1mb, ndv2_taccl_1mb, racks, ring, torus
 from tests.report.small import relay
 
@@ -179,6 +180,14 @@ def test_topology(tmp_path: Path, topology: Any) -> None:
     page = read(tmp_path / "t")
     assert len(page.figures) == 2
     assert topology.name in " ".join(page.text)
+
+
+def test_a_rank_alone_is_not_too_many_for_a_map(tmp_path: Path) -> None:
+    """Its page said that it has more than 512 ranks."""
+    Topology(name="alone", hosts=("a",), rank_host=(0,), links=()).save(tmp_path / "t")
+    page = read(tmp_path / "t")
+    assert len(page.figures) == 1
+    assert "No map" not in " ".join(page.text)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from headrace.demo.scenario import Comparison, RankHosts
 from headrace.demo.training import TrainingResult
 from headrace.testbed import Testbed, pace_rate
 from headrace.testbed.loopback import pace_table
-from headrace.testbed.rates import PAYLOAD_SHARE, format_rate
+from headrace.testbed.rates import format_rate
 from headrace.topology import Topology
 from headrace.units import mbit, ms, size
 
@@ -89,7 +89,8 @@ class Show:
         measured, truth = profile.topology, testbed.spec.topology(placement.order)
         self._console.print(_racks(profile, placement))
         if truth.ranks <= _MATRIX_RANKS:
-            self._console.print(_rates(measured, _true_mbit(testbed, placement), placement))
+            share = testbed.spec.payload_share
+            self._console.print(_rates(measured, _true_mbit(testbed, placement), placement, share))
         if testbed.is_fallback:
             self._print(
                 "paced without uplinks: every host of a rack has a fixed part of its rack's"
@@ -200,10 +201,12 @@ def _true_mbit(testbed: Testbed, placement: RankHosts) -> list[list[float]]:
     return [[_mbit(truth, s, d) if s != d else 0.0 for d in ranks] for s in ranks]
 
 
-def _rates(measured: Topology, truth: list[list[float]], placement: RankHosts) -> Table:
+def _rates(
+    measured: Topology, truth: list[list[float]], placement: RankHosts, share: float
+) -> Table:
     table = Table(
         box=None,
-        title=f"payload, Mbit/s: measured (true: {PAYLOAD_SHARE:z.1%} of the link's rate)",
+        title=f"payload, Mbit/s: measured (true: {share:z.1%} of the link's rate)",
         title_justify="left",
         padding=(0, 2, 0, 0),
     )

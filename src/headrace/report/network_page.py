@@ -43,11 +43,11 @@ def _network(page: Page, topology: Topology) -> None:
     if drawing.note:
         page.note(f"{drawing.note}.")
     page.figure(drawing.figure, 620)
-    if topology.ranks <= _HEATMAP_RANKS and topology.links:
+    if topology.ranks > _HEATMAP_RANKS:
+        page.note(f"No map of {topology.ranks} ranks' rates: more than {_HEATMAP_RANKS}.")
+    elif topology.links:
         page.heading("Rate of every link")
         page.figure(_heatmap(topology), 560)
-    else:
-        page.note(f"No map of {topology.ranks} ranks' rates: more than {_HEATMAP_RANKS}.")
     if topology.shared:
         page.heading("Shared capacities")
         page.table(
