@@ -2,6 +2,7 @@
 // neither the interpreter nor the thread that trains. It stops with the process, or with its host.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,7 +24,7 @@ namespace pulse {
 class Beat {
  public:
   Beat(int socket, std::chrono::duration<double> interval)
-      : socket_(::dup(socket)), interval_(interval) {
+      : socket_(::fcntl(socket, F_DUPFD_CLOEXEC, 0)), interval_(interval) {
     if (socket_ < 0) throw std::system_error(errno, std::generic_category(), "pulse");
     thread_ = std::thread([this] { run(); });
   }

@@ -52,6 +52,17 @@ void test_the_peer_may_go() {
   ::close(own);
 }
 
+// Programs that the process starts kept the connection open after its end.
+void test_programs_do_not_inherit_it() {
+  auto [own, peer] = pair_of_sockets();
+  const int lowest = ::dup(own);  // which the pulse takes next
+  ::close(lowest);
+  Pulse pulse(own, kInterval);
+  CHECK(::fcntl(lowest, F_GETFD) == FD_CLOEXEC);
+  ::close(own);
+  ::close(peer);
+}
+
 void test_a_socket_is_needed() {
   CHECK(thrown<std::system_error>([] { Pulse(-1, kInterval); }).starts_with("pulse"));
 }
@@ -61,5 +72,6 @@ void test_a_socket_is_needed() {
 int main() {
   test_bytes_come_until_it_is_closed();
   test_the_peer_may_go();
+  test_programs_do_not_inherit_it();
   test_a_socket_is_needed();
 }
