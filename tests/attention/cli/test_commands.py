@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headrace.attention import AttentionPlan, AttentionProfile
+from headrace.attention import AttentionPlan, AttentionProfile, StorageFormat
 from headrace.attention.cli import evaluate, measure
 from headrace.attention.measure.text import text_digest, text_of_files
 from headrace.attention.plan import step
@@ -21,7 +21,13 @@ from headrace.cli.app import app
 from headrace.cli.interrupts import interrupts
 from headrace.errors import InputError
 from tests.attention.folders import write_model
-from tests.attention.models import model_of, shared_plan, with_copied_heads
+from tests.attention.models import (
+    model_of,
+    plain_plan,
+    shared_plan,
+    with_bits,
+    with_copied_heads,
+)
 from tests.old_files_test import WRITTEN
 
 RUN = CliRunner()
@@ -150,6 +156,17 @@ def test_text_and_losses_by_a_plan(folder: Path, plan: Path) -> None:
         "attention", "evaluate", folder, "--plan", plan, "--tokens", 200, "--sample-tokens", 100
     )
     assert f"at {AttentionPlan.load(plan).share:.0%} of the cache's bytes, on 200 tokens" in output
+
+
+def test_a_share_is_of_the_type_that_a_plan_is_evaluated_in(folder: Path, tmp_path: Path) -> None:
+    """It was of the type that the plan was made for: 56% of the bytes in place of 28%."""
+    plan = with_bits(plain_plan(model_of("llama")), StorageFormat.INT8, StorageFormat.INT8)
+    path = tmp_path / "half.plan"
+    replace(plan, element_bytes=2).save(path)
+    output = invoke(
+        "attention", "evaluate", folder, "--plan", path, "--tokens", 200, "--sample-tokens", 100
+    )
+    assert f"at {plan.share:.0%} of the cache's bytes" in output
 
 
 def test_the_texts_own_continuation_among_others(folder: Path, plan: Path, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """``headrace attention evaluate``: loss on text, and scores of tasks, with a plan and without."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,7 @@ from headrace.attention.cli.models import (
     TextOption,
     TypeOption,
     check_positions,
+    element_bytes,
     load_folder,
 )
 from headrace.attention.errors import AttentionError
@@ -165,6 +166,7 @@ def evaluate_command(
     }
     _check_effects(names, others, options)
     model, tokenizer = load_folder(folder, dtype)
+    cache_plan = replace(cache_plan, element_bytes=element_bytes(model))  # for its share
     from headrace.attention.measure.text import text_of_files, token_samples
 
     def samples(count: int, size: int) -> "Tensor":

@@ -85,3 +85,8 @@ def check_positions(model: "Module", tokens: int, options: str) -> None:
         raise AttentionError(
             f"{options} ask for {tokens} tokens in a row, the model has positions for {limit}"
         )
+
+
+def element_bytes(model: "Module") -> int:
+    """Return the bytes of a number in a model's own cache."""
+    return next(model.parameters()).element_size()

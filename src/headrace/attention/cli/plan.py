@@ -15,6 +15,7 @@ from headrace.attention.cli.models import (
     TextOption,
     TypeOption,
     check_positions,
+    element_bytes,
     load_folder,
 )
 from headrace.attention.cli.show import cache_tables
@@ -109,7 +110,7 @@ def cache_plan_command(
         provenance |= {"loss": allowed, "tokens": samples.numel()}
     else:
         fixed = method is PlanMethod.CHAI_STATIC
-        plan = chai_plan(measured, element_bytes=_element_bytes(model), fixed=fixed)
+        plan = chai_plan(measured, element_bytes=element_bytes(model), fixed=fixed)
         plan = replace(plan, weights=model_weights(model))
     plan.save(output, provenance)
     print_written(output)
@@ -201,7 +202,7 @@ def _by_loss(
                 model, plan, samples, lambda what, share: report(f"{name}: {what}", share)
             )
 
-        plan = choose(measured, measure, allowed_loss=loss, element_bytes=_element_bytes(model))
+        plan = choose(measured, measure, allowed_loss=loss, element_bytes=element_bytes(model))
         plan = replace(plan, weights=model_weights(model), text=text)
         plan = with_alternatives(plan, measured)
         if not plan.alternatives:
@@ -213,7 +214,3 @@ def _by_loss(
             lambda what, share: report(f"output error: {what}", share),
         )
     return replace(plan, output_error=error)
-
-
-def _element_bytes(model: object) -> int:
-    return next(model.parameters()).element_size()  # type: ignore[attr-defined]
