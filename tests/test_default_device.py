@@ -1,7 +1,8 @@
 """Tensors made for calls and gradients are on the CPU, whatever device a script has as its default.
 
 With ``torch.set_default_device("cuda")``, barriers, tensors that are not contiguous and compressed
-gradients were refused, as buffers of their calls were made on that device.
+gradients were refused, as buffers of their calls were made on that device. With "meta", numbers of
+a cache and of its requests had no values.
 """
 
 import ast
@@ -11,7 +12,13 @@ from pathlib import Path
 from torch.utils import _device
 
 ROOT = Path(__file__).parent.parent / "src" / "headrace"
-FOLDERS = ("collectives/run", "compression", "embeddings/run/trainers")
+FOLDERS = (
+    "attention/run",
+    "collectives/run",
+    "compression",
+    "embeddings/run/trainers",
+    "memory/operators",
+)
 ELSEWHERE = {"measure": "times models and codecs on the device that it is told"}
 MAKERS = {f"torch.{function.__name__}" for function in _device._device_constructors()}
 

@@ -107,11 +107,11 @@ class CompressedLayer(CacheLayerMixin):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every request."""
-        self.layer.select(torch.arange(self.layer.batch).repeat_interleave(repeats))
+        self.layer.select(torch.arange(self.layer.batch, device="cpu").repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep some requests."""
-        requests = torch.arange(self.layer.batch)
+        requests = torch.arange(self.layer.batch, device="cpu")
         self.layer.select(requests[indices.cpu()])
 
 

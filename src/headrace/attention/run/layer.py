@@ -121,7 +121,7 @@ class LayerCache:
         self._membership: HeadMembership | None = None
         self._first: _FirstTokens | None = None
         self.observer: LayerObserver | None = None
-        self.length = torch.tensor(0)
+        self.length = torch.tensor(0, device="cpu")
         self.state = registered(self)
         self._used: UsedHeads | None = None
         self.prompt_paths: Counter[str] = Counter()
@@ -137,12 +137,12 @@ class LayerCache:
         vars(self).update(state)
         self._used = None
         self.prompt_paths = Counter()
-        copied_in_inference_mode = torch.empty(0).is_inference()
+        copied_in_inference_mode = torch.empty(0, device="cpu").is_inference()
         with _without_modes():
-            self.length = torch.tensor(self.tokens)
+            self.length = torch.tensor(self.tokens, device="cpu")
             self.state = registered(self)
             if copied_in_inference_mode:  # no call could write to such tensors
-                self.select(torch.arange(self.batch))
+                self.select(torch.arange(self.batch, device="cpu"))
 
     @property
     def tokens(self) -> int:

@@ -20,7 +20,7 @@ def registered(layer: Any) -> Tensor:
     """Return a layer's number for the operator, and the number of its calls: int64[2]."""
     number = next(_numbers)
     _layers[number] = layer
-    return torch.tensor([number, 0])
+    return torch.tensor([number, 0], device="cpu")
 
 
 @torch.library.custom_op("headrace::attend_layer", mutates_args={"state"})

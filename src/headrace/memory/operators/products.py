@@ -180,7 +180,7 @@ def _kernel_inputs(
     if mask is None:
         return cast(Any, inputs), None
     if mask.dtype == torch.bool:  # of what does not count
-        mask = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(mask, float("-inf"))
+        mask = query.new_zeros(mask.shape).masked_fill_(mask, float("-inf"))
     mask = mask.to(query.dtype)  # the kernel takes no integers
     if mask.dim() == 3 and options.heads[1] == 1:
         mask = mask.unsqueeze(1)  # its first dimension is the batch's
