@@ -29,7 +29,7 @@ from headrace.attention import (
     CapacityError,
     StorageFormat,
 )
-from headrace.attention.run.rows import RowFormat
+from headrace.attention.run.rows import RowFormat, StoredRows
 from tests.attention.models import (
     WORDS,
     model_of,
@@ -286,6 +286,41 @@ def test_a_cache_whose_last_call_was_interrupted_is_refused(before: int) -> None
         assert torch.equal(generate(model, text, cache=cache), generate(model, text))
         # leaves the last layer's cache empty, on purpose
         assert generate(model, text, assistant_early_exit=1).shape == (1, before + 12)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("parts", [0, 1, 2, 3])
+def test_a_cache_whose_selection_was_interrupted_is_as_before_or_refused(
+    parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of its layers, or keys of one, were of other requests: other logits, and no error."""
+    model: Any = model_of("llama")
+    plan = plain_plan(model)
+    text = tokens_of(20, batch=2)
+    selected: list[StoredRows] = []
+
+    def interrupted(part: StoredRows, requests: torch.Tensor) -> StoredRows:
+        if len(selected) == parts:
+            raise KeyboardInterrupt
+        selected.append(part)
+        return select(part, requests)
+
+    select = StoredRows.select
+    with headrace.attention.compress(model, plan):
+        caches = [headrace.attention.cache(model, plan) for _ in range(2)]
+        for cache in caches:
+            model(text, cache=cache)
+        with monkeypatch.context() as patch:
+            patch.setattr(StoredRows, "select", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                caches[0].reorder_cache(torch.tensor([1, 0]))
+        if parts >= 2:  # the first layer's keys and values
+            with pytest.raises(AttentionError, match=r"selection .* interrupted; .* new cache"):
+                model(text, cache=caches[0])
+            for cache in caches:
+                cache.reset()
+        logits = [model(text, cache=cache).logits for cache in caches]
+    assert torch.equal(*logits)
 
 
 def test_generating_twice_begins_twice() -> None:

@@ -1,5 +1,12 @@
 """Stores of keys and values against plain tensors: formats, growth, removal, selection."""
 
+import itertools
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +18,6 @@ from headrace.attention import AttentionError, CapacityError, StorageFormat
 from headrace.attention.plan.formats import BLOCK_TOKENS, GROUP_TOKENS, LayerHeads
 from headrace.attention.plan.plan import LayerPlan
 from headrace.attention.run import rows
-from headrace.attention.run.rows import RowFormat, StoredRows
 from headrace.attention.run.store import KeyValueStore
 
 FORMATS = list(StorageFormat)
@@ -128,7 +134,7 @@ def test_any_order_of_changes_leaves_what_a_list_of_tokens_has(
             requests = torch.tensor([number % len(keys), number // 2 % len(keys), 0])[
                 : 1 + number % 3
             ]
-            store.select(requests)
+            store = store.select(requests)
             keys, values = keys[requests], values[requests]
         assert store.tokens == keys.shape[2]
         assert store.segments()[:, 0].sum() == store.tokens
@@ -158,34 +164,51 @@ def test_a_full_store_refuses_more_and_keeps_what_it_has() -> None:
     assert store.tokens == 10
 
 
-@pytest.mark.parametrize("heads", [2, 3])
+def interrupted_before(line: int, call: Callable[[], None]) -> bool:
+    """Interrupt a call before a line of the store's code; return whether it comes to so many."""
+    lines = itertools.count()
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        if frame.f_code.co_filename != KeyValueStore.append.__code__.co_filename:
+            return None
+        if event == "line" and next(lines) == line:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
 @pytest.mark.parametrize("keys", FORMATS)
-def test_tokens_whose_storing_was_interrupted_are_none(
-    keys: StorageFormat, heads: int, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_leaves_a_store_as_before_its_next_tokens_or_with_all_of_them(
+    keys: StorageFormat,
 ) -> None:
-    """Blocks that were full by then counted them: the next tokens were read from other places."""
-    stores = [store_of(keys), store_of(keys)]
-    for store in stores:
-        store.append(*tokens_of(200))
-    stored: list[int] = []
-
-    def interrupted(form: RowFormat, block: StoredRows, first: int, numbers: torch.Tensor) -> None:
-        if numbers.shape[1] == heads:  # those of keys, or of values
-            if stored:
-                raise KeyboardInterrupt
-            stored.append(first)
-        store_rows(form, block, first, numbers)
-
-    store_rows = RowFormat.store
-    with monkeypatch.context() as patch:
-        patch.setattr(RowFormat, "store", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            stores[0].append(*tokens_of(500, seed=1))
-    for store in stores:
-        store.append(*tokens_of(100, seed=2))
-    assert stores[0].tokens == stores[1].tokens == stores[0].segments()[:, 0].sum()
-    for numbers, expected in zip(stores[0].load(), stores[1].load(), strict=True):
-        assert torch.equal(numbers, expected)
+    """Blocks that were full by then counted them, or keys of 4 bits had another first one: the next
+    tokens were read from other places.
+    """
+    for line in itertools.count():
+        stores = [store_of(keys), store_of(keys)]
+        for store in stores:
+            store.append(*tokens_of(200))
+        more = tokens_of(500, seed=1)
+        interrupted = interrupted_before(line, partial(stores[0].append, *more))
+        if stores[0].tokens != 200:
+            stores[1].append(*more)
+        for store in stores:
+            store.append(*tokens_of(100, seed=2))
+        assert stores[0].tokens == stores[1].tokens == stores[0].segments()[:, 0].sum()
+        for numbers, expected in zip(stores[0].load(), stores[1].load(), strict=True):
+            assert torch.equal(numbers, expected)
+        if not interrupted:
+            assert line > 20
+            return
 
 
 @pytest.mark.parametrize("count", [1, BLOCK_TOKENS, 1000])

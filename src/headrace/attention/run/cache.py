@@ -165,7 +165,7 @@ class CompressedCache(Cache):
         super().crop(tokens_to_remove)
 
     def check_complete(self, layers: int | None) -> None:
-        """Refuse tokens that a call stored in some layers before it was interrupted.
+        """Refuse a cache of which some layers alone have taken a call, or a selection of requests.
 
         Parameters
         ----------
@@ -175,11 +175,18 @@ class CompressedCache(Cache):
         ------
         AttentionError
         """
-        tokens = [layer.layer.tokens for layer in self._compressed[:layers]]
+        computed = [layer.layer for layer in self._compressed[:layers]]
+        tokens = [layer.tokens for layer in computed]
         if tokens and min(tokens) != max(tokens):
             raise AttentionError(
                 f"the cache has {max(tokens)} tokens in some layers and {min(tokens)} in others: a "
                 "call was interrupted; begin with a new cache, or with a copy from before"
+            )
+        selections = {layer.selections for layer in computed}
+        if len(selections) > 1:
+            raise AttentionError(
+                "the cache has its requests in other places in some layers: a selection of them "
+                "was interrupted; begin with a new cache, or with a copy from before"
             )
 
     @property

@@ -5,6 +5,7 @@ which heads look at the same tokens (section 6.2.3). From then on scores are tho
 representatives, and the other heads' keys are gone. Values all stay.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -97,6 +98,7 @@ class LayerCache:
     observer : None: none. A copy of the cache has none, and neither has a saved one.
     length : the tokens that are stored, as a tensor, for compiled code. The caller of `attend` adds
         to it: compiled code does so itself, and may still need the former number.
+    selections : times that requests were selected.
     prompt_paths : calls of many queries that computed the scores of representatives alone
         (`SHARED`), and those that left it to the stock kernel, by reason. Copies begin anew.
     state : by which the operator of compiled code refers to the layer.
@@ -123,6 +125,7 @@ class LayerCache:
         self.observer: LayerObserver | None = None
         self.length = torch.tensor(0, device="cpu")
         self.state = registered(self)
+        self.selections = 0
         self._used: UsedHeads | None = None
         self.prompt_paths: Counter[str] = Counter()
 
@@ -413,15 +416,20 @@ class LayerCache:
     @_without_modes()
     def select(self, requests: Tensor) -> None:
         """Keep some requests, each any number of times, in this order."""
-        if self._store is None:
+        store, membership, first = self._store, self._membership, self._first
+        if store is None or not store.tokens:
             return
-        self._store.select(requests.to(self._store.device))
-        if self._membership is not None:
-            self._membership = self._membership.select(requests.cpu().numpy())
-            self._used = None
-        for part in (self._first, self.observer):
-            if part is not None:
-                part.select(requests)
+        selected = (
+            store.select(requests.to(store.device)),
+            None if membership is None else membership.select(requests.cpu().numpy()),
+            None if first is None else first.select(requests),
+            None,
+            self.selections + 1,
+        )
+        # in one statement: an interrupt may come before it or after it
+        self._store, self._membership, self._first, self._used, self.selections = selected
+        if self.observer is not None:
+            self.observer.select(requests)
 
     def reset(self) -> None:
         """Forget all tokens and requests."""
@@ -433,6 +441,7 @@ class LayerCache:
     def _forget(self) -> None:
         """Drop what depends on the text and on the number of requests."""
         self._store = self._membership = self._first = self._used = None
+        self.selections = 0
 
 
 class _FirstTokens:
@@ -511,12 +520,15 @@ class _FirstTokens:
         self._real = self._real[:, :tokens]
         self.complete = self._real.sum(1) >= self._count
 
-    def select(self, requests: Tensor) -> None:
+    def select(self, requests: Tensor) -> "_FirstTokens":
+        """Return those of some requests, each any number of times, in this order."""
         requests = requests.to(self._real.device)
-        self._query, self._keys, self._values, self._real, self.complete = (
+        first = copy.copy(self)
+        first._query, first._keys, first._values, first._real, first.complete = (
             tensor.index_select(0, requests)
             for tensor in (self._query, self._keys, self._values, self._real, self.complete)
         )
+        return first
 
 
 def _check_causal(allowed: Tensor, real: Tensor, last: Tensor) -> None:

@@ -1,5 +1,6 @@
 """The cache of one layer: blocks of keys and values of a batch, which are never copied whole."""
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,13 +16,12 @@ from headrace.attention.run import rows
 from headrace.attention.run.rows import RowFormat, StoredRows
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
     """Keys and values of consecutive tokens; keys of 4 bits hold whole groups."""
 
     keys: StoredRows
     values: StoredRows
-    tokens: int = 0
 
     @property
     def capacity(self) -> int:
@@ -100,29 +100,30 @@ class KeyValueStore:
         """
         count = keys.shape[2]
         check_room(self._capacity, self.tokens, count)
-        room = sum(block.capacity - block.tokens for block in self._blocks)
+        room = sum(block.capacity for block in self._blocks) - self.tokens
         if count > room:
             self._allocate(-(-(count - room) // BLOCK_TOKENS) * BLOCK_TOKENS)
         first = 0
-        for block in self._blocks:
-            size = min(block.capacity - block.tokens, count - first)
+        for block, tokens in self._filled():
+            size = min(block.capacity - tokens, count - first)
             if size > 0:
                 part = slice(first, first + size)
-                self._values.store(block.values, block.tokens, values[:, :, part])
+                self._values.store(block.values, tokens, values[:, :, part])
                 if self._tail is None:
-                    self._keys.store(block.keys, block.tokens, keys[:, :, part])
+                    self._keys.store(block.keys, tokens, keys[:, :, part])
                 first += size
-        if self._tail is not None:
-            self._append_to_tail(self._tail, keys)
-        # none are counted before all are stored: an interrupt may come in between
-        self._count(self.tokens + count)
+        tail, tail_first = self._tail, self._tail_first
+        if tail is not None:
+            tail, tail_first = self._with_keys(tail, keys)
+        # in one statement: an interrupt may come before it or after it
+        self._tail, self._tail_first, self.tokens = tail, tail_first, self.tokens + count
 
-    def _count(self, tokens: int) -> None:
-        """Set the number of tokens, of the store and of its blocks."""
-        self.tokens = tokens
+    def _filled(self) -> Iterator[tuple[_Block, int]]:
+        """Yield the blocks, each with the number of its tokens."""
+        tokens = self.tokens
         for block in self._blocks:
-            block.tokens = min(block.capacity, tokens)
-            tokens -= block.tokens
+            yield block, min(block.capacity, tokens)
+            tokens -= min(block.capacity, tokens)
 
     def _allocate(self, capacity: int) -> None:
         allocate = partial(
@@ -139,8 +140,8 @@ class KeyValueStore:
             )
         )
 
-    def _append_to_tail(self, tail: Tensor, keys: Tensor) -> None:
-        """Add keys to the tail, and store the groups that are complete then."""
+    def _with_keys(self, tail: Tensor, keys: Tensor) -> tuple[Tensor, int]:
+        """Store the groups that are complete with the next keys; return the tail, and its first."""
         first, tokens = self.tokens, self.tokens + keys.shape[2]
         tail_tokens = first - self._tail_first
         fits = tail_tokens + keys.shape[2] <= TAIL_TOKENS
@@ -154,11 +155,12 @@ class KeyValueStore:
         if closed > opened:
             part = slice(opened - self._tail_first, closed - self._tail_first)
             self._store_groups(opened, recent[:, :, part])
-        if not fits:
-            newest = max(0, closed - GROUP_TOKENS)
-            newest_keys = tail.new_empty(tail.shape)
-            newest_keys[:, :, : tokens - newest] = recent[:, :, newest - self._tail_first :]
-            self._tail, self._tail_first = newest_keys, newest
+        if fits:
+            return tail, self._tail_first
+        newest = max(0, closed - GROUP_TOKENS)
+        newest_keys = tail.new_empty(tail.shape)
+        newest_keys[:, :, : tokens - newest] = recent[:, :, newest - self._tail_first :]
+        return newest_keys, newest
 
     def _store_groups(self, token: int, keys: Tensor) -> None:
         """Store whole groups of keys from a token on."""
@@ -177,14 +179,14 @@ class KeyValueStore:
     def parts(self) -> Iterator[StorePart]:
         """Yield all tokens in parts, of which each has keys of one format; valid until a change."""
         first = 0
-        for block in self._blocks:
-            coded = min(block.tokens, max(0, self._coded_tokens - first))
+        for block, tokens in self._filled():
+            coded = min(tokens, max(0, self._coded_tokens - first))
             if coded:
                 yield StorePart(tokens=coded, keys=block.keys, values=block.values)
-            if coded < block.tokens:
+            if coded < tokens:
                 assert self._tail is not None
                 yield StorePart(
-                    tokens=block.tokens - coded,
+                    tokens=tokens - coded,
                     keys=StoredRows(
                         format=rows.MODEL_FORMATS.get(self.dtype),
                         codes=self._tail,
@@ -195,7 +197,7 @@ class KeyValueStore:
                     first_key=first + coded - self._tail_first,
                     first_value=coded,
                 )
-            first += block.tokens
+            first += tokens
 
     def segments(self) -> NDArray[np.int64]:
         """Return the parts as the native kernels read them: addresses, valid until a change."""
@@ -210,16 +212,16 @@ class KeyValueStore:
         keys: list[Tensor] = []
         values: list[Tensor] = []
         first = 0
-        for block in self._blocks:
-            coded = min(block.tokens, max(0, self._coded_tokens - first))
+        for block, tokens in self._filled():
+            coded = min(tokens, max(0, self._coded_tokens - first))
             if coded:
                 keys.append(self._keys.load(block.keys, coded, self.dtype))
-            if coded < block.tokens and self._tail is not None:
+            if coded < tokens and self._tail is not None:
                 at = first + coded - self._tail_first
-                keys.append(self._tail[:, :, at : at + block.tokens - coded])
-            if block.tokens:
-                values.append(self._values.load(block.values, block.tokens, self.dtype))
-            first += block.tokens
+                keys.append(self._tail[:, :, at : at + tokens - coded])
+            if tokens:
+                values.append(self._values.load(block.values, tokens, self.dtype))
+            first += tokens
         return _joined(keys), _joined(values)
 
     def check_crop(self, tokens: int) -> None:
@@ -247,18 +249,20 @@ class KeyValueStore:
         AttentionError : see `check_crop`; nothing is removed.
         """
         self.check_crop(tokens)
-        self._count(self.tokens - tokens)
-        if self._tail is not None and self.tokens < self._tail_first:
-            self._tail_first = self.tokens
+        left = self.tokens - tokens
+        self.tokens, self._tail_first = left, min(left, self._tail_first)
 
-    def select(self, requests: Tensor) -> None:
-        """Keep some requests, each any number of times, in this order."""
-        for block in self._blocks:
-            block.keys = block.keys.select(requests)
-            block.values = block.values.select(requests)
+    def select(self, requests: Tensor) -> "KeyValueStore":
+        """Return a store of some requests, each any number of times, in this order."""
+        store = copy.copy(self)
+        store._blocks = [
+            _Block(keys=block.keys.select(requests), values=block.values.select(requests))
+            for block in self._blocks
+        ]
         if self._tail is not None:
-            self._tail = self._tail.index_select(0, requests)
-        self.batch = len(requests)
+            store._tail = self._tail.index_select(0, requests)
+        store.batch = len(requests)
+        return store
 
 
 def check_room(capacity: int | None, tokens: int, more: int) -> None:
