@@ -1,6 +1,7 @@
 // Faults: every rank gets an error, in bounded time, that names the rank at fault.
 #include <dirent.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "check.hpp"
@@ -175,6 +176,59 @@ void what_was_sent_before_leaving_counts() {
   sender.join();
 }
 
+// Regression: a rank sent a block and left while its peer, which had read the block's header,
+// waited for another rank before the block had a place. The peer took the bytes that had come since
+// for lost.
+void what_has_no_place_yet_counts() {
+  constexpr std::size_t kConnections = data_channels(1) + 2;
+  constexpr std::size_t kNormalData = 3;  // after control, messages and urgent data
+  const std::vector<Transfer> transfers{{1, 0, 0, false}, {2, 0, 0, false}};
+  auto links = links_of(3, 1, Via::kBoth);  // ranks 0 and 2 share memory
+  auto link = std::ranges::find_if(links[2], [](const Link& its) { return bool(its.memory); });
+  const Fd memory(::dup(link->memory.get()));
+  auto sender = shm::connections_of(std::move(link->fd), link->memory, kConnections, false);
+  auto bytes = (shm::RingMemory::size_of(memory) - shm::control_bytes()) / (kConnections - 1);
+  shm::RingMemory rings(memory, shm::control_bytes() + (kNormalData - 1) * bytes, bytes);
+  auto send = [&sender](std::size_t connection, void* from, std::size_t size) {
+    const iovec part{from, size};
+    CHECK(sender[connection]->send(&part, 1, 0) == size);
+  };
+
+  std::vector<float> block(100, 2);
+  Header header{0, 0, Signature{9} << 16, static_cast<std::uint32_t>(4 * block.size())};
+  Header goodbye{0, 0, kGoodbyeLane, 0};
+  std::atomic<bool> left = false;
+  Executor::Options options;
+  options.ranks = 3;
+  options.interrupted = [&] {  // rank 0's only driver waits here
+    if (sender.empty()) {
+      left = true;
+      left.notify_all();
+    } else if (rings.state(1).head.load() == sizeof header) {
+      send(kNormalData, block.data(), header.length);
+      send(0, &goodbye, sizeof goodbye);
+      sender.clear();
+    }
+  };
+  Executor receiver(options);
+  receiver.connect(std::move(links[0]));
+  send(kNormalData, &header, sizeof header);
+  std::thread late([&] {
+    Executor::Options its;
+    its.rank = 1;
+    its.ranks = 3;
+    Executor executor(its);
+    executor.connect(std::move(links[1]));
+    left.wait(false);
+    std::vector<float> data(block.size(), 1);
+    executor.run(call_on(data, program_of(1, 3, 1, transfers), DataType::kFloat32));
+  });
+  std::vector<float> data(block.size());
+  receiver.run(call_on(data, program_of(0, 3, 1, transfers), DataType::kFloat32));
+  CHECK(data == block);
+  late.join();
+}
+
 void disagreeing_sizes_are_named(Via via) {
   Group group(2, {via});
   std::atomic<int> told{0};
@@ -305,6 +359,7 @@ void few_bytes_at_a_time_are_enough(Via via) {
 
 int main() {
   what_was_sent_before_leaving_counts();
+  what_has_no_place_yet_counts();
   for (auto via : every_via()) {
     deadline_names_the_rank_that_is_waited_for(via);
     a_late_rank_fails_too(via);

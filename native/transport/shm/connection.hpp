@@ -30,7 +30,7 @@ class Connection final : public CountingConnection {
   std::size_t receive(std::byte* into, std::size_t bytes, const Hints& hints) override;
   std::span<const std::byte> peek(std::size_t least, std::size_t most) override;
   bool use(std::size_t bytes) override;
-  bool holds_bytes() const override { return in_.readable() > 0; }
+  bool holds_bytes() const override { return in_.has_unread(); }
 
   void ready(bool readable, bool writable, bool hangup) override;
   void announce_sleep(bool asleep) override;

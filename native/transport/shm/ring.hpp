@@ -103,6 +103,8 @@ class Reader {
   std::uint64_t head() const { return head_; }
   std::uint64_t tail() const { return known_tail_; }  // as of the last `refresh`
   std::size_t readable() const { return static_cast<std::size_t>(known_tail_ - head_); }
+  // Whether bytes are left, those published since the last `refresh` included.
+  bool has_unread() const { return state_->tail.load() != head_; }
   // Reads the writer's position; throws ProtocolError if it is impossible.
   void refresh();
   std::span<const std::byte> span() const { return {bytes_ + head_ % capacity_, readable()}; }
