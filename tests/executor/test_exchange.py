@@ -2,7 +2,9 @@
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,6 +202,59 @@ def test_arrays_that_nothing_refers_to_stay_until_the_end(executors: list[Execut
                 np.testing.assert_array_equal(into, payload(0, 1, LONG_BYTES, at))
 
     each(executors, act)
+
+
+def test_an_interrupted_beginning_leaves_the_array_retained(
+    ending: list[Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The executor went on reading, or writing, the memory of an array that was gone."""
+    executor = ending[0]
+    for name, begin in (("send", send), ("recv", receive)):
+        start = getattr(executor, name)
+
+        def interrupted(*args: Any, start: Any = start, **kwargs: Any) -> None:
+            start(*args, **kwargs)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(executor, name, interrupted)
+        array = np.zeros(3)
+        living = weakref.ref(array)
+        with pytest.raises(KeyboardInterrupt):
+            begin(executor, array, 1, 3, deadline_s=HANG_S)
+        del array
+        gc.collect()
+        assert living() is not None
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_interrupted_wait_is_no_end(
+    ending: list[Executor], monkeypatch: pytest.MonkeyPatch, *, ended: bool
+) -> None:
+    """The next wait returned at once, as if the message had arrived."""
+    receiver, sender, _ = ending
+    into = np.zeros(2)
+    exchange = receive(receiver, into, 1, 3, deadline_s=HANG_S)
+    wait = receiver.wait
+
+    def interrupted(handle: int) -> None:
+        if ended:
+            wait(handle)
+        raise KeyboardInterrupt
+
+    if ended:
+        send(sender, np.ones(2), 0, 3, deadline_s=HANG_S).wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(receiver, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            exchange.wait()
+    assert exchange.done() is ended
+    if ended:
+        with pytest.raises(CommunicationError, match="outcome was lost"):
+            exchange.wait()
+    else:
+        send(sender, np.ones(2), 0, 3, deadline_s=HANG_S).wait()
+        exchange.wait()
+    assert into.all()
 
 
 def test_bytes_are_counted_by_peer(executors: list[Executor]) -> None:

@@ -24,7 +24,7 @@ class Exchange:
     def __init__(
         self, executor: Executor, arrays: Sequence[np.ndarray], handles: Iterable[int]
     ) -> None:
-        """Begin the messages: each of `handles` is the executor's, of one that has just begun."""
+        """Begin the messages, as `handles` is read: they are retained before, for an interrupt."""
         self._executor = executor
         self._arrays = list(arrays)
         self._handles: list[int] = []
@@ -46,9 +46,13 @@ class Exchange:
         """
         while self._handles:
             try:
-                self._executor.wait(self._handles.pop())
+                self._executor.wait(self._handles[-1])
             except CommunicationError as error:
                 self._error = self._error or error
+            except InputError:  # the handle is gone: an interrupt followed its end
+                lost = CommunicationError("the outcome was lost when a wait was interrupted")
+                self._error = self._error or lost
+            self._handles.pop()
         self._arrays.clear()
         self._executor.release(self)
         if self._error is not None:
@@ -56,7 +60,13 @@ class Exchange:
 
     def done(self) -> bool:
         """Return whether all messages have ended, or failed; `wait` then returns at once."""
-        return all(map(self._executor.poll, self._handles))
+        return all(map(self._ended, self._handles))
+
+    def _ended(self, handle: int) -> bool:
+        try:
+            return self._executor.poll(handle)
+        except InputError:  # as in `wait`
+            return True
 
 
 def send(
@@ -84,7 +94,11 @@ def send(
     CommunicationError : the group has ended; the error has the cause.
     """
     _check((array,), tag, written=False)
-    return Exchange(executor, [array], [_send(executor, array, dst, tag, priority, deadline_s)])
+
+    def handles() -> Iterator[int]:
+        yield _send(executor, array, dst, tag, priority, deadline_s)
+
+    return Exchange(executor, [array], handles())
 
 
 def receive(
@@ -110,7 +124,11 @@ def receive(
     InputError, CommunicationError : as `send`.
     """
     _check((array,), tag, written=True)
-    return Exchange(executor, [array], [_receive(executor, array, src, tag, deadline_s)])
+
+    def handles() -> Iterator[int]:
+        yield _receive(executor, array, src, tag, deadline_s)
+
+    return Exchange(executor, [array], handles())
 
 
 def all_to_all(
