@@ -402,7 +402,7 @@ class Executor:
 
         Every later use but `close` raises CommunicationError.
         """
-        if hasattr(self, "_native"):
+        if hasattr(self, "_native") and not self.forked:
             self._listener.close()
             self._native.abandon()
             self._abandoned = self._native  # never deleted: the parent's threads count as users

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.groups import group
 from tests.conformance.launch import environment, outputs, ranks
+from tests.forked import status_of_child
 from tests.waiting import JOB_S
 
 SAMPLED = pytest.mark.sampled(1, of="forks")
@@ -55,6 +57,23 @@ def test_a_child_lets_go_of_its_parents_executors(threads: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_child_of_a_child_drops_the_executors_of_both() -> None:
+    """Those of the first parent were dropped twice, which was an error, and kept the others."""
+
+    def child() -> None:
+        sys.unraisablehook = lambda _: os._exit(1)
+        with group(1) as executors:
+
+            def grandchild() -> None:
+                assert parents[0].forked
+                assert executors[0].forked
+
+            assert status_of_child(grandchild) == 0
+
+    with group(1) as parents:
+        assert status_of_child(child) == 0
 
 
 PENDING = """
