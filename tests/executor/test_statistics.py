@@ -13,10 +13,10 @@ from headrace.collectives.plan.generators import templates
 from headrace.collectives.plan.ir.lower import lower
 from headrace.collectives.plan.verify import verify
 from headrace.errors import ForkError
-from headrace.executor import Executor
+from headrace.executor import Executor, all_to_all
 from headrace.executor.statistics import Stat, StatisticsReader
 from tests.conformance.groups import each, group
-from tests.waiting import wait_until
+from tests.waiting import HANG_S, wait_until
 
 
 def row(peer: int, channel: int, **values: int) -> list[int]:
@@ -26,8 +26,8 @@ def row(peer: int, channel: int, **values: int) -> list[int]:
 
 
 def read(*tables: list[list[int]]) -> list:
-    """Read one table after another, a second apart."""
-    waiting, clock = iter(tables), iter(range(100))
+    """Read one table after another, a second apart, by a reader made before the first connects."""
+    waiting, clock = iter([[], *tables]), iter(range(100))
     reader = StatisticsReader(
         lambda: np.array(next(waiting), np.int64).reshape(-1, len(Stat)), lambda: next(clock)
     )
@@ -64,6 +64,22 @@ def test_a_window_begins_where_the_last_one_ended() -> None:
     assert idle.sent_bytes.tolist() == [10**7]
     assert idle.window_sent_bytes.tolist() == [0]
     assert np.isnan(idle.rate_bytes_per_s).all()
+
+
+def test_the_first_window_begins_with_the_reader() -> None:
+    """It had all bytes since the connections were made, those of measuring the network too."""
+    with group(2) as executors:
+        each(executors, lambda executor: all_to_all_of(executor, 1000))
+        reader = executors[0].statistics_reader()
+        each(executors, lambda executor: all_to_all_of(executor, 50))
+        first = reader.read()
+    assert first.sent_bytes[0] >= 1050
+    assert 50 <= first.window_sent_bytes[0] < 1000
+
+
+def all_to_all_of(executor: Executor, nbytes: int) -> None:
+    sent, received = ([np.zeros(nbytes, np.uint8) for _ in range(2)] for _ in range(2))
+    all_to_all(executor, sent, received, 1, deadline_s=HANG_S).wait()
 
 
 @pytest.mark.parametrize(

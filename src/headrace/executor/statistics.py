@@ -91,7 +91,7 @@ class StatisticsReader:
         self._table = table
         self._clock_s = clock_s
         self._then_s = clock_s()
-        self._before: dict[tuple[int, int], np.ndarray] = {}
+        self._before = _by_connection(table())
         self._lock = threading.Lock()
         self._mark = ForkMark()
 
@@ -105,13 +105,18 @@ class StatisticsReader:
         self._mark.check("a reader of connection statistics")  # a thread may hold the lock's copy
         with self._lock:
             rows, now_s = self._table(), self._clock_s()
-            keys = [(peer, channel) for peer, channel in rows[:, :2].tolist()]
+            connections = _by_connection(rows)
             nothing = np.zeros(len(Stat), dtype=np.int64)
-            before = [self._before.get(key, nothing) for key in keys]
+            before = [self._before.get(key, nothing) for key in connections]
             moved = rows - np.array(before, dtype=np.int64).reshape(-1, len(Stat))
             window_s, self._then_s = now_s - self._then_s, now_s
-            self._before = dict(zip(keys, rows, strict=True))
+            self._before = connections
         return _by_peer(rows, moved, window_s)
+
+
+def _by_connection(rows: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
+    keys = [(peer, channel) for peer, channel in rows[:, :2].tolist()]
+    return dict(zip(keys, rows, strict=True))
 
 
 def _by_peer(rows: np.ndarray, moved: np.ndarray, window_s: float) -> ConnectionStatistics:
