@@ -67,8 +67,8 @@ class Executor {
     Priority priority = Priority::kNormal;
     double deadline_s = 60;
   };
-  // Returns a handle for wait, poll and cancel; each handle must be waited for, polled to its end,
-  // or submitted with `notify`.
+  // Returns a handle for wait, poll and cancel; each handle must be waited for, unless it was
+  // submitted with `notify`.
   std::uint64_t submit(const Call& call, bool notify = false);
   // Submits and waits on the calling thread.
   void run(const Call& call);
