@@ -1,6 +1,7 @@
 """Indexes in folders: what is committed survives, beside other processes that read."""
 
 import copy
+import errno
 import itertools
 import os
 import pickle
@@ -408,6 +409,36 @@ def test_types_that_another_process_stores_meanwhile_are_taken(
     with pytest.raises(FolderError, match=r"has no types\.json: .* give key and value"):
         opened(folder, read_only=True)
     assert len(opened(folder, key="uint64", value="float64", read_only=True)) == 0
+
+
+def test_rows_without_their_types_are_not_taken_for_integers(tmp_path: Path) -> None:
+    """Floats of a folder made in C++ were read, and stored, as integers of the same bits."""
+    folder = tmp_path / "index"
+    with opened(folder, value="float64") as index:
+        index.replace(7, 1.5)
+    (folder / "types.json").unlink()
+    for types in ({}, {"key": "uint64"}, {"value": "float64"}):
+        with pytest.raises(FolderError, match=r"rows and no types\.json, .*: give key and value"):
+            opened(folder, **types)
+    with opened(folder, key="uint64", value="float64") as index:
+        assert dict(index.items()) == {7: 1.5}
+    assert opened(folder, read_only=True)[7] == 1.5
+
+
+def test_a_folder_that_was_not_opened_is_not_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was as long as the error had a traceback: trying again said that it was open already."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "write_whole", refuse)
+        with pytest.raises(FolderError, match="types.json: cannot be written: .*No space") as full:
+            opened(tmp_path / "index")
+    opened(tmp_path / "index").close()
+    assert full.value.__traceback__ is not None
 
 
 @pytest.mark.parametrize("change", ["replace", "insert"])

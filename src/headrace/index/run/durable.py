@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -79,20 +80,27 @@ def open(  # noqa: A001 - as `dbm.open`
         native: Any = _done(_native.DurableReader, str(path), key_type)
     else:
         native = _done(_native.DurableRows, str(path), key_type, recover, log_bytes)
-    if _stored_types(path) != stored:  # by a process that created or replaced it since
+    with ExitStack() as failing:
         if not read_only:
-            native.close()
-        return open(
-            folder,
-            key=key,
-            value=value,
-            read_only=read_only,
-            recover=recover,
-            checkpoint_log_bytes=checkpoint_log_bytes,
-        )
-    if stored is None and not read_only:
-        _store_types(path, {"format": _FORMAT, "key": key_type, "value": value_type})
-    return DurableIndex(path, native, key_type, value_type, read_only=read_only)
+            failing.callback(native.close)
+        if _stored_types(path) == stored:
+            if stored is None and not read_only:
+                if (key is None or value is None) and native.groups() + native.size() > 0:
+                    raise FolderError(
+                        f"{path}: has rows and no {_TYPES_FILE}, as where it was made in C++: give "
+                        "key and value"
+                    )
+                _store_types(path, {"format": _FORMAT, "key": key_type, "value": value_type})
+            failing.pop_all()
+            return DurableIndex(path, native, key_type, value_type, read_only=read_only)
+    return open(  # another process has created or replaced it since
+        folder,
+        key=key,
+        value=value,
+        read_only=read_only,
+        recover=recover,
+        checkpoint_log_bytes=checkpoint_log_bytes,
+    )
 
 
 def _named_path(folder: str | os.PathLike[str]) -> Path:
