@@ -71,6 +71,16 @@ def arrays(**named: Any) -> Callable[[Path], None]:
     return lambda path: np.savez(path, **named)
 
 
+def renamed(write: Callable[[Path], object], suffix: str) -> Callable[[Path], object]:
+    """Return a function that writes a file by a name of its own, and gives it the one asked for."""
+
+    def write_renamed(path: Path) -> None:
+        write(path.with_suffix(suffix))
+        path.with_suffix(suffix).rename(path)
+
+    return write_renamed
+
+
 def table(**named: Any) -> Callable[[Path], None]:
     return lambda path: parquet.write_table(pa.table(named), path)
 
@@ -84,6 +94,9 @@ def table(**named: Any) -> Callable[[Path], None]:
         ("t.npz", arrays(keys=[np.nan], operations=[0]), "keys: key 0 is NaN"),
         ("t.npz", lambda path: path.write_bytes(b"no"), "is not npz"),
         ("t.npz", arrays(keys=np.array([None]), operations=[0]), "is not npz: .*pickle"),
+        # ended in a TypeError, and was one of keys that are strings
+        ("t.npz", renamed(lambda path: np.save(path, [1, 2]), ".npy"), "is one array, needs an ar"),
+        ("t.npy", renamed(arrays(keys=[1], operations=[0]), ".npz"), "is an archive of arrays, ne"),
         ("t.npy", lambda path: path.write_bytes(b"\x93NUMPY"), "is not npy"),
         ("t.npy", lambda path: np.save(path, np.array(["a", "b"])), "keys: have type <U1"),
         ("t.npy", lambda path: np.save(path, np.array([1, 1])), "keys: 1 different ones, needs"),

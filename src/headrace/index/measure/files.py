@@ -50,7 +50,7 @@ def read_trace(path: str | Path, workload: Workload | None = None) -> Trace:
             if workload is not None and replace(workload, seed=0) != Workload():
                 raise TraceError("has operations: those of a workload are for keys alone")
             return _archive(path) if path.suffix == ".npz" else _table(path)
-        keys = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _sosd(path)
+        keys = _array(path) if path.suffix == ".npy" else _sosd(path)
         return workload_trace(keys, workload or Workload())
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -84,8 +84,19 @@ def write_trace(path: str | Path, trace: Trace) -> None:
         raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+def _array(path: Path) -> np.ndarray:
+    stored: Any = np.load(path, allow_pickle=False)
+    if not isinstance(stored, np.ndarray):
+        stored.close()
+        raise TraceError("is an archive of arrays, needs one array: name it .npz")
+    return stored
+
+
 def _archive(path: Path) -> Trace:
-    with np.load(path, allow_pickle=False) as arrays:
+    stored: Any = np.load(path, allow_pickle=False)  # by its content, whatever the name
+    if isinstance(stored, np.ndarray):
+        raise TraceError("is one array, needs an archive of keys and operations: name it .npy")
+    with stored as arrays:
         for name in arrays:
             if name not in ("keys", "operations", "loaded"):
                 raise TraceError(f"array '{name}' is unknown, needs keys, operations and loaded")
