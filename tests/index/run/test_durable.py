@@ -591,6 +591,7 @@ WRONG: list[tuple[Callable[[DurableIndex], Any], str]] = [
     (lambda i: list(i.blocks(size=1.5)), "size is 1.5, needs an integer"),  # pyright: ignore
     (lambda i: i.get((1, 2)), r"keys are the tuple \(1, 2\), needs a key, or a list"),
     (lambda i: i.insert((1, 2), 3), r"keys are the tuple \(1, 2\), needs a key, or a list"),
+    (lambda i: i.get([[1], [2, 3]]), "keys: setting an array element"),
     (lambda i: [1] in i, "key is .1., needs one key: `contains` takes arrays"),
     (lambda i: i.range("a"), "key is 'a', needs an integer"),
     (lambda i: list(i.blocks(size=0)), "size is 0"),
@@ -618,6 +619,7 @@ def test_what_cannot_be_done_is_refused(
         assert dict(index.items()) == {1: 2}
         assert [keys.tolist() for keys, _ in index.blocks(size=1 << 60)] == [[1]]
         assert (1, 2) not in index
+        assert (1, (2, 3)) not in index
         assert index.groups == 1
 
 

@@ -116,6 +116,7 @@ MALFORMED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Index([1], threads=0), "threads is 0, needs at least 1"),
     (lambda: Index([1], threads=1.5), "threads is 1.5, needs an integer of at least 1"),  # pyright: ignore
     (lambda: Index([1, 2], [1]), "values are 1, keys 2: needs one value for each key"),
+    (lambda: Index([1, 2], [[1], [2, 3]]), "values: setting an array element"),
     (lambda: Index(values=[1]), "values are given without keys"),
     (lambda: Index(["a"]), "keys have type <U1, needs integers or floats of at most 64 bits"),
     (lambda: Index([1 + 2j]), "keys have type complex128, needs integers or floats"),

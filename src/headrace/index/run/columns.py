@@ -30,6 +30,7 @@ _COMPOSITE = (
 _OBJECTS = "; objects of Python: make numbers of them, as by numpy.array(keys, 'int64')"
 _LISTED = Set | ValuesView | Iterator
 """Of these NumPy would make an array of one object."""
+_ROWS = _LISTED | list | tuple
 _EXACT = VALUE_TYPES["float64"][1]
 """Up to here a float64 holds every integer."""
 _MOST_THREADS = 1 << 16
@@ -162,7 +163,7 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
 
 def is_row(numbers: Any) -> bool:
     """Return whether `row_of` takes these as a row of numbers, not as one."""
-    return isinstance(numbers, _LISTED) or np.ndim(numbers) > 0
+    return isinstance(numbers, _ROWS) or np.ndim(numbers) > 0
 
 
 def _is_arrow(numbers: Any) -> bool:
