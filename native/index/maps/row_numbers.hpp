@@ -81,7 +81,7 @@ class RowNumbers {
   explicit RowNumbers(std::vector<std::int64_t> used) {
     std::sort(used.begin(), used.end());
     for (const auto row : used) {
-      if (row < 0 || row == kMostRows) {
+      if (row < 0 || row >= kMostRows) {
         throw std::invalid_argument("row " + std::to_string(row) + " is out of range, needs 0 to " +
                                     std::to_string(kMostRows - 1));
       }

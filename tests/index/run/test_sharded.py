@@ -194,6 +194,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: ShardedIndex([1, 2], [3, -1]), "row -1 is out of range, needs 0 to"),
     (lambda: ShardedIndex([1, 2], [3]), "rows are 1, needs 2, one for each key"),
     (lambda: ShardedIndex([1], [2**62]), "row 4611686018427387904 is out of range, needs 0 to"),
+    # was taken, and the number of rows negative
+    (lambda: ShardedIndex([1], [2**63 - 1]), "row 9223372036854775807 is out of range, needs 0"),
     (lambda: ShardedIndex(rows=[3]), "rows are given without keys"),
     (lambda: ShardedIndex(shards=0), "shards is 0, needs 1 to 256"),
     (lambda: ShardedIndex(shards=257), "shards is 257, needs 1 to 256"),
