@@ -26,15 +26,21 @@ namespace files_system {
   throw std::system_error(errno, std::generic_category(), std::string(operation) + " " + path);
 }
 
+// Makes a system call until no signal interrupts it. Returns its result; -1 with errno: it failed.
+template <class Call>
+int uninterrupted(const Call& call) {
+  int result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
 // An owned descriptor. A child closes its copy when it is forked: the open file, with its lock,
 // stays the parent's alone.
 class Descriptor final : public ForkListener {
  public:
   Descriptor(const std::string& path, int flags) : path_(path) {
     const Hold hold;
-    do {
-      fd_ = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-    } while (fd_ < 0 && errno == EINTR);
+    fd_ = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
     if (fd_ < 0) fail("cannot open", path);
   }
   ~Descriptor() {
@@ -63,11 +69,9 @@ class Descriptor final : public ForkListener {
 class FileLock {
  public:
   explicit FileLock(const std::string& path) : fd_(path, O_RDWR | O_CREAT) {
-    while (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK) fail("cannot lock", path);
-      throw std::runtime_error(path + ": the folder is open already, here or in another process");
-    }
+    if (uninterrupted([&] { return ::flock(fd_.get(), LOCK_EX | LOCK_NB); }) == 0) return;
+    if (errno != EWOULDBLOCK) fail("cannot lock", path);
+    throw std::runtime_error(path + ": the folder is open already, here or in another process");
   }
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
@@ -93,10 +97,11 @@ class SystemFile final : public File {
     }
   }
   void truncate(std::uint64_t bytes) override {
-    if (::ftruncate(fd_.get(), static_cast<::off_t>(bytes)) != 0) fail("cannot cut", path_);
+    const auto cut = [&] { return ::ftruncate(fd_.get(), static_cast<::off_t>(bytes)); };
+    if (uninterrupted(cut) != 0) fail("cannot cut", path_);
   }
   void sync() override {
-    if (::fdatasync(fd_.get()) != 0) fail("cannot sync", path_);
+    if (uninterrupted([&] { return ::fdatasync(fd_.get()); }) != 0) fail("cannot sync", path_);
     struct stat status{};
     if (::fstat(fd_.get(), &status) != 0) fail("cannot read the status of", path_);
     if (status.st_nlink == 0) {  // what was written is lost when this process ends
@@ -161,7 +166,7 @@ class SystemFiles final : public Files {
   }
 
   void make_folder(const std::string& path) override {
-    if (::mkdir(path.c_str(), 0755) == 0) return;
+    if (::mkdir(path.c_str(), 0777) == 0) return;
     if (errno != EEXIST || !std::filesystem::is_directory(path)) {
       files_system::fail("cannot create folder", path);
     }
@@ -177,7 +182,11 @@ class SystemFiles final : public Files {
 
   void sync_folder(const std::string& path) override {
     const auto fd = std::make_unique<files_system::Descriptor>(path, O_RDONLY | O_DIRECTORY);
-    if (::fsync(fd->get()) != 0) files_system::fail("cannot sync folder", path);
+    const auto sync = [&] { return ::fsync(fd->get()); };
+    if (files_system::uninterrupted(sync) == 0) return;
+    // The answer of a file system that syncs no folders, as one that a virtual machine shares with
+    // its host.
+    if (errno != EINVAL) files_system::fail("cannot sync folder", path);
   }
 
   std::shared_ptr<const void> lock(const std::string& path) override {
