@@ -307,7 +307,9 @@ class CodeMap {
   static constexpr std::size_t kKeptBytes = std::size_t{1} << 19;
   static constexpr std::size_t kKeptShare = 4;
 
-  static constexpr std::size_t kErasedAtOnce = 512;
+  // On the stack: of large values fewer.
+  static constexpr std::size_t kErasedAtOnce =
+      std::clamp<std::size_t>((std::size_t{1} << 16) / sizeof(Value), 1, 512);
 
   bool get_from(Word word, std::uint64_t code, Value& out) const {
     if (word.none()) return false;

@@ -3,6 +3,7 @@
 #include "index/maps/map.hpp"
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -81,6 +82,18 @@ void test_interface() {
   CHECK(copy->first == 1.0 && first->first == 2.0);
   map = Map<double, int>{};
   CHECK(map.empty() && map.begin() == map.end());
+}
+
+// Values of some kilobytes: 512 of them were on the stack, more than it has.
+void test_large_values() {
+  struct Page {
+    std::byte bytes[16'368];
+  };
+  Map<int, Page> map;
+  for (int key = 0; key < 20; ++key) map.insert({key, Page{}});
+  CHECK(erase_if(map, [](const auto& entry) { return entry.first % 2 == 0; }) == 10);
+  CHECK(map.size() == 10 && map.begin()->first == 1);
+  map.codes().verify();
 }
 
 // Leaves of the most keys, loaded sparsely, that fill up: what leads to a leaf counts its memory,
@@ -303,6 +316,7 @@ void test_fuzz() {
 
 int main() {
   test_interface();
+  test_large_values();
   struct Large {
     std::uint64_t words[8];
   };
