@@ -9,11 +9,22 @@ model into a memory budget before they are sharded (docs/memory.md).
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from headrace.compression import fsdp_hook
+
+BATCH = 32
+
+
+def batches(rank: int, ranks: int) -> list[tuple[Tensor, Tensor]]:
+    """Return a rank's images of digits and their labels: as many batches as every rank has."""
+    digits = load_digits()
+    images = torch.tensor(digits.data, dtype=torch.float32)[rank::ranks] / 16
+    labels = torch.tensor(digits.target)[rank::ranks]
+    count = len(digits.target) // ranks // BATCH
+    return list(zip(images.split(BATCH), labels.split(BATCH), strict=True))[:count]
 
 
 def main() -> None:
@@ -30,11 +41,8 @@ def main() -> None:
     hook = fsdp_hook(model, "minmax:4")  # the one line
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
 
-    digits = load_digits()
-    images = torch.tensor(digits.data, dtype=torch.float32)[rank::ranks] / 16
-    labels = torch.tensor(digits.target)[rank::ranks]
     for epoch in range(3):
-        for inputs, targets in zip(images.split(32)[:-1], labels.split(32), strict=False):
+        for inputs, targets in batches(rank, ranks):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(inputs), targets)
             loss.backward()

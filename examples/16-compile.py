@@ -33,7 +33,8 @@ def main() -> None:
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32)[rank::ranks] / 16
     labels = torch.tensor(digits.target)[rank::ranks]
-    steps = len(images) // BATCH  # whole batches: another size would be compiled anew
+    # whole batches, as many on every rank: another size would be compiled anew
+    steps = len(digits.target) // ranks // BATCH
     for epoch in range(3):
         for step in range(steps):
             batch = slice(step * BATCH, (step + 1) * BATCH)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -106,6 +107,15 @@ def check_05_compress(said: str) -> None:
     assert accuracy(said) > 85
     (share,) = [line for line in said.splitlines() if line.startswith("minmax:4: ")]
     assert float(share.split()[1].rstrip("%")) < 15  # 4 bits of 32, and what is left alone
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7, 8])
+def test_15_fsdp2_has_as_many_batches_on_every_rank(ranks: int) -> None:
+    """With 7 or 8 ranks some had a batch more than others, and the job failed."""
+    batches = runpy.run_path(str(EXAMPLES / "15-fsdp2.py"))["batches"]
+    shares = [batches(rank, ranks) for rank in range(ranks)]
+    assert {len(share) for share in shares} == {1797 // ranks // 32}
+    assert {len(inputs) for share in shares for inputs, _ in share} <= {32}
 
 
 @pytest.mark.slow
