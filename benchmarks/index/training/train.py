@@ -3,8 +3,8 @@
     PYTHONPATH=. .venv/bin/python -m benchmarks.index.training.train
 
 First each fold of families is held out in turn, and what a choice by the others' model costs there
-is printed: of the first one, and of the best of the first six (what trials find), with rankings by
-the mean over traces, by networks, by a forest, and by both. Then all is trained on everything.
+is printed: of the first one, and of the best of the first twelve (what trials find), with rankings
+by the mean over traces, by networks, by a forest, and by both. Then all is trained on everything.
 """
 
 import argparse

@@ -82,7 +82,7 @@ class Job(Protocol):
 
 
 class Planner(Protocol):
-    """Plans in the background (`replan.BackgroundPlanner`)."""
+    """Plans in the background (`act.background.BackgroundPlanner`)."""
 
     def begin(self, request: RebookRequest) -> None:
         """Submit a request for plans; one submitted before is cancelled."""
