@@ -65,6 +65,11 @@ class LoaderData:
         self._epochs = 0
 
     @property
+    def loader(self) -> Iterable[Any]:
+        """The loader."""
+        return self._loader
+
+    @property
     def batch(self) -> int:
         """Examples of a batch."""
         return self._batch

@@ -1,6 +1,7 @@
 """The entry of a user's script: `fit` joins the job that the script was started for."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -8,11 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from headrace.embeddings.data.files import ExampleData
+from headrace.embeddings.data.files import FORMATS, ExampleData
+from headrace.embeddings.data.loader import LoaderData
+from headrace.embeddings.errors import EmbeddingError
+from headrace.embeddings.run.description import JobDescription
 from headrace.embeddings.run.join import join_job
 from headrace.embeddings.run.model.fit import fit_connected
 from headrace.embeddings.run.readers.script_reader import serve_batches
 from headrace.embeddings.run.step_times import TrainerTimes
+from headrace.embeddings.run.trainers.connections import TrainerConnections
 from headrace.embeddings.run.trainers.trainer_state import Stateful
 from headrace.embeddings.settings import EmbeddingSettings
 from headrace.embeddings.tables import InitialValues
@@ -20,6 +25,9 @@ from headrace.facades import offered_by
 
 _CACHE_BYTES = 1 << 30
 """Of each trainer's caches, where neither the script nor a plan says."""
+
+_first_data: list[ExampleData] = []
+"""Data of the first `fit` of this process; none before it."""
 
 
 @offered_by("headrace.embeddings")
@@ -182,11 +190,13 @@ def fit(
     settings = EmbeddingSettings.from_environment()
     if settings.role == "reader":
         serve_batches(data)
+    if not _first_data:
+        _first_data.append(data)
     return fit_connected(
         model,
         data,
         optimizer=optimizer,
-        connect=join_job,
+        connect=partial(_join, data),
         cache=(settings.cache_bytes or _CACHE_BYTES) if cache is None else cache,
         ids=ids,
         initial=initial,
@@ -195,3 +205,27 @@ def fit(
         state=state,
         seed=seed,
     )
+
+
+def _join(data: ExampleData, description: JobDescription) -> TrainerConnections:
+    """Join the job; see `join_job`.
+
+    Raises
+    ------
+    EmbeddingError : another process of the script would read other data: those of its first `fit`.
+    """
+    alone = EmbeddingSettings.from_environment().cacher is None
+    if alone and description.data.get("format") not in FORMATS and not _are_first(data):
+        raise EmbeddingError(
+            "this script has called fit with other data before, and the process that reads a "
+            "loader's data runs the script up to its first fit: fit this model in a script of its "
+            "own, or with the loader of the first fit"
+        )
+    return join_job(description)
+
+
+def _are_first(data: ExampleData) -> bool:
+    (first,) = _first_data
+    if isinstance(first, LoaderData) and isinstance(data, LoaderData):
+        return first.loader is data.loader and first.to_fields() == data.to_fields()
+    return first is data
