@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import pytest
 
 from headrace.embeddings import EmbeddingError, EmbeddingTable, InitialValues
 from headrace.embeddings.run.batches import SlottedRows
+from headrace.embeddings.run.servers import row_server
 from headrace.embeddings.run.servers.row_client import ServerConnections, start_servers
 from headrace.embeddings.tables import TableGroup, table_groups
 from headrace.errors import CommunicationError
@@ -232,6 +233,21 @@ def test_a_server_without_memory_is_named_and_goes_on() -> None:
             connection.fetch(0, 0, -1, rows)
         connection.write_back(0, 0, first, values)
         assert np.array_equal(connection.fetch(1, 0, 0, first), values)
+
+
+@pytest.mark.parametrize("of_host", [1, 4])
+def test_servers_of_one_host_have_equal_parts_of_its_memory(
+    of_host: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two had 90% of it each, and were ended by the kernel in place of an error."""
+    monkeypatch.setattr(row_server, "available_host_bytes", lambda: 12 << 20)
+    rows, _ = rows_of(GROUPS[0], [[], list(range(100_000))])  # 4 MB
+    with RunningServers(TABLES, GROUPS, 1, servers=1, of_host=of_host) as running:
+        context = nullcontext()
+        if of_host > 1:
+            context = pytest.raises(CommunicationError, match="MemoryError: embedding rows")
+        with context:
+            running.connection(0).fetch(0, 0, -1, rows)
 
 
 def test_copies_of_a_commit_are_on_the_device_where_the_system_has_no_links(

@@ -210,8 +210,10 @@ class JobProcesses:
         try:
             folder = None if self._options.folder is None else str(self._options.folder.resolve())
             log = self._options.adapt_log
-            self._configure("server", {"folder": folder})
-            self._configure("reader", {})
+            for key in self.keys_of("server"):
+                self._send_settings(key, {"folder": folder, "of_host": self._servers_beside(key)})
+            for key in self.keys_of("reader"):
+                self._send_settings(key, {})
             servers, readers = self._addresses("server", "reader")
             options = {
                 "servers": servers,
@@ -229,7 +231,7 @@ class JobProcesses:
                 "adapt_log": None if log is None else str(log.resolve()),
                 "readers_restart": self._readers_restart,
             }
-            self._configure("cacher", options)
+            self._send_settings(("cacher", 0), options)
             ((self.address,),) = self._addresses("cacher")
             for kind in ("server", "reader"):
                 for key in self.keys_of(kind):
@@ -265,9 +267,10 @@ class JobProcesses:
             raise CommunicationError(f"{name}: cannot be started again: {error}") from error
         self._send_settings(key, {})
 
-    def _configure(self, kind: str, options: Mapping[str, Any]) -> None:
-        for key in self.keys_of(kind):
-            self._send_settings(key, options)
+    def _servers_beside(self, key: ProcessKey) -> int:
+        """Return the number of servers on the host of one, itself included."""
+        addresses = [host.address for host in self._hosts["server"]]
+        return addresses.count(addresses[key[1]])
 
     def _send_settings(self, key: ProcessKey, options: Mapping[str, Any]) -> None:
         kind, number = key

@@ -215,14 +215,14 @@ def serve(settings: RoleSettings, send: Send) -> _RowServer:
     """Serve a server's calls.
 
     Its options may have "folder", of the job, and "most_bytes", a limit on the memory of rows:
-    without one it is 90% of what the host has available, so that a call fails where the kernel
-    would end the process.
+    without one it is 90% of what the host has available, of which each of the servers that it runs,
+    "of_host", has an equal part, so that a call fails where the kernel would end the process.
     """
     del send
     most_bytes: int | None = settings.options.get("most_bytes")
     available = available_host_bytes()
     if most_bytes is None and available is not None:
-        most_bytes = available * 9 // 10
+        most_bytes = available * 9 // 10 // settings.options.get("of_host", 1)
     folder: str | None = settings.options.get("folder")
     service = RowService(
         settings.number, settings.count, most_bytes, None if folder is None else Path(folder)
