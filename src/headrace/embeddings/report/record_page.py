@@ -89,8 +89,11 @@ def _by_sample(record: EmbeddingRecord, kind: str, name: str) -> NDArray[np.floa
 
 
 def _batch_numbers(record: EmbeddingRecord) -> NDArray[np.float64]:
-    """Return the batches of the job at the end of each sample."""
-    return np.cumsum(_by_sample(record, "trainer", "batches")) / record.trainers
+    """Return the batches of the job at the end of each sample, by the trainer with most of them."""
+    columns = record.tables["trainer"]
+    batches = np.zeros(record.samples)
+    np.maximum.at(batches, columns["sample"], columns["batches"])
+    return np.cumsum(batches)
 
 
 def _stalls_figure(record: EmbeddingRecord) -> "go.Figure":

@@ -15,7 +15,10 @@ from headrace.embeddings import EmbeddingError, EmbeddingRecord, JobChange, Trai
 from headrace.embeddings.cli.run_options import RecordOptions
 from headrace.embeddings.cli.run_progress import progress_text, summary_lines
 from headrace.embeddings.cli.show_record import record_tables
-from headrace.embeddings.report.record_page import record_page
+from headrace.embeddings.report.record_page import (
+    _stalls_figure,  # pyright: ignore[reportPrivateUsage]
+    record_page,
+)
 from headrace.embeddings.run.job.advice import advice, ideal_text
 from headrace.embeddings.run.job.job_processes import ProcessKey
 from headrace.embeddings.run.job.job_times import JobTimes, StatusRounds
@@ -80,12 +83,28 @@ def test_samples_add_up_and_stay_few() -> None:
     assert few.samples[-1].end_s >= few.samples[0].end_s
 
 
-def test_sums_of_a_process_that_began_again_are_added() -> None:
+def test_sums_of_another_start_of_the_job_are_added() -> None:
     times = job(rounds=3)
+    times.begin()
     for key, status in answers(1).items():
         times.take(key, status)
     times.sample()
     assert times.total("trainer").batches == 2 * (6 + 1)
+
+
+def test_a_start_after_a_loss_in_the_first_step_takes_no_sums_away(tmp_path: Path) -> None:
+    """Its servers had fetched more than the next one's: the record that was saved was refused."""
+    times = JobTimes()
+    for fetched_rows in (500, 0):
+        times.begin()
+        server = ServerTimes(fetched_rows=fetched_rows)
+        times.take(("server", 0), {"times": server.to_fields()})
+        times.take(("cacher", 0), answers(3)["cacher", 0])
+        times.sample()
+    assert times.total("server") == ServerTimes(fetched_rows=500)
+    recorded = EmbeddingRecord.of(times, batch=64, trainers=2, servers=1, readers=1)
+    recorded.save(tmp_path / "job.record")
+    assert EmbeddingRecord.load(tmp_path / "job.record").batches == 6
 
 
 def test_the_batch_is_that_of_the_script() -> None:
@@ -260,6 +279,16 @@ def test_a_trainer_that_computes_longer_is_named() -> None:
     )
 
 
+def test_trainers_that_a_job_went_on_without_are_not_its_fastest() -> None:
+    """One that was lost "computes for 0.0 ms", and batches were those of all trainers' mean."""
+    one = record(step={"exchange_wait_s": 0.03, "critical_bytes": 2048})
+    fewer = replace(one, trainers=3)
+    assert advice(fewer) == advice(one)
+    assert "2 KiB go from a trainer to others" in advice(fewer)
+    stalls = _stalls_figure(fewer)
+    assert stalls.data[0].x[-1] == one.batches
+
+
 def test_progress_and_summary() -> None:
     times = job(step={"batch_wait_s": 0.03})
     text = progress_text(times, times.samples[-1], 0.5, commit_every=50)
@@ -277,6 +306,7 @@ def test_progress_and_summary() -> None:
 def test_progress_after_a_loss_is_that_of_the_trainers_that_are_left() -> None:
     """It had the batches before the commit twice, and half of the rate."""
     times = job()  # up to batch 121
+    times.begin()
     left = answers(9)["cacher", 0] | {"first_batch": 110}
     for batches in (2, 9):
         of_one = {"trainers": [TrainerTimes(batches=batches, compute_s=0.1 * batches).to_fields()]}

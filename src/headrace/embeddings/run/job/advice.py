@@ -78,14 +78,19 @@ def _of_fetches(record: EmbeddingRecord) -> tuple[str, str]:
 
 
 def _of_exchange(record: EmbeddingRecord) -> tuple[str, str]:
-    trainers = [_trainer(record, trainer) for trainer in range(record.trainers)]
-    computed = [times.compute_s / max(times.batches, 1) for times in trainers]
+    trainers = {trainer: _trainer(record, trainer) for trainer in range(record.trainers)}
+    computed = {  # the job may have gone on without some
+        trainer: times.compute_s / times.batches
+        for trainer, times in trainers.items()
+        if times.batches > 0
+    }
     waited = record.steps.exchange_wait_s / record.steps.batches
-    slowest = computed.index(max(computed))
-    if max(computed) - min(computed) > 0.5 * waited:
+    slowest = max(computed, key=lambda trainer: computed[trainer])
+    longest_s, shortest_s = computed[slowest], min(computed.values())
+    if longest_s - shortest_s > 0.5 * waited:
         return (
-            f"trainer {slowest} computes for {1e3 * max(computed):.1f} ms, the fastest for "
-            f"{1e3 * min(computed):.1f} ms",
+            f"trainer {slowest} computes for {1e3 * longest_s:.1f} ms, the fastest for "
+            f"{1e3 * shortest_s:.1f} ms",
             "look at what else its host does",
         )
     sent = size(round(record.steps.critical_bytes / record.steps.batches))

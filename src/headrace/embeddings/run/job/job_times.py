@@ -79,10 +79,13 @@ class JobTimes:
         self._taken = 0
         self.samples: list[TimesSample] = []
         self.next_batch = 0
-        self._trainers = 0
         self.lookahead: int | None = None
         self.batch: int | None = None
         self._changes: dict[tuple[float, str], JobChange] = {}  # by time and name
+
+    def begin(self) -> None:
+        """Begin anew with all processes: those of another start of the job, after a loss."""
+        self._latest, self._before = {}, {}
 
     def take(self, key: ProcessKey, status: Mapping[str, Any]) -> None:
         """Take over what a process answered."""
@@ -93,9 +96,6 @@ class JobTimes:
         for trainer, times in enumerate(trainers):
             self._latest["trainer", trainer] = TrainerTimes.from_fields(times)
         if kind == "cacher" and status:
-            for number in range(len(trainers), self._trainers):
-                self.forget(("trainer", number))  # the job goes on without it
-            self._trainers = len(trainers)
             trained = max((times["batches"] for times in trainers), default=0)
             self.next_batch, self.lookahead = status["first_batch"] + trained, status["lookahead"]
             self.batch = status.get("batch") or self.batch
@@ -130,9 +130,7 @@ class JobTimes:
 
     def _since(self, key: ProcessKey, sums: Sums) -> Sums:
         before = self._before.get(key)
-        if before is None or sums.batches < before.batches:  # another process, after a loss
-            return sums
-        return sums.since(before)
+        return sums if before is None else sums.since(before)
 
     def _halve(self) -> None:
         for sample, after in zip(self.samples[::2], self.samples[1::2], strict=True):

@@ -119,6 +119,7 @@ def _status_rounds(
 ) -> StatusRounds | None:
     if on_sample is None:
         return None
+    times.begin()
     keys = [key for kind in SERVING for key in processes.keys_of(kind)]
     return StatusRounds(keys=keys, times=times, on_sample=on_sample)
 
