@@ -6,10 +6,9 @@ process that made it, keeps a `ForkMark`, and refuses its methods by name in a c
 of what is in memory are `ThreadLock`s. The native core's part is native/process.hpp.
 """
 
+import _thread
 import os
-import threading
 import weakref
-from types import TracebackType
 from typing import Any
 
 from headrace.errors import ForkError
@@ -44,36 +43,28 @@ class ForkMark:
             )
 
 
-class ThreadLock:
+class ThreadLock(_thread.RLock):  # pyright: ignore[reportGeneralTypeIssues]  # final in stubs alone
     """A lock that its thread can take again; a copy is a lock of its own.
 
-    In the child of a fork it is free, unless the thread that forked has it.
+    In the child of a fork it is free, unless the thread that forked has it. ``with`` is that of the
+    interpreter's lock, in which no interrupt (Ctrl-C) comes between taking it and the block: one
+    within an ``__enter__`` of Python's would leave it locked for all other threads.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
         _locks.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._lock.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ThreadLock, ()
 
     def free_in_child(self) -> None:
         """Free the lock in the child of a fork, which has no other thread that could."""
-        if self._lock.acquire(blocking=False):
-            self._lock.release()
+        if self.acquire(blocking=False):
+            self.release()
         else:
-            self._lock = threading.RLock()
+            # as the standard library's modules do; private in Python 3.9 to 3.14
+            self._at_fork_reinit()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 _locks = weakref.WeakSet[ThreadLock]()
