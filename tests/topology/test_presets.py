@@ -112,6 +112,37 @@ def test_wrong_parameters_are_named() -> None:
         dgx_a100(2000, inter="all")
 
 
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("mesh", "bytes_per_s"),
+        ("mi250", "fabric_bytes_per_s"),
+        ("mi250", "nic_bytes_per_s"),
+        ("racks", "host_bytes_per_s"),
+        ("racks", "uplink_bytes_per_s"),
+        ("ring", "bytes_per_s"),
+        ("uniform", "bytes_per_s"),
+    ],
+)
+def test_a_rate_of_0_is_refused(name: str, rate: str) -> None:
+    """It ended in a ZeroDivisionError."""
+    with pytest.raises(TopologyError, match="rate of a link is 0 bytes/s, needs more than 0"):
+        PRESETS[name](**{**EXAMPLES.get(name, {}), rate: 0.0})
+
+
+def test_hosts_that_racks_cannot_have_are_named() -> None:
+    """Too many filled the memory, others ended in an IndexError."""
+    rates = {"host_bytes_per_s": 1e9, "uplink_bytes_per_s": 1e9}
+    for ranks in (2001, 10**12):
+        with pytest.raises(TopologyError, match=rf"\({ranks},\): {ranks} ranks have .* at most"):
+            PRESETS["uniform"](ranks=ranks)
+    with pytest.raises(TopologyError, match=r"hosts_per_rack is \(2, 0\), needs racks of 1 host"):
+        PRESETS["racks"](hosts_per_rack=(2, 0), **rates)
+    for order in ((0, 4), (1, 1), (-1, 0)):
+        with pytest.raises(TopologyError, match=r"rank_order is .*, needs hosts of 0 to 3, each"):
+            PRESETS["racks"](hosts_per_rack=(2, 2), rank_order=order, **rates)
+
+
 def test_the_ndv2_mesh_has_six_nvlinks_a_gpu() -> None:
     made = ndv2()
     assert costs(made, 0, 1) == (0.7, 23.0)  # two NVLinks

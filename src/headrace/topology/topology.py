@@ -25,7 +25,14 @@ hour. No network exceeds it, and sums, squares and ratios of costs stay finite a
 
 
 def beta_from_bytes_per_s(bytes_per_s: float) -> float:
-    """Return beta (us/MB) of a link that moves `bytes_per_s` payload bytes a second."""
+    """Return beta (us/MB) of a link that moves `bytes_per_s` payload bytes a second.
+
+    Raises
+    ------
+    TopologyError : the rate is not above 0.
+    """
+    if not bytes_per_s > 0:
+        raise TopologyError(f"the rate of a link is {bytes_per_s:g} bytes/s, needs more than 0")
     return 1e6 * BYTES_PER_MB / bytes_per_s
 
 

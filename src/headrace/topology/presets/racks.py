@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from headrace.errors import TopologyError
 from headrace.topology.ports import by_direction
+from headrace.topology.presets.boxes import MAX_LINKS
 from headrace.topology.topology import Link, SharedCapacity, Topology, beta_from_bytes_per_s
 
 
@@ -27,9 +29,15 @@ def racks(
 
     `rank_order[rank]` is the host of that rank (default: in order). Shared capacities: every
     host's NIC and every rack's uplink, both ways. Nothing multicasts; all traffic uses the NICs.
+
+    Raises
+    ------
+    TopologyError : a rack has no host, there are too many, or `rank_order` is no order of them.
     """
+    _check_hosts(hosts_per_rack)
     hosts = [(rack, i) for rack, count in enumerate(hosts_per_rack) for i in range(count)]
     order = rank_order or tuple(range(len(hosts)))
+    _check_order(order, len(hosts))
     return rack_network(
         name=f"racks-{'+'.join(map(str, hosts_per_rack))}",
         hosts=[f"rack{rack}-host{i}" for rack, i in hosts],
@@ -41,6 +49,24 @@ def racks(
         nic_name=lambda rank, direction: f"nic-{direction}-{rank}",
         uplink_name=lambda rack, direction: f"uplink-{direction}-{rack}",
     )
+
+
+def _check_hosts(hosts_per_rack: tuple[int, ...]) -> None:
+    if min(hosts_per_rack, default=0) < 1:
+        raise TopologyError(f"hosts_per_rack is {hosts_per_rack}, needs racks of 1 host or more")
+    ranks = sum(hosts_per_rack)
+    if ranks * (ranks - 1) > MAX_LINKS:
+        raise TopologyError(
+            f"hosts_per_rack is {hosts_per_rack}: {ranks} ranks have {ranks * (ranks - 1)} links, "
+            f"needs at most {MAX_LINKS}"
+        )
+
+
+def _check_order(order: tuple[int, ...], hosts: int) -> None:
+    if len(set(order)) < len(order) or not set(order) <= set(range(hosts)):
+        raise TopologyError(
+            f"rank_order is {order}, needs hosts of 0 to {hosts - 1}, each at most once"
+        )
 
 
 def rack_network(
