@@ -192,6 +192,28 @@ def test_trainers_that_share_processors_wait_for_each_others_rows() -> None:
     assert waited_s == pytest.approx(1e-4 * averaged / 16, rel=0.05)
 
 
+def test_shared_processors_have_the_work_of_the_average_too() -> None:
+    """Of a large dense part, whose average trainers waited for, they had only that of rows."""
+    profile = replace(PROFILE, processor_seconds=ProcessorSeconds(exchange=1e-4))
+
+    def processors_s(dense_bytes: int) -> float:
+        plan = plan_embeddings(
+            profile,
+            JobRequirements(
+                row_bytes=16,
+                gradient_bytes=16,
+                dense_bytes=dense_bytes,
+                synchronisation=Synchronisation.TARGETED,
+            ),
+            replace(costs(), processors=2),
+        )
+        assert plan.time is not None
+        return plan.time.resources_s["processors"]
+
+    averaged = 100_000  # each of two trainers sends as many, like exchanged rows of 16 bytes
+    assert processors_s(averaged) - processors_s(0) == pytest.approx(1e-4 * averaged / 16)
+
+
 def test_processes_are_added_until_another_resource_bounds_the_step() -> None:
     profile = replace(PROFILE, processor_seconds=ProcessorSeconds(read=5e-3, serve=2e-3))
     plan = plan_embeddings(profile, JobRequirements(row_bytes=16), costs())

@@ -92,7 +92,7 @@ def predicted_step(
     """Return the time of a step, and of each of its resources."""
     trainers, rate = profile.trainers, costs.link_bytes_per_s
     links = role_bytes(moved, trainers=trainers, servers=servers, readers=readers)
-    processors = processor_seconds(profile, rows)
+    processors = processor_seconds(profile, rows, moved)
     resources = {"trainers' loop": _loop_s(profile, rows, moved, costs, links["trainer"])}
     for role, link in links.items():
         resources[f"{role}'s link"] = link.busier / rate
@@ -104,11 +104,14 @@ def predicted_step(
     return PredictedStep(resources_s=resources)
 
 
-def processor_seconds(profile: EmbeddingProfile, rows: StepRows) -> Mapping[str, float]:
+def processor_seconds(
+    profile: EmbeddingProfile, rows: StepRows, moved: StepBytes
+) -> Mapping[str, float]:
     """Return the processor seconds of a step, of all processes of each role together."""
     seconds: ProcessorSeconds = profile.processor_seconds
+    exchanged = rows.exchanged + _averaged_rows(rows, moved)
     return {
-        "trainer": seconds.train * rows.used + seconds.exchange * rows.exchanged,
+        "trainer": seconds.train * rows.used + seconds.exchange * exchanged,
         "server": seconds.serve * (rows.fetched + rows.evicted),
         "cacher": seconds.decide * profile.batch,
         "reader": seconds.read * profile.batch,
