@@ -137,6 +137,8 @@ def test_a_batch_can_have_no_ids() -> None:
         for counts in (0 * lengths, lengths, lengths, lengths, lengths)
     ]
     assert measured(bags, 2).example_bytes.ids == pytest.approx(4 * 4 * 4 / 5)
+    with pytest.raises(EmbeddingError, match="none of 3 batches that were counted has an id"):
+        measured([bags[0]] * 4, 2)  # it ended in a division by zero as the profile was shown
 
 
 def test_too_few_batches_are_refused() -> None:

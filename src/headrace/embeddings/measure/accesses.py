@@ -61,7 +61,7 @@ def measure_accesses(
 
     Raises
     ------
-    EmbeddingError : fewer than four batches, or a parameter is out of range.
+    EmbeddingError : fewer than four batches, none of them has ids, or a parameter is out of range.
     """
     if not 2 <= lookahead < most_batches:
         raise EmbeddingError(f"lookahead is {lookahead}, needs 2 to {most_batches - 1}")
@@ -85,11 +85,17 @@ def measure_accesses(
             "batches smaller, or add examples"
         )
     counts, lrpp = windows.finish(arrived)
+    reuse = RowReuse(*np.mean([step.reuse for step in counts], axis=0))
+    if not reuse.rows.any():
+        raise EmbeddingError(
+            f"none of {len(counts)} batches that were counted has an id: needs columns with ids, "
+            "or more batches"
+        )
     return EmbeddingProfile(
         batch=size,
         batches=arrived,
         trainers=trainers,
-        reuse=RowReuse(*np.mean([step.reuse for step in counts], axis=0)),
+        reuse=reuse,
         lrpp=lrpp,
         example_bytes=_example_bytes(sample, counts),
         transfers=_mean_transfers([step.transfers for step in counts]),

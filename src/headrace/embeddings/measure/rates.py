@@ -37,7 +37,7 @@ class MeasuredBatches:
 
     Attributes
     ----------
-    sample : the first batches.
+    sample : the first batches that have ids: bags can all be empty.
     """
 
     def __init__(self, batches: Iterator[Examples]) -> None:
@@ -55,7 +55,7 @@ class MeasuredBatches:
             if examples is None:
                 return
             self._examples += len(examples)
-            if len(self.sample) < _SAMPLE:
+            if len(self.sample) < _SAMPLE and any(map(len, examples.ids)):
                 self.sample.append(examples)
             yield examples
 
@@ -73,7 +73,6 @@ class MeasuredBatches:
             for number in range(len(sample[0].ids))
         )
         groups = table_groups(tables)
-        # bags of one batch may all be empty
         rows = _distinct_rows(max(sample, key=lambda batch: sum(map(len, batch.ids))))
         train, exchange = _training_s(rows, groups[0])
         return ProcessorSeconds(
