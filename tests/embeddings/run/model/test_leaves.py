@@ -1,5 +1,7 @@
 """Numbers that stand for a batch's ids, and the rows that modules look up by them."""
 
+import io
+
 import pytest
 import torch
 from torch import nn
@@ -130,3 +132,21 @@ def test_a_state_may_lack_the_rows_of_a_batch_and_no_other_weight(
     for name in state:
         with pytest.raises(RuntimeError, match=rf'Missing key.*"{name}"'):
             whole.load_state_dict({key: state[key] for key in state if key != name})
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_model_is_pickled_without_rows(registered: bool) -> None:
+    """With one trainer `torch.save(model)` ended in an AttributeError about a local object."""
+    (embedding,) = modules(2)
+    embedding.take_weight()
+    model = nn.ModuleDict({"table": embedding.module, "top": nn.Linear(2, 1)})
+    leaves = Leaves([embedding], [(0,)], [False], registered=registered)
+    leaves.set([ModuleRows(rows=rows(3, 2, 10), ids=torch.tensor([0, 1, 2]))], examples=3)
+    leaves.clear()
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert loaded.state_dict().keys() == {"top.weight", "top.bias"}
+    with pytest.raises(EmbeddingError, match="table 0 is used outside of a batch"):
+        loaded["table"](torch.zeros(1, 1, dtype=torch.int64))

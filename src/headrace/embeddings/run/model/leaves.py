@@ -99,7 +99,7 @@ class Leaves:
         for embedding in modules:
             embedding.module.register_forward_pre_hook(self._translate, with_kwargs=True)
             if registered:
-                _leave_out_of_states(embedding.module)
+                _RowsOutOfStates().register(embedding.module)
 
     @property
     def column_count(self) -> int:
@@ -222,22 +222,31 @@ def _positions(starts: Sequence[int], ids: Tensor, examples: int) -> _Positions:
     return _Positions(first=first, rows=rows.flatten(), has_others=len(rows) > len(columns))
 
 
-def _leave_out_of_states(module: nn.Module) -> None:
-    """Leave a batch's rows, which are a parameter now and then, out of the states of a model."""
-    key = ""  # of the weight in the state that is being loaded
+def _remove_rows(_: nn.Module, state: dict[str, Any], prefix: str, _metadata: object) -> None:
+    state.pop(f"{prefix}weight", None)
 
-    def remove(_: nn.Module, state: dict[str, Any], prefix: str, _metadata: object) -> None:
-        state.pop(f"{prefix}weight", None)
 
-    def note_key(_: nn.Module, _state: Mapping[str, Any], prefix: str, *_others: object) -> None:
-        nonlocal key
-        key = f"{prefix}weight"
+class _RowsOutOfStates:
+    """Leaves a batch's rows, which are a parameter now and then, out of the states of a model.
 
-    def expect_none(_: nn.Module, incompatible: Any) -> None:
+    Its hooks are no local functions: a pickle of the model has them, too.
+    """
+
+    def __init__(self) -> None:
+        self._key = ""  # of the weight in the state that is being loaded
+
+    def register(self, module: nn.Module) -> None:
+        """Let a module's states be without its weight."""
+        module.register_state_dict_post_hook(_remove_rows)
+        module.register_load_state_dict_pre_hook(self._note_key)
+        module.register_load_state_dict_post_hook(self._expect_none)
+
+    def _note_key(
+        self, _: nn.Module, _state: Mapping[str, Any], prefix: str, *_others: object
+    ) -> None:
+        self._key = f"{prefix}weight"
+
+    def _expect_none(self, _: nn.Module, incompatible: Any) -> None:
         missing: list[str] = incompatible.missing_keys  # of the whole model
-        if key in missing:
-            missing.remove(key)
-
-    module.register_state_dict_post_hook(remove)
-    module.register_load_state_dict_pre_hook(note_key)
-    module.register_load_state_dict_post_hook(expect_none)
+        if self._key in missing:
+            missing.remove(self._key)
