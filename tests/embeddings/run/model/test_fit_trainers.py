@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headrace.embeddings.run.commits import CommitFolder
 from headrace.embeddings.run.job.job_processes import JobHosts
 from headrace.embeddings.run.job.supervisor import run_embedding_job
 from headrace.embeddings.run.model.fit import fit_connected
+from headrace.embeddings.run.trainers.connections import JobCommits
 from headrace.errors import CommunicationError
 from headrace.executor import Executor
 from tests.conformance.groups import each, group
@@ -95,6 +97,35 @@ def test_the_others_get_the_error_of_a_loop() -> None:
             kind, text = ValueError, "^a loss is NaN"
         with pytest.raises(kind, match=text):
             train(executor)
+
+    with ExitStack() as stack:
+        stack.enter_context(no_hang())
+        each(stack.enter_context(group(2)), act)
+
+
+def test_a_trainer_that_left_after_an_import_ends_the_commit_of_the_others(tmp_path: Path) -> None:
+    """The servers' commit of the loaded rows waited for it, up to the deadline of their calls."""
+    data = clicks([20], [8] * 2)
+    folder = CommitFolder(tmp_path / "job")
+    start = folder.begin()
+    commits = JobCommits(folder=folder, start=start, mark=None, report=lambda fields: None)
+    job = InProcessJob(data, commits=commits)
+
+    def act(executor: Executor) -> None:
+        model = Rows()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        connect = job.connect(executor)
+        model, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
+        for dense, ids, _ in batches:
+            model(dense, ids).mean().backward()
+            optimizer.step()
+        batches.save(tmp_path / "rows")
+        batches.load(tmp_path / "rows")
+        if executor.rank == 1:
+            executor.close()
+            return
+        with pytest.raises(CommunicationError, match="rank 1"):
+            batches.close()
 
     with ExitStack() as stack:
         stack.enter_context(no_hang())

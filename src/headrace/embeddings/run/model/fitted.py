@@ -254,6 +254,7 @@ class FittedBatches:
         if commit is None or self._committer is None or self._rows is None:
             return
         if self._loaded_since:  # at all trainers: the rows' commit is without them, and not marked
+            self._barrier()  # else servers wait for one that left, up to the deadline
             commit = self._rows.commit(commit.batch)
         self._committer.begin(commit, self._position(self._rows))
         self._committer.finish()
