@@ -124,7 +124,7 @@ def test_joining_says_where_the_servers_are() -> None:
         joined = job.client(0).join(description())
         assert len(joined.servers) == 1
         assert (joined.lookahead, joined.prefetch) == (None, 2)
-        with pytest.raises(EmbeddingError, match="trainer 0 has joined already"):
+        with pytest.raises(EmbeddingError, match="trainer 0 has joined already: a job has one"):
             job.client(0).join(description())
         with pytest.raises(EmbeddingError, match="trainer 1 of 1 cannot join"):
             job.client(1).join(description())

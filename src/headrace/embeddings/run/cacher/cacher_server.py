@@ -156,7 +156,10 @@ class CacherServer:
         trainer, description = self._joining(call)
         with self._changed:
             if trainer in self._joined:
-                raise EmbeddingError(f"trainer {trainer} has joined already: needs one of each")
+                raise EmbeddingError(
+                    f"trainer {trainer} has joined already: a job has one call of fit at each "
+                    "trainer, so another model needs a job of its own"
+                )
             self._check_equal(trainer, description)
             self._joined[trainer] = description
             if len(self._joined) == self._options.trainers:
