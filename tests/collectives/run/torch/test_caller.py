@@ -81,6 +81,19 @@ def test_a_receive_gives_up_waiting_when_told_and_goes_on() -> None:
         assert work.source_rank() == 0
 
 
+def test_a_wait_may_be_of_any_length() -> None:
+    """One for timedelta.max, which stands for a wait without end, was an OverflowError."""
+    ended: list[bool] = []
+    with two() as (first, second):
+        work = reduce(first)
+        waiting = threading.Thread(target=lambda: ended.append(work.wait(timedelta.max)))
+        waiting.start()
+        wait_until(lambda: work._event is not None, "the thread does not wait")
+        reduce(second).wait()
+        waiting.join()
+    assert ended == [True]
+
+
 def test_buffers_outlive_an_interrupted_submission(monkeypatch: pytest.MonkeyPatch) -> None:
     with two() as (first, second):
         for name, begin in (

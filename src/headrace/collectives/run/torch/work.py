@@ -147,7 +147,7 @@ class PendingWork(dist.Work):
                 return True
             if self._event is None:
                 self._event = threading.Event()
-        return self._event.wait(seconds)
+        return self._event.wait(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
     def _poll_for_end(self, seconds: float) -> bool:
         """Like `_wait_for_end`, for a loose work, which no other thread ends."""
