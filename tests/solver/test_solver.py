@@ -5,6 +5,7 @@ import threading
 import time
 from dataclasses import replace
 
+import highspy
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from headrace.errors import InputError, ModelError
 from headrace.solver import (
     LinearModel,
+    LinearProgram,
     Parameters,
     Proved,
     SolverProgress,
@@ -277,3 +279,23 @@ def test_a_relaxed_model_has_the_same_rows_and_no_integers() -> None:
     assert found.objective == pytest.approx(-1.5)
     assert found.duals is not None
     assert solve(model).duals is None
+
+
+def test_a_process_whose_own_solvers_have_other_threads_solves_too() -> None:
+    """HiGHS refuses another number than that of a process's first run: results were "failed"."""
+    theirs = highspy.Highs()
+    for option, value in (("output_flag", False), ("threads", 2)):
+        theirs.setOptionValue(option, value)
+    theirs.addVars(1, np.zeros(1), np.ones(1))
+    program = LinearProgram()
+    try:
+        for upper in (1.0, 2.0):
+            theirs.resetGlobalScheduler(True)
+            assert theirs.run() == highspy.HighsStatus.kOk
+            assert solve(knapsack(0, 8, 3)).proved is Proved.OPTIMAL
+            assert theirs.run() == highspy.HighsStatus.kOk
+            program.add_columns(np.zeros((0, 1)), cost=-1.0, upper=upper)
+            assert program.solve().optimal
+            assert theirs.run() == highspy.HighsStatus.kOk
+    finally:
+        theirs.resetGlobalScheduler(True)

@@ -32,8 +32,22 @@ def solve_highs(model: LinearModel, parameters: Parameters) -> Result:
         solver.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
     watch = _Watch(solver, parameters, highspy)
     began = time.monotonic()
-    solver.run()
+    run(solver)
     return _result(solver, model, watch, time.monotonic() - began, highspy)
+
+
+def run(solver: Any) -> None:
+    """Run HiGHS, also where other code of this process runs it with other threads.
+
+    All solvers of a process share the threads of the first run, and refuse other numbers of them.
+    """
+    import highspy
+
+    refused = solver.run() == highspy.HighsStatus.kError
+    if refused and solver.getModelStatus() == highspy.HighsModelStatus.kNotset:
+        solver.resetGlobalScheduler(True)
+        solver.run()
+        solver.resetGlobalScheduler(True)  # the next run of the other code has its own again
 
 
 def _set_options(solver: Any, parameters: Parameters, *, has_integers: bool) -> None:

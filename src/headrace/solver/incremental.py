@@ -10,6 +10,7 @@ import numpy as np
 
 from headrace.errors import ModelError
 from headrace.facades import offered_by, public_value
+from headrace.solver.highs import run
 
 
 @public_value("headrace.solver", eq=False)
@@ -128,7 +129,7 @@ class LinearProgram:
 
     def solve(self) -> LinearSolution:
         """Solve from the last basis, if there is one."""
-        self._solver.run()
+        run(self._solver)
         solution = self._solver.getSolution()
         duals = np.asarray(solution.row_dual, dtype=float)
         return LinearSolution(
