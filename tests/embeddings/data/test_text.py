@@ -1,5 +1,6 @@
 """Lines of text against a reader that goes field by field, and files that are no text of lines."""
 
+import bz2
 import gzip
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from headrace._native import FieldKind, parse_click_lines, text_ids
 from headrace.embeddings import ExampleError, Rejects
 from headrace.embeddings.data import text
+from headrace.embeddings.data.guess import guess_format
 from headrace.embeddings.data.text import LineFormat, parse_lines, text_blocks
 from tests.embeddings.data.field_reader import read_line
 
@@ -57,6 +59,15 @@ def test_blocks_are_the_text_in_whole_lines(
         assert all(block.endswith(b"\n") for block in blocks)
         end = b"\n" if content and not content.endswith(b"\n") else b""
         assert b"".join(blocks) == content + end
+
+
+def test_a_stream_that_arrow_refuses_by_an_error_of_its_own_is_named(tmp_path: Path) -> None:
+    """Of bzip2 with an empty stream amid others, it passed as an ArrowException without a file."""
+    path = tmp_path / "clicks.bz2"
+    path.write_bytes(b"".join(map(bz2.compress, (b"a\n", b"", b"b\n"))))
+    for read in (guess_format, lambda path: list(text_blocks(path))):
+        with pytest.raises(ExampleError, match=r"clicks\.bz2: cannot be read: .*bz2"):
+            read(path)
 
 
 def test_a_file_without_lines_is_refused_before_it_is_in_memory(

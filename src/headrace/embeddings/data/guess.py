@@ -32,8 +32,9 @@ def guess_format(path: Path) -> Guess:
                 return Guess("parquet", "it begins with PAR1")
         with pa.input_stream(str(path), compression="detect") as stream:
             line: bytes = stream.read(_FIRST_BYTES).partition(b"\n")[0]
-    except OSError as error:
-        raise ExampleError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (OSError, pa.ArrowException) as error:  # of bzip2, some are no OSError
+        reason = getattr(error, "strerror", None) or error
+        raise ExampleError(f"{path}: cannot be read: {reason}") from error
     if line.startswith(HEADER[0].encode() + b","):
         return Guess("avazu", "its first line is a header that begins with id")
     if b"\t" in line:

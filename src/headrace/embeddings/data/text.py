@@ -68,8 +68,9 @@ def text_blocks(path: Path) -> Iterator[bytes]:
                         f"{path}: has a line of more than {_MOST_LINE_BYTES} bytes, "
                         "needs text with an example a line"
                     )
-    except OSError as error:
-        raise ExampleError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (OSError, pa.ArrowException) as error:  # of bzip2, some are no OSError
+        reason = getattr(error, "strerror", None) or error
+        raise ExampleError(f"{path}: cannot be read: {reason}") from error
     if remainder:
         yield remainder + b"\n"
 
