@@ -61,10 +61,8 @@ class OwnedMutex final : public ForkListener {
   std::shared_mutex mutex_;
 };
 
-OwnedMutex& owned_mutex() {
-  static auto& mutex = *new OwnedMutex();
-  return mutex;
-}
+// Made when the module is loaded (see `process::fork_handlers_installed`), and never destroyed.
+OwnedMutex& owned_mutex = *new OwnedMutex();
 
 std::atomic<std::uint64_t> ended{0};
 
@@ -129,7 +127,7 @@ Region::~Region() {
 std::byte* allocate(std::size_t bytes) {
   auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   auto wanted = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
-  std::unique_lock lock(owned_mutex());
+  std::unique_lock lock(owned_mutex);
   Owned* best = nullptr;
   for (auto& one : owned()) {
     auto size = one.region->bytes();
@@ -148,7 +146,7 @@ std::byte* allocate(std::size_t bytes) {
 
 void release(std::byte* begin) {
   std::vector<Owned> more;  // destroyed after the lock is released
-  std::unique_lock lock(owned_mutex());
+  std::unique_lock lock(owned_mutex);
   auto& all = owned();
   auto found =
       std::ranges::find_if(all, [begin](const Owned& one) { return one.region->begin() == begin; });
@@ -166,7 +164,7 @@ void release(std::byte* begin) {
 std::uint64_t regions_ended() { return ended.load(); }
 
 std::shared_ptr<const Region> region_of(const std::byte* from, std::size_t bytes) {
-  std::shared_lock lock(owned_mutex());
+  std::shared_lock lock(owned_mutex);
   for (const auto& one : owned()) {
     if (one.used && one.region->holds(from, bytes)) return one.region;
   }

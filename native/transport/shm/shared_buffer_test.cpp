@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <fstream>
 #include <numeric>
@@ -18,6 +19,7 @@
 
 #include "check.hpp"
 #include "executor/testing.hpp"
+#include "process.hpp"
 #include "process_testing.hpp"
 #include "transport/shm/connection.hpp"
 
@@ -150,6 +152,20 @@ void a_child_revokes_nothing() {
   std::byte first{};
   CHECK(pair.receiver->receive(&first, 1, {}) == 1);
   CHECK(first == std::byte{7});
+}
+
+// The first thread that needed the lock of the regions made it, and waited for the end of a fork
+// that was under way: the child, which does not have the thread, waited for the lock for ever.
+void a_fork_may_meet_the_first_use() {
+  struct FirstUse final : ForkListener {
+    void before_fork() noexcept override {
+      user = std::thread([] { release(allocate(1)); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it waits by then, or has ended
+    }
+    std::thread user;
+  } first_use;
+  in_child([] { release(allocate(1)); });
+  first_use.user.join();
 }
 
 // A child allocated the memory that its parent had released, and wrote into its parent's tensors.
@@ -437,6 +453,7 @@ void breaks_without_wrong_results() {
 }  // namespace
 
 int main() {
+  a_fork_may_meet_the_first_use();  // before all others
   shared_bytes_arrive_in_order();
   waits_until_a_buffer_was_consumed();
   what_was_revoked_is_not_used();
