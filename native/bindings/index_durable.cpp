@@ -4,7 +4,6 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "index/durable/durable.hpp"
 #include "index/durable/folder_view.hpp"
+#include "index/maps/code_range.hpp"
 #include "index_numbers.hpp"
 #include "process.hpp"
 
@@ -109,8 +109,10 @@ class LockedReads {
     nb::gil_scoped_release release;
     const std::lock_guard lock(usable());
     if (first > last) return 0;
-    auto count = rows().scan(first, most, codes, values.data());
-    count = static_cast<std::size_t>(std::upper_bound(codes, codes + count, last) - codes);
+    const auto scan = [&](auto from, auto count, auto done) {
+      return rows().scan(from, count, codes + done, values.data() + done);
+    };
+    const auto count = index::scan_range({first, last}, most, codes, scan);
     index::decode_keys(codes, count, type_);
     return count;
   }

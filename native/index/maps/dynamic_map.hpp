@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "index/maps/code_map.hpp"
+#include "index/maps/code_range.hpp"
 #include "index/maps/find_or_insert.hpp"
 #include "index/maps/key_column.hpp"
 #include "index/observe/activity.hpp"
@@ -28,12 +29,6 @@
 #include "process.hpp"
 
 namespace headrace::index {
-
-// Codes from `first` to `last`, both included.
-struct CodeRange {
-  std::uint64_t first = 0;
-  std::uint64_t last = ~std::uint64_t{0};
-};
 
 // The entry next to a code: above it (`up`) or below, or the code's own, too (`own`).
 struct Neighbour {
@@ -475,9 +470,6 @@ class DynamicMapOf final : public DynamicMap {
   };
 
   static constexpr std::size_t kBytes = std::is_empty_v<Value> ? 0 : sizeof(Value);
-  // Keys that a scan of a short range reads at first: it learns its end from the keys.
-  static constexpr std::size_t kFirstScan = 128;
-  static constexpr std::size_t kLargestScan = std::size_t{1} << 14;
 
   // Arrays of no bytes have no elements: what stands for one is never read or written.
   static Value* at(void* values, std::size_t i) {
@@ -582,18 +574,9 @@ class DynamicMapOf final : public DynamicMap {
 
   std::size_t scan_locked(CodeRange range, std::size_t most, std::uint64_t* codes,
                           void* values) const {
-    std::size_t count = 0;
-    for (auto step = kFirstScan; count < most; step = std::min(4 * step, kLargestScan)) {
-      const auto wanted =
-          range.last == ~std::uint64_t{0} ? most - count : std::min(step, most - count);
-      const auto read = map_.scan(range.first, wanted, codes + count, at(values, count));
-      auto* end = std::upper_bound(codes + count, codes + count + read, range.last);
-      const bool ended = read < wanted || end != codes + count + read;
-      count = static_cast<std::size_t>(end - codes);
-      if (ended || count == 0 || codes[count - 1] == range.last) break;
-      range.first = codes[count - 1] + 1;
-    }
-    return count;
+    return scan_range(range, most, codes, [&](auto from, auto count, auto done) {
+      return map_.scan(from, count, codes + done, at(values, done));
+    });
   }
 
   std::size_t scan_down_locked(CodeRange range, std::size_t most, std::uint64_t* codes,
