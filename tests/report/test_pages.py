@@ -1,6 +1,7 @@
 """Pages are whole by themselves: parsed, not looked at."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -251,6 +252,15 @@ def test_wrong_results(tmp_path: Path, change: dict[str, Any], says: str) -> Non
     (tmp_path / "r.json").write_text(json.dumps({**RESULT, **change}))
     with pytest.raises(ArtifactError, match=says):
         page_of(tmp_path / "r.json")
+
+
+def test_a_size_beyond_all_numbers_is_on_no_curve(tmp_path: Path) -> None:
+    """JSON that Python writes can have it; the page ended in an OverflowError."""
+    rows = [{"size": size, "took_us": 1.0} for size in (1024, 2048, 4096, math.inf)]
+    result = {"claim": "speed", "bars": [], "tables": {"sizes": rows}}
+    (tmp_path / "r").write_text(json.dumps(result))
+    [(lines, _)] = read(tmp_path / "r").figures
+    assert len(lines[0]["x"]) == 3
 
 
 def test_what_has_no_page(tmp_path: Path) -> None:

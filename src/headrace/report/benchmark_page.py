@@ -1,5 +1,6 @@
 """The page of a benchmark's stored result: its bars, its tables, and curves where sizes vary."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,7 @@ def _bytes(cell: Any) -> int | None:
     if isinstance(cell, bool) or cell is None:
         return None
     if isinstance(cell, int | float):
-        return int(cell) if cell > 0 else None
+        return int(cell) if 0 < cell < math.inf else None
     try:
         return parse_size(str(cell)) or None
     except InputError:
