@@ -420,6 +420,23 @@ def test_an_epoch_that_is_left_has_to_be_ended(executor: Executor) -> None:
         iter(batches)
 
 
+def test_an_iterator_that_is_dropped_unused_is_no_epoch_and_no_evaluation(
+    executor: Executor,
+) -> None:
+    """As of a zip whose other part was empty: all else then needed an end that none could make."""
+    fitted, batches, optimizer, _ = fitted_model(executor)
+    with batches:
+        for iterable in (batches, batches.evaluate(DATA)):
+            assert list(zip((), iterable, strict=False)) == []
+        waiting = batches.evaluate(DATA)
+        assert len(steps(fitted, batches, [optimizer])) == len(DATA.batches)
+        epoch = iter(batches)
+        steps(fitted, [next(epoch)], [optimizer])
+        with pytest.raises(EmbeddingError, match="epoch 1 has not ended"):
+            next(waiting)
+        steps(fitted, epoch, [optimizer])
+
+
 def test_batches_belong_to_the_process_that_made_them(executor: Executor) -> None:
     """A child that ended closed its parent's connections, and ended the processes of its job."""
     fitted, batches, optimizer, job = fitted_model(executor)

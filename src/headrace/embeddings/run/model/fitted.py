@@ -113,7 +113,7 @@ class FittedBatches:
         return self._epoch
 
     def __iter__(self) -> Iterator[Batch]:
-        self._begin(f"epoch {self._epoch}")
+        self._check_free(f"epoch {self._epoch}")
         return self._epoch_batches()
 
     def evaluate(self, data: ExampleData) -> Iterator[Batch]:
@@ -124,7 +124,7 @@ class FittedBatches:
                 f"the evaluation data have {data.columns} columns of ids, needs the "
                 f"{self._leaves.column_count} of the data that fit got"
             )
-        self._begin("an evaluation")
+        self._check_free("an evaluation")
         return self._evaluation_batches(data)
 
     def weights(self) -> dict[str, Tensor]:
@@ -209,6 +209,10 @@ class FittedBatches:
         self._mark.check("the job of these batches")
 
     def _begin(self, purpose: str) -> None:
+        self._check_free(purpose)
+        self._busy = purpose
+
+    def _check_free(self, purpose: str) -> None:
         self._check_owner()
         if self._busy == "closed":
             raise EmbeddingError(
@@ -219,9 +223,9 @@ class FittedBatches:
                 f"{self._busy} has not ended, which {purpose} needs: go on with its iterator to "
                 "the end, or close the batches"
             )
-        self._busy = purpose
 
     def _epoch_batches(self) -> Iterator[Batch]:
+        self._begin(f"epoch {self._epoch}")  # not before: an iterator may be dropped unused
         rows = self._started()
         if self._committer is not None:
             self._committer.restore_random()
@@ -268,6 +272,7 @@ class FittedBatches:
         )
 
     def _evaluation_batches(self, data: ExampleData) -> Iterator[Batch]:
+        self._begin("an evaluation")
         connections = self._connections
         executor = connections.executor
         batches = evaluation_rows(
