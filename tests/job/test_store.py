@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch.distributed as dist
 
 from headrace.errors import CommunicationError
 from headrace.job.agreement import Proposer, own_connection, rank_names
-from headrace.job.store import answering, describe_store, wait_for
+from headrace.job.store import answering, describe_store, monitored_barrier, wait_for
 from tests.conformance.launch import all_succeed
 
 SERVER = """
@@ -86,6 +87,15 @@ def test_errors_of_a_store_that_answers_pass() -> None:
     assert not wait_for(store, ["never"], 0.01, "rank 0: test")
     store.set("there", "")
     assert wait_for(store, ["there"], 0.0, "rank 0: test")
+
+
+def test_a_barrier_may_have_any_timeout() -> None:
+    """One of timedelta.max, which stands for a wait without end, was an OverflowError."""
+    store = dist.HashStore()
+    with ThreadPoolExecutor(1) as thread:
+        other = thread.submit(monitored_barrier, store, 1, 2, 1, timedelta.max, all_ranks=True)
+        monitored_barrier(store, 0, 2, 1, timedelta.max, all_ranks=True)
+        other.result()
 
 
 def test_changes_name_a_lost_store(server: "subprocess.Popen[str]") -> None:

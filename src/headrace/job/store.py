@@ -8,6 +8,7 @@ from typing import Any
 from headrace.errors import CommunicationError
 
 _PROBE_KEY = "headrace/probe"
+_LONGEST_S = 1e9  # 30 years: a timedelta has room for it
 
 
 def innermost(store: Any) -> Any:
@@ -76,7 +77,7 @@ def wait_for(store: Any, keys: Sequence[str], timeout_s: float, what: str) -> bo
     with answering(store, what):
         try:
             # torch takes a timeout of zero for its default
-            store.wait(list(keys), timedelta(seconds=max(timeout_s, 0.001)))
+            store.wait(list(keys), timedelta(seconds=min(max(timeout_s, 0.001), _LONGEST_S)))
         except RuntimeError as error:
             if is_lost(store, error):
                 raise
