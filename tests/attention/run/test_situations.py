@@ -448,6 +448,8 @@ def test_more_new_tokens_than_a_fixed_cache_has_room_for_are_refused_before_the_
         ):
             with pytest.raises(CapacityError, match="has room for 27 .* has 23, and up to 6 are"):
                 call()
+        with pytest.raises(CapacityError, match="has 23, and up to 20 are"):  # where none says
+            model.generate(tokens_of(), cache=cache)
         assert cache.get_seq_length() == 0
         cache = headrace.attention.cache(model, plan, max_tokens=28)
         assert generate(model, tokens_of(), cache=cache).shape == (1, 29)
@@ -458,6 +460,14 @@ def test_more_new_tokens_than_a_fixed_cache_has_room_for_are_refused_before_the_
         with pytest.raises(CapacityError, match="has room for 37 .* has 33, and up to 6 are .* 38"):
             model.generate(tokens_of(5), attention_mask=mask, max_new_tokens=6, cache=cache)
         assert cache.get_seq_length() == 28
+    short = copy.deepcopy(model)
+    short.config.max_position_embeddings = 25
+    with headrace.attention.compress(short, plan):
+        cache = headrace.attention.cache(short, plan, max_tokens=24)
+        mask = torch.ones_like(tokens_of())
+        with pytest.warns(UserWarning, match="max_length"):
+            text = short.generate(tokens_of(), attention_mask=mask, cache=cache)
+        assert text.shape == (1, 25)
 
 
 def test_a_longer_prompt_than_a_fixed_cache_holds_is_refused_at_once() -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from types import MethodType
@@ -18,6 +19,7 @@ from headrace.attention.models import (
     check_plan,
     holders,
     implementation,
+    position_limit,
 )
 from headrace.attention.new_keys import layer_of, plain_keys
 from headrace.attention.plan.plan import AttentionPlan
@@ -32,6 +34,8 @@ from headrace.evaluation import evaluating
 IMPLEMENTATION = "headrace"
 _CACHE_NAMES = ("cache", "past_key_values")
 """Names of a model's argument, in Transformers' order of deprecation."""
+_NEW_TOKENS = 20
+"""Of a call of `generate` that does not say, in Transformers, as far as the model has positions."""
 
 
 @contextmanager
@@ -108,7 +112,7 @@ def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> G
         if not caches:
             kwargs["cache"] = new_cache()
         elif isinstance(caches[0], CompressedCache):
-            _check_new_tokens(caches[0], args, kwargs, option)
+            _check_new_tokens(self, caches[0], args, kwargs, option)
         return type(self).generate(self, *args, **kwargs) if own is None else own(*args, **kwargs)
 
     # a method of the model, so that a copy of the model generates with its own weights
@@ -130,6 +134,7 @@ def _option(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], na
 
 
 def _check_new_tokens(
+    model: nn.Module,
     cache: CompressedCache,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -144,14 +149,16 @@ def _check_new_tokens(
     inputs = [*args[:1], *map(kwargs.get, ("inputs", "input_ids", "inputs_embeds"))]
     passed = next((tokens.shape[1] for tokens in inputs if isinstance(tokens, Tensor)), 0)
     new, length = option("max_new_tokens"), option("max_length")
-    if new is None and length is not None:
+    if new is None:
+        if length is None:
+            length = min(passed + _NEW_TOKENS, position_limit(model) or math.inf)
         new = length - passed
     mask = kwargs.get("attention_mask")
     # where the tokens of earlier turns are not passed again, the mask has them, too
     prompt = max(passed, mask.shape[-1]) if isinstance(mask, Tensor) else passed
     room = cache.get_max_length()
     # the last token is not stored
-    if new is not None and prompt <= room < prompt + new - 1:
+    if prompt <= room < prompt + new - 1:
         raise CapacityError(
             f"the cache has room for {room} tokens, the prompt has {prompt}, and up to {new} are "
             f"to follow: make it with a max_tokens of {prompt + new - 1}, or generate fewer "
