@@ -106,11 +106,41 @@ void gives_no_memory_for_claims(Via via) {
   CHECK(used.ru_maxrss < 1 << 20);  // KiB
 }
 
+// Regression: the payload of a message that does not fit its receive was kept, to be dropped.
+void gives_no_memory_for_what_fits_no_receive(Via via) {
+  Group group(2, {via});
+  std::vector<std::byte> large(256 << 20, std::byte{1});
+  rusage before{};
+  ::getrusage(RUSAGE_SELF, &before);
+  std::uint32_t value = 0;
+  auto receive = [&](std::uint32_t tag) {
+    return group[0].receive(reinterpret_cast<std::uintptr_t>(&value), 4, 1, tag, kDeadlineS, false);
+  };
+  auto mismatched = receive(7);
+  auto next = receive(8);
+  group.each([&](int rank, Executor& executor) {
+    if (rank == 0) {
+      executor.wait(next);
+      return;
+    }
+    auto address = reinterpret_cast<std::uintptr_t>(large.data());
+    executor.wait(executor.send(address, large.size(), 0, 7, kDeadlineS, false));
+    executor.wait(executor.send(address, 4, 0, 8, kDeadlineS, false));
+  });
+  CHECK(value == 0x01010101);
+  auto text = thrown<CommunicationError>([&] { group[0].wait(mismatched); });
+  CHECK(text.find("has room for exactly 4") != std::string::npos);
+  rusage after{};
+  ::getrusage(RUSAGE_SELF, &after);
+  CHECK(after.ru_maxrss - before.ru_maxrss < 64 << 10);  // KiB
+}
+
 }  // namespace
 
 int main() {
   for (auto via : {Via::kTcp, Via::kMemory}) {
     gives_no_memory_for_claims(via);
+    gives_no_memory_for_what_fits_no_receive(via);
     survives_nonsense(via);
   }
 }

@@ -159,11 +159,13 @@ bool MessageStream::send_some(const Unlock& unlock) {
 }
 
 // Destination of the next `room` bytes of the incoming message. An unexpected one gets memory only
-// as its bytes come: its length is the peer's claim.
+// as its bytes come: its length is the peer's claim. One that fits no receive is not kept, and its
+// bytes overwrite each other.
 std::byte* MessageStream::target(std::size_t room) {
   if (receiving_) return receiving_->data + moved_;
-  if (keeping_->data.size() < moved_ + room) keeping_->data.resize(moved_ + room);
-  return keeping_->data.data() + moved_;
+  auto at = keeping_->bytes == bytes_ ? moved_ : 0;
+  if (keeping_->data.size() < at + room) keeping_->data.resize(at + room);
+  return keeping_->data.data() + at;
 }
 
 void MessageStream::finish_incoming() {
