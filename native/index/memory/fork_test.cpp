@@ -1,6 +1,7 @@
 // Forks beside maps. A child that merely exited wrote into its parent's log, and the folder did not
 // open again; one that was forked while another thread was within a batch waited for that thread's
 // lock for ever; a child's copy of a folder's lock kept its parent out.
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,6 +26,21 @@
 #include "index/maps/sharded.hpp"
 #include "index/memory/concurrent.hpp"
 #include "process_testing.hpp"
+
+#if !defined(__SANITIZE_THREAD__)  // which calls sysconf before anything else runs
+namespace {
+
+std::atomic<bool> hold_sysconf{false}, in_sysconf{false};
+
+}  // namespace
+
+// The system's, which takes as long as the test says.
+extern "C" long sysconf(int name) noexcept {
+  in_sysconf = in_sysconf || hold_sysconf;
+  while (hold_sysconf) std::this_thread::yield();
+  return reinterpret_cast<long (*)(int)>(::dlsym(RTLD_NEXT, "sysconf"))(name);
+}
+#endif
 
 using namespace headrace;
 using namespace headrace::index;
@@ -293,12 +309,41 @@ void test_fork_beside_writers_of_shards() {
   map.verify();
 }
 
+#if !defined(__SANITIZE_THREAD__)
+void build_a_map() {
+  const std::array<std::uint64_t, 3> codes{1, 2, 3};
+  CodeMap<std::uint64_t> map;
+  map.build(codes.data(), codes.data(), codes.size());
+  CHECK(map.size() == codes.size());
+}
+
+// A local static of the first map that is built was for ever half made in a child.
+void test_fork_beside_the_first_map() {
+  hold_sysconf = true;
+  std::atomic<bool> built{false};
+  std::thread builder([&] {
+    build_a_map();
+    built = true;
+  });
+  while (!built && !in_sysconf) std::this_thread::yield();
+  in_child([] {
+    hold_sysconf = false;
+    build_a_map();
+  });
+  hold_sysconf = false;
+  builder.join();
+}
+#endif
+
 }  // namespace
 
 int main() {
   char name[] = "/tmp/headrace-fork-XXXXXX";
   CHECK(::mkdtemp(name));
   const std::string folder = join_path(name, "map");
+#if !defined(__SANITIZE_THREAD__)
+  test_fork_beside_the_first_map();
+#endif
   test_child_that_exits(folder);
   test_child_that_uses_the_map(folder);
   test_child_of_a_folder(folder);

@@ -39,15 +39,20 @@ inline double cache_bytes(int name, double usual) {
   return told > 0 ? static_cast<double>(told) : usual;
 }
 
-inline double slot_access_cost(double bytes) {
+// Of the levels of caches. No local statics: see process.hpp.
 #ifdef _SC_LEVEL1_DCACHE_SIZE  // of glibc
-  static const double first = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32e3);
-  static const double second = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1e6);
-  static const double last = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 16e6);
+inline const double kFirstCacheBytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32e3);
+inline const double kSecondCacheBytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 1e6);
+inline const double kLastCacheBytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 16e6);
 #else
-  constexpr double first = 32e3, second = 1e6, last = 16e6;
+constexpr double kFirstCacheBytes = 32e3, kSecondCacheBytes = 1e6, kLastCacheBytes = 16e6;
 #endif
-  return bytes <= first ? 1 : bytes <= second ? 4 : bytes <= last ? 15 : 40;
+
+inline double slot_access_cost(double bytes) {
+  return bytes <= kFirstCacheBytes    ? 1
+         : bytes <= kSecondCacheBytes ? 4
+         : bytes <= kLastCacheBytes   ? 15
+                                      : 40;
 }
 
 // Expected levels of inner nodes under a slot with so many keys.
