@@ -32,11 +32,11 @@ def solve_highs(model: LinearModel, parameters: Parameters) -> Result:
         solver.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
     watch = _Watch(solver, parameters, highspy)
     began = time.monotonic()
-    run(solver)
+    run_highs(solver)
     return _result(solver, model, watch, time.monotonic() - began, highspy)
 
 
-def run(solver: Any) -> None:
+def run_highs(solver: Any) -> None:
     """Run HiGHS, also where other code of this process runs it with other threads.
 
     All solvers of a process share the threads of the first run, and refuse other numbers of them.

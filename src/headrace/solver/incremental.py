@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace.errors import ModelError
 from headrace.facades import offered_by, public_value
-from headrace.solver.highs import run
+from headrace.solver.highs import run_highs
 
 
 @public_value("headrace.solver", eq=False)
@@ -129,7 +129,7 @@ class LinearProgram:
 
     def solve(self) -> LinearSolution:
         """Solve from the last basis, if there is one."""
-        run(self._solver)
+        run_highs(self._solver)
         solution = self._solver.getSolution()
         duals = np.asarray(solution.row_dual, dtype=float)
         return LinearSolution(
