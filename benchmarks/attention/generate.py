@@ -27,9 +27,11 @@ _UNFUSED = "unfused"
 _PROMPT = 8
 _ROUNDS, _QUICK_ROUNDS = 5, 3
 _REPEATS = 4
-_ROUNDING = 6e-2
-"""Largest difference of logits over the largest logit: in bfloat16 those of 16 layers by two of
-PyTorch's own kernels differ by 0.034."""
+_ROUNDING = 1.5e-2
+"""Largest difference of logits over the largest logit, for the root of the number of layers: in
+bfloat16 two of PyTorch's own kernels differ by 0.016 after 4 layers, by 0.034 after 16."""
+_COPIES = ("clusters", "fixed clusters")
+"""Whose heads are copies: products of fewer rows may round otherwise, half as much."""
 _LAYER_BYTES = 1 << 30
 """Of a layer and its share of the vocabulary, its caches, and what the default one copies."""
 
@@ -117,9 +119,11 @@ def _compared(layers: int, key_value_heads: int, rounds: int) -> _Compared:
     compressed = plans(model)
     steps = _Steps(model, compressed)
     logits = {name: steps.run(name)[0] for name in steps.names}
+    rounding = _ROUNDING * layers**0.5
     for name in steps.names:
         expected = "full" if name in compressed and name != "full" else "default"
-        check_close(name, logits[name], logits[expected], _ROUNDING)
+        tolerance = rounding / 2 if name in _COPIES else rounding
+        check_close(name, logits[name], logits[expected], tolerance)
     seconds: dict[str, list[float]] = {name: [] for name in steps.names}
     rates: list[tuple[float, float]] = []
     for _ in range(rounds):

@@ -1,5 +1,6 @@
 """Lookahead of a plan, by the room of the caches."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,22 +166,29 @@ def test_bytes_beside_the_average_of_dense_gradients_slow_it() -> None:
         )
 
 
+def resources_s(
+    profile: EmbeddingProfile, processors: int, dense_bytes: int
+) -> Mapping[str, float]:
+    """Return the seconds of a planned step by resource."""
+    plan = plan_embeddings(
+        profile,
+        JobRequirements(
+            row_bytes=16,
+            gradient_bytes=16,
+            dense_bytes=dense_bytes,
+            synchronisation=Synchronisation.TARGETED,
+        ),
+        replace(costs(), processors=processors),
+    )
+    assert plan.time is not None
+    return plan.time.resources_s
+
+
 def test_trainers_that_share_processors_wait_for_each_others_rows() -> None:
     profile = replace(PROFILE, processor_seconds=ProcessorSeconds(train=1e-4, exchange=1e-4))
 
     def loop_s(processors: int, dense_bytes: int = 0) -> float:
-        plan = plan_embeddings(
-            profile,
-            JobRequirements(
-                row_bytes=16,
-                gradient_bytes=16,
-                dense_bytes=dense_bytes,
-                synchronisation=Synchronisation.TARGETED,
-            ),
-            replace(costs(), processors=processors),
-        )
-        assert plan.time is not None
-        return plan.time.resources_s["trainers' loop"]
+        return resources_s(profile, processors, dense_bytes)["trainers' loop"]
 
     rows = PROFILE.step_rows(Synchronisation.TARGETED, PROFILE.lookahead)
     rows_s = 1e-4 * (rows.used + rows.critical) / 2
@@ -196,22 +204,9 @@ def test_shared_processors_have_the_work_of_the_average_too() -> None:
     """Of a large dense part, whose average trainers waited for, they had only that of rows."""
     profile = replace(PROFILE, processor_seconds=ProcessorSeconds(exchange=1e-4))
 
-    def processors_s(dense_bytes: int) -> float:
-        plan = plan_embeddings(
-            profile,
-            JobRequirements(
-                row_bytes=16,
-                gradient_bytes=16,
-                dense_bytes=dense_bytes,
-                synchronisation=Synchronisation.TARGETED,
-            ),
-            replace(costs(), processors=2),
-        )
-        assert plan.time is not None
-        return plan.time.resources_s["processors"]
-
     averaged = 100_000  # each of two trainers sends as many, like exchanged rows of 16 bytes
-    assert processors_s(averaged) - processors_s(0) == pytest.approx(1e-4 * averaged / 16)
+    rows_s, all_s = (resources_s(profile, 2, sent)["processors"] for sent in (0, averaged))
+    assert all_s - rows_s == pytest.approx(1e-4 * averaged / 16)
 
 
 def test_processes_are_added_until_another_resource_bounds_the_step() -> None:

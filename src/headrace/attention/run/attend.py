@@ -251,7 +251,7 @@ def heads_of(tensor: Tensor, heads: NDArray[np.int32]) -> Tensor:
         return tensor
     index = torch.from_numpy(heads).to(tensor.device, torch.int64)
     selected = tensor.new_empty(len(heads), heads.shape[1], *tensor.shape[2:])
-    for request, of_request in enumerate(index):  # `gather` takes ten times as long
+    for request, of_request in enumerate(index):  # `gather` reads an index for every number
         torch.index_select(tensor[request], 0, of_request, out=selected[request])
     return selected
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from headrace.embeddings.data.avazu import HEADER
 from headrace.embeddings.data.format_names import FormatName
+from headrace.embeddings.data.text import read_errors
 from headrace.embeddings.errors import ExampleError
 
 _FIRST_BYTES = 1 << 16
@@ -26,15 +27,12 @@ def guess_format(path: Path) -> Guess:
     """
     import pyarrow as pa
 
-    try:
+    with read_errors(path):
         with path.open("rb") as file:
             if file.read(4) == b"PAR1":
                 return Guess("parquet", "it begins with PAR1")
         with pa.input_stream(str(path), compression="detect") as stream:
             line: bytes = stream.read(_FIRST_BYTES).partition(b"\n")[0]
-    except (OSError, pa.ArrowException) as error:  # of bzip2, some are no OSError
-        reason = getattr(error, "strerror", None) or error
-        raise ExampleError(f"{path}: cannot be read: {reason}") from error
     if line.startswith(HEADER[0].encode() + b","):
         return Guess("avazu", "its first line is a header that begins with id")
     if b"\t" in line:

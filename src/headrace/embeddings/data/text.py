@@ -1,6 +1,7 @@
 """Text files of clicks: lines of separated fields, as columns of numbers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,18 @@ class LineFormat:
     rows: tuple[int, ...]
 
 
+@contextmanager
+def read_errors(path: Path) -> Generator[None]:
+    """Raise ExampleError, which names the file, where it cannot be read or unpacked."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:  # of bzip2, some are no OSError
+        reason = getattr(error, "strerror", None) or error
+        raise ExampleError(f"{path}: cannot be read: {reason}") from error
+
+
 def text_blocks(path: Path) -> Iterator[bytes]:
     """Yield a file's lines, some thousands at once; compressed files are unpacked.
 
@@ -54,23 +67,19 @@ def text_blocks(path: Path) -> Iterator[bytes]:
     import pyarrow as pa
 
     remainder = b""
-    try:
-        with pa.input_stream(str(path), compression="detect") as stream:
-            while content := stream.read(_BLOCK_BYTES):
-                end = content.rfind(b"\n") + 1
-                if end:
-                    yield remainder + content[:end]
-                    remainder = content[end:]
-                else:
-                    remainder += content
-                if len(remainder) > _MOST_LINE_BYTES:
-                    raise ExampleError(
-                        f"{path}: has a line of more than {_MOST_LINE_BYTES} bytes, "
-                        "needs text with an example a line"
-                    )
-    except (OSError, pa.ArrowException) as error:  # of bzip2, some are no OSError
-        reason = getattr(error, "strerror", None) or error
-        raise ExampleError(f"{path}: cannot be read: {reason}") from error
+    with read_errors(path), pa.input_stream(str(path), compression="detect") as stream:
+        while content := stream.read(_BLOCK_BYTES):
+            end = content.rfind(b"\n") + 1
+            if end:
+                yield remainder + content[:end]
+                remainder = content[end:]
+            else:
+                remainder += content
+            if len(remainder) > _MOST_LINE_BYTES:
+                raise ExampleError(
+                    f"{path}: has a line of more than {_MOST_LINE_BYTES} bytes, "
+                    "needs text with an example a line"
+                )
     if remainder:
         yield remainder + b"\n"
 
