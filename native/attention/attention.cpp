@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <functional>
-#include <limits>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -129,29 +127,17 @@ void merge(const Shape& shape, const std::int32_t* score, std::span<const Sums> 
   }
 }
 
-std::uint16_t to_bfloat16(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  if (std::isnan(value)) return static_cast<std::uint16_t>(bits >> 16 | 0x40);
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// Writes the request's output, [queries, heads, dim].
-void write_output(const Shape& shape, Format format, const std::int32_t* score, const Sums& sums,
-                  void* out, std::size_t request) {
-  auto at = request * shape.queries * shape.heads * shape.dim;
+// Writes the request's output, [queries, heads, dim]. Its sums are divided by their totals.
+void write_output(const AttentionTable& kernels, const Shape& shape, Format format,
+                  const std::int32_t* score, const Sums& sums, char* out) {
   for (std::size_t i = 0; i < shape.queries; ++i) {
     for (std::size_t head = 0; head < shape.heads; ++head) {
       auto total = sums.total[static_cast<std::size_t>(score[head]) * shape.queries + i];
       auto scale = total == 0 ? 0.0f : 1 / total;
       auto* values = sums.values + (head * shape.queries + i) * shape.dim;
-      for (std::size_t d = 0; d < shape.dim; ++d, ++at) {
-        if (format == Format::kFloat32) {
-          static_cast<float*>(out)[at] = values[d] * scale;
-        } else {
-          static_cast<std::uint16_t*>(out)[at] = to_bfloat16(values[d] * scale);
-        }
-      }
+      for (std::size_t d = 0; d < shape.dim; ++d) values[d] *= scale;
+      kernels.write(values, shape.dim, format, out);
+      out += row_bytes(format, shape.dim);
     }
   }
 }
@@ -163,6 +149,7 @@ std::vector<const AttentionTable*> attention_tables() {
 #ifdef HEADRACE_X86_KERNELS
   if (has_avx2() && has_fma()) tables.push_back(&avx2::attention_kernels());
   if (has_avx512() && has_fma()) tables.push_back(&avx512::attention_kernels());
+  if (has_avx512_vnni() && has_fma()) tables.push_back(&avx512_vnni::attention_kernels());
 #endif
   return tables;
 }
@@ -184,9 +171,9 @@ void attend(const AttentionTable& kernels, const Shape& shape, const Queries& qu
   auto rows = shape.scores * shape.queries;
   auto values = shape.heads * shape.queries * shape.dim;
   auto sum_floats = 2 * rows + values;
-  std::vector<float> sums(shape.batch * parts * sum_floats);
+  auto sums = std::make_unique_for_overwrite<float[]>(shape.batch * parts * sum_floats);
   auto sums_of = [&](std::size_t unit) {
-    auto* at = sums.data() + unit * sum_floats;
+    auto* at = sums.get() + unit * sum_floats;
     return Sums{at, at + rows, at + 2 * rows, nullptr};
   };
   run_parts(shape.batch * parts, threads, [&](std::size_t unit) {
@@ -201,12 +188,14 @@ void attend(const AttentionTable& kernels, const Shape& shape, const Queries& qu
     unit_sums.scratch = scratch.data();
     kernels.attend(part, unit_sums);
   });
+  auto output_bytes = shape.queries * shape.heads * row_bytes(queries.format, shape.dim);
   for (std::size_t request = 0; request < shape.batch; ++request) {
     std::vector<Sums> of_request;
     for (std::size_t i = 0; i < parts; ++i) of_request.push_back(sums_of(request * parts + i));
     auto* score = membership.score + request * shape.heads;
     if (parts > 1) merge(shape, score, of_request);
-    write_output(shape, queries.format, score, of_request.front(), out, request);
+    write_output(kernels, shape, queries.format, score, of_request.front(),
+                 static_cast<char*>(out) + request * output_bytes);
   }
 }
 

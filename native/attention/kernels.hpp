@@ -54,6 +54,8 @@ struct AttentionTable {
                 void* scales, std::size_t tokens, std::size_t dim);
   void (*load)(Format from, const void* data, const void* scales, std::size_t tokens,
                std::size_t dim, Format to, void* out);
+  // A row in a plain format.
+  void (*write)(const float* row, std::size_t dim, Format to, void* out);
 };
 
 namespace portable {
@@ -63,6 +65,9 @@ namespace avx2 {
 const AttentionTable& attention_kernels();
 }
 namespace avx512 {
+const AttentionTable& attention_kernels();
+}
+namespace avx512_vnni {
 const AttentionTable& attention_kernels();
 }
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __AVX2__
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -30,6 +30,9 @@ typedef std::uint32_t Words __attribute__((vector_size(4 * kLanes)));
 typedef std::uint16_t Shorts __attribute__((vector_size(2 * kLanes)));
 typedef std::int8_t SignedBytes __attribute__((vector_size(kLanes)));
 typedef std::uint8_t Bytes __attribute__((vector_size(kLanes)));
+// Whole numbers of 16 bits, two for each lane of the sums of their products.
+inline constexpr std::size_t kPairLanes = 2 * kLanes;
+typedef std::int16_t Codes __attribute__((vector_size(2 * kPairLanes)));
 
 template <class Vector>
 inline Vector read(const void* from) {
@@ -68,12 +71,68 @@ inline Ints widen_unsigned(const void* from) {
 inline Floats widen_int8(const void* from) {
   return __builtin_convertvector(widen_signed(from), Floats);
 }
+// kPairLanes numbers of 8 bits.
+inline Codes widen_codes(const std::int8_t* from) {
+#if defined(__AVX512BW__)
+  return reinterpret_cast<Codes>(_mm512_maskz_cvtepi8_epi16(0xffffffff, read<__m256i>(from)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Codes>(_mm256_cvtepi8_epi16(read<__m128i>(from)));
+#else
+  typedef std::int8_t Numbers __attribute__((vector_size(kPairLanes)));
+  return __builtin_convertvector(read<Numbers>(from), Codes);
+#endif
+}
+inline Codes widen_codes(const std::uint8_t* from) {
+#if defined(__AVX512BW__)
+  return reinterpret_cast<Codes>(_mm512_maskz_cvtepu8_epi16(0xffffffff, read<__m256i>(from)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Codes>(_mm256_cvtepu8_epi16(read<__m128i>(from)));
+#else
+  typedef std::uint8_t Numbers __attribute__((vector_size(kPairLanes)));
+  return __builtin_convertvector(read<Numbers>(from), Codes);
+#endif
+}
 // The low or the high halves of bytes.
 template <bool kHigh>
 inline Floats widen_int4(const void* from) {
   auto bytes = widen_unsigned(from);
   return __builtin_convertvector(kHigh ? bytes >> 4 : bytes & 15, Floats);
 }
+
+inline Floats add_products(Floats sums, Floats a, Floats b) { return sums + a * b; }
+// To each lane the products of two pairs.
+inline Ints add_products(Ints sums, Codes a, Codes b) {
+#if defined(__AVX512VNNI__)
+  return reinterpret_cast<Ints>(_mm512_dpwssd_epi32(
+      reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX512BW__)
+  return sums + reinterpret_cast<Ints>(
+                    _mm512_madd_epi16(reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
+#elif defined(__AVX2__)
+  return sums + reinterpret_cast<Ints>(
+                    _mm256_madd_epi16(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
+#elif defined(__SSE2__)
+  return sums + reinterpret_cast<Ints>(
+                    _mm_madd_epi16(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
+#else
+  auto low = reinterpret_cast<Ints>(a);
+  auto high = reinterpret_cast<Ints>(b);
+  return sums + (low << 16 >> 16) * (high << 16 >> 16) + (low >> 16) * (high >> 16);
+#endif
+}
+// What is added up, a vector at a time, and its sums.
+template <class Number>
+struct Vectors;
+template <>
+struct Vectors<float> {
+  using Numbers = Floats;
+  using Sums = Floats;
+};
+template <>
+struct Vectors<std::int16_t> {
+  using Numbers = Codes;
+  using Sums = Ints;
+};
 
 inline float maximum_of(Floats vector) {
   float result = vector[0];
@@ -88,22 +147,20 @@ inline float sum_of(Floats vector) {
 
 // Lane i of the two vectors' pairwise sums: of each 2 * kWidth lanes, the lower half is a's, the
 // upper half b's, and each lane is added to the one kWidth away.
-template <std::size_t kWidth>
-inline Floats fold(Floats a, Floats b) {
-  Ints low{};
-  Ints high{};
+template <std::size_t kWidth, class Vector>
+inline Vector fold(Vector a, Vector b) {
+  Ints own{};  // a choice between lanes of the same place, which is faster than a move
+  Ints away{};
   for (std::size_t i = 0; i < kLanes; ++i) {
-    auto within = i & (kWidth - 1);
-    auto base = i & ~(2 * kWidth - 1);
-    auto lane = base + within + (i & kWidth ? kLanes : 0);
-    low[i] = static_cast<std::int32_t>(lane);
-    high[i] = static_cast<std::int32_t>(lane + kWidth);
+    auto second = (i & kWidth) != 0;
+    own[i] = static_cast<std::int32_t>(second ? i + kLanes : i);
+    away[i] = static_cast<std::int32_t>(second ? i + kLanes - kWidth : i + kWidth);
   }
-  return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
+  return __builtin_shuffle(a, b, own) + __builtin_shuffle(a, b, away);
 }
 // Lane i is the sum over vectors[i], which are overwritten.
-template <std::size_t kWidth = kLanes / 2>
-inline Floats sums_of(Floats* vectors) {
+template <std::size_t kWidth = kLanes / 2, class Vector>
+inline Vector sums_of(Vector* vectors) {
   for (std::size_t i = 0; i < kWidth; ++i) {
     vectors[i] = fold<kWidth>(vectors[i], vectors[i + kWidth]);
   }

@@ -89,6 +89,39 @@ struct Int4Rows {
     return d & 16 ? widen_int4<true>(bytes) : widen_int4<false>(bytes);
   }
 };
+// Rows of codes as whole numbers.
+struct Int8Codes {
+  static constexpr std::size_t kStep = kPairLanes;
+  const std::int8_t* data;
+  std::size_t dim;
+  std::size_t bytes() const { return dim; }
+  const char* address(std::size_t row) const {
+    return reinterpret_cast<const char*>(data) + row * bytes();
+  }
+  Codes at(std::size_t row, std::size_t d) const { return widen_codes(data + row * dim + d); }
+};
+struct Int4Codes {
+  static constexpr std::size_t kStep = 2 * kDimensions;
+  const std::uint8_t* data;
+  std::size_t dim;
+  std::size_t bytes() const { return dim / 2; }
+  const char* address(std::size_t row) const {
+    return reinterpret_cast<const char*>(data) + row * bytes();
+  }
+  Codes at(std::size_t row, std::size_t d) const {
+    auto* bytes = data + row * (dim / 2) + d / 32 * 16;
+#if defined(__AVX512BW__)
+    auto both =
+        _mm512_maskz_cvtepu8_epi16(0xffffffff, _mm256_broadcastsi128_si256(read<__m128i>(bytes)));
+    Codes shifts{};
+    for (std::size_t i = kLanes; i < kPairLanes; ++i) shifts[i] = 4;
+    return reinterpret_cast<Codes>(both) >> shifts & 15;
+#else
+    auto codes = widen_codes(bytes + d % 16);
+    return d & 16 ? codes >> 4 : codes & 15;
+#endif
+  }
+};
 
 template <class Function>
 inline void with_rows(Format format, const void* data, std::size_t dim, Function function) {
@@ -166,8 +199,8 @@ inline void write_row(const float* row, std::size_t dim, Format format, void* ou
   }
 }
 
-// A unit of NaN keeps a NaN in sight: all of its row is read as NaN.
-inline void store_int8(const float* row, std::size_t dim, std::int8_t* codes, float* unit_out) {
+// The largest magnitude of a row; NaN if there is one in it.
+inline float largest_of(const float* row, std::size_t dim) {
   Floats largest{};
   Ints nans{};
   for (std::size_t d = 0; d < dim; d += kLanes) {
@@ -178,14 +211,23 @@ inline void store_int8(const float* row, std::size_t dim, std::int8_t* codes, fl
   }
   std::int32_t nan = 0;
   for (std::size_t i = 0; i < kLanes; ++i) nan |= nans[i];
-  auto unit = nan ? kNan : maximum_of(largest) / 127;
+  return nan ? kNan : maximum_of(largest);
+}
+// Numbers to the nearest multiples of a unit, as kLanes numbers of `Vector`, whose type holds them.
+template <class Vector, class Code>
+inline void write_codes(const float* row, std::size_t dim, float unit, Code* codes) {
   auto inverse = unit > 0 ? 1 / unit : 0.0f;
   for (std::size_t d = 0; d < dim; d += kLanes) {
     auto rounded = read<Floats>(row + d) * inverse + kWhole;
     auto code = reinterpret_cast<Ints>(rounded) - static_cast<std::int32_t>(bits_of(kWhole));
-    auto bytes = __builtin_convertvector(code, SignedBytes);
-    std::memcpy(codes + d, &bytes, sizeof bytes);
+    auto narrow = __builtin_convertvector(code, Vector);
+    std::memcpy(codes + d, &narrow, sizeof narrow);
   }
+}
+// A unit of NaN keeps a NaN in sight: all of its row is read as NaN.
+inline void store_int8(const float* row, std::size_t dim, std::int8_t* codes, float* unit_out) {
+  auto unit = largest_of(row, dim) / 127;
+  write_codes<SignedBytes>(row, dim, unit, codes);
   std::memcpy(unit_out, &unit, sizeof unit);
 }
 

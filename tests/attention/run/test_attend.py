@@ -95,11 +95,11 @@ def check_paths(
             outputs.append(attend_store(query, store, membership, scale=SCALE, allowed=allowed))
     finally:
         torch.set_num_threads(before)
-    for path in (attend_shared, attend_stock):
-        outputs.append(
-            path(query, stored_keys, stored_values, membership, scale=SCALE, allowed=allowed)
-        )
+    tolerance = 2e-5 if keys is StorageFormat.MODEL else 2e-4  # queries are codes of 16 bits, too
     for output in outputs:
+        np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance)
+    for path in (attend_shared, attend_stock):
+        output = path(query, stored_keys, stored_values, membership, scale=SCALE, allowed=allowed)
         np.testing.assert_allclose(output, expected, rtol=0, atol=2e-5)
 
 

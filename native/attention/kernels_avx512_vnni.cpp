@@ -1,0 +1,2 @@
+#define HEADRACE_ISA avx512_vnni
+#include "attention/kernels.inc.hpp"
