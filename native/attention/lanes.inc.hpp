@@ -41,7 +41,8 @@ inline Vector read(const void* from) {
   return vector;
 }
 inline void write(float* to, Floats vector) { std::memcpy(to, &vector, sizeof vector); }
-inline Floats all(float value) { return Floats{} + value; }
+// Not `Floats{} + value`: of a negative zero that is another number, so that the sum is computed.
+inline Floats all(float value) { return value - Floats{}; }
 
 inline Floats widen_bfloat16(const void* from) {
   return reinterpret_cast<Floats>(__builtin_convertvector(read<Shorts>(from), Words) << 16);
