@@ -67,14 +67,11 @@ def measure_accesses(
         raise EmbeddingError(f"lookahead is {lookahead}, needs 2 to {most_batches - 1}")
     windows: _Windows | None = None
     sample: list[Examples] = []
-    size = arrived = 0
-    for examples in islice(batches, most_batches):
+    arrived = 0
+    for examples in _full_batches(islice(batches, most_batches)):
         if windows is None:
-            size = len(examples)
             windows = _Windows(examples, trainers, lookahead)
-        if len(examples) < size:
-            break
-        if arrived * size < _COUNTED:
+        if arrived * len(examples) < _COUNTED:
             sample.append(examples)
         windows.push(examples)
         arrived += 1
@@ -92,7 +89,7 @@ def measure_accesses(
             "or more batches"
         )
     return EmbeddingProfile(
-        batch=size,
+        batch=len(sample[0]),
         batches=arrived,
         trainers=trainers,
         reuse=reuse,
@@ -102,6 +99,16 @@ def measure_accesses(
         tables=_tables(sample),
         counted=sum(map(len, sample)),
     )
+
+
+def _full_batches(batches: Iterator[Examples]) -> Iterator[Examples]:
+    """Yield batches until one has fewer examples than the first."""
+    size = 0
+    for examples in batches:
+        size = size or len(examples)
+        if len(examples) < size:
+            return
+        yield examples
 
 
 _Count = TypeVar("_Count")
