@@ -6,6 +6,8 @@ than those inside it, the group has a shared uplink.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from headrace.collectives.measure.assemble import ends, link
 from headrace.collectives.measure.budget import ProbeEffort
 from headrace.collectives.measure.imports.iperf.read import IperfRun, read_run
 from headrace.collectives.measure.probes.recorder import Site, no_samples
+from headrace.collectives.measure.probes.round_robin import Pair
 from headrace.collectives.measure.probes.trials import Capacity, nic, uplink
 from headrace.collectives.measure.racks.linkage import group_hosts
 from headrace.collectives.measure.racks.partition import Grouping
@@ -48,50 +51,31 @@ def profile_from_iperf(
     if not files:
         raise InputError("there are no files, needs at least one result of iperf3 -J")
     runs = [read_run(file) for file in files]
-    hosts = list(dict.fromkeys(host for run in runs for host in (run.client, run.server)))
-    addresses = _addresses(runs)
-    bandwidth = _matrix(hosts, _fastest(runs), "is no run of iperf3")
-    rtt = _matrix(
-        hosts,
-        _least_round_trips(runs) | _known(hosts, round_trips or {}),
-        "is no round trip; give those of ping in a file",
-    )
-    groups = group_hosts(bandwidth)
-    site = Site.of(hosts)
-    pairs = [(a, b) for a in range(len(hosts)) for b in range(len(hosts)) if a != b]
-    links = tuple(
-        link(*pair, rtt[pair] / 2, beta_from_bytes_per_s(bandwidth[pair])) for pair in pairs
-    )
-    index = {pair: i for i, pair in enumerate(pairs)}
-    assumed = [*_ports(site, bandwidth), *_uplinks(groups, bandwidth)]
-    topology = Topology(
-        name=f"iperf3-{len(hosts)}-hosts",
-        hosts=tuple(hosts),
-        rank_host=site.rank_host,
-        links=links,
-        shared=tuple(capacity.over(site, index) for capacity in assumed),
-        addresses=tuple(addresses[host] for host in hosts),
-    )
+    hosts = _hosts(runs, round_trips or {})
+    groups = group_hosts(hosts.bytes_per_s)
+    site = Site.of(hosts.names)
+    assumed = [*_ports(site, hosts.bytes_per_s), *_uplinks(groups, hosts.bytes_per_s)]
+    topology = _topology(hosts, site, assumed)
     begun = min((run.at for run in runs), default=0.0)
     ended = max(run.at + run.took_s for run in runs)
-    at, unknown = tuple(zip(*pairs, strict=True)), np.full(len(pairs), np.nan)
+    at, unknown = tuple(zip(*hosts.pairs, strict=True)), np.full(len(hosts.pairs), np.nan)
     return Profile(
         topology=topology,
         groups=groups,
         samples=no_samples(),
         fits={
-            **ends(pairs),
+            **ends(hosts.pairs),
             "alpha_us": topology.columns.alpha_us,
             "beta_us_per_mb": topology.columns.beta_us_per_mb,
             "alpha_variance": unknown,
             "beta_variance": unknown,
         },
         pairs={
-            **ends(pairs),
-            "bytes_per_s": bandwidth[at],
+            **ends(hosts.pairs),
+            "bytes_per_s": hosts.bytes_per_s[at],
             "median_rtt_us": unknown,
             "min_rtt_us": unknown,
-            "kernel_rtt_us": rtt[at],
+            "kernel_rtt_us": hosts.rtt_us[at],
         },
         measured_at=begun,
         took_s=ended - begun,
@@ -102,6 +86,57 @@ def profile_from_iperf(
             "files": [Path(file).name for file in files],
             "assumed": [f"{c.kind}-{c.direction}-{c.name}" for c in assumed],
         },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Hosts:
+    """Hosts, and figures of the runs between them.
+
+    Attributes
+    ----------
+    bytes_per_s, rtt_us : (hosts, hosts), from row to column.
+    """
+
+    names: tuple[str, ...]
+    addresses: tuple[str, ...]
+    bytes_per_s: np.ndarray
+    rtt_us: np.ndarray
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Every host with every other, by their numbers."""
+        return list(permutations(range(len(self.names)), 2))
+
+
+def _hosts(runs: Sequence[IperfRun], round_trips: Mapping[NamePair, float]) -> _Hosts:
+    names = list(dict.fromkeys(host for run in runs for host in (run.client, run.server)))
+    addresses = _addresses(runs)
+    return _Hosts(
+        names=tuple(names),
+        addresses=tuple(addresses[name] for name in names),
+        bytes_per_s=_matrix(names, _fastest(runs), "is no run of iperf3"),
+        rtt_us=_matrix(
+            names,
+            _least_round_trips(runs) | _known(names, round_trips),
+            "is no round trip; give those of ping in a file",
+        ),
+    )
+
+
+def _topology(hosts: _Hosts, site: Site, shared: Sequence[Capacity]) -> Topology:
+    links = tuple(
+        link(*pair, hosts.rtt_us[pair] / 2, beta_from_bytes_per_s(hosts.bytes_per_s[pair]))
+        for pair in hosts.pairs
+    )
+    index = {pair: i for i, pair in enumerate(hosts.pairs)}
+    return Topology(
+        name=f"iperf3-{len(hosts.names)}-hosts",
+        hosts=hosts.names,
+        rank_host=site.rank_host,
+        links=links,
+        shared=tuple(capacity.over(site, index) for capacity in shared),
+        addresses=hosts.addresses,
     )
 
 
