@@ -160,6 +160,7 @@ class JobProcesses:
 
     Attributes
     ----------
+    options, hosts, readers_restart : as above.
     roles : the processes, to which trainers can be added.
     secret : of the job.
     address : of the cacher.
@@ -178,16 +179,16 @@ class JobProcesses:
         environment: Mapping[str, str | None] | None = None,
         readers_restart: bool = False,
     ) -> None:
-        self._readers_restart = readers_restart
+        self.options = options
+        self.hosts = hosts
+        self.readers_restart = readers_restart
         self.secret = secrets.token_hex(32)
         self.address = ""
-        self._options = options
-        self._hosts: Mapping[str, tuple[RoleHost, ...]] = {
+        self._serving: Mapping[str, tuple[RoleHost, ...]] = {
             "server": hosts.servers,
             "reader": hosts.readers,
             "cacher": (hosts.cacher,),
         }
-        self._trainers = len(hosts.trainers)
         argv = {"reader": read_with} if read_with is not None else {}
         env = {**(environment or {}), "HEADRACE_EMBEDDINGS_ROLE": "reader"}
         self.roles: Roles[ProcessKey] = Roles(
@@ -200,7 +201,7 @@ class JobProcesses:
                     streams=MESSAGES,
                     beside_prints=kind in argv,
                 )
-                for kind, of_kind in self._hosts.items()
+                for kind, of_kind in self._serving.items()
                 for number, host in enumerate(of_kind)
             }
         )
@@ -208,8 +209,8 @@ class JobProcesses:
     def __enter__(self) -> Self:
         self.roles.__enter__()
         try:
-            folder = None if self._options.folder is None else str(self._options.folder.resolve())
-            log = self._options.adapt_log
+            folder = None if self.options.folder is None else str(self.options.folder.resolve())
+            log = self.options.adapt_log
             for key in self.keys_of("server"):
                 self._send_settings(key, {"folder": folder, "of_host": self._servers_beside(key)})
             for key in self.keys_of("reader"):
@@ -218,18 +219,18 @@ class JobProcesses:
             options = {
                 "servers": servers,
                 "readers": readers,
-                "trainers": self._trainers,
-                "lookahead": self._options.lookahead,
-                "prefetch": self._options.prefetch,
-                "synchronisation": self._options.synchronisation.value,
+                "trainers": len(self.hosts.trainers),
+                "lookahead": self.options.lookahead,
+                "prefetch": self.options.prefetch,
+                "synchronisation": self.options.synchronisation.value,
                 "folder": folder,
-                "silence_s": self._options.silence_s,
-                "ideal": self._options.ideal,
-                "commit_every": 0 if folder is None else self._options.commit_every,
-                "adapt": self._options.adapt,
-                "equal_shares": self._options.equal_shares,
+                "silence_s": self.options.silence_s,
+                "ideal": self.options.ideal,
+                "commit_every": 0 if folder is None else self.options.commit_every,
+                "adapt": self.options.adapt,
+                "equal_shares": self.options.equal_shares,
                 "adapt_log": None if log is None else str(log.resolve()),
-                "readers_restart": self._readers_restart,
+                "readers_restart": self.readers_restart,
             }
             self._send_settings(("cacher", 0), options)
             ((self.address,),) = self._addresses("cacher")
@@ -246,7 +247,7 @@ class JobProcesses:
 
     def keys_of(self, kind: str) -> list[ProcessKey]:
         """Return the keys of the processes of a kind that serves."""
-        return [(kind, number) for number in range(len(self._hosts[kind]))]
+        return [(kind, number) for number in range(len(self._serving[kind]))]
 
     def let_attend(self, key: ProcessKey) -> None:
         """Let a server or reader that has told its address send the cacher signs of life."""
@@ -269,18 +270,18 @@ class JobProcesses:
 
     def _servers_beside(self, key: ProcessKey) -> int:
         """Return the number of servers on the host of one, itself included."""
-        addresses = [host.address for host in self._hosts["server"]]
+        addresses = [host.address for host in self._serving["server"]]
         return addresses.count(addresses[key[1]])
 
     def _send_settings(self, key: ProcessKey, options: Mapping[str, Any]) -> None:
         kind, number = key
-        hosts = self._hosts[kind]
+        hosts = self._serving[kind]
         settings = RoleSettings(
             kind=kind,
             number=number,
             count=len(hosts),
             host=hosts[number].address,
-            deadline_s=self._options.deadline_s,
+            deadline_s=self.options.deadline_s,
             secret=self.secret,
             options=options,
         )
@@ -288,7 +289,7 @@ class JobProcesses:
 
     def _addresses(self, *kinds: str) -> list[list[str]]:
         """Wait for the addresses of processes, by kind and number."""
-        awaited = [(kind, number) for kind in kinds for number in range(len(self._hosts[kind]))]
+        awaited = [key for kind in kinds for key in self.keys_of(kind)]
         addresses: dict[ProcessKey, str] = {}
         until = time.monotonic() + _START_S
         while len(addresses) < len(awaited):
@@ -303,9 +304,7 @@ class JobProcesses:
                 raise self.roles.failure(_STARTING, errors)
             if "address" in message:
                 addresses[key] = message["address"]
-        return [
-            [addresses[kind, number] for number in range(len(self._hosts[kind]))] for kind in kinds
-        ]
+        return [[addresses[key] for key in self.keys_of(kind)] for kind in kinds]
 
 
 def key_of(name: str) -> ProcessKey:

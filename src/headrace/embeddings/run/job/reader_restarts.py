@@ -12,22 +12,17 @@ class ReaderRestarts:
 
     One that is lost again before it has served a batch is not: it would be lost there again. The
     job can then begin again as a whole, on other hosts if there are some.
-
-    Parameters
-    ----------
-    allowed : whether any is started again.
     """
 
-    def __init__(self, processes: JobProcesses, *, allowed: bool) -> None:
+    def __init__(self, processes: JobProcesses) -> None:
         self._processes = processes
-        self._allowed = allowed
         self._serving = set[ProcessKey]()
         self.starting = set[ProcessKey]()
         """Readers that were started again, and have not served a batch since."""
 
     def restart(self, lost: Collection[ProcessKey]) -> bool:
         """Start processes again if all of them are readers that have served; return whether."""
-        if not self._allowed or not lost or not self._serving.issuperset(lost):
+        if not self._processes.readers_restart or not lost or not self._serving.issuperset(lost):
             return False
         for key in lost:
             self._serving.discard(key)

@@ -4,7 +4,7 @@ import queue
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 
@@ -97,17 +97,9 @@ def run_embedding_job(
             )
             try:
                 with processes:
-                    _start_trainers(processes, script, options, places, environment)
+                    _start_trainers(processes, script, environment)
                     rounds = _status_rounds(processes, times, on_sample)
-                    _Watch(
-                        processes,
-                        places,
-                        options.silence_s,
-                        on_line,
-                        ReaderRestarts(processes, allowed=restart),
-                        TrainerReturns(starts.lost, len(places.trainers), options.return_s),
-                        rounds,
-                    ).until_end()
+                    _Watch(processes, on_line, lost=starts.lost, rounds=rounds).until_end()
             except JobError as error:
                 starts.lose(error)
             else:
@@ -127,10 +119,9 @@ def _status_rounds(
 def _start_trainers(
     processes: JobProcesses,
     script: Sequence[str],
-    options: JobOptions,
-    hosts: JobHosts,
     environment: Mapping[str, str | None] | None,
 ) -> None:
+    hosts = processes.hosts
     rendezvous = hosts.rendezvous or free_port(hosts.trainers[0].address)
     for rank, host in enumerate(hosts.trainers):
         role = Role(
@@ -138,7 +129,7 @@ def _start_trainers(
             argv=script,
             start=host.start,
             env={
-                **trainer_environment(processes, options, hosts, rank, rendezvous),
+                **_trainer_environment(processes, rank, rendezvous),
                 **(environment or {}),
             },
             streams=LINES,
@@ -151,14 +142,12 @@ def _start_trainers(
             ) from error
 
 
-def trainer_environment(
-    processes: JobProcesses, options: JobOptions, hosts: JobHosts, rank: int, rendezvous: int
-) -> dict[str, str]:
+def _trainer_environment(processes: JobProcesses, rank: int, rendezvous: int) -> dict[str, str]:
     """Return the environment of a trainer: torchrun's variables and headrace's.
 
     Trainers of one host share its processors: like torchrun, one thread each by default.
     """
-    addresses = [host.address for host in hosts.trainers]
+    addresses = [host.address for host in processes.hosts.trainers]
     address = addresses[rank]
     local = addresses.count(address)
     variables = {
@@ -174,8 +163,8 @@ def trainer_environment(
         "HEADRACE_EMBEDDINGS_CACHER": processes.address,
         "HEADRACE_EMBEDDINGS_SECRET": processes.secret,
     }
-    if options.cache_bytes is not None:
-        variables["HEADRACE_EMBEDDINGS_CACHE_BYTES"] = str(options.cache_bytes)
+    if processes.options.cache_bytes is not None:
+        variables["HEADRACE_EMBEDDINGS_CACHE_BYTES"] = str(processes.options.cache_bytes)
     if local > 1 and "OMP_NUM_THREADS" not in child_environment():
         variables["OMP_NUM_THREADS"] = "1"
     return variables
@@ -185,26 +174,30 @@ class _Watch:
     """Waits for the end of a job's trainers, or a failure.
 
     The cacher tells of other processes that fall silent; it is asked for answers itself.
+
+    Parameters
+    ----------
+    lost : processes that were lost in the start before.
+    rounds : in which the processes are asked for their times, if any.
     """
 
     def __init__(
         self,
         processes: JobProcesses,
-        hosts: JobHosts,
-        silence_s: float,
         on_line: OnJobLine,
-        restarts: ReaderRestarts,
-        returns: TrainerReturns,
-        rounds: StatusRounds | None = None,
+        *,
+        lost: Collection[ProcessKey],
+        rounds: StatusRounds | None,
     ) -> None:
+        trainers = len(processes.hosts.trainers)
         self._roles = processes.roles
-        self._hosts = hosts
-        self._running = {("trainer", rank) for rank in range(len(hosts.trainers))}
-        self._silence_s = silence_s
-        self._silences: Silences[ProcessKey] = Silences(silence_s)
+        self._hosts = processes.hosts
+        self._running = {("trainer", rank) for rank in range(trainers)}
+        self._silence_s = processes.options.silence_s
+        self._silences: Silences[ProcessKey] = Silences(self._silence_s)
         self._on_line = on_line
-        self._restarts = restarts
-        self._returns = returns
+        self._restarts = ReaderRestarts(processes)
+        self._returns = TrainerReturns(lost, trainers, processes.options.return_s)
         self._rounds = rounds
         self._errors: dict[ProcessKey, str] = {}
         self._ends: dict[ProcessKey, int] = {}
