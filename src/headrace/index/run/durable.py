@@ -66,25 +66,39 @@ def open(  # noqa: A001 - as `dbm.open`
     """
     path = _named_path(folder)
     log_bytes = min(count_as("checkpoint_log_bytes", checkpoint_log_bytes, 0), _LAST)
-    if read_only and recover:
+    if not read_only:
+        return _open_to_write(path, key, value, recover, log_bytes)
+    if recover:
         raise KeysError("a folder is recovered by writing: open it without read_only")
-    stored = _stored_types(path)
-    if read_only and stored is None and (key is None or value is None) and path.is_dir():
-        raise FolderError(
-            f"{path}: has no {_TYPES_FILE}: it is being created, or was made in C++; open it "
-            "again, or give key and value"
-        )
-    key_type = _agreed("key", key, stored, "uint64")
-    value_type = _agreed("value", value, stored, "int64")
-    if read_only:
-        native: Any = _done(_native.DurableReader, str(path), key_type)
-    else:
+    return _open_to_read(path, key, value)
+
+
+def _open_to_read(path: Path, key: Any, value: Any) -> "DurableIndex":
+    while True:
+        stored = _stored_types(path)
+        if stored is None and (key is None or value is None) and path.is_dir():
+            raise FolderError(
+                f"{path}: has no {_TYPES_FILE}: it is being created, or was made in C++; open it "
+                "again, or give key and value"
+            )
+        key_type, value_type = _agreed_types(key, value, stored)
+        native = _done(_native.DurableReader, str(path), key_type)
+        if _stored_types(path) == stored:  # else another process has created or replaced it since
+            return DurableIndex(path, native, key_type, value_type, read_only=True)
+
+
+def _open_to_write(
+    path: Path, key: Any, value: Any, recover: bool, log_bytes: int
+) -> "DurableIndex":
+    while True:
+        stored = _stored_types(path)
+        key_type, value_type = _agreed_types(key, value, stored)
         native = _done(_native.DurableRows, str(path), key_type, recover, log_bytes)
-    with ExitStack() as failing:
-        if not read_only:
+        with ExitStack() as failing:
             failing.callback(native.close)
-        if _stored_types(path) == stored:
-            if stored is None and not read_only:
+            if _stored_types(path) != stored:
+                continue  # another process has created or replaced it since
+            if stored is None:
                 if (key is None or value is None) and native.groups() + native.size() > 0:
                     raise FolderError(
                         f"{path}: has rows and no {_TYPES_FILE}, as where it was made in C++: give "
@@ -92,15 +106,7 @@ def open(  # noqa: A001 - as `dbm.open`
                     )
                 _store_types(path, {"format": _FORMAT, "key": key_type, "value": value_type})
             failing.pop_all()
-            return DurableIndex(path, native, key_type, value_type, read_only=read_only)
-    return open(  # another process has created or replaced it since
-        folder,
-        key=key,
-        value=value,
-        read_only=read_only,
-        recover=recover,
-        checkpoint_log_bytes=checkpoint_log_bytes,
-    )
+            return DurableIndex(path, native, key_type, value_type, read_only=False)
 
 
 def _named_path(folder: str | os.PathLike[str]) -> Path:
@@ -500,6 +506,10 @@ def _store_types(folder: Path, types: dict[str, Any]) -> None:
         write_whole(folder / _TYPES_FILE, json.dumps(types).encode())
     except OSError as error:
         raise FolderError(f"{folder / _TYPES_FILE}: cannot be written: {error}") from error
+
+
+def _agreed_types(key: Any, value: Any, stored: dict[str, Any] | None) -> tuple[str, str]:
+    return _agreed("key", key, stored, "uint64"), _agreed("value", value, stored, "int64")
 
 
 def _agreed(what: str, asked: Any, stored: dict[str, Any] | None, default: str) -> str:
