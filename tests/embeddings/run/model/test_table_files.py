@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -10,13 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headrace.embeddings import EmbeddingError
+from headrace.embeddings import EmbeddingError, EmbeddingTable
 from headrace.embeddings.run.model.fit import fit_connected
 from headrace.embeddings.run.model.fitted import FittedBatches
-from headrace.embeddings.run.model.table_files import TableFileFormat, read_rows
+from headrace.embeddings.run.model.table_files import TableFileFormat, read_rows, whole_table
+from headrace.embeddings.run.trainers.connections import TrainerServers
+from headrace.embeddings.tables import table_groups
 from headrace.executor import Executor
 from tests.embeddings.run.in_process import InProcessJob
-from tests.embeddings.run.model.test_fit import DATA, OPTIMIZERS, fitted_model
+from tests.embeddings.run.jobs import description
+from tests.embeddings.run.model.fits import DATA, OPTIMIZERS, fitted_model
 from tests.embeddings.run.models import DLRM, ROWS, steps
 
 
@@ -137,3 +141,10 @@ def test_files_that_are_not_of_rows_are_named(
         pytest.raises(EmbeddingError, match=rf"tables\.0\.{ending}: cannot be read as .*{found}"),
     ):
         batches.load(tmp_path)
+
+
+def test_a_large_table_is_no_tensor() -> None:
+    table = EmbeddingTable(name="users", rows=(1 << 27) + 1, dim=2)
+    job = description(tables=(table,), groups=table_groups((table,)))
+    with pytest.raises(EmbeddingError, match="table users has too many rows for a tensor of all"):
+        whole_table(cast(TrainerServers, None), job, 0)
