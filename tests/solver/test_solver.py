@@ -215,6 +215,16 @@ def test_cpsat_hears_the_user_and_leaves_the_signal_to_python() -> None:
             solve_cpsat(model, chosen, Parameters(limit_s=ENDLESS_S))
 
 
+def test_highs_hears_the_user() -> None:
+    """Ctrl-C waited for the end of the search, or its time limit."""
+    model = knapsack(0, 300, 100)
+    for _ in range(2):
+        timer = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
+        timer.start()
+        with no_hang(), pytest.raises(KeyboardInterrupt):
+            solve(model, Parameters(limit_s=ENDLESS_S))
+
+
 def test_an_interrupt_before_cpsat_begins_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """OR-Tools ignores a stop between the call and the search: Ctrl-C waited for the time limit."""
     cp_model = import_cp_model()

@@ -1,7 +1,6 @@
 """OR-Tools CP-SAT: models are built with the library itself; limits, progress, results are ours."""
 
 import importlib
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,11 +10,10 @@ import numpy as np
 from headrace.errors import InputError, ModelError
 from headrace.solver.parameters import Parameters
 from headrace.solver.result import Proved, Result, Stop
+from headrace.solver.threads import run_in_thread
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
-
-_POLL_S = 0.05
 
 
 def import_cp_model() -> Any:
@@ -81,41 +79,17 @@ def solve_cpsat(
 def _solved(
     solver: Any, model: "cp_model.CpModel", interrupt: Callable[[], bool] | None
 ) -> tuple[Any, bool]:
-    """Solve in a thread of its own, so that this one receives the user's interrupt.
-
-    Returns the status, and whether `interrupt` stopped the search.
-    """
-    done: list[Any] = []
+    """Return the status of the solve, and whether `interrupt` stopped the search."""
     interrupted = False
-    failed: list[BaseException] = []
-    ended = threading.Event()
 
-    def work() -> None:
-        try:
-            done.append(solver.solve(model))
-        except BaseException as error:
-            failed.append(error)
-        finally:
-            ended.set()
-
-    thread = threading.Thread(target=work, name="cp-sat")
-    thread.start()
-    try:
-        # Not `join`: interrupted, it takes the thread for ended. And a signal may wake another
-        # thread than this, so poll.
-        while not ended.wait(_POLL_S):
-            if interrupt is not None and interrupt():
-                interrupted = True
-                solver.stop_search()
-    except BaseException:  # an interrupt, or a time limit of the caller's
-        while not ended.wait(_POLL_S):  # CP-SAT forgets a stop that comes before it has begun
+    def poll() -> None:
+        nonlocal interrupted
+        if interrupt is not None and interrupt():
+            interrupted = True
             solver.stop_search()
-        raise
-    finally:
-        thread.join()
-    if failed:
-        raise failed[0]
-    return done[0], interrupted
+
+    status = run_in_thread(lambda: solver.solve(model), solver.stop_search, poll)
+    return status, interrupted
 
 
 def _result(

@@ -9,17 +9,20 @@ from headrace.errors import ModelError
 from headrace.solver.model import LinearModel
 from headrace.solver.parameters import Parameters, SolverProgress
 from headrace.solver.result import Proved, Result, Stop, relative_gap
+from headrace.solver.threads import run_in_thread
 
 
 def solve_highs(model: LinearModel, parameters: Parameters) -> Result:
     """Solve `model` with HiGHS.
 
     Progress is reported on every improvement and whenever HiGHS logs; `interrupt` is polled
-    wherever HiGHS checks for interrupts, in the simplex method too.
+    wherever HiGHS checks for interrupts, in the simplex method too. Both are called from another
+    thread.
 
     Raises
     ------
     ModelError : if HiGHS rejects the model.
+    KeyboardInterrupt : if interrupted by the user.
     """
     import highspy
 
@@ -32,7 +35,7 @@ def solve_highs(model: LinearModel, parameters: Parameters) -> Result:
         solver.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
     watch = _Watch(solver, parameters, highspy)
     began = time.monotonic()
-    run_highs(solver)
+    run_in_thread(lambda: run_highs(solver), watch.interrupt)
     return _result(solver, model, watch, time.monotonic() - began, highspy)
 
 
@@ -108,10 +111,13 @@ class _Watch:
             ]
         self._checks = 0
         self._raised: BaseException | None = None
-        if parameters.progress or parameters.interrupt or parameters.work is not None:
-            solver.setCallback(self._called, None)
-            for kind in callbacks:
-                solver.startCallback(kind)
+        solver.setCallback(self._called, None)
+        for kind in callbacks:
+            solver.startCallback(kind)
+
+    def interrupt(self) -> None:
+        """Stop HiGHS at its next check."""
+        self.struck = Stop.INTERRUPT
 
     def _called(self, kind: Any, message: str, out: Any, answer: Any, data: Any) -> None:
         del message, data
