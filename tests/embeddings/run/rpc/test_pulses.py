@@ -1,5 +1,7 @@
 """Signs of life: of processes that compute, are stopped, end, or have no secret."""
 
+import errno
+import os
 import signal
 import socket
 import subprocess
@@ -7,9 +9,12 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
+
+import pytest
 
 from headrace.embeddings.run.rpc.pulses import PULSES, PulseListener, Silences, send_pulses
-from tests.waiting import HANG_S, wait_until, with_longer_deadlines
+from tests.waiting import ENDLESS_S, HANG_S, STALL_S, wait_until, with_longer_deadlines
 
 SECRET = "of the test"
 
@@ -165,3 +170,46 @@ def check_a_stranger_shortens_no_silence(limit_s: float) -> None:
 def test_a_stranger_shortens_no_silence() -> None:
     """Those that fall silent with it were told: 4 s after their last pulse, and not 6."""
     with_longer_deadlines(check_a_stranger_shortens_no_silence)
+
+
+def refusing(times: float) -> tuple[list[None], Any]:
+    """Return refusals so far, and a function in place of accept that refuses so often."""
+    refusals: list[None] = []
+
+    def accept(self: socket.socket, accepted: Any = socket.socket.accept) -> Any:
+        if len(refusals) >= times:
+            return accepted(self)
+        refusals.append(None)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    return refusals, accept
+
+
+def test_a_listener_without_descriptors_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tried to accept again and again, at full speed, as long as none was free."""
+    with ExitStack() as ends:
+        listening = Listening(ENDLESS_S, ends)
+        own = send_pulses(listening.listener.address, "trainer 0", SECRET, HANG_S)
+        ends.callback(own.close)
+        connections = listening.listener._connections  # pyright: ignore[reportPrivateUsage]
+        wait_until(lambda: connections, "it is accepted")
+        refusals, accept = refusing(float("inf"))
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        address = ("127.0.0.1", int(listening.listener.address.rpartition(":")[2]))
+        ends.enter_context(socket.create_connection(address, HANG_S))
+        wait_until(lambda: refusals, "a connection is refused")
+        own.close()
+        wait_until(lambda: listening.ended == ["trainer 0"], "others are served")
+        assert len(refusals) == 1
+
+
+def test_a_listener_accepts_again_when_descriptors_are_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals, accept = refusing(1)
+    with ExitStack() as ends:
+        listening = Listening(STALL_S / 3, ends)
+        monkeypatch.setattr(socket.socket, "accept", accept)
+        send_pulses(listening.listener.address, "trainer 0", SECRET, HANG_S).close()
+        wait_until(lambda: listening.ended == ["trainer 0"], "it is accepted")
+        assert len(refusals) == 1

@@ -164,15 +164,25 @@ class PulseListener:
                 if (now := time.monotonic()) >= due:
                     self._report(self._silences.elapse(now - last))
                     self._remove_without_greeting(now - last)
+                    self._listen_again()
                     last = now
             for connection in self._connections.values():
                 connection.socket.close()
 
+    def _listen_again(self) -> None:
+        """Accept connections again, if the system refused one."""
+        if self._listening not in self._selector.get_map():
+            self._selector.register(self._listening, selectors.EVENT_READ)
+
     def _take(self, ready: object) -> None:
         """Take what has arrived: a connection, its greeting, a pulse, or its end."""
         if ready is self._listening:
-            with suppress(OSError):
+            try:
                 self._add(self._listening.accept()[0])
+            except OSError:
+                # No descriptor is free: the connection stays in the queue, where the selector would
+                # report it without end.
+                self._selector.unregister(self._listening)
             return
         assert isinstance(ready, socket.socket)
         connection = self._connections.get(ready)
