@@ -189,6 +189,25 @@ def test_servers_open_a_commit_before_trainers_join(tmp_path: Path) -> None:
     assert len(servers.started) == 1
 
 
+def test_a_commit_that_an_earlier_start_marks_last_is_begun_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One between the reading of marks and the new start was lost, though trainers had gone on."""
+    folder = CommitFolder(tmp_path)
+    earlier = folder.begin()
+
+    def begin(self: CommitFolder, begun: Callable[..., int] = CommitFolder.begin) -> int:
+        folder.write(mark_of(description(), earlier, 0))
+        return begun(self)
+
+    monkeypatch.setattr(CommitFolder, "begin", begin)
+    servers = Servers()
+    with running([ListedBatches(9).of], 1, servers, folder=str(tmp_path)) as job:
+        job.joined()
+    (start,) = servers.started
+    assert (start["start"], start["first_commit"]) == (2, 1)
+
+
 def test_a_wrong_line_is_an_error_at_all_trainers(tmp_path: Path) -> None:
     path = tmp_path / "clicks.tsv"
     path.write_text("\n".join([LINE] * 21 + ["no example"] + [LINE] * 30))

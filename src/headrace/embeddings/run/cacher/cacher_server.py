@@ -101,8 +101,9 @@ class CacherServer:
         self._closed = False
         folder = self._options.folder
         self._folder = None if folder is None else CommitFolder(Path(folder))
-        self._mark = None if self._folder is None else self._folder.newest()
+        # in this order: from here on no earlier start marks a commit, which would be lost
         self._start = 0 if self._folder is None else self._folder.begin()
+        self._mark = None if self._folder is None else self._folder.newest()
         self._beginning = Beginning.after(self._mark)
         self._files: tuple[DataFile, ...] = ()
         self._batch: int | None = None
