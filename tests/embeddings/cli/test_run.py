@@ -7,11 +7,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from typer.testing import CliRunner
 
 from headrace.artifact import load
-from headrace.embeddings import EmbeddingPlan
+from headrace.cli.app import app
+from headrace.embeddings import EmbeddingPlan, EmbeddingRecord
+from headrace.embeddings.errors import JobError
+from headrace.embeddings.run.job import supervisor
+from headrace.embeddings.run.job.job_times import OnSample
+from tests.embeddings.run.job.test_record import job as sampled_job
 from tests.embeddings.run.job_peer import SCRIPT
 from tests.embeddings.run.job_plans import job_plan
 from tests.launch.test_roles import assert_ends
@@ -127,3 +134,23 @@ def test_a_plan_of_a_newer_version_is_refused(plan: Path, script: Path) -> None:
     assert job.returncode == 2
     assert errors.startswith(f"error: {plan}: field 'schema' is {EmbeddingPlan.SCHEMA + 1}, needs ")
     assert "a newer headrace wrote the file: read it with that version" in errors
+
+
+def test_a_job_that_fails_has_a_record(
+    plan: Path, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had none, though that is when one asks what its steps waited for."""
+    times = sampled_job()
+
+    def run(*_: object, on_sample: OnSample, **__: object) -> NoReturn:
+        on_sample(times, times.samples[-1])
+        raise JobError("trainer 1 ended with exit code 3", 3)
+
+    monkeypatch.setattr(supervisor, "run_embedding_job", run)
+    path = tmp_path / "job.record"
+    arguments = ["embeddings", "run", str(plan), "--record", str(path), "--", str(script)]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, JobError)
+    recorded = EmbeddingRecord.load(path)
+    assert recorded.samples == len(times.samples)
+    assert recorded.provenance["script"] == [str(script)]

@@ -24,6 +24,7 @@ from headrace.embeddings.cli.run_options import (
     start_options,
 )
 from headrace.embeddings.errors import EmbeddingError
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.embeddings.plan.plan import EmbeddingPlan
@@ -92,8 +93,8 @@ def run_job_command(
     With --ray the processes are spread over the nodes of a Ray cluster, trainers with a GPU each if
     it has so many. Script, data and --state need the same paths on all of them.
 
-    Five lines at the end say what steps took and waited for. --record keeps that in a file, for
-    headrace show and headrace report.
+    Five lines at the end say what steps took and waited for. --record keeps that in a file, of a
+    job that fails or is interrupted too, for headrace show and headrace report.
 
     Example: headrace embeddings run clicks.plan --state commits -- train.py
     """
@@ -105,13 +106,39 @@ def run_job_command(
     options = start.of_job(job, ideal=recording.ideal)
     errors = terminal(stderr=True, soft_wrap=True, highlight=False)
     _warn_of_ideal(errors, ideal=recording.ideal)
+    keep = partial(
+        recording.keep,
+        plan=job,
+        ideal_step_s=ideal_step_s,
+        provenance={"plan": job.digest, "script": argv[1:]},
+    )
+    keep_unfinished = partial(_keep_unfinished, keep, recording.record, errors)
     with unwound_by_signals(), _hosts(job, ray, start.min_trainers) as hosts:
-        times = _run(argv, options, hosts, start, errors)
-    provenance = {"plan": job.digest, "script": argv[1:]}
-    recorded = recording.keep(times, job, ideal_step_s, provenance)
+        times = _run(argv, options, hosts, start, errors, keep_unfinished)
+    recorded = keep(times)
     _print_summary(recorded, job.batch, errors)
     _warn_of_ideal(errors, ideal=recording.ideal)
     return _result(recorded, recording.record)
+
+
+def _keep_unfinished(
+    keep: "Callable[[JobTimes | None], object]",
+    file: Path | None,
+    errors: Console,
+    times: "JobTimes | None",
+) -> None:
+    """Keep the record of a job that failed, or was interrupted, if a file is named.
+
+    What hinders that is a warning: the job's own error goes on.
+    """
+    if file is None:
+        return
+    try:
+        keep(times)
+    except HeadraceError as error:
+        errors.print(f"[bold yellow]warning:[/] {escape(str(error))}")
+    else:
+        errors.print(f"Steps until then: {file}", markup=False)
 
 
 def _print_summary(
@@ -144,8 +171,13 @@ def _run(
     hosts: "JobHosts | Callable[[], JobHosts]",
     start: StartOptions,
     errors: Console,
+    on_failure: "Callable[[JobTimes | None], None]",
 ) -> "JobTimes | None":
     """Run a job, with its output and its progress on the console; return its times.
+
+    Parameters
+    ----------
+    on_failure : called with the times of a job that fails or is interrupted.
 
     Raises
     ------
@@ -157,16 +189,20 @@ def _run(
     console = terminal(soft_wrap=True, highlight=False, quiet=False)  # the job's output
     commit_every = options.commit_every if options.folder else 0
     with job_progress(console, errors, commit_every) as (on_sample, times_of_job):
-        run_embedding_job(
-            argv,
-            options,
-            hosts,
-            on_line=partial(_print_line, console),
-            script_reads=start.script_reads,
-            restart=start.restart,
-            min_trainers=start.min_trainers,
-            on_sample=on_sample,
-        )
+        try:
+            run_embedding_job(
+                argv,
+                options,
+                hosts,
+                on_line=partial(_print_line, console),
+                script_reads=start.script_reads,
+                restart=start.restart,
+                min_trainers=start.min_trainers,
+                on_sample=on_sample,
+            )
+        except BaseException:
+            on_failure(times_of_job())
+            raise
     return times_of_job()
 
 
