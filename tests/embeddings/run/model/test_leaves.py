@@ -1,5 +1,6 @@
 """Numbers that stand for a batch's ids, and the rows that modules look up by them."""
 
+import copy
 import io
 
 import pytest
@@ -150,3 +151,21 @@ def test_a_model_is_pickled_without_rows(registered: bool) -> None:
     assert loaded.state_dict().keys() == {"top.weight", "top.bias"}
     with pytest.raises(EmbeddingError, match="table 0 is used outside of a batch"):
         loaded["table"](torch.zeros(1, 1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_copy_of_a_model_looks_up_in_the_rows_of_a_batch(registered: bool) -> None:
+    """One of averaged weights had no batches: it could be trained, and never evaluated."""
+    (embedding,) = modules(1)
+    embedding.take_weight()
+    model = nn.ModuleDict({"table": embedding.module, "top": nn.Linear(1, 1)})
+    leaves = Leaves([embedding], [(0,)], [False], registered=registered)
+    averaged = copy.deepcopy(model)
+    for first in (10, 20):
+        leaf = nn.Parameter(rows(3, 1, first))
+        ids = leaves.set([ModuleRows(rows=leaf, ids=torch.tensor([2, 0]))], examples=2)
+        assert averaged["table"](ids).flatten().tolist() == [first + 2, first]
+        assert dict(averaged.named_parameters()).keys() == {"top.weight", "top.bias"}
+    leaves.clear()
+    with pytest.raises(EmbeddingError, match="table 0 is used outside of a batch"):
+        averaged["table"](ids)

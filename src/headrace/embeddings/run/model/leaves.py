@@ -93,11 +93,10 @@ class Leaves:
         self._registered = registered
         self._next = 0  # position of the next batch's first id
         self._positions: dict[nn.Module, _Positions] = {}
-        self._names: dict[nn.Module, str] = {
-            embedding.module: embedding.name for embedding in modules
-        }
         for embedding in modules:
-            embedding.module.register_forward_pre_hook(self._translate, with_kwargs=True)
+            embedding.module.register_forward_pre_hook(
+                _Lookup(self, embedding).translate, with_kwargs=True
+            )
             if registered:
                 _RowsOutOfStates().register(embedding.module)
 
@@ -188,16 +187,20 @@ class Leaves:
         for embedding in self._modules:
             embedding.set_rows(embedding.module.weight.detach()[:0])
 
-    def _translate(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def translated(
+        self, embedding: EmbeddingModule, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Replace positions by numbers of rows, in the arguments of a module."""
-        name = self._names[module]
-        positions = self._positions.get(module)
+        """Return the arguments of a module with numbers of rows in place of positions.
+
+        Raises
+        ------
+        EmbeddingError : the positions are not those of the present batch, or there is none.
+        """
+        positions = self._positions.get(embedding.module)
         if positions is None:
             raise EmbeddingError(
-                f"{name} is used outside of a batch: iterate over the batches that fit returned, "
-                "or over batches.evaluate(data)"
+                f"{embedding.name} is used outside of a batch: iterate over the batches that fit "
+                "returned, or over batches.evaluate(data)"
             )
         try:
             if args:
@@ -205,10 +208,35 @@ class Leaves:
             return args, {**kwargs, "input": positions.rows_of(kwargs["input"])}
         except IndexError as error:
             raise EmbeddingError(
-                f"{name} gets ids of other columns than it had when fit ran the model, ids that "
-                "forward computes, or those of an earlier batch: give the columns as ids={...}, "
-                "and use a batch before the next one is taken"
+                f"{embedding.name} gets ids of other columns than it had when fit ran the model, "
+                "ids that forward computes, or those of an earlier batch: give the columns as "
+                "ids={...}, and use a batch before the next one is taken"
             ) from error
+
+
+class _Lookup:
+    """Hook before a module looks up; copies of the module look up in its rows by the same.
+
+    Such as that of a model with averaged weights (`torch.optim.swa_utils.AveragedModel`).
+    """
+
+    def __init__(self, leaves: Leaves, embedding: EmbeddingModule) -> None:
+        self._leaves = leaves
+        self._embedding = embedding
+
+    def translate(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a lookup with numbers of rows in place of positions."""
+        original = self._embedding.module
+        if module is not original:
+            assert isinstance(module, nn.Embedding | nn.EmbeddingBag)
+            copied = EmbeddingModule(name=self._embedding.name, module=module)
+            copied.set_rows(original.weight, padding=original.padding_idx)
+        return self._leaves.translated(self._embedding, args, kwargs)
+
+    def __deepcopy__(self, _copied: Mapping[int, Any]) -> "_Lookup":
+        return self
 
 
 def _positions(starts: Sequence[int], ids: Tensor, examples: int) -> _Positions:
