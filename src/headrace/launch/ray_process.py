@@ -165,8 +165,10 @@ class RayProcess:
         if command.streams[name] != PIPE:
             return None
         source, sink = os.pipe()
-        self._sinks[name] = opened.enter_context(os.fdopen(sink, "w", buffering=1))
-        return opened.enter_context(os.fdopen(source))
+        # the node's lines have any characters, this machine's locale need not
+        file = os.fdopen(sink, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        self._sinks[name] = opened.enter_context(file)
+        return opened.enter_context(os.fdopen(source, encoding="utf-8"))
 
     def _feed(self, source: int) -> None:
         """Pass standard input on."""
