@@ -237,6 +237,7 @@ def test_a_role_that_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
         assert started.receive(HANG_S) == ("a", None)
         assert started.exit_code("a") == -signal.SIGKILL
         started.send("a", {"text": "to none"})
+    started.send("a", {"text": "to none"})  # whose pipe is closed
 
 
 def test_one_that_cannot_be_started_ends_the_others() -> None:

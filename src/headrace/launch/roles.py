@@ -154,6 +154,8 @@ class Roles(Generic[K]):
         `receive` reports its end.
         """
         process = self._processes[key]
+        if process.stdin.closed:  # by `end`
+            return
         pipe, ready = process.stdin.fileno(), select.poll()
         ready.register(pipe, select.POLLOUT)
         data = memoryview(json.dumps(message).encode() + b"\n")
