@@ -5,19 +5,23 @@ On loopback, where the kernel holds every connection to a pace that the job chan
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headrace.collectives.adapt import session
 from headrace.collectives.demand import Collective
 from headrace.collectives.plan.book import build_book
+from headrace.collectives.settings import CollectiveSettings
 from headrace.testbed import Testbed, TestbedSpec, rank_environment, run_ranks
 from tests.collectives.adapt.ddp_job import relieves
 from tests.conformance import warm
-from tests.waiting import JOB_S
+from tests.waiting import ENDLESS_S, HANG_S, JOB_S
 
 JOB = Path(__file__).with_name("ddp_job.py")
 RANKS = 4
@@ -185,3 +189,32 @@ def test_adaptation_can_be_switched_off(testbed: Testbed, tmp_path: Path) -> Non
     )  # fmt: skip
     assert said.codes == [0] * RANKS, said.other
     assert not log.exists()
+
+
+def test_a_thread_that_the_system_refuses_ends_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator went on by itself, behind a warning that there is no adaptation."""
+    began, ended = threading.Event(), threading.Event()
+
+    def start(thread: threading.Thread, started: Any = threading.Thread.start) -> None:
+        if thread.name == "headrace-agent":
+            assert began.wait(HANG_S)
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    planner = SimpleNamespace(start=began.set, close=ended.set)
+    parts: dict[str, Any] = {
+        "own_connection": None,
+        "RunningJob": None,
+        "BackgroundPlanner": planner,
+        "AdaptationCoordinator": SimpleNamespace(turn=lambda _now: ENDLESS_S),
+        "Agent": SimpleNamespace(run=lambda: None),
+    }
+    for name, part in parts.items():
+        monkeypatch.setattr(session, name, lambda *_, part=part, **__: part)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    book: Any = SimpleNamespace(topology=SimpleNamespace(rank_host=[0, 1]))
+    switch: Any = SimpleNamespace(record=lambda: None)
+    executor: Any = SimpleNamespace(rank=0)
+    store = SimpleNamespace(clone=lambda: None)
+    assert session.follow(store, executor, switch, book, CollectiveSettings()) is None
+    assert ended.is_set()

@@ -142,12 +142,15 @@ class Adaptation:
             refresh=None if self._metrics_output is None else self._metrics_output.refresh,
         )
         targets.append(("agent", self._agent.run))
-        self._threads = [
-            threading.Thread(target=target, name=f"headrace-{name}", daemon=True)
-            for name, target in targets
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            for name, target in targets:
+                thread = threading.Thread(target=target, name=f"headrace-{name}", daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:  # the system refuses another thread
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the threads: at once, or after a moment if one waits for the store."""
