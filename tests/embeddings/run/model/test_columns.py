@@ -28,7 +28,14 @@ class Model(nn.Module):
             ids = ids.float()
         if self.ids_of == "mask":
             return self.top(self.user(ids[:, [0, 2]]) * (ids[:, [0, 2]] != 0)[..., None])
+        if self.ids_of == "joined":
+            return self.top(self.user(ids[:, 0]) + torch.cat([torch.zeros(3, 4), ids], dim=1))
+        if self.ids_of == "one hot":
+            return self.top(nn.functional.one_hot(ids[:, 0], 8).float())
         if self.ids_of == "shape":
+            zeros = torch.zeros_like(ids, dtype=torch.float32) + ids.new_zeros(4).float()
+            zeros = zeros + torch.zeros(1).expand_as(ids).reshape_as(ids).view_as(ids)
+            ids = ids + zeros.long()
             ids = ids * (torch.ones_like(ids, dtype=torch.bool) == (torch.zeros_like(ids) == 0))
         if self.ids_of in ("int32", "modulo of int32"):
             ids = ids.int()
@@ -119,10 +126,12 @@ def test_a_compiled_model_shows_them_without_being_compiled() -> None:
         ("mask", r"forward compares ids \(ne\), as for a mask"),
         ("modulo of int32", "user gets ids that forward computes"),
         ("function", r"forward uses ids as indices elsewhere .*\(index out of range in self\)"),
-        ("float", "user gets ids of torch.float32"),
+        ("float", r"forward computes with ids \(float\)"),
+        ("joined", r"forward computes with ids \(cat\)"),
+        ("one hot", r"forward uses ids as indices elsewhere .*\(Class values must be smaller"),
         ("part", "user looks up the ids of some examples"),
-        ("unused", "item looks up nothing"),
-        ("column", "no embedding module looks up the ids of column 3"),
+        ("unused", r"item looks up nothing in evaluation mode, .* or give its columns as ids="),
+        ("column", r"looks up the ids of column 3 in evaluation mode, .* the columns as ids="),
     ],
 )
 def test_ids_that_are_not_a_batchs_columns_are_refused(ids_of: str, message: str) -> None:
@@ -151,13 +160,20 @@ def test_a_module_may_change_the_rows_that_it_looks_up_but_not_their_ids() -> No
         columns(model)
 
 
-def test_the_weight_of_a_module_may_be_looked_up_in_by_a_function() -> None:
+@pytest.mark.parametrize("by_function", [True, False])
+def test_rows_are_looked_up_by_calls_of_their_module(by_function: bool) -> None:
+    """Without them a batch's numbers stood for rows: an IndexError, or wrong rows."""
+
     class Functional(Model):
         def forward(self, ids: Tensor) -> Tensor:
-            return nn.functional.embedding(ids[:, 1], self.user.weight) + self.item(ids[:, [0, 2]])
+            users = ids[:, 1]
+            if by_function:
+                return nn.functional.embedding(users, self.user.weight) + self.item(ids[:, [0, 2]])
+            return self.user.forward(users) + self.item(ids[:, [0, 2]])
 
     model = Functional()
-    assert table_columns(model, embedding_modules(model), IDS[:, :3], model) == [(1,), (0, 2)]
+    with pytest.raises(EmbeddingError, match="forward looks up rows of user without a call of the"):
+        table_columns(model, embedding_modules(model), IDS[:, :3], model)
 
 
 class Bags(nn.Module):
