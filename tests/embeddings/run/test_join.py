@@ -1,9 +1,16 @@
 """A script's process as a trainer: what its environment lacks is named before anything starts."""
 
+import sys
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import NoReturn, cast
+
 import pytest
 
 from headrace.embeddings import EmbeddingError
+from headrace.embeddings.run import join
 from headrace.embeddings.run.description import JobDescription
+from headrace.embeddings.run.job.job_processes import JobHosts, JobOptions
 from headrace.embeddings.run.join import join_job
 from headrace.embeddings.tables import EmbeddingTable, table_groups
 from headrace.errors import CommunicationError
@@ -46,3 +53,22 @@ def test_a_job_that_cannot_be_joined(
         monkeypatch.setenv(variable, value)
     with pytest.raises(error, match=text):
         join_job(DESCRIPTION)
+
+
+def test_processes_start_where_the_script_did(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where a script had changed the folder, as Hydra does, its reader "can't open file"."""
+    began = Path.cwd()
+
+    def processes(_: JobOptions, hosts: JobHosts, **_options: object) -> NoReturn:
+        argv = [sys.executable, "-c", "import os; print(os.getcwd())"]
+        with cast("Popen[str]", hosts.readers[0].start(argv, stdout=PIPE, text=True)) as reader:
+            assert reader.stdout is not None
+            raise CommunicationError(reader.stdout.read().strip())
+
+    monkeypatch.setattr(join, "JobProcesses", processes)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CommunicationError) as raised:
+        join_job(DESCRIPTION)
+    assert Path(str(raised.value)) == began

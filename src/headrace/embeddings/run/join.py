@@ -3,12 +3,19 @@
 import hmac
 import sys
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from headrace.embeddings.data.files import FORMATS
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.description import JobDescription
-from headrace.embeddings.run.job.job_processes import JobHosts, JobOptions, JobProcesses
+from headrace.embeddings.run.job.job_processes import (
+    JobHosts,
+    JobOptions,
+    JobProcesses,
+    RoleHost,
+)
 from headrace.embeddings.run.servers.row_client import ServerConnections
 from headrace.embeddings.run.trainers.cacher_client import CacherClient
 from headrace.embeddings.run.trainers.connections import JobCommits, TrainerConnections
@@ -24,9 +31,13 @@ from headrace.executor.connect.addresses import (
 )
 from headrace.executor.pacing import pace
 from headrace.job.store import answering, wait_for
+from headrace.launch.roles import start_local
 from headrace.launch.torchrun import torchrun_store
 
 _KEY = "headrace/embeddings/trainer"
+
+_FOLDER = Path.cwd()
+"""Of the script's start: paths of its command are in it, wherever the script has gone by `fit`."""
 
 
 def join_job(description: JobDescription) -> TrainerConnections:
@@ -116,7 +127,9 @@ def _cacher(
             "not an interactive session"
         )
     read_with = sys.orig_argv if own else None
-    processes = ends.enter_context(JobProcesses(options, JobHosts(), read_with=read_with))
+    host = RoleHost(start=partial(start_local, cwd=_FOLDER))
+    hosts = JobHosts(servers=(host,), readers=(host,), cacher=host)
+    processes = ends.enter_context(JobProcesses(options, hosts, read_with=read_with))
     return processes.address, processes.secret
 
 
