@@ -84,6 +84,16 @@ def test_names_of_tables_may_have_slashes(
         batches.load(tmp_path)
 
 
+def test_a_folder_with_files_of_two_saves_is_refused(executor: Executor, tmp_path: Path) -> None:
+    """The rows of the Parquet files were loaded, whichever had been saved last."""
+    _, batches, _, _ = fitted_model(executor)
+    with batches:
+        batches.save(tmp_path)
+        batches.save(tmp_path, file_format="npz")
+        with pytest.raises(EmbeddingError, match=r"has tables.0.parquet and tables.0.npz, need"):
+            batches.load(tmp_path)
+
+
 def test_files_of_other_tables_are_refused(executor: Executor, tmp_path: Path) -> None:
     _, batches, _, _ = fitted_model(executor)
     with batches:

@@ -126,10 +126,15 @@ def _file_name(table: str, ending: str) -> str:
 
 def _source(folder: Path, name: str) -> Path:
     paths = [folder / _file_name(name, ending) for ending in ("parquet", "npz")]
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
+    existing = [path for path in paths if path.is_file()]
+    if len(existing) > 1:
+        first, second = (path.name for path in existing)
+        raise EmbeddingError(
+            f"{folder} has {first} and {second}, needs one of them: remove that of an earlier save"
+        )
+    if not existing:
         raise EmbeddingError(f"{folder} has no file of table {name}: needs {paths[0].name}")
-    return path
+    return existing[0]
 
 
 def _write_parquet(file: BinaryIO, blocks: Iterator[_Rows], width: int, dtype: str) -> None:
