@@ -42,6 +42,29 @@ def test_batches_are_examples_with_a_column_of_ids_each(convert: Any) -> None:
     assert (loaded.batch, loaded.columns) == (3, 2)
 
 
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_labels_have_the_form_of_the_loader(shape: tuple[int, ...]) -> None:
+    """Those of [examples, 1] were [examples]: losses paired every score with every label."""
+    (examples,) = data((DENSE, IDS, LABELS.reshape(shape))).read()
+    assert examples.labels is not None
+    assert examples.labels.shape == shape
+    assert examples[1:].labels is not None
+    assert examples[1:].labels.shape == (2, *shape[1:])
+
+
+def test_a_label_of_a_single_example_may_be_a_number() -> None:
+    (examples,) = data((DENSE[:1], IDS[:1], np.float64(2))).read()
+    assert examples.labels is not None
+    assert examples.labels.tolist() == [2]
+
+
+def test_the_first_examples_are_behind_empty_batches() -> None:
+    """fit ran the model on none: "forward uses ids as indices elsewhere"."""
+    assert len(data((DENSE[:0], IDS[:0]), (DENSE, IDS)).first(2)) == 2
+    with pytest.raises(EmbeddingError, match="the loader has no batch with examples"):
+        data((DENSE[:0], IDS[:0])).first(2)
+
+
 @pytest.mark.parametrize(
     ("batch", "text"),
     [
@@ -52,6 +75,7 @@ def test_batches_are_examples_with_a_column_of_ids_each(convert: Any) -> None:
         ((DENSE[:2], IDS), r"dense features of shape \(2, 2\) beside ids of 3 examples"),
         ((DENSE[:, 0], IDS), r"dense features of shape \(3,\) beside"),
         ((DENSE, IDS, LABELS[:2]), "3 examples have 2 labels"),
+        ((DENSE, IDS, LABELS[None]), "3 examples have 3 labels"),
         ((DENSE, IDS, IDS), "batch 0 of the loader: 3 examples have 6 labels of int32, needs a nu"),
         ((DENSE, IDS, None), "3 examples have 1 labels of object, needs a number each"),
         ((DENSE, IDS, LABELS.astype("U1")), "3 examples have 3 labels of <U1, needs a number each"),

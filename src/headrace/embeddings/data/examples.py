@@ -15,7 +15,8 @@ class Examples:
 
     Attributes
     ----------
-    labels : [examples]: 1 of a click, else 0; None: unlabelled.
+    labels : [examples], or [examples, 1] as a loader has them: 1 of a click, else 0; None:
+        unlabelled.
     dense : [examples, features]: features that are numbers.
     ids : of every table, the rows that the examples use, one example's after the other's.
     lengths : of every table, [examples]: the number of each example's ids; None: one each.

@@ -25,8 +25,9 @@ class LoaderData:
     """Batches of a loader that yields (dense, ids, labels), or (dense, ids).
 
     Dense features are [examples, features], ids [examples, columns] of integers, and labels
-    [examples]: tensors or arrays. A batch is that of all trainers together. Readers that run the
-    script iterate the loader, once an epoch.
+    [examples] or [examples, 1]: tensors or arrays. Dense features and labels become float32. A
+    batch is that of all trainers together. Readers that run the script iterate the loader, once an
+    epoch.
 
     Several readers, one that starts again, and commits need an order that follows from the epoch
     alone: that of a list, of a dataset from its first example to its last, of a sampler with a
@@ -141,11 +142,12 @@ class LoaderData:
 
         Raises
         ------
-        EmbeddingError : as `read`; or the loader has no batch.
+        EmbeddingError : as `read`; or the loader has no batch with examples.
         """
         for batch in self.read():
-            return batch[:examples]
-        raise EmbeddingError("the loader has no batch")
+            if len(batch):
+                return batch[:examples]
+        raise EmbeddingError("the loader has no batch with examples")
 
     def to_fields(self) -> dict[str, Any]:
         """Return it as JSON can express it; the loader itself stays in the script."""
@@ -187,17 +189,23 @@ class LoaderData:
                 f"ids of {len(ids)} examples, needs [examples, features] of {self._batch} at most"
             )
         for label in labels:
-            if label.size != len(ids) or label.dtype.kind not in _NUMBERS:
+            by_example = label.size == len(ids) and label.shape[:1] in ((), (len(ids),))
+            if not by_example or label.dtype.kind not in _NUMBERS:
                 raise EmbeddingError(
                     f"batch {number} of the loader: {len(ids)} examples have {label.size} labels "
                     f"of {label.dtype}, needs a number each; further ones can be dense features"
                 )
         return Examples(
-            labels=labels[0].astype(np.float32).reshape(-1) if labels else None,
+            labels=_float_labels(labels[0], len(ids)) if labels else None,
             dense=dense.astype(np.float32, copy=False),
             ids=tuple(np.ascontiguousarray(column, np.int64) for column in ids.T),
             lengths=(None,) * self._columns,
         )
+
+
+def _float_labels(labels: NDArray[Any], examples: int) -> NDArray[np.float32]:
+    """Return labels in their own form, [examples] or [examples, 1], as a loss compares them."""
+    return labels.astype(np.float32).reshape(examples, *labels.shape[1:])
 
 
 class _LoaderOrder:

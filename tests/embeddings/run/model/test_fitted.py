@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from headrace.embeddings import EmbeddingError
+from headrace.embeddings import EmbeddingError, LoaderData
 from headrace.errors import ForkError
 from headrace.executor import Executor
 from tests.embeddings.run.in_process import ListData, clicks, with_bags
@@ -38,6 +38,20 @@ def test_evaluation_between_epochs_reads_the_rows_that_were_trained(executor: Ex
             steps(fitted, batches, [own])
             steps(whole, torch_batches(data.batches), [optimizer])
     assert job.closed == 1
+
+
+def test_labels_have_the_form_of_the_loader(executor: Executor) -> None:
+    """Those of [examples, 1] were [examples]: losses paired every score with every label."""
+    columns = [torch.cat(parts) for parts in zip(*torch_batches(DATA.batches), strict=True)]
+    examples = TensorDataset(*columns[:2], columns[2][:, None])
+    data = LoaderData(DataLoader(examples, batch_size=16), batch=16, columns=len(ROWS))
+    _, batches, _, _ = fitted_model(executor, data=cast("ListData", data))
+    with batches:
+        assert next(batches.evaluate(data))[2].shape == (16, 1)
+    _, batches, _, _ = fitted_model(executor, data=cast("ListData", data))
+    _, _, labels = next(iter(batches))
+    assert torch.equal(labels, columns[2][:16, None])
+    batches.close()
 
 
 def test_evaluation_refuses_ids_outside_of_their_table(executor: Executor) -> None:
