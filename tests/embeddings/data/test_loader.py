@@ -237,6 +237,25 @@ def test_the_loaders_sampler_learns_the_epoch() -> None:
     assert dataset.epoch == 7
 
 
+def test_processes_that_read_a_loader_at_once_need_one_order() -> None:
+    """Each trainer evaluated its share of every batch in an order of its own."""
+    examples = TensorDataset(torch.zeros(4, 1), torch.zeros(4, 1, dtype=torch.int64))
+    seeded = torch.Generator().manual_seed(0)
+    for loader in (
+        DataLoader(examples),
+        DataLoader(examples, shuffle=True, generator=seeded),
+        DataLoader(examples, sampler=DistributedSampler(examples, num_replicas=1, rank=0)),
+        iter(()),
+    ):
+        LoaderData(loader, batch=1, columns=1).check_shared_order()
+    for loader in (
+        DataLoader(examples, shuffle=True),
+        DataLoader(examples, sampler=WeightedRandomSampler([1.0] * 4, 4)),
+    ):
+        with pytest.raises(EmbeddingError, match="Sampler without a generator, another one at"):
+            LoaderData(loader, batch=1, columns=1).check_shared_order()
+
+
 def test_a_generator_is_read_once() -> None:
     """A second read lacked the batches of the first: one batch, or a whole later epoch."""
     batches = [(np.zeros((2, 1)), np.zeros((2, 3), np.int64))] * 2

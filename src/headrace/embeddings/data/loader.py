@@ -19,6 +19,11 @@ _NUMBERS = "biuf"
 _BY_GENERATOR = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
 """torch's samplers with an attribute `generator`; known by name, as nothing here loads torch."""
 
+_SHUFFLE = (
+    "Shuffle by DataLoader(..., generator=torch.Generator().manual_seed(0)), by a "
+    "DistributedSampler of one replica, or by a loader or sampler with a method set_epoch(epoch)"
+)
+
 
 @offered_by("headrace.embeddings")
 class LoaderData:
@@ -92,15 +97,27 @@ class LoaderData:
         remedy = (
             "Make it with persistent_workers=False: its workers follow earlier epochs, too"
             if self._order.follows_epoch
-            else "Shuffle by DataLoader(..., generator=torch.Generator().manual_seed(0)), by a "
-            "DistributedSampler of one replica, or by a loader or sampler with a method "
-            "set_epoch(epoch)"
+            else _SHUFFLE
         )
         raise EmbeddingError(
             f"the loader's order is that of a {self._order.source}, which may be another one in "
             "another process: commits (--state), several readers and a reader that starts again "
             f"need one order. {remedy}"
         )
+
+    def check_shared_order(self) -> None:
+        """Check that processes that read it at the same time have one order of batches.
+
+        Raises
+        ------
+        EmbeddingError : torch's global random numbers, each process's own, give the order.
+        """
+        if self._order.by_global_numbers:
+            raise EmbeddingError(
+                f"the loader's order is that of a {self._order.source} without a generator, "
+                "another one at each trainer: their shares of a batch would have some examples "
+                f"twice, and others not. Leave out shuffle=True. {_SHUFFLE}"
+            )
 
     def begin_epoch(self, epoch: int, *, alone: bool) -> None:
         """Let the loader have its order of an epoch.
@@ -218,6 +235,7 @@ class _LoaderOrder:
     follows_workers : whether it follows from earlier epochs all the same, as its workers persist:
         they have a copy of a dataset, and torch draws their seed from a generator once.
     seed : of the generator that shuffles in the first epoch; None: none does.
+    by_global_numbers : whether torch's global random numbers shuffle.
     replicas : that share the examples, by a DistributedSampler.
     """
 
@@ -229,6 +247,7 @@ class _LoaderOrder:
         by_generator = self.source in _BY_GENERATOR and self._set_epoch is None
         self._generator = sampler.generator if by_generator else None
         self.seed = None if self._generator is None else int(self._generator.initial_seed())
+        self.by_global_numbers = by_generator and self._generator is None
         self.follows_epoch = (
             self._set_epoch is not None
             or self.seed is not None

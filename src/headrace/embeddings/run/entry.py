@@ -80,8 +80,9 @@ class TrainingBatches(Protocol):
 
         Raises
         ------
-        EmbeddingError : the data have another form, or number of columns, than training's; at a
-            batch with an id outside its table.
+        EmbeddingError : the data have another form, or number of columns, than training's; a
+            loader shuffles them differently at each of several trainers; at a batch with an id
+            outside its table.
         """
         ...
 

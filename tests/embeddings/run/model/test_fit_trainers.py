@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
+from headrace.embeddings import EmbeddingError, LoaderData
 from headrace.embeddings.run.commits import CommitFolder
 from headrace.embeddings.run.job.job_processes import JobHosts
 from headrace.embeddings.run.job.supervisor import run_embedding_job
@@ -97,6 +99,29 @@ def test_the_others_get_the_error_of_a_loop() -> None:
             kind, text = ValueError, "^a loss is NaN"
         with pytest.raises(kind, match=text):
             train(executor)
+
+    with ExitStack() as stack:
+        stack.enter_context(no_hang())
+        each(stack.enter_context(group(2)), act)
+
+
+def test_trainers_evaluate_no_loader_that_shuffles_at_each_of_them() -> None:
+    """Each had its share of batches in an order of its own: some examples twice, others not."""
+    data = clicks([20], [8] * 2)
+    job = InProcessJob(data)
+    examples = TensorDataset(torch.zeros(8, 3), torch.zeros(8, 1, dtype=torch.int64))
+    shuffled = LoaderData(DataLoader(examples, batch_size=4, shuffle=True), batch=4, columns=1)
+    ordered = LoaderData(DataLoader(examples, batch_size=4), batch=4, columns=1)
+
+    def act(executor: Executor) -> None:
+        model = Rows()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        connect = job.connect(executor)
+        _, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
+        with batches:
+            with pytest.raises(EmbeddingError, match="order is that of a RandomSampler without a"):
+                batches.evaluate(shuffled)
+            assert [len(ids) for _, ids in batches.evaluate(ordered)] == [2, 2]
 
     with ExitStack() as stack:
         stack.enter_context(no_hang())

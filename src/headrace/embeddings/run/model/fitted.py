@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from headrace.embeddings.data.files import ExampleData, check_data
+from headrace.embeddings.data.loader import LoaderData
 from headrace.embeddings.errors import EmbeddingError
 from headrace.embeddings.run.commits import Beginning
 from headrace.embeddings.run.description import JobDescription
@@ -124,6 +125,8 @@ class FittedBatches:
                 f"the evaluation data have {data.columns} columns of ids, needs the "
                 f"{self._leaves.column_count} of the data that fit got"
             )
+        if isinstance(data, LoaderData) and self._connections.executor.ranks > 1:
+            data.check_shared_order()
         self._check_free("an evaluation")
         return self._evaluation_batches(data)
 
