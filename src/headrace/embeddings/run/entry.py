@@ -155,6 +155,7 @@ def fit(
     forward: Callable[[nn.Module, tuple[Any, ...]], object] | None = None,
     scaler: GradScaler | None = None,
     state: Mapping[str, Stateful] | None = None,
+    find_unused_parameters: bool = False,
     seed: int = 0,
 ) -> tuple[nn.Module, TrainingBatches]:
     """Put a model's embedding rows into servers and caches; return it, and the batches to train on.
@@ -180,6 +181,8 @@ def fit(
     forward : runs the model on a batch (dense, ids, labels); `model(dense, ids)` if absent.
     scaler : that scales the loss, if there is one: steps that it skips are skipped for rows, too.
     state : further objects that commits save, by name, such as schedules and the scaler.
+    find_unused_parameters : of DistributedDataParallel, for models of which a step may leave out a
+        part, such as a tower or an expert.
     seed : of initial values.
 
     Raises
@@ -204,6 +207,7 @@ def fit(
         forward=forward,
         scaler=scaler,
         state=state,
+        find_unused_parameters=find_unused_parameters,
         seed=seed,
     )
 

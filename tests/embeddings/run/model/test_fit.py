@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,12 +17,14 @@ from headrace.embeddings import EmbeddingError, InitialValues, fit
 from headrace.embeddings.run.cacher.cacher import CacherOptions, IdBatch, dispatched
 from headrace.embeddings.run.model import fit as fit_module
 from headrace.embeddings.run.model.fit import (
+    _averaged,  # pyright: ignore[reportPrivateUsage]
     _device,  # pyright: ignore[reportPrivateUsage]
     embedding_tables,
     fit_connected,
 )
 from headrace.embeddings.run.model.modules import embedding_modules
 from headrace.embeddings.run.trainers.committer import Committer
+from headrace.embeddings.run.trainers.dense import DenseGradients
 from headrace.embeddings.tables import table_groups
 from headrace.errors import CommunicationError, InputError
 from headrace.executor import Executor
@@ -319,6 +322,27 @@ def test_rows_are_on_the_device_of_the_dense_part(table: str, top: str | None, d
                 EmbeddingError, match="the model is on cpu, cuda.* needs one device"
             ):
                 _device(model, embedding_modules(model))
+
+
+@pytest.mark.parametrize("find_unused_parameters", [False, True])
+def test_a_step_may_leave_out_a_part_of_the_model(find_unused_parameters: bool) -> None:
+    """Several trainers had torch's error, whose remedy is an option of what fit calls."""
+    torch.distributed.init_process_group(
+        "gloo",
+        store=torch.distributed.HashStore(),  # pyright: ignore[reportPrivateImportUsage]
+        rank=0,
+        world_size=1,
+    )
+    try:
+        model = nn.ModuleDict({"user": nn.Linear(2, 1), "item": nn.Linear(2, 1)})
+        model.forward = lambda rows: model["user"](rows)
+        fitted = _averaged(model, DenseGradients(), 0, 1, find_unused_parameters)
+        fitted(torch.ones(3, 2)).sum().backward()
+        unused = pytest.raises(RuntimeError, match="find_unused_parameters=True")
+        with nullcontext() if find_unused_parameters else unused:
+            fitted(torch.ones(3, 2)).sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_dense_part_without_values_is_refused() -> None:

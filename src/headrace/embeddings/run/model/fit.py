@@ -57,6 +57,7 @@ def fit_connected(
     forward: Forward | None = None,
     scaler: GradScaler | None = None,
     state: Mapping[str, Stateful] | None = None,
+    find_unused_parameters: bool = False,
     seed: int = 0,
 ) -> tuple[nn.Module, FittedBatches]:
     """Put a model's embedding rows into servers and caches; return it, and the batches to train on.
@@ -91,7 +92,9 @@ def fit_connected(
             _load(description.tables, weights, connections.servers)
         committer = _committer(connections, model, optimizers, state or {})
         dense = DenseGradients()
-        fitted = _averaged(model, dense, trainer, trainers) if trainers > 1 else model
+        fitted = model
+        if trainers > 1:
+            fitted = _averaged(model, dense, trainer, trainers, find_unused_parameters)
         # when the first has loaded weights
         any_trainer(connections.executor, connections.deadline_s)
         if committer is not None:
@@ -271,7 +274,13 @@ def _load(
             servers.load(number, np.arange(start, start + len(rows)), rows)
 
 
-def _averaged(model: nn.Module, dense: DenseGradients, trainer: int, trainers: int) -> nn.Module:
+def _averaged(
+    model: nn.Module,
+    dense: DenseGradients,
+    trainer: int,
+    trainers: int,
+    find_unused_parameters: bool,
+) -> nn.Module:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model
     if not dist.is_initialized():
@@ -281,7 +290,7 @@ def _averaged(model: nn.Module, dense: DenseGradients, trainer: int, trainers: i
             f"torch's default process group has rank {dist.get_rank()} of {dist.get_world_size()} "
             f"here, which is trainer {trainer} of {trainers}: needs the same, or none"
         )
-    fitted = DistributedDataParallel(model)
+    fitted = DistributedDataParallel(model, find_unused_parameters=find_unused_parameters)
     fitted.register_comm_hook(dense, DenseGradients.average)
     return fitted
 
