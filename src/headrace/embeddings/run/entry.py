@@ -68,6 +68,14 @@ class TrainingBatches(Protocol):
         ...
 
     @property
+    def batch(self) -> int:
+        """Number of the batch that is trained on, else of the next one, over all epochs.
+
+        Behind `fit` it is 0, unless the job began from a commit.
+        """
+        ...
+
+    @property
     def times(self) -> TrainerTimes:
         """Sums over this trainer's steps so far: seconds by part, rows and bytes."""
         ...
@@ -123,7 +131,8 @@ class TrainingBatches(Protocol):
 
         Raises
         ------
-        EmbeddingError : a file is missing, or of another table.
+        EmbeddingError : a file is missing, or of another table; or the job began from a commit, and
+            has trained on no batch since.
         """
         ...
 

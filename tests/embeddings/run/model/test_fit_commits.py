@@ -120,6 +120,38 @@ def test_a_job_begins_from_no_commit_of_a_model_without_one_of_its_layers(
         fit_connected(wider, DATA, optimizer=optimizers, connect=job.connect(executor))
 
 
+def test_an_import_overwrites_no_rows_of_a_commit(executor: Executor, tmp_path: Path) -> None:
+    """A script that loads rows before training did so again when its job began from a commit."""
+    model = DLRM()
+    job = CommittingJob(tmp_path / "state")
+    optimizers = OPTIMIZERS["sgd"](model)
+    model, batches = fit_connected(model, DATA, optimizer=optimizers, connect=job.connect(executor))
+    with batches:
+        assert batches.batch == 0
+        batches.save(tmp_path / "rows")
+        batches.load(tmp_path / "rows")
+        steps(model, batches, optimizers)
+        assert batches.batch == len(DATA.batches)
+    assert job.description is not None
+    mark = Mark(
+        start=job.made.start,
+        trainers=1,
+        servers=(),
+        job=job.description,
+        files=(),
+        **job.positions[-1],
+    )
+    job = InProcessJob(DATA, commits=replace(job.made, mark=mark))
+    job.epochs = [[]]  # the first has ended
+    model = DLRM()
+    optimizers = OPTIMIZERS["sgd"](model)
+    model, batches = fit_connected(model, DATA, optimizer=optimizers, connect=job.connect(executor))
+    assert (batches.epoch, batches.batch) == (1, len(DATA.batches))
+    with pytest.raises(EmbeddingError, match=r"commit of 8 batches, .* where batches.batch is 0"):
+        batches.load(tmp_path / "rows")
+    batches.close()
+
+
 @pytest.mark.parametrize("seed", [-1, 1 << 64, 1 << 127 | 7, -(1 << 80) - 1])
 def test_a_commit_of_a_job_with_any_seed_can_be_read(tmp_path: Path, seed: int) -> None:
     """JSON is refused with numbers of more than 64 bits, of which rows begin by the lowest 64."""

@@ -113,6 +113,11 @@ class FittedBatches:
         """As in `TrainingBatches`."""
         return self._epoch
 
+    @property
+    def batch(self) -> int:
+        """As in `TrainingBatches`."""
+        return self._next_batch
+
     def __iter__(self) -> Iterator[Batch]:
         self._check_free(f"epoch {self._epoch}")
         return self._epoch_batches()
@@ -150,6 +155,12 @@ class FittedBatches:
 
     def load(self, folder: str | Path) -> None:
         """As in `TrainingBatches`."""
+        if self._rows is None and self._next_batch > 0:
+            raise EmbeddingError(
+                f"the job began from a commit of {self._next_batch} batches, whose rows an import "
+                "would overwrite: import where batches.batch is 0, or give the job another "
+                "--state folder"
+            )
         with self._between_epochs("an import"), self._first_trainer("the import") as is_first:
             self._loaded_since = True  # also by an import that fails behind some rows
             if is_first:
