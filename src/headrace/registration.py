@@ -34,8 +34,8 @@ def _create(options: Any, _backend_options: Any) -> Any:
 
 
 def _follow(store: Any, executor: Any, switch: Any, book: Any, settings: Any) -> Any:
-    if book is None:
+    if book is None and settings.metrics is None:
         return None
-    from headrace.collectives.adapt.session import follow  # only where there is a plan to adapt
+    from headrace.collectives.adapt.session import follow  # large, and not always needed
 
     return follow(store, executor, switch, book, settings)

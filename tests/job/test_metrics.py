@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.errors import InputError
 from headrace.job.metrics import RankMetrics, start_metrics
+from tests.waiting import wait_until
 
 
 class Sample(RankMetrics):
@@ -27,10 +28,12 @@ def names(text: str) -> set[str]:
 
 
 def test_a_file_is_written_for_the_rank(tmp_path: Path) -> None:
+    """It was written at the end alone, but for jobs whose plans were adapted."""
+    path = tmp_path / "m-3.prom"
     served = start_metrics(Sample(3), tmp_path / "m-{rank}.prom")
     assert served is not None
-    served.refresh()
-    text = (tmp_path / "m-3.prom").read_text()
+    wait_until(path.exists, "the file")
+    text = path.read_text()
     assert names(text) == {"headrace_level", "headrace_calls"}
     assert 'headrace_level{rank="3"} 2.5' in text
     assert 'headrace_calls_total{rank="3"} 7.0' in text
@@ -80,6 +83,17 @@ class Others(RankMetrics):
 
     def collect(self) -> Iterator[Metric]:
         yield self.gauge("others", "A value", 1)
+
+
+def test_a_file_named_by_a_text_is_written(tmp_path: Path) -> None:
+    """Nothing was written, and nothing said so."""
+    path = tmp_path / "m.prom"
+    served, beside = start_metrics(Sample(0), str(path)), start_metrics(Others(0), path)
+    assert served is not None
+    assert beside is not None
+    served.close()
+    assert names(path.read_text()) == {"headrace_level", "headrace_calls", "headrace_others"}
+    beside.close()
 
 
 class Thirds(RankMetrics):
@@ -134,7 +148,7 @@ def test_of_two_metrics_of_a_class_the_older_is_written(tmp_path: Path) -> None:
     def written() -> list[str]:
         return [line for line in path.read_text().splitlines() if not line.startswith("#")]
 
-    second.refresh()
+    wait_until(path.exists, "the file")
     assert written() == ['headrace_valued{rank="0"} 1.0']
     first.close()
     second.close()
@@ -151,7 +165,6 @@ def test_metrics_of_several_ranks_are_refused() -> None:
 def test_a_file_that_cannot_be_written_is_given_up(tmp_path: Path) -> None:
     served = start_metrics(Sample(0), tmp_path / "gone" / "m.prom")
     assert served is not None
-    served.refresh()
     served.close()
 
 

@@ -8,7 +8,6 @@ A number is a port on 127.0.0.1, plus the rank. Nothing listens by default.
 import logging
 import os
 import threading
-import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from headrace.errors import InputError
 log = logging.getLogger(__name__)
 
 _WRITE_EVERY_S = 5.0
+_JOIN_S = 15.0
+"""Longest wait for a write under way."""
 _LOOPBACK = "127.0.0.1"
 
 
@@ -55,7 +56,8 @@ class _Destination(Collector):
         self.registry = CollectorRegistry()
         self._metrics: tuple[RankMetrics, ...] = ()
         self._path = where if isinstance(where, Path) else None
-        self._written_s = 0.0
+        self._ended = threading.Event()
+        self._writer: threading.Thread | None = None
         self._server: tuple[Any, threading.Thread] | None = None
         if isinstance(where, int):
             self._server = start_http_server(where, _LOOPBACK, self.registry)
@@ -69,21 +71,36 @@ class _Destination(Collector):
         return [family for collector in first.values() for family in collector.collect()]
 
     def add(self, metrics: Iterable[RankMetrics]) -> None:
-        """Show metrics until `remove`."""
+        """Show metrics until `remove`; with the first ones a thread begins to write the file."""
         self._metrics = (*self._metrics, *metrics)
+        if self._path is not None and self._writer is None:
+            self._writer = threading.Thread(
+                target=self._write_on, name="headrace-metrics", daemon=True
+            )
+            self._writer.start()
 
-    def remove(self, metrics: Collection[RankMetrics]) -> bool:
-        """Remove metrics; return whether none are left."""
-        self._metrics = tuple(collector for collector in self._metrics if collector not in metrics)
-        return not self._metrics
+    def remove(self, metrics: Collection[RankMetrics]) -> None:
+        """Remove metrics."""
+        self._metrics = self._others(metrics)
 
-    def refresh(self, *, always: bool = False) -> None:
-        """Write the file anew, if there is one and it is old."""
-        if self._path is None or (
-            not always and time.monotonic() - self._written_s < _WRITE_EVERY_S
-        ):
+    def is_of(self, metrics: Collection[RankMetrics]) -> bool:
+        """Return whether it has no metrics but these."""
+        return not self._others(metrics)
+
+    def _others(self, metrics: Collection[RankMetrics]) -> tuple[RankMetrics, ...]:
+        return tuple(collector for collector in self._metrics if collector not in metrics)
+
+    def _write_on(self) -> None:
+        """Write the file anew every few seconds, until the end or an error."""
+        while self._path is not None:
+            self.write()
+            if self._ended.wait(_WRITE_EVERY_S):
+                return
+
+    def write(self) -> None:
+        """Write the file anew, if there is one."""
+        if self._path is None:
             return
-        self._written_s = time.monotonic()
         try:
             # beside the file that a link names, which takes the written one's place
             path = Path(os.path.realpath(self._path))
@@ -91,11 +108,15 @@ class _Destination(Collector):
                 raise OSError("it exists and is not a regular file")
             write_to_textfile(str(path), self.registry)
         except OSError as error:
-            log.warning("HEADRACE_METRICS is %s: %s; no more is written", self._path, error)
+            log.warning("metrics to %s: %s; no more is written", self._path, error)
             self._path = None
 
-    def close(self) -> None:
-        """Stop the server."""
+    def end(self) -> None:
+        """Stop the server, or the thread that writes."""
+        self._ended.set()
+        if self._writer is not None:
+            self._writer.join(_JOIN_S)
+            self._writer = None
         if self._server is not None:
             server, thread = self._server
             server.shutdown()
@@ -105,7 +126,8 @@ class _Destination(Collector):
 
     def abandon(self) -> None:
         """Release the parent's port and file in a forked child, whose copies would keep them."""
-        self._path = None
+        self._path = self._writer = None
+        self._ended = threading.Event()  # the parent's thread may have held its lock
         if self._server is not None:
             self._server[0].socket.close()
             self._server = None
@@ -134,22 +156,18 @@ class MetricsOutput:
             self._destination = _destinations[where]
             self._destination.add(self._metrics)
 
-    def refresh(self) -> None:
-        """Write the file anew, if there is one and it is old."""
-        self._destination.refresh()
-
     def close(self) -> None:
         """Write for the last time, and stop the server unless others use it."""
         with _lock:
             if not self._metrics:
                 return
-            self._destination.refresh(always=True)
-            unused = self._destination.remove(self._metrics)
-            self._metrics = ()
-            if unused:
-                self._destination.close()
+            if self._destination.is_of(self._metrics):
+                self._destination.end()
                 if _destinations.get(self._where) is self._destination:
                     del _destinations[self._where]
+            self._destination.write()
+            self._destination.remove(self._metrics)
+            self._metrics = ()
 
 
 def _abandon_all() -> None:
@@ -164,7 +182,7 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 
 def start_metrics(
-    metrics: RankMetrics | Sequence[RankMetrics], where: Path | int
+    metrics: RankMetrics | Sequence[RankMetrics], where: str | Path | int
 ) -> MetricsOutput | None:
     """Start to write or serve metrics of one rank; None if not due at it, or on an error.
 
@@ -174,7 +192,7 @@ def start_metrics(
     Parameters
     ----------
     metrics : of any capabilities, one of each.
-    where : see the module.
+    where : a file or a port, see the module.
     """
     collectors = [metrics] if isinstance(metrics, RankMetrics) else list(metrics)
     ranks = {collector.rank for collector in collectors}
@@ -183,10 +201,8 @@ def start_metrics(
     (rank,) = ranks
     if isinstance(where, int):
         target: Path | int = where + rank
-    elif "{rank}" in str(where):
+    elif rank == 0 or "{rank}" in str(where):
         target = Path(str(where).replace("{rank}", str(rank)))
-    elif rank == 0:
-        target = where
     else:
         return None
     try:

@@ -50,7 +50,6 @@ class Agent:
     ----------
     store : a connection of its own (`job.agreement.own_connection`).
     handlers : by kind of proposal, see `Follower`; plan books need none.
-    refresh : called after every poll (for metrics).
     """
 
     def __init__(
@@ -61,13 +60,11 @@ class Agent:
         *,
         stop: threading.Event,
         handlers: Mapping[str, Callable[[bytes], Activation]] | None = None,
-        refresh: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
         self._rank = executor.rank
         self._statistics = executor.statistics_reader()
         self._stop = stop
-        self._refresh = refresh
         self._ranks = executor.ranks
         self._hurry_until_s = 0.0
         self._reported = 0
@@ -85,8 +82,6 @@ class Agent:
         try:
             while not self._stop.wait(self._pause_s()):
                 self.poll()
-                if self._refresh is not None:
-                    self._refresh()
         except (CommunicationError, RuntimeError) as error:  # torch's store errors are the latter
             if not self._stop.is_set():
                 log.info("rank %d stops adapting: %s", self._rank, error)

@@ -1,4 +1,4 @@
-"""Adaptation of a running process group: the threads, from its start to its end.
+"""Adaptation of a running process group, and its metrics: the threads, from start to end.
 
 Every rank has an agent; rank 0 has the coordinator, too. Both sleep most of the time, on threads
 and store connections of their own, and both end with the group, whatever they are doing.
@@ -23,9 +23,9 @@ from headrace.collectives.plan.book import PlanBook
 from headrace.collectives.run.bootstrap import invalidate
 from headrace.collectives.run.switch import PLAN, PlanSwitch
 from headrace.collectives.settings import CollectiveSettings
-from headrace.errors import CommunicationError, HeadraceError
+from headrace.errors import CommunicationError, HeadraceError, InputError
 from headrace.executor import Executor
-from headrace.extras import require
+from headrace.extras import require_metrics
 from headrace.job.agreement import Proposer, own_connection, rank_names
 from headrace.job.records import Records
 from headrace.job.switch import Activation
@@ -132,14 +132,12 @@ class Adaptation:
             )
             targets.append(("coordinator", partial(self._coordinate, self.coordinator, planner)))
             switch.record()
-        self._metrics_output = self._metrics(switch, settings)
         self._agent = Agent(
             own_connection(store),
             executor,
             switch,
             stop=self._stop,
             handlers={PROBE: lambda payload: switch.drained(self._probing(payload))},
-            refresh=None if self._metrics_output is None else self._metrics_output.refresh,
         )
         targets.append(("agent", self._agent.run))
         self._threads: list[threading.Thread] = []
@@ -159,9 +157,6 @@ class Adaptation:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, end - time.monotonic()))
-        if self._metrics_output is not None:
-            self._metrics_output.close()
-            self._metrics_output = None
 
     def _coordinate(self, coordinator: AdaptationCoordinator, planner: BackgroundPlanner) -> None:
         pause_s = 0.0
@@ -194,17 +189,6 @@ class Adaptation:
 
         return measure
 
-    def _metrics(self, switch: PlanSwitch, settings: CollectiveSettings) -> Any:
-        if settings.metrics is None:
-            return None
-        require("prometheus_client", "metrics", "HEADRACE_METRICS")
-        from headrace.collectives.adapt.metrics import CollectiveMetrics  # only if enabled
-        from headrace.job.metrics import start_metrics
-
-        reader = self._executor.statistics_reader()
-        metrics = CollectiveMetrics(self._executor.rank, switch, reader, self.coordinator)
-        return start_metrics(metrics, settings.metrics)
-
 
 def follow(
     store: Any,
@@ -213,18 +197,58 @@ def follow(
     book: PlanBook | None,
     settings: CollectiveSettings,
 ) -> Callable[[], None] | None:
-    """Start to adapt a connected group; return a function that ends it, None if not started.
+    """Start to adapt a connected group, and its metrics; return a function that ends both.
 
-    It is not started with HEADRACE_ADAPT=off, without a plan book, or on a single host.
+    None if neither is started. The group is not adapted with HEADRACE_ADAPT=off, without a plan
+    book, or on a single host.
     """
+    adaptation = _adaptation(store, executor, switch, book, settings)
+    coordinator = None if adaptation is None else adaptation.coordinator
+    output = _metrics_output(executor, switch, coordinator, settings)
+    parts = [part.close for part in (adaptation, output) if part is not None]
+    return partial(_end, parts) if parts else None
+
+
+def _end(parts: Sequence[Callable[[], None]]) -> None:
+    for end in parts:
+        end()
+
+
+def _adaptation(
+    store: Any,
+    executor: Executor,
+    switch: PlanSwitch,
+    book: PlanBook | None,
+    settings: CollectiveSettings,
+) -> Adaptation | None:
     if not settings.adapt or book is None or len(set(book.topology.rank_host)) < 2:
         return None
     if not hasattr(store, "clone"):
         log.info("no adaptation: the store of this job cannot be shared by threads")
         return None
     try:
-        adaptation = Adaptation(store, executor, switch, book, settings)
+        return Adaptation(store, executor, switch, book, settings)
     except (HeadraceError, RuntimeError) as error:
         log.warning("no adaptation: %s", error)
         return None
-    return adaptation.close
+
+
+def _metrics_output(
+    executor: Executor,
+    switch: PlanSwitch,
+    coordinator: AdaptationCoordinator | None,
+    settings: CollectiveSettings,
+) -> Any:
+    if settings.metrics is None:
+        return None
+    try:
+        require_metrics("HEADRACE_METRICS")
+    except InputError as error:
+        log.warning("no metrics: %s", error)
+        return None
+    from headrace.collectives.adapt.metrics import CollectiveMetrics  # only if enabled
+    from headrace.job.metrics import start_metrics
+
+    reader = executor.statistics_reader()
+    metrics = CollectiveMetrics(executor.rank, switch, reader, coordinator)
+    return start_metrics(metrics, settings.metrics)

@@ -44,7 +44,8 @@ _live: "weakref.WeakSet[HeadraceGroup | HeadraceBackend]" = weakref.WeakSet()
 Follow = Callable[
     [Any, Executor, PlanSwitch, "PlanBook | None", CollectiveSettings], Callable[[], None] | None
 ]
-"""Starts to adapt a group's plans, given its store and more; returns the function that ends it."""
+"""Starts to adapt a group's plans and to show its metrics, given its store and more; returns the
+function that ends both."""
 
 
 def create(
@@ -59,7 +60,7 @@ def create(
     Parameters
     ----------
     options : torch's ``_DistributedBackendOptions``.
-    follow : adapts the plans of a group with a plan book, while it exists.
+    follow : adapts the plans of a group with a plan book, and shows metrics, while it exists.
     kind : which of the two to make; detected if absent.
 
     Raises
@@ -77,7 +78,8 @@ def create(
     with ExitStack() as undoing:
         undoing.callback(joined.executor.close)  # the others learn that this rank has failed
         if members and list(members) != list(range(dist.get_world_size())):
-            book = None  # it was made for the whole job
+            book = None  # it was made for the whole job, and metrics are its
+            settings = replace(settings, metrics=None)
         else:
             book = _job_book(book, joined, settings, timeout_s)
         if rank == 0:
