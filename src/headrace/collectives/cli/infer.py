@@ -103,14 +103,14 @@ def _result(hardware: "Hardware", order: list[int] | None, output: Path | None) 
 def _place(
     console: Console, hardware: "Hardware", machine: Path, places: list[int], output: Path | None
 ) -> list[int]:
-    from headrace.collectives.cli.network import read_network
+    from headrace.collectives.cli.network import read_topology
     from headrace.collectives.measure.pcie.gpu_order import (
         visible_devices,
         visible_order,
         with_pcie,
     )
 
-    topology, _ = read_network(machine)
+    topology = read_topology(machine)
     order = visible_order(topology, hardware, places)
     if order == tuple(range(len(order))):
         console.print("The GPUs are in a good order as they are.")

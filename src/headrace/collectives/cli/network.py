@@ -10,6 +10,7 @@ from headrace.kinds import load_known
 from headrace.topology import Topology
 
 if TYPE_CHECKING:
+    from headrace.artifact import Artifact
     from headrace.collectives.measure import Profile
 
 
@@ -20,14 +21,38 @@ def read_network(path: Path) -> tuple[Topology, tuple[tuple[int, ...], ...] | No
     ------
     InputError : if the file holds something else.
     """
+    return _network_of(_artifact_in(path), path)
+
+
+def read_topology(path: Path) -> Topology:
+    """Return the topology of ``--topology``: it may be that of a plan book, too.
+
+    Raises
+    ------
+    InputError : if the file holds something else.
+    """
+    artifact = _artifact_in(path)
+    if artifact.kind == "plan-book":
+        from headrace.collectives.plan.book import PlanBook
+
+        return PlanBook.from_artifact(artifact, str(path)).topology
+    return _network_of(artifact, path)[0]
+
+
+def _artifact_in(path: Path) -> "Artifact":
     try:
-        artifact = load_known(path)
+        return load_known(path)
     except ArtifactError as error:
         if not path.is_file():
             raise
         raise ArtifactError(
             f"{error}. Other tools' files become topologies by 'headrace topology import'"
         ) from error
+
+
+def _network_of(
+    artifact: "Artifact", path: Path
+) -> tuple[Topology, tuple[tuple[int, ...], ...] | None]:
     if artifact.kind == "topology":
         return Topology.from_artifact(artifact, str(path)), None
     if artifact.kind == "profile":

@@ -25,7 +25,7 @@ from headrace.cli.options import (
 )
 from headrace.cli.progress import progress
 from headrace.collectives.cli.method import Root, TotalBytes
-from headrace.collectives.cli.network import read_network
+from headrace.collectives.cli.network import read_topology
 from headrace.collectives.demand import ROOTED, STANDARD, Collective
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import InputError
@@ -97,7 +97,7 @@ def trace_command(
     _check(collective, ranks, testbed, settings)
     check_order(order, seed, testbed)
     book = load_book(plan_book)
-    network = None if topology is None else read_network(topology)[0]
+    network = None if topology is None else read_topology(topology)
     if network is None and book is not None:
         network = book.topology
     bytes_wanted = parse_size(total, "--size")
