@@ -262,6 +262,17 @@ def test_the_largest_batch_is_found(
     )
 
 
+def test_conditional_plans_are_of_models(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The option had no effect on a profile, and nothing said so."""
+    assert run(monkeypatch, "memory", "measure", "planned_here:pair", "-o", "profile") == 0
+    plan = ("memory", "plan", "profile", "--budget", "2MiB", "-o", "plan", "--conditional")
+    assert run(monkeypatch, *plan) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "profile is a profile already: --conditional is for headrace memory measure" in message
+
+
 @pytest.mark.parametrize("option", ["ddp", "accumulates"])
 def test_plans_for_other_conditions_suit_fit(
     option: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

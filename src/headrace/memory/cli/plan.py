@@ -191,7 +191,8 @@ def _profile(
 
 def _loaded(source: str, options: measure.ProfileOptions) -> MemoryProfile:
     profile, exactness = MemoryProfile.load(source), options.exactness
-    asked = {**options.conditions, "device": options.device}
+    conditional = exactness is Exactness.CONDITIONAL  # a profile does not tell its variants apart
+    asked = {**options.conditions, "conditional": conditional, "device": options.device}
     if refused := [f"--{name}" for name, value in asked.items() if value]:
         raise InputError(
             f"{source} is a profile already: {', '.join(refused)} is for headrace memory measure, "
