@@ -13,6 +13,7 @@ import pytest
 import headrace.artifact as artifact_io
 from headrace import kinds as registry
 from headrace.artifact import Artifact
+from headrace.cli.app import verbs
 from headrace.errors import ArtifactError, InputError
 from headrace.kinds import ArtifactKind, artifact_kinds, capabilities, foreign_formats, function_of
 
@@ -28,6 +29,17 @@ def test_every_kind_is_written_with_the_registered_schema_and_loads() -> None:
         assert artifact.schema == kind.schema, path
         assert kind.load(artifact, str(path)) is not None
         assert (DOCS / kind.documentation).is_file(), kind.name
+
+
+def test_a_file_of_another_kind_is_an_error_that_names_the_command_for_the_right_one() -> None:
+    """Those of half the kinds named the kind alone."""
+    commands = [f"headrace {path}" for path, _ in verbs()]
+    without = {
+        name
+        for name, kind in artifact_kinds().items()
+        if not any(command in kind.load.__self__.REMEDY for command in commands)
+    }
+    assert without == {"hardware-probes", "program"}  # which no command makes
 
 
 def test_keywords_of_the_package_name_every_capability() -> None:

@@ -25,7 +25,7 @@ def _run(package: str, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("package", "distribution", "words"),
     [
-        ("torch", "torch", ("embeddings", "measure", "x.tsv", "-o", "x.profile")),
+        ("numpy", "numpy", ("show", "x")),
         ("typer", "typer", ("--help",)),
         ("rich", "rich", ("show", "x")),
     ],
@@ -53,3 +53,12 @@ def test_accesses_are_measured_without_torch(tmp_path: Path) -> None:
     measure = ("embeddings", "measure", str(clicks), "-o", str(tmp_path / "clicks.profile"))
     done = _run("torch", *measure, "--batch", "4", "--lookahead", "2", "--no-rates")
     assert done.returncode == 0, done.stderr
+
+
+def test_what_needs_torch_alone_is_named_with_the_option_that_leaves_it_out() -> None:
+    """The error named the package alone: planning is for machines without it, too."""
+    done = _run("torch", "embeddings", "measure", "x.tsv", "-o", "x.profile")
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert "--no-rates" in line
+    assert line.endswith("needs the package torch: pip install 'headrace[torch]'")

@@ -68,6 +68,7 @@ class Profile(ArtifactValue):
 
     KIND = "profile"
     SCHEMA = 2
+    REMEDY = "make one with headrace collectives measure"
 
     topology: Topology
     groups: tuple[tuple[int, ...], ...]

@@ -103,6 +103,7 @@ class Topology(ArtifactValue):
 
     KIND = "topology"
     SCHEMA = 1
+    REMEDY = "make one with headrace topology preset or import"
 
     name: str
     hosts: tuple[str, ...]

@@ -49,7 +49,7 @@ def test_the_order_of_arrival_is_kept_on_request() -> None:
     [
         ({"inserts": 1.5}, "inserts is 1.5, needs 0 to 1"),
         ({"inserts": 0.6, "erases": 0.6}, "are 1.2 together, needs at most 1"),
-        ({"skew": -1.0}, "skew is -1, needs 0 to less than 4"),
+        ({"skew": -1.0}, "zipf is -1, needs 0 to less than 4"),
     ],
 )
 def test_wrong_shares_are_named(given: dict[str, float], message: str) -> None:

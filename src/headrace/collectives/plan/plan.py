@@ -59,6 +59,7 @@ class Plan(ArtifactValue):
 
     KIND = "plan"
     SCHEMA = 2
+    REMEDY = "make one with headrace collectives synthesize"
 
     program: Program
     generator: str

@@ -109,6 +109,7 @@ class CompressionPlan(ArtifactValue):
 
     KIND = "compression-plan"
     SCHEMA = 1
+    REMEDY = "make one with headrace compression plan"
 
     profile: CompressionProfile
     network: FormulaNetwork | RecordedNetwork

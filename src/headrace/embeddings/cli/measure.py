@@ -14,6 +14,7 @@ from headrace.cli.options import check_output, count_option, output_option, with
 from headrace.cli.progress import progress
 from headrace.embeddings.data.format_names import FormatName
 from headrace.embeddings.errors import ExampleError
+from headrace.extras import require
 from headrace.units import parse_count
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ def access_command(
 
 def _measured_batches() -> "type[MeasuredBatches]":
     """Return the class of batches whose processor time is measured, which needs torch."""
+    require("torch", "torch", "measuring processor time, which --no-rates leaves out,")
     from headrace.embeddings.measure.rates import MeasuredBatches
 
     return MeasuredBatches

@@ -47,7 +47,7 @@ class Workload:
             total = self.inserts + self.erases + self.scans
             raise TraceError(f"inserts, erases and scans are {total:g} together, needs at most 1")
         if not 0 <= self.skew < 4:
-            raise TraceError(f"skew is {self.skew:g}, needs 0 to less than 4")
+            raise TraceError(f"zipf is {self.skew:g}, needs 0 to less than 4")
 
 
 def workload_trace(keys: np.ndarray, workload: Workload) -> Trace:

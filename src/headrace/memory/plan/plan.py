@@ -45,6 +45,7 @@ class MemoryPlan(ArtifactValue):
 
     KIND = "memory-plan"
     SCHEMA = 1
+    REMEDY = "make one with headrace memory plan"
 
     profile: MemoryProfile
     budget_bytes: int

@@ -68,6 +68,7 @@ class OrbitPlan(ArtifactValue):
 
     KIND = "orbit-plan"
     SCHEMA = 1
+    REMEDY = "make one with headrace collectives synthesize"
 
     demand: Demand
     generators: np.ndarray
