@@ -4,6 +4,7 @@ Keys are *codes*: 64-bit unsigned numbers in the order of the keys that they sta
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ OPERATIONS = ("find", "insert", "erase", "scan")
 its key, `SCAN_LENGTH` keys."""
 
 SCAN_LENGTH = 100
+
+LOAD = len(OPERATIONS)
+"""Operation of a row of a table that is a key before the first operation."""
 
 KINDS: Mapping[str, type] = {name: np.dtype(name).type for name in KEY_TYPES}
 """Types of keys."""
@@ -159,6 +163,43 @@ class Trace:
         present[ranks_in(keys, self.loaded)] = True
         present[ranks_in(keys, codes)] = inserted  # of a key's changes the last is assigned last
         return int(present.sum())
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file that ``headrace index measure`` and the other commands read.
+
+        Parameters
+        ----------
+        path : ends with ``.npz`` or ``.parquet``.
+
+        Raises
+        ------
+        TraceError : it ends otherwise, or cannot be written.
+        """
+        path = Path(path)
+        try:
+            if path.suffix == ".npz":
+                np.savez(
+                    path,
+                    loaded=decode(self.loaded, self.kind),
+                    operations=self.operations,
+                    keys=decode(self.keys, self.kind),
+                )
+            elif path.suffix == ".parquet":
+                self._save_table(path)
+            else:
+                raise TraceError(f"{path}: ends with '{path.suffix}', needs .npz or .parquet")
+        except OSError as error:
+            raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+    def _save_table(self, path: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+
+        codes = np.concatenate([self.loaded, self.keys])
+        numbers = np.full(len(codes), LOAD, dtype=np.uint8)
+        numbers[len(self.loaded) :] = self.operations
+        keys = decode(codes, self.kind)
+        parquet.write_table(pa.table({"operation": numbers, "key": keys}), path)
 
 
 def distinct(codes: np.ndarray) -> np.ndarray:

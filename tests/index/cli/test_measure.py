@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.index.cli.measure import measure_trace_command
-from headrace.index.measure.files import write_keys, write_trace
+from headrace.index.measure.files import write_keys
 from headrace.index.measure.survey import SAMPLE
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.profile import IndexProfile
@@ -31,7 +31,7 @@ def test_a_trace_is_measured_shown_and_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace, profile = tmp_path / "trace.npz", tmp_path / "trace.profile"
-    write_trace(trace, workload_trace(KEYS, Workload(erases=0.1)))
+    workload_trace(KEYS, Workload(erases=0.1)).save(trace)
     assert run(monkeypatch, "index", "measure", trace, "-o", profile) == 0
     found = IndexProfile.load(profile)
     assert found.provenance["source"] == "trace.npz"
@@ -101,7 +101,7 @@ def test_options_for_keys_alone_are_refused_for_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "trace.npz"
-    write_trace(trace, workload_trace(KEYS, Workload()))
+    workload_trace(KEYS, Workload()).save(trace)
     measure = ("index", "measure", trace, "-o", tmp_path / "out")
     assert run(monkeypatch, *measure, "--inserts", "0.9") == 2
     assert "has operations: those of a workload are for keys" in " ".join(
@@ -114,7 +114,7 @@ def test_no_command_writes_to_what_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "trace.npz"
-    write_trace(trace, workload_trace(KEYS, Workload()))
+    workload_trace(KEYS, Workload()).save(trace)
     content = trace.read_bytes()
     same = tmp_path / "folder" / ".." / "trace.npz"
     (tmp_path / "folder").mkdir()

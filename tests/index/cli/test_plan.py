@@ -9,7 +9,6 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.index.configuration import Configuration
-from headrace.index.measure.files import write_trace
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.trace import FIND, Trace
@@ -27,7 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> object:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_trace(tmp_path / "trace.npz", workload_trace(KEYS, Workload(erases=0.1, scans=0.01)))
+    workload_trace(KEYS, Workload(erases=0.1, scans=0.01)).save(tmp_path / "trace.npz")
     monkeypatch.chdir(tmp_path)
     # it changes malloc for the rest of a process
     monkeypatch.setattr("headrace.index.run.trial.keep_memory", lambda _trace: None)
@@ -96,7 +95,7 @@ def test_a_run_takes_keys_alone_and_batches(
 def test_a_trace_without_operations_is_planned_without_trials(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_trace(folder / "none.npz", Trace.of(KEYS[:0], np.zeros(0, dtype=np.uint8), KEYS))
+    Trace.of(KEYS[:0], np.zeros(0, dtype=np.uint8), KEYS).save(folder / "none.npz")
     assert run(monkeypatch, "index", "measure", "none.npz", "-o", "profile") == 0
     assert run(monkeypatch, "index", "plan", "profile", "-o", "plan") == 0
     assert "predicted." in capsys.readouterr().out
@@ -121,7 +120,7 @@ def test_an_adapted_run_prints_its_events(
 def test_a_run_too_short_to_adapt_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_trace(folder / "short.npz", Trace.of(KEYS[:8], np.full(8, FIND, dtype=np.uint8), KEYS))
+    Trace.of(KEYS[:8], np.full(8, FIND, dtype=np.uint8), KEYS).save(folder / "short.npz")
     assert run(monkeypatch, "index", "adapt", "short.npz") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert re.search(r"No events: the run took .*, which looks every 0\.1 s.*--repeats", shown)

@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from headrace.index.errors import TraceError
-from headrace.index.measure.files import read_trace, write_keys, write_trace
+from headrace.index.measure.files import read_trace, write_keys
 from headrace.index.measure.workload import Workload
 from headrace.index.trace import FIND, INSERT, Trace
 
@@ -27,7 +27,7 @@ KEYS = {
 def test_a_trace_is_written_and_read(tmp_path: Path, kind: str, suffix: str) -> None:
     keys = KEYS[kind]
     trace = Trace.of(keys, np.array([0, 1, 3], dtype=np.uint8), keys[:2])
-    write_trace(tmp_path / f"trace{suffix}", trace)
+    trace.save(tmp_path / f"trace{suffix}")
     found = read_trace(tmp_path / f"trace{suffix}")
     assert found.kind == kind == trace.kind
     for name in ("loaded", "operations", "keys"):
@@ -137,6 +137,6 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
 def test_other_names_are_not_written(tmp_path: Path) -> None:
     trace = Trace.of(KEYS["int64"], np.zeros(3, dtype=np.uint8))
     with pytest.raises(TraceError, match=r"ends with '.txt', needs .npz or .parquet"):
-        write_trace(tmp_path / "trace.txt", trace)
+        trace.save(tmp_path / "trace.txt")
     with pytest.raises(TraceError, match="cannot be written: No such file"):
-        write_trace(tmp_path / "folder" / "trace.npz", trace)
+        trace.save(tmp_path / "folder" / "trace.npz")

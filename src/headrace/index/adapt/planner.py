@@ -17,7 +17,7 @@ from headrace.forks import ForkMark
 from headrace.index.adapt.propose import Proposal, propose_configuration
 from headrace.index.configuration import Configuration, read_configuration
 from headrace.index.errors import PlanningError
-from headrace.index.measure.files import read_trace, write_trace
+from headrace.index.measure.files import read_trace
 from headrace.index.trace import FIND, Trace
 from headrace.launch.roles import Role, Roles
 from headrace.launch.worker import Receive, Send, run_worker
@@ -58,7 +58,7 @@ class PlannerProcess:
         self._mark.check("the planner of an index")
         with tempfile.TemporaryDirectory(prefix="headrace-index-") as folder:
             recorded, proposed = Path(folder) / "trace.npz", Path(folder) / "proposal"
-            write_trace(recorded, trace)
+            trace.save(recorded)
             request = {
                 "trace": str(recorded),
                 "proposal": str(proposed),

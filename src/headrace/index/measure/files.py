@@ -21,10 +21,7 @@ import numpy as np
 from headrace.files import refuse_pipe
 from headrace.index.errors import TraceError
 from headrace.index.measure.workload import Workload, workload_trace
-from headrace.index.trace import OPERATIONS, Trace, decode, encode
-
-LOAD = len(OPERATIONS)
-"""Operation of a row of a table that is a key before the first operation."""
+from headrace.index.trace import LOAD, OPERATIONS, Trace, encode
 
 _NAMES = (*OPERATIONS, "load")
 _DAMAGE = (
@@ -58,30 +55,6 @@ def read_trace(path: str | Path, workload: Workload | None = None) -> Trace:
         raise TraceError(f"{path}: {error}") from error
     except _DAMAGE as error:
         raise TraceError(f"{path}: is not {path.suffix[1:] or 'a key set'}: {error}") from error
-
-
-def write_trace(path: str | Path, trace: Trace) -> None:
-    """Write a trace as ``.npz`` or ``.parquet``, which `read_trace` reads.
-
-    Raises
-    ------
-    TraceError : the name ends otherwise, or the file cannot be written.
-    """
-    path = Path(path)
-    try:
-        if path.suffix == ".npz":
-            np.savez(
-                path,
-                loaded=decode(trace.loaded, trace.kind),
-                operations=trace.operations,
-                keys=decode(trace.keys, trace.kind),
-            )
-        elif path.suffix == ".parquet":
-            _write_table(path, trace)
-        else:
-            raise TraceError(f"{path}: ends with '{path.suffix}', needs .npz or .parquet")
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _array(path: Path) -> np.ndarray:
@@ -135,17 +108,6 @@ def _numbers(operations: np.ndarray) -> np.ndarray:
     if unknown:
         raise TraceError(f"column 'operation' has '{unknown[0]}', needs {', '.join(_NAMES)}")
     return np.array([_NAMES.index(name) for name in names], dtype=np.uint8)[places]
-
-
-def _write_table(path: Path, trace: Trace) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
-    codes = np.concatenate([trace.loaded, trace.keys])
-    numbers = np.full(len(codes), LOAD, dtype=np.uint8)
-    numbers[len(trace.loaded) :] = trace.operations
-    keys = decode(codes, trace.kind)
-    parquet.write_table(pa.table({"operation": numbers, "key": keys}), path)
 
 
 def _sosd(path: Path) -> np.ndarray:
