@@ -1,7 +1,7 @@
 // The index in C++: a header set for C++20. Its headers come with the Python package:
 //
 //   include=$(python -c 'import headrace.index; print(headrace.index.include())')
-//   g++ -std=c++20 -O2 -pthread -I "$include" 07-index.cpp -o 07-index
+//   g++ -std=c++20 -O2 -pthread -I "$include" examples/07-index.cpp -o 07-index
 //
 // or by CMake: find_package(headrace), and the target headrace::index.
 #include <headrace/index/code.hpp>

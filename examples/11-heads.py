@@ -1,5 +1,6 @@
 """Generation over fewer bytes: heads that look at the same tokens share keys, in 8 bits.
 
+    pip install 'headrace[attention]'
     python examples/11-heads.py
 
 A model of random weights in which every second head is a copy of another, as training makes heads

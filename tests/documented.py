@@ -197,6 +197,7 @@ SLOW = {
     "tutorials/memory",
     "tutorials/compression",
     "tutorials/attention",
+    "tutorials/embeddings",
 }
 """Pages whose commands start processes, or take many seconds."""
 
