@@ -30,6 +30,7 @@ from headrace.attention import (
 )
 from headrace.attention.run.layer import SHARED
 from tests.attention.models import MODELS, WORDS, model_of, plain_plan, shared_plan, with_bits
+from tests.attention.reference import attention
 
 TOKENS = 23
 
@@ -138,6 +139,20 @@ def test_keys_of_the_others_are_gone() -> None:
             model(**inputs, cache=caches[name])
         assert caches[name].allocated_bytes == plan.cache_bytes(2, TOKENS)
     assert caches["half"].allocated_bytes == 0.75 * caches["all"].allocated_bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scores_of_the_first_tokens_have_the_range_of_float32(dtype: torch.dtype) -> None:
+    """Products of 16 bits were rounded; beyond 65,504, as Qwen2 has them, they were NaN."""
+    plan = shared_plan(model_of("llama"), fixed=False)
+    generator = torch.Generator().manual_seed(3)
+    query, keys, values = torch.randn(3, 1, 4, 5, 32, generator=generator).to(dtype)
+    query[..., 0] = keys[..., 0] = 256
+    layer = headrace.attention.cache(model_of("llama"), plan).layers[0].layer
+    output = layer.attend(query, keys, values, scale=32**-0.5)
+    parts = [part.double().numpy() for part in (query, keys, values)]
+    expected = attention(*parts, np.arange(4)[None], scale=32**-0.5)
+    torch.testing.assert_close(output.double(), torch.from_numpy(expected), rtol=0, atol=0.02)
 
 
 def test_a_cluster_map_is_a_few_numbers_of_every_head() -> None:

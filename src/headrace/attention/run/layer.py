@@ -503,13 +503,14 @@ class _FirstTokens:
         return request, token, slot
 
     def _compute(self, scale: float) -> None:
-        query = self._query.transpose(1, 2)
-        keys = self._keys.transpose(1, 2).repeat_interleave(self._group, dim=1)
-        values = self._values.transpose(1, 2).repeat_interleave(self._group, dim=1)
+        # as float32: products in 16 bits round, and some are beyond the largest number of float16
+        query = self._query.transpose(1, 2).float() * scale
+        keys = self._keys.transpose(1, 2).float().repeat_interleave(self._group, dim=1)
+        values = self._values.transpose(1, 2).float().repeat_interleave(self._group, dim=1)
         later = torch.ones(self._count, self._count, dtype=torch.bool, device=query.device).triu(1)
-        scores = (query @ keys.transpose(2, 3)).float() * scale
+        scores = query @ keys.transpose(2, 3)
         self._probabilities = torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1)
-        self.output = (self._probabilities.to(values.dtype) @ values).transpose(1, 2)
+        self.output = (self._probabilities @ values).to(self._values.dtype).transpose(1, 2)
 
     def features(self) -> NDArray[np.float32]:
         """Return the probabilities of each head: [batch, heads, first tokens squared]."""
