@@ -237,11 +237,16 @@ def test_another_model_is_refused_the_cache_of_a_compressed_one() -> None:
 
 @torch.no_grad()
 def test_a_model_within_an_adapter_begins_with_a_cache() -> None:
-    """`generate` did; a call had an error that says to call the model itself."""
+    """A call had an error that says to call the model itself; `generate`, one of an attribute that
+    PEFT's class of no task does not have itself."""
     model = Adapted(Adapted(copy.deepcopy(model_of("llama-gqa"))))
-    expected = model(tokens_of()).logits
+    expected, text = model(tokens_of()).logits, generate(model, tokens_of())
     with headrace.attention.compress(model, plain_plan(model)):
         assert torch.equal(model(tokens_of()).logits, expected)
+        cache = headrace.attention.cache(model, plain_plan(model))
+        for options in ({}, {"cache": cache}):
+            assert torch.equal(generate(model, tokens_of(), **options), text)
+        assert cache.get_seq_length() == text.shape[1] - 1
         with pytest.raises(AttentionError, match="the cache is a DynamicCache"):
             model(tokens_of(), cache=DynamicCache())
     assert torch.equal(model(tokens_of()).logits, expected)

@@ -113,7 +113,7 @@ def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> G
             kwargs["cache"] = new_cache()
         elif isinstance(caches[0], CompressedCache):
             _check_new_tokens(self, caches[0], args, kwargs, option)
-        return type(self).generate(self, *args, **kwargs) if own is None else own(*args, **kwargs)
+        return (_class_generate(self) if own is None else own)(*args, **kwargs)
 
     # a method of the model, so that a copy of the model generates with its own weights
     model.generate = MethodType(with_cache, model)  # type: ignore[assignment]
@@ -123,6 +123,14 @@ def _generating(model: nn.Module, new_cache: Callable[[], CompressedCache]) -> G
         del model.generate
         if own is not None:
             model.generate = own
+
+
+def _class_generate(model: Any) -> Callable[..., Any]:
+    """Return the `generate` of a model's class; an adapter's may be of the model within."""
+    kind = type(model)
+    if hasattr(kind, "generate"):
+        return MethodType(kind.generate, model)
+    return kind.__getattr__(model, "generate")
 
 
 def _option(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
