@@ -139,7 +139,13 @@ def collecting(model: nn.Module, function: Callable[..., Any]) -> Generator[None
         return function(module, query, plain_keys(key), *args, **options)
 
     AttentionMaskInterface.register(_COLLECTING, AttentionMaskInterface()["sdpa"])
-    with _collecting, objects_preserved(model), evaluating(model), torch.no_grad():
+    with (
+        _collecting,
+        objects_preserved(model),
+        evaluating(model),
+        torch.no_grad(),
+        torch.compiler.set_stance("force_eager"),  # a compiled model takes minutes for one pass
+    ):
         ALL_ATTENTION_FUNCTIONS[_COLLECTING] = collect
         try:
             with implementation(model, _COLLECTING):

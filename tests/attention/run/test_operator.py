@@ -120,3 +120,17 @@ def test_compiled_steps_have_no_gradients() -> None:
         cache = headrace.attention.cache(model, plan, max_tokens=ROOM)
         with pytest.raises((AttentionError, RuntimeError), match="has no gradients"):
             compiled(input_ids=tokens, cache=cache)
+
+
+def test_a_model_that_is_compiled_before_has_its_heads_read_uncompiled() -> None:
+    """Passes that read them were compiled: minutes, and with `fullgraph` an error of Dynamo."""
+    model, tokens = copy.deepcopy(model_of("llama")), tokens_of()
+    plan = shared_plan(model, fixed=True)
+    with headrace.attention.compress(model, plan):
+        expected = steps(model, model, tokens, headrace.attention.cache(model, plan))
+    model = copy.deepcopy(model_of("llama"))
+    model.forward = torch.compile(model.forward, fullgraph=True, backend="eager")
+    with headrace.attention.compress(model, plan):
+        assert counters["stats"]["unique_graphs"] == 0
+        logits = steps(model, model, tokens, headrace.attention.cache(model, plan, max_tokens=ROOM))
+    torch.testing.assert_close(logits, expected, rtol=0, atol=2e-5)
