@@ -12,6 +12,7 @@ from torch import nn
 
 from headrace.memory.errors import ScheduleError
 from headrace.memory.graph import Graph
+from headrace.memory.measure.accumulate import accumulating
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.arguments import WithLoss
 from headrace.memory.measure.capture import capture
@@ -93,6 +94,57 @@ def test_hooks_of_unused_parameters_do_not_run() -> None:
         ready.clear()
         run(x).square().mean().backward()
         assert sorted(ready) == ["0.bias", "0.weight"]
+
+
+def test_gradients_of_parameters_that_are_returned() -> None:
+    """A parameter that is an output and nothing else, for a penalty on it, got no gradient."""
+
+    class Returning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.table = nn.Linear(4, 3), nn.Linear(4, 3, bias=False)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return self.linear(x), self.table.weight, self.table.weight.t()[1:]
+
+    model, x = Returning(), torch.randn(2, 4)
+    eager = deepcopy(model)
+    captured = capture(model, (x,))
+    step = scheduled_step(captured, plain_schedule(captured.graph))
+    assert_trains_alike(partial(step, *state_of(model), x), model, partial(eager, x), eager)
+
+
+class Sharing(nn.Module):
+    """Two buffers, of which one is written into."""
+
+    def __init__(self, written: torch.Tensor, read: torch.Tensor) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("written", written)
+        self.register_buffer("read", read)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.written.add_(x.detach().mean(0))
+        return self.linear(x) + self.read.sum()
+
+
+@pytest.mark.parametrize("accumulates", [False, True])
+@pytest.mark.parametrize("kind", ["a view", "the same"])
+def test_gradients_beside_buffers_that_share_memory(kind: str, accumulates: bool) -> None:
+    """Of views the weight got no gradient; of one tensor with two names torch failed an assertion:
+    such a step's graph has other inputs than the step has arguments."""
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        memory = torch.zeros(2, 4)
+        return Sharing(memory[0], memory) if kind == "a view" else Sharing(memory, memory)
+
+    model, eager, x = build(), build(), torch.randn(2, 4)
+    captured = capture(model, (x,))
+    if accumulates:
+        captured = accumulating(captured, tied=True)
+    step = scheduled_step(captured, plain_schedule(captured.graph))
+    assert_trains_alike(partial(step, *state_of(model), x), model, partial(eager, x), eager)
 
 
 @pytest.mark.sampled(2)

@@ -26,23 +26,26 @@ class AddedGradients(threading.local):
 
     Attributes
     ----------
-    parameters : those whose gradients are added, by position among the step's arguments.
+    parameters : those whose gradients are added, by position among the graph's inputs.
     """
 
     def __init__(self) -> None:
         self.parameters: dict[int, Tensor] = {}
 
-    def called(self, step: Callable[..., Any], names: Mapping[int, str]) -> Callable[..., Any]:
+    def called(
+        self, step: Callable[..., Any], names: Mapping[int, tuple[int, str]]
+    ) -> Callable[..., Any]:
         """Return the step, which notes its parameters.
 
         Parameters
         ----------
-        names : of the parameters whose gradients are added, by position.
+        names : of the parameters whose gradients are added, with their places among the arguments,
+            by position.
         """
 
         def run(*args: Any) -> Any:
-            for position, name in names.items():
-                if args[position]._backward_hooks:
+            for place, name in names.values():
+                if args[place]._backward_hooks:
                     raise CaptureError(
                         f"parameter {name!r} has a hook on its gradient, which accumulates inside "
                         "of the step: fit without accumulates=True, or remove the hook"
@@ -54,7 +57,8 @@ class AddedGradients(threading.local):
                     continue
                 ends = _ends(node)
                 parameters = [
-                    (position, args[position], ends.get(id(args[position]))) for position in names
+                    (position, args[place], ends.get(id(args[place])))
+                    for position, (place, _) in names.items()
                 ]
                 node.register_prehook(partial(self._begin, parameters))
             return outputs
@@ -82,7 +86,7 @@ class Adder:
 
     Attributes
     ----------
-    position : of the parameter among the step's arguments.
+    position : of the parameter among the graph's inputs.
     owned : whether nothing else is in the gradient's memory, so that it can become `grad`.
     """
 

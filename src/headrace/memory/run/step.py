@@ -3,15 +3,21 @@
 # pyright: reportPrivateUsage=false
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Self
 
 from torch import Tensor
 from torch._functorch import config
+from torch._functorch._aot_autograd.descriptors import (
+    BufferAOTInput,
+    ParamAOTInput,
+    PlainAOTInput,
+)
+from torch._functorch._aot_autograd.schemas import JointWithDescriptors
 from torch._functorch.aot_autograd import aot_compile_joint_with_descriptors
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from headrace.facades import offered_by
@@ -57,22 +63,48 @@ def scheduled_step(capture: Capture, schedule: Schedule) -> "ScheduledStep":
             bw_compiler=_compile,
         )
     inputs = capture.fx.find_nodes(op="placeholder")
-    positions = [
-        position
-        for positions_of_operator in capture.accumulated.values()
-        for position in positions_of_operator
-    ]
-    names = {position: str(inputs[position].meta["desc"].target) for position in positions}
+    places = _places(capture.joint, inputs)
+    names = {
+        position: (places[position], str(inputs[position].meta["desc"].target))
+        for positions in capture.accumulated.values()
+        for position in positions
+    }
     if names:
         step = gradients.called(step, names)
-    unused = [position for position, node in enumerate(capture.gradients) if node is None]
+    returned = {input_memory(node) for node in capture.forward_outputs if isinstance(node, Node)}
+    unused = [
+        position
+        for position, node in enumerate(capture.gradients)
+        if node is None and input_memory(inputs[position]) not in returned
+    ]
     # Behind an input without a gradient, autograd runs the leaf's hooks, too, by which
     # DistributedDataParallel takes an unused parameter for a used one.
-    step = _with_inputs(step, unused, Tensor.detach)
+    step = _with_inputs(step, unused, places, _without_gradient)
     # Gradients of one parameter's inputs are added in the order of the inputs, but those of views
     # newest first.
     shared = _shared_inputs(capture, without=names)
-    return ScheduledStep(_with_inputs(step, shared, lambda tensor: tensor.view_as(tensor)))
+    return ScheduledStep(_with_inputs(step, shared, places, lambda tensor: tensor.view_as(tensor)))
+
+
+def _places(joint: JointWithDescriptors, inputs: Sequence[Node]) -> dict[int, int]:
+    """Return the places of the graph's inputs among the step's arguments, by their positions.
+
+    The graph has buffers that share memory, and are written into, as this memory, before all other
+    inputs, and a tensor with several names once.
+    """
+    names = [*map(ParamAOTInput, joint.params_spec), *map(BufferAOTInput, joint.buffers_spec)]
+    places: dict[Any, int] = {name: place for place, name in enumerate(names)}
+    plain = [node.meta["desc"] for node in inputs if isinstance(node.meta["desc"], PlainAOTInput)]
+    places |= {argument: len(names) + argument.idx for argument in plain}
+    return {
+        position: places[node.meta["desc"]]
+        for position, node in enumerate(inputs)
+        if node.meta["desc"] in places
+    }
+
+
+def _without_gradient(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _shared_inputs(capture: Capture, *, without: Container[int]) -> list[int]:
@@ -93,16 +125,20 @@ def _shared_inputs(capture: Capture, *, without: Container[int]) -> list[int]:
 
 
 def _with_inputs(
-    step: Callable[..., Any], positions: Sequence[int], replaced: Callable[[Tensor], Tensor]
+    step: Callable[..., Any],
+    positions: Iterable[int],
+    places: Mapping[int, int],
+    replaced: Callable[[Tensor], Tensor],
 ) -> Callable[..., Any]:
     """Return the step with the inputs at some positions replaced, in the order of these."""
-    if not positions:
+    changed = [places[position] for position in positions if position in places]
+    if not changed:
         return step
 
     def run(*args: Any) -> Any:
         inputs = list(args)
-        for position in positions:
-            inputs[position] = replaced(args[position])
+        for place in changed:
+            inputs[place] = replaced(args[place])
         return step(*inputs)
 
     return run
