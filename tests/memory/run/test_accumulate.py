@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.memory import CaptureError, fit
@@ -235,6 +236,17 @@ def test_hooks_of_parameters() -> None:
     hook.remove()
     fitted(x).sum().backward()
     assert len(seen) == 3
+
+
+def test_parameters_that_are_computed_are_refused() -> None:
+    """Their gradients were added to what was computed, and the tensors behind it got none."""
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    fitted = fit(model, x, "1MiB", accumulates=True, cache=False)
+    doubled = {name: 2 * parameter for name, parameter in model.named_parameters()}
+    with pytest.raises(CaptureError, match="'weight' is computed .* fit without accumulates"):
+        functional_call(fitted, doubled, (x,))
+    functional_call(fitted, dict(model.named_parameters()), (x,)).sum().backward()
+    assert model.weight.grad is not None
 
 
 def test_a_loss_that_is_not_finite_reaches_the_scaler() -> None:

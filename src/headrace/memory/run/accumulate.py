@@ -50,6 +50,11 @@ class AddedGradients(threading.local):
                         f"parameter {name!r} has a hook on its gradient, which accumulates inside "
                         "of the step: fit without accumulates=True, or remove the hook"
                     )
+                if not args[place].is_leaf:
+                    raise CaptureError(
+                        f"parameter {name!r} is computed from others, as by functional_call, "
+                        "which would get no gradients: fit without accumulates=True"
+                    )
             earlier = step_nodes(args)  # of inputs that the step returns
             outputs = step(*args)
             for node in step_nodes(outputs):
