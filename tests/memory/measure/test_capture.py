@@ -233,6 +233,7 @@ GENERATOR = torch.Generator()
             lambda x: torch.zeros_like(x).uniform_(generator=GENERATOR),
             "module '1' .*generator of its own",
         ),
+        (lambda x: setattr(x, "data", x.data / 2), r"module '1' assigns the \.data of a tensor"),
         (lambda x: x if random.random() < 0.5 else None, "draws random numbers of Python"),
         (lambda x: x if np.random.rand() < 0.5 else None, "draws random numbers of Python"),
     ],
@@ -240,7 +241,10 @@ GENERATOR = torch.Generator()
 def test_what_a_step_could_not_repeat_is_refused(
     function: Callable[[torch.Tensor], Any], message: str
 ) -> None:
-    """Such a hook ran in the trace alone, and a number of Python's stayed that of the trace."""
+    """Such a hook ran in the trace alone, and a number of Python's stayed that of the trace.
+
+    Traces do not see new data of a tensor: a weight stayed as it was, where eager normalized it.
+    """
     model = nn.Sequential(nn.ReLU(), Computing(function))
     with pytest.raises(CaptureError, match=message):
         capture(model, (torch.randn(2, 2),))
@@ -304,6 +308,12 @@ def test_sizes_do_not_depend_on_earlier_traces() -> None:
         if isinstance(a.meta.get("val"), torch.Tensor):
             nbytes = [node.meta["val"].untyped_storage().nbytes() for node in (a, b)]
             assert nbytes[0] == nbytes[1], a
+
+
+def test_views_of_numbers_are_operators() -> None:
+    """The conjugate of 1j, in the backward pass of a product, was read as a view of no tensor."""
+    captured = capture(Computing(lambda x: (torch.fft.fft(x) * 1j).real), (torch.randn(3, 2),))
+    assert "_conj" in names(captured)
 
 
 def test_an_unread_random_operator_is_kept() -> None:

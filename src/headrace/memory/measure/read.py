@@ -149,7 +149,7 @@ class _Reader:
             return True
         returns = getattr(getattr(node.target, "_schema", None), "returns", ())
         aliases = [bool(out.alias_info) and not out.alias_info.is_write for out in returns]
-        if aliases and all(aliases):
+        if aliases and all(aliases) and node.all_input_nodes:  # not of a number, such as 1j
             return True
         keys = {storage_key(tensor) for tensor in tensors_of(node)}
         return bool(keys) and keys <= self.seen

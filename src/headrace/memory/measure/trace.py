@@ -47,6 +47,8 @@ from headrace.memory.measure.refuse import (
 from headrace.memory.measure.running_averages import averages_as_tensors
 from headrace.memory.measure.tensors_alone import TensorsAlone
 
+_SET_DATA = torch.Tensor.data.__set__  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
+
 
 def traced_step(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -148,7 +150,7 @@ def _host_state() -> Hashable:
 
 
 class _ForwardMode(TorchFunctionMode):
-    """Refuses hooks on tensors, and calls composite functions as the trace is to have them.
+    """Refuses hooks on tensors and new data of them; calls composite functions as traces have them.
 
     Parameters
     ----------
@@ -161,12 +163,17 @@ class _ForwardMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch."""
+        module = module_label(self.entered[-1] if self.entered else "")
         if func in TENSOR_HOOKS:
-            module = module_label(self.entered[-1] if self.entered else "")
             raise CaptureError(
                 f"module {module} calls {func.__name__} "
                 "in its forward pass: the hook would run while the model is captured and not in "
                 "training; remove it, or leave the module outside of what is fitted"
+            )
+        if func == _SET_DATA:  # which traces do not see
+            raise CaptureError(
+                f"module {module} assigns the .data of a tensor in its forward pass, which "
+                "captured steps would not; write into it in place: tensor.data.copy_(...)"
             )
         if is_composite(func):
             return as_one_operator(func, *args, **(kwargs or {}))
