@@ -172,7 +172,8 @@ class RowOptimizer:
         if name not in _UPDATES:
             raise EmbeddingError(
                 f"the optimizer of embedding rows is {name}, needs one of {', '.join(_UPDATES)}: "
-                "others update every row at every step, or keep state that is not the row's"
+                "others update every row at every step, or keep state that is not the row's. Give "
+                "the dense part its own, as optimizer=[sparse_adam, adam]"
             )
         self._optimizer = optimizer
         self.group = group
