@@ -42,6 +42,7 @@ class Lengths(ArtifactValue):
 class Label(PlainArtifactValue):
     KIND = "test-label"
     SCHEMA = 1
+    REMEDY = "write a label"
     PLAIN_FIELDS = frozenset({"label"})
 
     label: str
@@ -149,3 +150,13 @@ def test_a_stored_value_is_frozen_and_names_its_facade() -> None:
         Share(part=0.5).part = 0.25  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(AttributeError):
         object.__setattr__(Share(part=0.5), "unit", "GiB")
+
+
+def test_a_file_that_is_neither_an_artifact_nor_json_is_an_error_with_the_remedy(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "label"
+    for content in (b"", b"hello", b"\xff"):
+        path.write_bytes(content)
+        with pytest.raises(ArtifactError, match="label: .*; write a label$"):
+            Label.load(path)

@@ -206,8 +206,12 @@ def load(
     return from_bytes(raw, source=str(path), kind=kind, schema=schema, remedy=remedy)
 
 
-def plain_document(path: str | Path) -> tuple[dict[str, Any], Mapping[str, Any]] | None:
+def plain_document(
+    path: str | Path, remedy: str = ""
+) -> tuple[dict[str, Any], Mapping[str, Any]] | None:
     """Return the fields and the provenance of a plain JSON file; None if it is an artifact.
+
+    An error on what is neither ends with `remedy`.
 
     Raises
     ------
@@ -218,7 +222,11 @@ def plain_document(path: str | Path) -> tuple[dict[str, Any], Mapping[str, Any]]
     if f'"format":"{_MAGIC}"'.encode() in content[:_ENVELOPE_BYTES]:
         refuse_pipe(path, ArtifactError)  # it is read again
         return None
-    document = parse_json(decoded(content, str(path), ArtifactError), str(path), ArtifactError)
+    try:
+        text = decoded(content, str(path), ArtifactError)
+        document = parse_json(text, str(path), ArtifactError)
+    except ArtifactError as error:
+        raise ArtifactError(f"{error}{_then(remedy)}") from error
     provenance = (
         fields.Field(document, str(path), ArtifactError).at("provenance").read(fields.table)
     )

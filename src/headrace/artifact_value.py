@@ -169,5 +169,5 @@ class PlainArtifactValue(ArtifactValue):
         ------
         ArtifactError : naming the file and the field.
         """
-        plain = artifact_io.plain_document(path)
+        plain = artifact_io.plain_document(path, cls.REMEDY)
         return super().load(path) if plain is None else cls.from_document(*plain, str(path))

@@ -33,7 +33,8 @@ def named_function(
     arguments : what it will be called with, such as ``a batch size``.
     """
     module, colon, name = text.partition(":")
-    names_both = colon and name and not module.startswith(".")  # as of ./model.py
+    is_file = module.endswith(".py")
+    names_both = colon and name and not module.startswith(".") and not is_file
     try:
         function: Any = getattr(importlib.import_module(module), name) if names_both else None
     except (ImportError, AttributeError, SyntaxError, ValueError) as problem:
@@ -42,7 +43,8 @@ def named_function(
             f"{problem}"
         ) from problem
     if not callable(function):
-        raise error(f"model is {text!r}, needs module:function")
+        example = f", such as {Path(module).stem}:{name or 'build'}" if is_file else ""
+        raise error(f"model is {text!r}, needs module:function{example}")
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as problem:

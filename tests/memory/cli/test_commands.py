@@ -119,7 +119,11 @@ def test_a_model_is_measured_planned_shown_and_verified(
         (("measure", "planned_here:none"), "model is 'planned_here:none', needs module:function"),
         (
             ("measure", "./planned_here.py:build"),
-            "model is './planned_here.py:build', needs module:function",
+            "model is './planned_here.py:build', needs module:function, such as planned_here:build",
+        ),
+        (
+            ("measure", "planned_here.py"),
+            "model is 'planned_here.py', needs module:function, such as planned_here:build",
         ),
         (("measure", "planned_here:alone"), "returned 1 values, needs a model and a sample"),
         (("measure", "planned_here:evaluated"), "the model is in evaluation"),

@@ -42,5 +42,5 @@ def guess_format(path: Path) -> Guess:
     begin = line[:20].decode("utf-8", "replace")
     raise ExampleError(
         f"{path}: begins with {begin!r}, as files of none of the formats criteo, avazu and "
-        "parquet: give the format"
+        "parquet: name it by --format"
     )
