@@ -9,6 +9,7 @@ from headrace.errors import CommunicationError
 
 _PROBE_KEY = "headrace/probe"
 _LONGEST_S = 1e9  # 30 years: a timedelta has room for it
+_READ_S = 5.0  # for ranks that are in a barrier to read its verdict
 
 
 def innermost(store: Any) -> Any:
@@ -109,9 +110,15 @@ def monitored_barrier(
             store.set(f"{prefix}/verdict", verdict)
             if not verdict:
                 _delete_rounds_before(store, round_, ranks)
+            readers = [
+                peer for peer in range(1, ranks) if not verdict or store.check([f"{prefix}/{peer}"])
+            ]
+            if readers:  # the store may end with this process
+                wait_for(store, [f"{prefix}/read/{peer}" for peer in readers], _READ_S, what)
         # rank 0 may use up its whole timeout first
         elif wait_for(store, [f"{prefix}/verdict"], 2 * limit_s, what):
             verdict = store.get(f"{prefix}/verdict").decode()
+            store.set(f"{prefix}/read/{rank}", "")
         else:
             verdict = f"rank 0 did not answer within {2 * limit_s:g} s"
     if verdict and rank > 0:
@@ -135,7 +142,7 @@ def _delete_rounds_before(store: Any, round_: int, ranks: int) -> None:
             # a FileStore's `delete_key` returns True for an absent key, too
             if not store.check([f"{prefix}/verdict"]):
                 return
-            for name in (*range(ranks), "verdict"):
+            for name in (*range(ranks), *(f"read/{rank}" for rank in range(1, ranks)), "verdict"):
                 store.delete_key(f"{prefix}/{name}")
 
 

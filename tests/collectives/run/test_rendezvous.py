@@ -1,5 +1,6 @@
 """Rendezvous of ranks: over an in-memory store, with ranks as threads."""
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -255,6 +256,7 @@ def test_a_monitored_barrier_of_no_timeout_takes_the_ranks_that_are_there(presen
     store = dist.HashStore()
     if present:
         store.set("monitored_barrier/1/1", "here")
+        store.set("monitored_barrier/1/read/1", "")
         monitored_barrier(store, 0, 2, 1, timedelta(0), all_ranks=False)
         return
     with pytest.raises(CommunicationError, match="^Rank 0 timed out in monitoredBarrier after 0 s"):
@@ -265,6 +267,40 @@ def test_a_monitored_barrier_of_all_ranks_is_silent() -> None:
     limit = timedelta(seconds=HANG_S)
     act = lambda r, s: monitored_barrier(s, r, 3, 1, limit, all_ranks=True)  # noqa: E731
     assert together(3, act) == [None] * 3
+
+
+class _Slow:
+    """A store whose readers of a verdict wait for the end of rank 0, for a moment."""
+
+    def __init__(self, store: Any, ended: threading.Event) -> None:
+        self._store, self._ended = store, ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str) -> bytes:
+        if self._ended.wait(0.1):
+            raise RuntimeError("rank 0, whose process has the store, has ended")
+        return self._store.get(key)
+
+
+@pytest.mark.parametrize("missing", [[], [2]])
+def test_rank_0_leaves_a_monitored_barrier_behind_the_others(missing: list[int]) -> None:
+    """As the last call of a job it failed at all ranks but 0, whose process has the store."""
+    ended = threading.Event()
+    limit = timedelta(seconds=STALL_S if missing else HANG_S)
+
+    def act(rank: int, store: Any) -> None:
+        if rank in missing:
+            return
+        try:
+            monitored_barrier(_Slow(store, ended), rank, 3, 1, limit, all_ranks=True)
+        finally:
+            if rank == 0:
+                ended.set()
+
+    text = str(together(3, act)[1])
+    assert "Rank 2 failed to pass" in text if missing else text == "None"
 
 
 @pytest.mark.parametrize("kind", ["hash", "file", "tcp"])
@@ -283,15 +319,16 @@ def test_monitored_barriers_leave_the_keys_of_the_last_one(kind: str, tmp_path: 
                 monitored_barrier(store, 0, 2, round_, timedelta(0), all_ranks=False)
             continue
         store.set(f"monitored_barrier/{round_}/1", "here")
+        store.set(f"monitored_barrier/{round_}/read/1", "")
         monitored_barrier(store, 0, 2, round_, limit, all_ranks=False)
     left = [
         round_ for round_ in range(1, 6) if store.check([f"monitored_barrier/{round_}/verdict"])
     ]
     assert left == [5]
     assert not any(
-        store.check([f"monitored_barrier/{round_}/{rank}"])
+        store.check([f"monitored_barrier/{round_}/{name}"])
         for round_ in range(1, 5)
-        for rank in range(2)
+        for name in ("0", "1", "read/1")
     )
 
 
