@@ -28,8 +28,9 @@ class CollectiveSettings(Settings):
     Attributes
     ----------
     plan_book : HEADRACE_PLAN_BOOK, file with the plan book to choose plans from; unset: templates.
-    channels : HEADRACE_CHANNELS, connections per pair of ranks, 1 to 64. Calls of over 256 KiB
-        between hosts are spread evenly over them: for networks that limit each connection.
+    channels : HEADRACE_CHANNELS, connections per pair of ranks, 1 to 64. Calls of over 256 KiB,
+        and all-to-alls, between hosts are spread evenly over them: for networks that limit each
+        connection.
     threads : HEADRACE_THREADS, limit of this rank's threads that move a group's bytes concurrently,
         1 to 64: for hosts with idle processors, where one thread is too slow for all connections.
     shared_memory : HEADRACE_SHARED_MEMORY, on or off: whether ranks of one host move data through

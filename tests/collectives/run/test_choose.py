@@ -65,6 +65,16 @@ def test_uneven_blocks_get_one_chunk_each(collective: Collective) -> None:
     assert verify(choice.program) == choice.proof
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("one_host", [False, True])
+def test_an_all_to_all_of_any_blocks_is_that_of_equal_ones(one_host: bool, channels: int) -> None:
+    """Ranks that gave equal split sizes, and others that gave none, ran different programs."""
+    chooser = Chooser(3, one_host=one_host, channels=channels)
+    by_blocks = chooser.block_by_block(Collective.ALL_TO_ALL).program.digest
+    for size in SIZES:
+        assert chooser.choose(Collective.ALL_TO_ALL, size).program.digest == by_blocks
+
+
 def test_a_book_comes_first_and_templates_fill_its_gaps() -> None:
     topology = uniform(3)
     book = build_book(topology, collectives=[Collective.ALLREDUCE], sizes=[1 << 10, 1 << 20])

@@ -121,11 +121,12 @@ def all_to_all_of_uneven_blocks() -> None:
             theirs = make(src, total * columns, torch.float32).view(total, columns)
             wanted.append(theirs.split(sends[src])[me()])
         same(output, torch.cat(wanted))
-    # one side gives sizes, the other does not
-    source = make(me(), 2 * n, torch.float32)
-    output = torch.empty(2 * n)
-    dist.all_to_all_single(output, source, [2] * n if me() == 0 else None, None)
-    same(output, torch.cat([part[2 * me() : 2 * me() + 2] for part in made(2 * n, torch.float32)]))
+    # one side gives sizes, the other does not; of large blocks one had more connections
+    for size in (2, 100_000):
+        source = make(me(), size * n, torch.float32)
+        output = torch.empty(size * n)
+        dist.all_to_all_single(output, source, [size] * n if me() == 0 else None, None)
+        same(output, torch.cat([part.chunk(n)[me()] for part in made(size * n, torch.float32)]))
     inputs = [make(me(), (me() + dst) % 3, torch.int32, dst) for dst in everyone()]
     outputs = [torch.empty((src + me()) % 3, dtype=torch.int32) for src in everyone()]
     dist.all_to_all(outputs, inputs)

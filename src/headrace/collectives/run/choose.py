@@ -99,9 +99,7 @@ class Chooser:
                 return self._from_plan(plan)
         find = _template_within_a_host if self._one_host else _template
         template, chunks = find(collective, total_bytes, self._ranks)
-        # several rings in shared memory are no faster than one
-        spread = not self._one_host and total_bytes > _MIDDLING_BYTES
-        channels = self._channels if spread else 1
+        channels = self._connections(collective, total_bytes)
         demand = Demand(
             collective=collective, ranks=self._ranks, chunks=chunks * channels, root=root
         )
@@ -115,11 +113,20 @@ class Chooser:
         return list(self._planned.values())
 
     def block_by_block(self, collective: Collective) -> Choice:
-        """Return a program with one chunk per block, for blocks that differ in size.
+        """Return a program for blocks that differ in size.
 
-        It is independent of the sizes, which not every rank knows.
+        It is independent of the sizes, which not every rank knows. That of an all-to-all is the
+        template of one with equal blocks, as which other ranks may have called it.
         """
-        return _from_template("direct", collective, self._ranks, 1, 0)
+        channels = self._connections(collective, 0)
+        return _from_template("direct", collective, self._ranks, 1, 0, 1, channels)
+
+    def _connections(self, collective: Collective, total_bytes: int) -> int:
+        """Return the number of connections of a pair that the chunks of a call are spread over."""
+        # the ranks of an all-to-all may know the sizes of their own blocks only
+        spread = total_bytes > _MIDDLING_BYTES or collective is Collective.ALL_TO_ALL
+        # several rings in shared memory are no faster than one
+        return self._channels if spread and not self._one_host else 1
 
     def _from_plan(self, plan: "Plan") -> Choice:
         digest = plan.proof.program_digest

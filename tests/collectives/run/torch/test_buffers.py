@@ -135,12 +135,12 @@ def test_inputs_of_an_all_to_all_that_are_outputs_are_sent_from_copies() -> None
     tensors = [torch.full((3,), float(rank)) for rank in range(3)]
     addresses = [tensor.data_ptr() for tensor in tensors]
     for outputs in (tensors, tensors[1:] + tensors[:1]):
-        rows = binding.exchanged_lists(outputs, tensors).segments
+        rows = binding.exchanged_lists(outputs, tensors, 1).segments
         assert not {address for address, *_ in rows[:3]}.intersection(addresses)
     memory = torch.zeros(9)
     outputs = [memory[2:4], torch.zeros(2), memory[5:7]]
     inputs = [memory[:2], memory[3:5], memory[7:9]]
-    bound = binding.exchanged_lists(outputs, inputs)
+    bound = binding.exchanged_lists(outputs, inputs, 1)
     copied = [a is not b for a, b in zip(bound.keep, inputs, strict=False)]
     assert copied == [False, True, False]  # no copy without need
 
@@ -255,7 +255,7 @@ def test_a_lazy_conjugate_takes_no_result() -> None:
         lambda: binding.gathered([plain, lazy], plain[:2], BlockLayout(0, 2, 1)),
         lambda: binding.scattered([plain], lazy[:2], BlockLayout(0, 2, 1), moved=False),
         lambda: binding.exchanged(lazy, plain, BlockLayout(0, 2, 1)),
-        lambda: binding.exchanged_lists([plain, lazy], [plain, plain]),
+        lambda: binding.exchanged_lists([plain, lazy], [plain, plain], 1),
         lambda: binding.flattened([plain, lazy]),
     ):
         with pytest.raises(InputError, match="lazy conjugate"):
@@ -275,6 +275,6 @@ def test_a_lazy_conjugate_is_read_as_what_it_stands_for() -> None:
 def test_blocks_that_may_differ_in_size_have_to_fit_a_frame() -> None:
     huge = torch.empty(1, dtype=torch.uint8).expand(1 << 32)  # takes no memory
     with pytest.raises(InputError, match=r"4294967296 bytes.*equal"):
-        binding._framed(binding._split_rows(huge, [1 << 32, 0]))
-    rows = binding._framed(binding._split_rows(huge, [(1 << 32) - 1, 1]))
+        binding._framed(binding._split_rows(huge, [1 << 32, 0], 1))
+    rows = binding._framed(binding._split_rows(huge, [(1 << 32) - 1, 1], 1))
     assert [size for _, size, _, _ in rows] == [(1 << 32) - 1, 1]

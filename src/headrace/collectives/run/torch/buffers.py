@@ -334,23 +334,27 @@ def exchanged(
 ) -> Binding:
     """Bind an all-to-all of equal blocks, or of blocks of the given sizes.
 
-    `splits` are those of the output and of the source, along the first dimension; one chunk each.
+    `splits` are those of the output and of the source, along the first dimension.
     """
+    _, ranks, chunks, _, _ = layout
     landing = _landing(output)
     (sent,) = _apart([plain(source)], [landing])
     if splits is None:
-        _, ranks, chunks, _, _ = layout
         rows = tuple((t.data_ptr(), t.nbytes // ranks, ranks, chunks) for t in (sent, landing))
     else:
-        rows = _framed([*_split_rows(sent, splits[1]), *_split_rows(landing, splits[0])])
+        rows = _framed(
+            [*_split_rows(sent, splits[1], chunks), *_split_rows(landing, splits[0], chunks)]
+        )
     return Binding(rows, _copy_all([output], [landing]), (sent, landing))
 
 
-def exchanged_lists(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Binding:
+def exchanged_lists(
+    outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], chunks: int
+) -> Binding:
     """Bind an all-to-all of one tensor per rank and direction."""
     landing = [_landing(tensor) for tensor in outputs]
     sent = _apart([plain(tensor) for tensor in inputs], landing)
-    rows = _framed([(tensor.data_ptr(), tensor.nbytes, 1, 1) for tensor in (*sent, *landing)])
+    rows = _framed([(tensor.data_ptr(), tensor.nbytes, 1, chunks) for tensor in (*sent, *landing)])
     return Binding(rows, _copy_all(outputs, landing), (*sent, *landing))
 
 
@@ -406,18 +410,18 @@ def _block_addresses(tensors: Sequence[torch.Tensor], size: int, ranks: int) -> 
     return [first + rank * size for rank in range(ranks)]
 
 
-def _split_rows(tensor: torch.Tensor, splits: Sequence[int]) -> list[Segment]:
+def _split_rows(tensor: torch.Tensor, splits: Sequence[int], chunks: int) -> list[Segment]:
     row_bytes = tensor.nbytes // tensor.shape[0] if tensor.dim() and tensor.shape[0] else 0
     rows: list[Segment] = []
     address = tensor.data_ptr()
     for split in splits:
-        rows.append((address, split * row_bytes, 1, 1))
+        rows.append((address, split * row_bytes, 1, chunks))
         address += split * row_bytes
     return rows
 
 
 def _framed(rows: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Check rows of blocks that are each sent in one frame, as blocks of any sizes are."""
+    """Check rows of blocks of any sizes, of which a chunk is sent in one frame."""
     _check_frames([size for _, size, _, _ in rows])
     return tuple(rows)
 

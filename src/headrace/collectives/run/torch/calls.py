@@ -344,7 +344,8 @@ class Calls:
         checks.one_dtype("all_to_all", [*outputs, *inputs])
         checks.own_block(outputs, inputs, self._rank)
         ready = self._caller.ready_for_blocks(Collective.ALL_TO_ALL)
-        return self._caller.call(ready, binding.exchanged_lists(outputs, inputs), outputs, opts)
+        bound = binding.exchanged_lists(outputs, inputs, ready.layout.chunks)
+        return self._caller.call(ready, bound, outputs, opts)
 
     @staged(Use.WRITE, Use.READ)
     def all_to_all_single(
