@@ -100,6 +100,11 @@ def identity() -> None:
     assert group._device_types == [torch.device("cpu")]
     dist.set_timeout(timedelta(seconds=45))
     dist.all_reduce(torch.ones(1))
+    # read by torch.compile, where its ranks agree on what to save, and by pipelines
+    backend = group._get_backend(torch.device("cpu"))
+    assert backend.options._timeout == timedelta(seconds=45)
+    assert not backend._supports_time_estimate
+    assert not group.supports_window
 
 
 @check

@@ -75,6 +75,8 @@ class Calls:
     supports_splitting = True
     supports_shrinking = False
     supports_reconfigure = False
+    supports_window = False
+    _supports_time_estimate = False
 
     def __init__(
         self, caller: Caller, name: str, store: Any, connect_again: Callable[[str, float], Caller]
@@ -114,8 +116,9 @@ class Calls:
         for caller in (self._main, *self._others.values()):
             caller.timeout_s = timeout.total_seconds()
 
-    def backend_options(self) -> Backend.Options:
-        """Return the options of a backend that makes these calls."""
+    @property
+    def options(self) -> Backend.Options:
+        """Options of a backend that makes these calls; torch copies them, and changes the copies."""
         return Backend.Options("headrace", timedelta(seconds=self._main.timeout_s))
 
     def _get_sequence_number_for_group(self) -> int:

@@ -112,7 +112,7 @@ class Dispatched(Backend):
 
         Up to Python 3.11 that ended in a RecursionError that torch caught, then in a full stack.
         """
-        return self._owner().backend_options()
+        return self._owner().options
 
     def _get_sequence_number_for_group(self) -> int:
         return self._owner()._get_sequence_number_for_group()

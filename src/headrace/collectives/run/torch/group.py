@@ -126,11 +126,6 @@ class HeadraceBackend(Calls, Backend):
         Backend.__init__(self, caller.executor.rank, caller.executor.ranks)
         Calls.__init__(self, caller, name, store, connect_again)
 
-    @property
-    def options(self) -> Backend.Options:
-        """Options that torch copies and changes to split the group."""
-        return self.backend_options()
-
     def split(self, store: Any, ranks: Sequence[int], opts: Backend.Options) -> Any:
         """Make the backend of a group of some ranks, called from C++.
 
