@@ -57,3 +57,31 @@ def test_the_registration_loads_neither_settings_nor_the_executor() -> None:
     assert "headrace.registration" in loaded
     for module in ("headrace.settings", "headrace.kinds", "headrace._native", "headrace.artifact"):
         assert module not in loaded
+
+
+LEAVES = """
+import atexit
+import torch.distributed as dist
+
+def leave():
+    dist.barrier()
+    dist.destroy_process_group()
+    print("left")
+
+atexit.register(leave)
+dist.init_process_group("headrace", store=dist.HashStore(), rank=0, world_size=1)
+dist.barrier()
+"""
+
+
+def test_what_a_script_does_at_its_end_may_make_calls() -> None:
+    """Groups were closed before a handler that was registered before the first one was made."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=JOB_S,
+        check=True,
+    )
+    assert done.stdout.split() == ["left"], done.stderr

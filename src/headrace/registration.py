@@ -4,6 +4,8 @@ torch calls `register`, through `headrace.torch`, at the end of its own import, 
 `headrace.torch` may have begun. So this module imports torch in `register` only.
 """
 
+import atexit
+import sys
 from typing import Any
 
 from headrace.accelerators import has_gpu
@@ -25,6 +27,17 @@ def register() -> None:
         create = untraced(_create)
         devices = ["cpu", "cuda"] if has_gpu() else ["cpu"]
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=devices)
+
+
+@atexit.register
+def _close_groups() -> None:
+    """Close groups that the script left open: no thread may outlive the interpreter.
+
+    What a script registers later runs earlier, and may still make calls.
+    """
+    create = sys.modules.get("headrace.collectives.run.torch.create")
+    if create is not None:
+        create.close_all()
 
 
 def _create(options: Any, _backend_options: Any) -> Any:

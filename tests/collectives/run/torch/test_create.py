@@ -67,7 +67,7 @@ def test_a_failure_to_close_a_group_at_exit_leaves_no_other_open(
     forgotten: list[bool] = []
     monkeypatch.setattr(create.completion_threads, "forget", lambda: forgotten.append(True))
     with pytest.raises(KeyboardInterrupt):
-        create._close_all()  # pyright: ignore[reportPrivateUsage]
+        create.close_all()
     assert [group.closed for group in groups] == [True] * 4
     assert forgotten == [True]
 

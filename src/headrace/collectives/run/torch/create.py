@@ -1,6 +1,5 @@
 """Creation of a process group: rendezvous of the ranks, comparison of plan books, connections."""
 
-import atexit
 import hmac
 import logging
 import weakref
@@ -286,9 +285,8 @@ def _hosts(config: GroupConfig) -> str:
     return "1 host" if count == 1 else f"{count} hosts"
 
 
-@atexit.register
-def _close_all() -> None:
-    """Close groups that the script left open: no thread may outlive the interpreter."""
+def close_all() -> None:
+    """Close groups that the script left open."""
     with ExitStack() as closing:  # the others of a group that fails, or is interrupted, too
         closing.callback(completion_threads.forget)
         for group in list(_live):
