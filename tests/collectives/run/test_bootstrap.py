@@ -33,6 +33,12 @@ QUICK = replace(automatic.EFFORT, budget_s=3.0, tournament_us=1000, quiet_us=150
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "EFFORT", QUICK)
+    forget(monkeypatch)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The jobs before were other processes."""
+    monkeypatch.setattr(automatic, "_books", {})
 
 
 def job(
@@ -83,6 +89,7 @@ def test_all_ranks_get_the_book_of_what_was_measured_and_the_next_job_too(
 
     caplog.clear()
     monkeypatch.setattr(automatic, "measure_ranks", never)
+    forget(monkeypatch)
     again = job(HOSTS, settings)
     assert [book.digest for book in again] == [books[0].digest] * 3
     assert "known from an earlier job" in caplog.text
@@ -107,12 +114,31 @@ def test_measuring_always_does_not_look_into_the_cache(
 ) -> None:
     job(HOSTS, CollectiveSettings(measure="auto", cache=tmp_path))
     always = CollectiveSettings(measure="always", cache=tmp_path)
-    monkeypatch.setattr(automatic, "_measured", set())  # the jobs before were other processes
+    forget(monkeypatch)
     with monkeypatch.context() as patched:
         patched.setattr(ProfileCache, "find", never)
         assert isinstance(job(HOSTS, always)[2], PlanBook)
     monkeypatch.setattr(automatic, "measure_ranks", never)  # the job's next group need not
     assert isinstance(job(HOSTS, always)[2], PlanBook)
+
+
+def test_later_groups_of_a_job_do_not_measure_where_nothing_can_be_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every group of all ranks measured for 10 s, amid training, without a writable home folder."""
+    (tmp_path / "cache").write_text("a file where the folder is to be")
+    settings = CollectiveSettings(measure="auto", cache=tmp_path / "cache")
+    first = job(HOSTS, settings)
+    assert isinstance(first[0], PlanBook), first
+    assert "the next job will measure again" in caplog.text
+    with monkeypatch.context() as patched:
+        patched.setattr(automatic, "measure_ranks", never)
+        assert [book.digest for book in job(HOSTS, settings)] == [first[0].digest] * 3
+    measured: list[bool] = []
+    monkeypatch.setattr(automatic, "measure_ranks", lambda *_, **__: measured.append(True))
+    automatic.invalidate(first[0], settings, "steps take twice as long as predicted")
+    job(HOSTS, settings)
+    assert measured
 
 
 def test_rank_0_decides_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,11 +152,14 @@ def test_rank_0_decides_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @SAMPLED
-def test_a_corrupt_cache_is_measured_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_corrupt_cache_is_measured_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = CollectiveSettings(measure="auto", cache=tmp_path)
     job(HOSTS, settings)
     [path] = (tmp_path / "profiles").iterdir()
     path.write_bytes(path.read_bytes()[:100])
+    forget(monkeypatch)
     assert isinstance(job(HOSTS, settings)[1], PlanBook)
     assert "skipped a profile in the cache" in caplog.text
     assert ProfileCache(tmp_path).find(HOSTS) is not None

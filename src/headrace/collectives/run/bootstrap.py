@@ -43,8 +43,9 @@ _SIZES = tuple(4**k << 10 for k in range(9))  # 1 KiB to 64 MiB
 _ROOTED_FROM = 9  # ranks; with fewer, books have plans for every root, which takes longer
 _PROFILE_KEY = "profile_key"
 
-_measured: set[tuple[HostId, ...]] = set()
-"""Hosts measured by this job, whose later groups do not measure again, whatever the settings."""
+_books: dict[tuple[HostId, ...], PlanBook | None] = {}
+"""Rank 0's plan books by the hosts of a group: later groups of the job on them do not measure again,
+whatever the settings, and where no profile can be cached, or the cached one has expired."""
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +78,12 @@ def found_book(
     """
     first = executor.rank == 0
     cache = ProfileCache(settings.cache_folder)
+    planned = tuple(hosts) in _books
     profile_of_hosts = None
-    if first and settings.measure != "off":
-        anew = settings.measure == "always" and tuple(hosts) not in _measured
-        profile_of_hosts = None if anew else cache.find(hosts)
-        _measured.add(tuple(hosts))
+    if first and settings.measure == "auto" and not planned:
+        profile_of_hosts = cache.find(hosts)
     if first:
-        must = settings.measure != "off" and profile_of_hosts is None
+        must = settings.measure != "off" and not planned and profile_of_hosts is None
         store.set("measure/begin", "measure" if must else settings.measure)
     begin = _read_key(store, "measure/begin", timeout_s)
     if begin == b"off":
@@ -96,12 +96,13 @@ def found_book(
     if not first:
         raw = _read_key(store, "measure/book", timeout_s)
         return _book(zlib.decompress(raw)) if raw else None
-    book = None
+    book = _books.get(tuple(hosts))
     try:
         if profile is not None:
             profile_of_hosts = (cache.save(profile, hosts), profile)
-        assert profile_of_hosts is not None, "rank 0 has found a profile or made one"
-        book = _planned(cache, *profile_of_hosts, fresh=profile is not None)
+        if profile_of_hosts is not None:
+            book = _planned(cache, *profile_of_hosts, fresh=profile is not None)
+            _books[tuple(hosts)] = book
     finally:  # whatever keeps it from being made: the others wait
         store.set("measure/book", zlib.compress(book.to_artifact().to_bytes(), 1) if book else b"")
     return book
@@ -114,6 +115,9 @@ def invalidate(book: PlanBook, settings: CollectiveSettings, reason: str) -> boo
     cache.
     """
     key = book.provenance.get(_PROFILE_KEY)
+    for hosts, earlier in list(_books.items()):
+        if earlier is not None and earlier.provenance.get(_PROFILE_KEY) == key:
+            del _books[hosts]
     return isinstance(key, str) and ProfileCache(settings.cache_folder).invalidate(key, reason)
 
 
