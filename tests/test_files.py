@@ -1,7 +1,9 @@
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +81,23 @@ def test_a_file_system_need_not_sync_folders(
     refusal = errno.EIO
     with pytest.raises(OSError, match="Input/output error"):
         write_whole(tmp_path / "x", b"second")
+
+
+def test_a_folder_that_may_be_written_and_not_read_has_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that several users drop files in: each was an error, though it was written."""
+
+    def open_file(path: Any, *options: Any, opened: Callable[..., int] = os.open) -> int:
+        if Path(path).is_dir():  # root may read any
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *options)
+
+    synced: list[bool] = []
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(os, "sync", lambda: synced.append((tmp_path / "x").exists()))
+    write_whole(tmp_path / "x", b"first")
+    assert ((tmp_path / "x").read_bytes(), synced) == (b"first", [True])
 
 
 def test_a_link_to_a_file_stays_a_link(tmp_path: Path) -> None:

@@ -173,11 +173,17 @@ def whole_file(path: Path) -> Generator[BinaryIO]:
 def sync_folder(path: Path) -> None:
     """Return once the names in a folder are on the device, if its file system syncs folders.
 
+    One that this process may write to and not read cannot be opened: then all files are synced.
+
     Raises
     ------
     OSError : the system refused it.
     """
-    folder = os.open(path, os.O_RDONLY)
+    try:
+        folder = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        os.sync()
+        return
     try:
         os.fsync(folder)
     except OSError as error:

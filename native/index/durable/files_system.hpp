@@ -181,7 +181,15 @@ class SystemFiles final : public Files {
   }
 
   void sync_folder(const std::string& path) override {
-    const auto fd = std::make_unique<files_system::Descriptor>(path, O_RDONLY | O_DIRECTORY);
+    std::unique_ptr<files_system::Descriptor> fd;
+    try {
+      fd = std::make_unique<files_system::Descriptor>(path, O_RDONLY | O_DIRECTORY);
+    } catch (const std::system_error& error) {
+      if (error.code().value() != EACCES) throw;
+      // One that may be written to and not read: all files are synced.
+      ::sync();
+      return;
+    }
     const auto sync = [&] { return ::fsync(fd->get()); };
     if (files_system::uninterrupted(sync) == 0) return;
     // The answer of a file system that syncs no folders, as one that a virtual machine shares with

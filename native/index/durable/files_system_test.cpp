@@ -19,6 +19,7 @@
 namespace {
 
 int next_error = 0;  // of the next call that syncs; 0: the system's
+int syncs_of_all = 0;
 
 int answer(long call, int descriptor) {
   if (next_error == 0) return static_cast<int>(::syscall(call, descriptor));
@@ -30,6 +31,7 @@ int answer(long call, int descriptor) {
 
 extern "C" int fsync(int descriptor) { return answer(SYS_fsync, descriptor); }
 extern "C" int fdatasync(int descriptor) { return answer(SYS_fdatasync, descriptor); }
+extern "C" void sync() noexcept { ++syncs_of_all; }
 
 using namespace headrace;
 using namespace headrace::index;
@@ -57,6 +59,21 @@ void test_interrupted_syncs(const std::string& folder) {
   CHECK(!thrown<std::system_error>([&] { file->sync(); }).empty());
 }
 
+// A saved index was an error in a folder that several users drop files in.
+void test_folders_that_may_be_written_and_not_read(const std::string& folder) {
+  constexpr uid_t kOther = 65534;  // root may read any
+  const auto self = ::geteuid();
+  const auto inner = join_path(folder, "dropped");
+  CHECK(::mkdir(inner.c_str(), 0300) == 0);
+  if (self == 0) {
+    CHECK(::chmod(folder.c_str(), 0711) == 0 && ::chown(inner.c_str(), kOther, kOther) == 0);
+    CHECK(::seteuid(kOther) == 0);
+  }
+  system_files().sync_folder(inner);
+  CHECK(syncs_of_all == 1);
+  CHECK(::seteuid(self) == 0);
+}
+
 // Files were not for the group of their user where the user's other files are.
 void test_permissions_are_those_of_new_files(const std::string& folder) {
   const auto mode_of = [](const std::string& path) {
@@ -81,6 +98,7 @@ int main() {
   const std::string folder = name;
   test_folders_that_are_not_synced(folder);
   test_interrupted_syncs(folder);
+  test_folders_that_may_be_written_and_not_read(folder);
   test_permissions_are_those_of_new_files(folder);
   std::filesystem::remove_all(folder);
 }
