@@ -111,6 +111,7 @@ class Driver {
   bool read_controls();
   void check_closed();
   bool check_closed(Stream& stream);
+  void check_senders();
   void check_deadlines(Clock::time_point now);
   std::string silent_ranks(Clock::time_point now) const;
   void complete(const std::shared_ptr<Task>& task, const std::string& error);

@@ -30,6 +30,7 @@ void Driver::check_closed() {
     for (auto& stream : streams_) {
       if (!check_closed(*stream)) return;
     }
+    check_senders();
   } catch (const ProtocolError& error) {
     fail(options_.rank, error.what());
   }
@@ -68,6 +69,22 @@ bool Driver::check_closed(Stream& stream) {
                    " broke during " + active_.front()->describe());
   }
   return false;
+}
+
+// Fails once a receive from any rank can have no message: all other ranks have left, and what they
+// sent was read.
+void Driver::check_senders() {
+  const auto* receive = mailbox_.from_any();
+  if (receive == nullptr || options_.ranks < 2) return;
+  for (std::size_t peer = 0; peer < controls_.size(); ++peer) {
+    if (controls_[peer] == nullptr) continue;  // this rank
+    if (!controls_[peer]->goodbye_received()) return;
+    for (auto* stream : {messages_[peer].normal, messages_[peer].background}) {
+      if (!stream->connection().closed_at()) return;
+      if (!helpers_.empty() && stream->progress(Unlock(nullptr, {}))) return;  // as above
+    }
+  }
+  fail(options_.rank, "all other ranks left the group before " + receive->describe() + " was done");
 }
 
 // A passed deadline ends the group at every rank: the call must not succeed at any rank later.

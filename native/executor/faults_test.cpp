@@ -130,6 +130,29 @@ void leaving_early_is_named(Via via) {
   });
 }
 
+// Regression: a receive from any rank waited for its deadline when no rank was left that could send
+// to it. What was sent before they left counts.
+void a_receive_from_any_rank_ends_with_the_last_of_them(Via via) {
+  Group group(3, {via});
+  group.each([&](int rank, Executor& executor) {
+    std::vector<char> data(100'000, static_cast<char>(rank));
+    auto at = reinterpret_cast<std::uintptr_t>(data.data());
+    if (rank > 0) {
+      executor.wait(executor.send(at, data.size(), 0, 7, kDeadlineS, false));
+      return executor.close();
+    }
+    int sum = 0;
+    for (int message = 0; message < 2; ++message) {
+      executor.wait(executor.receive(at, data.size(), -1, 7, kDeadlineS, false));
+      sum += data.back();
+    }
+    CHECK(sum == 3);
+    auto text = thrown<CommunicationError>(
+        [&] { executor.wait(executor.receive(at, data.size(), -1, 7, kDeadlineS, false)); });
+    CHECK(mentions(text, "all other ranks left the group before receive from any rank (tag 7"));
+  });
+}
+
 // Regression: a rank sent the rest of a collective and left while another thread of its peer had
 // released the lock to receive: nothing had come yet, the end was known, and the peer took the data
 // that it had not read for lost.
@@ -366,6 +389,7 @@ int main() {
     if (via != Via::kTls) a_stopped_rank_is_named_by_all(via);  // to connect takes both ends
     a_waiting_thread_can_close_the_group(via);
     leaving_early_is_named(via);
+    a_receive_from_any_rank_ends_with_the_last_of_them(via);
     disagreeing_sizes_are_named(via);
     disagreeing_calls_are_named(via);
     unexpected_steps_are_named(via);

@@ -102,6 +102,11 @@ bool Mailbox::waits_for(int peer) const {
                      [&](const auto& receive) { return receive->peer == peer; });
 }
 
+const Message* Mailbox::from_any() const {
+  auto it = std::ranges::find_if(receives_, [](const auto& receive) { return receive->peer < 0; });
+  return it == receives_.end() ? nullptr : it->get();
+}
+
 bool Mailbox::full_for(int peer) const {
   if (kept_bytes_ < kMostKeptBytes) return false;
   return std::none_of(receives_.begin(), receives_.end(), [&](const auto& receive) {

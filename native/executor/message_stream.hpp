@@ -45,6 +45,8 @@ class Mailbox {
     finish_(message, error);
   }
   bool waits_for(int peer) const;
+  // The first posted receive from any rank; nullptr if there is none.
+  const Message* from_any() const;
   // Whether unexpected messages take so much memory that senders must wait. A posted receive that
   // `peer` may be about to match lifts this.
   bool full_for(int peer) const;
