@@ -1,6 +1,7 @@
-// For tests of forks: children that end by themselves, or are killed.
+// For tests of forks, children that end by themselves or are killed; and threads that are refused.
 #pragma once
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,5 +42,27 @@ void in_child(const Action& action) {
   }
   CHECK(status_of(child) == 0);
 }
+
+// As long as it lives the system refuses threads: no address space has room for their stacks.
+class RefusedThreads {
+ public:
+  RefusedThreads() {
+    CHECK(::pthread_getattr_default_np(&usual_) == 0);
+    ::pthread_attr_t refused;
+    CHECK(::pthread_attr_init(&refused) == 0);
+    CHECK(::pthread_attr_setstacksize(&refused, std::size_t{1} << 47) == 0);
+    CHECK(::pthread_setattr_default_np(&refused) == 0);
+    ::pthread_attr_destroy(&refused);
+  }
+  RefusedThreads(const RefusedThreads&) = delete;
+  RefusedThreads& operator=(const RefusedThreads&) = delete;
+  ~RefusedThreads() {
+    ::pthread_setattr_default_np(&usual_);
+    ::pthread_attr_destroy(&usual_);
+  }
+
+ private:
+  ::pthread_attr_t usual_;
+};
 
 }  // namespace headrace::testing

@@ -20,6 +20,7 @@ using namespace headrace;
 using namespace headrace::attention;
 using namespace headrace::attention::testing;
 using headrace::testing::in_child;
+using headrace::testing::RefusedThreads;
 
 // A child of a fork has threads of its own, which ThreadSanitizer ends programs for unless told.
 extern "C" const char* __tsan_default_options();
@@ -527,6 +528,15 @@ void test_parts() {
   }
 }
 
+// A call ended in "Resource temporarily unavailable", which threads that run could have computed.
+void test_refused_threads() {
+  constexpr std::size_t kMore = 64;  // threads than any call had so far
+  const RefusedThreads refused;
+  std::vector<std::atomic<int>> calls(kMore);
+  run_parts(kMore, kMore, [&](std::size_t part) { ++calls[part]; });
+  for (auto& times : calls) CHECK(times == 1);
+}
+
 void test_callers_at_once() {
   auto call = shared_call();
   auto expected = call.run(3);
@@ -575,6 +585,7 @@ int main() {
   test_refused();
   test_empty();
   test_parts();
+  test_refused_threads();
   test_callers_at_once();
   test_forks();
 }

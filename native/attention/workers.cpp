@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -26,7 +27,11 @@ class Workers {
     auto helpers = (threads < count ? threads : count) - 1;
     {
       std::lock_guard lock(mutex_);
-      while (threads_.size() < helpers) threads_.emplace_back([this] { loop(); });
+      try {
+        while (threads_.size() < helpers) threads_.emplace_back([this] { loop(); });
+      } catch (const std::system_error&) {  // the system refuses another thread
+        helpers = threads_.size();
+      }
       work_ = &work;
       count_ = count;
       next_.store(0, std::memory_order_relaxed);

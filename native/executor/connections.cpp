@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include "executor/driver.hpp"
 #include "transport/shm/connection.hpp"
@@ -87,6 +88,7 @@ void Driver::connect(std::vector<Link> links, double deadline_s) {
   try {
     add(links);
     open(state, deadline);
+    start_threads();
   } catch (...) {
     std::lock_guard members(members_);
     streams_.clear();  // else the peers would wait for us
@@ -95,8 +97,23 @@ void Driver::connect(std::vector<Link> links, double deadline_s) {
     throw;
   }
   connected_ = true;
-  thread_ = std::thread([this] { io_thread(); });
-  for (int i = 1; i < options_.threads; ++i) helpers_.emplace_back([this] { run_helper(); });
+}
+
+void Driver::start_threads() {
+  helpers_.reserve(static_cast<std::size_t>(options_.threads));
+  try {
+    thread_ = std::thread([this] { io_thread(); });
+  } catch (const std::system_error& error) {
+    throw CommunicationError(
+        rank_text(options_.rank) + " is not connected: the system refuses a thread (" +
+        error.what() +
+        "): end others, or raise the limit of the user (ulimit -u) or of the container (pids)");
+  }
+  try {
+    for (int i = 1; i < options_.threads; ++i) helpers_.emplace_back([this] { run_helper(); });
+  } catch (const std::system_error&) {
+    // Fewer threads move the same bytes.
+  }
 }
 
 void Driver::add(std::vector<Link>& links) {

@@ -94,6 +94,7 @@ class Driver {
   std::vector<Opened> connections_of(std::vector<Link>& links);
   void add(std::vector<Link>& links);
   void open(Lock& state, Clock::time_point deadline);
+  void start_threads();
   bool spin(Lock& state);
   void yield_lock(Lock& state);
   // An event queue (epoll), and an eventfd that ends a sleep on it.

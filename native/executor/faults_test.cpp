@@ -7,6 +7,7 @@
 #include "check.hpp"
 #include "executor/executor.hpp"
 #include "executor/testing.hpp"
+#include "process_testing.hpp"
 
 using namespace headrace;
 using namespace headrace::testing;
@@ -116,6 +117,30 @@ void a_waiting_thread_can_close_the_group(Via via) {
   auto text = thrown<CommunicationError>(
       [&] { executors[0]->run(call_on(data, program, DataType::kFloat32)); });
   CHECK(mentions(text, "this group was closed before collective 0"));
+}
+
+// Regression: an executor whose thread was refused said "Resource temporarily unavailable", and its
+// peers waited for it.
+void a_refused_thread_is_named() {
+  auto links = links_of(2, 1, Via::kTcp);
+  std::vector<std::unique_ptr<Executor>> executors;
+  for (int rank : {0, 1}) {
+    Executor::Options options;
+    options.rank = rank;
+    options.ranks = 2;
+    executors.push_back(std::make_unique<Executor>(options));
+  }
+  {
+    const RefusedThreads refused;
+    auto text = thrown<CommunicationError>([&] { executors[0]->connect(std::move(links[0])); });
+    CHECK(mentions(text, "rank 0 is not connected: the system refuses a thread"));
+  }
+  executors[1]->connect(std::move(links[1]));
+  std::vector<float> data(1000);
+  auto program = program_of(1, 2, 2, ring_allreduce(2));
+  auto text = thrown<CommunicationError>(
+      [&] { executors[1]->run(call_on(data, program, DataType::kFloat32)); });
+  CHECK(mentions(text, "rank 0 died"));
 }
 
 void leaving_early_is_named(Via via) {
@@ -383,6 +408,7 @@ void few_bytes_at_a_time_are_enough(Via via) {
 int main() {
   what_was_sent_before_leaving_counts();
   what_has_no_place_yet_counts();
+  a_refused_thread_is_named();
   for (auto via : every_via()) {
     deadline_names_the_rank_that_is_waited_for(via);
     a_late_rank_fails_too(via);
