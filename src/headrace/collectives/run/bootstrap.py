@@ -44,7 +44,7 @@ _ROOTED_FROM = 9  # ranks; with fewer, books have plans for every root, which ta
 _PROFILE_KEY = "profile_key"
 
 _books: dict[tuple[HostId, ...], PlanBook | None] = {}
-"""Rank 0's plan books by the hosts of a group: later groups of the job on them do not measure again,
+"""Rank 0's plan books by the hosts of a group: later groups of a job on them measure no more,
 whatever the settings, and where no profile can be cached, or the cached one has expired."""
 
 log = logging.getLogger(__name__)

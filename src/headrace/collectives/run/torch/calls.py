@@ -118,7 +118,7 @@ class Calls:
 
     @property
     def options(self) -> Backend.Options:
-        """Options of a backend that makes these calls; torch copies them, and changes the copies."""
+        """Options of a backend that makes these calls; torch copies them and changes the copies."""
         return Backend.Options("headrace", timedelta(seconds=self._main.timeout_s))
 
     def _get_sequence_number_for_group(self) -> int:
