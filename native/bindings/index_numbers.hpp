@@ -96,9 +96,19 @@ inline std::uint64_t integer_bits(const char* what, nb::handle object,
                           type.accepted);
 }
 
+// Arrays have an index, too, of one element: those of NumPy are sequences, those of torch have a
+// length.
+inline bool is_array(nb::handle object) {
+  if (PySequence_Check(object.ptr())) return true;
+  if (PyType_GetSlot(Py_TYPE(object.ptr()), Py_mp_length) == nullptr) return false;
+  if (PyObject_Size(object.ptr()) >= 0) return true;
+  PyErr_Clear();  // of no dimensions
+  return false;
+}
+
 // Python's integers, and NumPy's, which are none of Python's.
 inline bool is_integer(nb::handle object) {
-  return PyIndex_Check(object.ptr()) && !PySequence_Check(object.ptr());
+  return PyIndex_Check(object.ptr()) && !is_array(object);
 }
 
 inline double double_of(const char* what, nb::handle object) {
@@ -222,7 +232,7 @@ class KeyNumbers {
   // NumPy's float64 is Python's float, its smaller floats have their names alone.
   static bool is_number(PyObject* object) {
     if (PyLong_Check(object) || PyFloat_Check(object)) return true;
-    if (PyIndex_Check(object)) return !PySequence_Check(object);
+    if (PyIndex_Check(object)) return !is_array(object);
     const nb::handle type = nb::handle(object).type();
     const auto name = nb::cast<std::string>(type.attr("__name__"));
     return (name == "float32" || name == "float16") &&

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from sortedcontainers import SortedDict
 
 from headrace.index import Index, KeysError, TraceRecorder
@@ -156,6 +157,43 @@ def test_integers_beside_a_missing_one_are_not_rounded() -> None:
             Index([1, 2], column)
         with pytest.raises(KeysError, match="keys: elements of the column are missing, needs"):
             Index([1, 2], [3, 4]).find(column)
+
+
+def test_lists_of_integers_are_of_the_type_that_holds_them() -> None:
+    """NumPy makes floats of integers on both sides of 2^63, as of hashes: they were refused."""
+    hashes = [2**64 - 1, 5, 2**63 + 1]
+    index = Index(hashes, [1, 2, 3], value_dtype="uint64")
+    assert index.dtype == np.uint64
+    assert index == dict(zip(hashes, [1, 2, 3], strict=True))
+    assert Index({2**64 - 1: 1.5, 5: 2.5}) == {2**64 - 1: 1.5, 5: 2.5}
+    index.insert(hashes, [2**63, 0, 7])
+    assert index[hashes].tolist() == [2**63, 0, 7]
+    with pytest.raises(KeysError, match="number 1 is 9223372036854775808, .* no integer type"):
+        Index([-1, 2**63])
+
+
+def test_floats_hold_large_integers_that_end_in_zeros() -> None:
+    """An array of them was refused as not held exactly, which one of them was not."""
+    index = Index([1.5, 2.0**60], np.array([1, 2], np.float32))
+    assert index.find(np.array([2**60, 2**63], np.uint64))[1].tolist() == [True, False]
+    index.insert([-(2**63)], [100_000_000])
+    assert index[-(2.0**63)] == 1e8
+    with pytest.raises(KeysError, match="number 1 is 1152921504606846977, which float64 does not"):
+        index.contains([2**60, 2**60 + 1])
+    with pytest.raises(KeysError, match="number 0 is 100000001, which float32 does not hold"):
+        index.insert([1.0], [100_000_001])
+
+
+def test_tensors_are_arrays_of_keys() -> None:
+    """A tensor of several was refused as one key, and one of one key gave no array."""
+    index = Index(torch.arange(4), torch.arange(4.0))
+    for count in (1, 3):
+        keys = torch.arange(count)
+        assert index[keys].tolist() == list(range(count))
+        assert index.contains(keys).tolist() == [True] * count
+        assert index.insert(keys, keys.float()) == 0
+    assert index[torch.tensor(2)] == 2.0
+    assert Index([0.5, 2.0]).contains(torch.tensor([2.0])).tolist() == [True]
 
 
 def test_columns_of_pandas_go_in_and_out() -> None:

@@ -143,13 +143,7 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
     if what == "keys" and isinstance(numbers, list | tuple) and array.shape == (0,):
         return array.astype(np.uint64)  # NumPy's type of nothing is float64
     if array.dtype == np.float64 and isinstance(numbers, Sequence):
-        # NumPy makes floats of integers that have no type in common, and of those beside floats
-        for place, number in enumerate(numbers):
-            if isinstance(number, int | np.integer) and abs(int(number)) > _EXACT:
-                raise KeysError(
-                    f"{what}: number {place} is {number}, which float64 does not hold exactly, and "
-                    "no integer type holds all of them"
-                )
+        array = _not_rounded(what, numbers, array)
     if array.ndim == 0:
         array = array.reshape(1)
     if array.ndim != 1:
@@ -158,6 +152,23 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
     if array.dtype == object:
         times = times_of(what, array)
         return array if times is None else times
+    return array
+
+
+def _not_rounded(what: str, numbers: Sequence[Any], array: np.ndarray) -> np.ndarray:
+    """Return numbers that NumPy has made floats of.
+
+    It does so of integers beside floats, and where some integers are beyond int64.
+    """
+    integers = [number for number in numbers if isinstance(number, int | np.integer)]
+    if integers and len(integers) == len(numbers) and min(integers) >= 0:
+        return np.array(integers, np.uint64)
+    for place, number in enumerate(numbers):
+        if isinstance(number, int | np.integer) and abs(int(number)) > _EXACT:
+            raise KeysError(
+                f"{what}: number {place} is {number}, which float64 does not hold exactly, and "
+                "no integer type holds all of them"
+            )
     return array
 
 
@@ -335,12 +346,13 @@ def _check_exact(what: str, integers: np.ndarray, dtype: np.dtype) -> None:
     least, most = VALUE_TYPES[dtype.name]
     if int(integers.min()) >= least and int(integers.max()) <= most:
         return
-    position = next(
-        i for i, integer in enumerate(integers.tolist()) if not least <= integer <= most
-    )
-    raise KeysError(
-        f"{what}: number {position} is {integers[position]}, which {dtype} does not hold exactly"
-    )
+    for position, integer in enumerate(integers.tolist()):
+        # a float holds larger ones, too, that end in zeros: 2^60
+        is_float = dtype.kind == "f" and int(dtype.type(integer)) == integer
+        if not (is_float or least <= integer <= most):
+            raise KeysError(
+                f"{what}: number {position} is {integer}, which {dtype} does not hold exactly"
+            )
 
 
 def checked(method: Callable[..., Any], *arguments: Any) -> Any:
