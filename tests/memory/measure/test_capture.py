@@ -1,6 +1,7 @@
 """Capture of a model: operators, storages, resident memory, and models that are refused."""
 
 import random
+from collections import UserDict
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -195,6 +196,20 @@ def test_reasons_have_remedies() -> None:
         made = made if made is not SimpleNamespace else lambda x: SimpleNamespace(x=x)
         with pytest.raises(CaptureError, match=f"cannot be captured: .*{reason}"):
             capture(nn.Sequential(Returning(made)), (torch.randn(2, 2),))
+
+
+def test_an_object_that_holds_tensors_is_named_as_an_argument() -> None:
+    """The message was to register a buffer: of a batch of a graph, or of a tokenizer's encoding."""
+    model, x = Computing(lambda x: x), torch.randn(3, 2)
+    readers: list[tuple[Any, Callable[[Any], torch.Tensor]]] = [
+        (SimpleNamespace(x=x), lambda batch: batch.x),
+        (UserDict(x=x), lambda batch: batch["x"]),
+    ]
+    for batch, read in readers:
+        model.forward = lambda batch, read=read: model.linear(read(batch))  # pyright: ignore
+        match = f"an argument is a {type(batch).__name__}, which holds tensors; pass these"
+        with pytest.raises(CaptureError, match=match):
+            capture(model, (batch,))
 
 
 @pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward", "full_backward_pre"])

@@ -31,10 +31,12 @@ TENSOR_HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulat
 """Methods that register hooks that a trace cannot have."""
 BY_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
 """Names of torch's errors where a model looks at values of tensors."""
+_NOT_FAKE = "all Tensors to FakeTensors"
+"""Part of torch's error where a model reads a tensor that is neither an argument nor its own."""
 _REASONS = {
     BY_VALUES[0]: "it has control flow on values (.item(), if); use torch.where",
     BY_VALUES[1]: "its shapes depend on values, by {} (as in x[x > 0]); use torch.where",
-    "all Tensors to FakeTensors": "it reads a tensor that is no buffer; use register_buffer",
+    _NOT_FAKE: "it reads a tensor that is no buffer; use register_buffer",
     "entirely functional graph": "it writes into a tensor that is no buffer; use register_buffer",
     "need to register a pytree": "it returns an object ({}); use a tuple or dict, "
     "switch that off (a cache of transformers: config.use_cache = False of all modules that have a "
@@ -138,6 +140,13 @@ def trace_refusal(
     args, kwargs : of the sample.
     """
     text = f"{type(error).__name__}: {str(error).strip()}"
+    holder = _tensor_holder(args, kwargs) if _NOT_FAKE in text else None
+    if holder is not None:
+        return _refusal(
+            "",
+            f"an argument is a {holder}, which holds tensors; pass these, alone or in tuples, "
+            "lists and dictionaries, or register a pytree",
+        )
     sample = f"check that the model takes the sample ({_sample_shapes(args, kwargs)})"
     operators = re.findall(r"(?<=Exception: )aten\.\w+", text)
     reasons = (
@@ -146,6 +155,15 @@ def trace_refusal(
         if part in text
     )
     return _refusal(module, next(reasons, f"{text.splitlines()[0]}; {sample}"))
+
+
+def _tensor_holder(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Return the class of an argument that is no tensor and has tensors as attributes."""
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        attributes = {} if isinstance(leaf, torch.Tensor) else getattr(leaf, "__dict__", {})
+        if any(isinstance(part, torch.Tensor) for part in pytree.tree_leaves(dict(attributes))):
+            return type(leaf).__name__
+    return None
 
 
 def _sample_shapes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
