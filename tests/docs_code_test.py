@@ -96,24 +96,19 @@ def _wrong_arguments(call: ast.Call, name: str) -> Iterator[str]:
 
 
 @cache
-def _public_classes() -> dict[str, type]:
-    """Return the classes of headrace and its facades by name."""
-    packages = [
-        package.name for package in pkgutil.iter_modules(headrace.__path__) if package.ispkg
-    ]
+def _facades() -> dict[str, ModuleType]:
+    """Return the facade of every public name; classes of torch with such a name are none."""
+    packages = [part.name for part in pkgutil.iter_modules(headrace.__path__) if part.ispkg]
     modules = [headrace, *(import_module(f"headrace.{package}") for package in packages)]
-    offered = {name: getattr(module, name) for module in modules for name in _offered(module)}
-    offered.pop("ProcessGroup")  # a page means torch's
-    return {name: value for name, value in offered.items() if isinstance(value, type)}
-
-
-def _offered(module: ModuleType) -> list[str]:
-    return getattr(module, "__all__", [])
+    facades = {name: module for module in modules for name in getattr(module, "__all__", [])}
+    del facades["ProcessGroup"]
+    return facades
 
 
 def _missing_members(text: str) -> Iterator[str]:
     for name, member in MEMBER.findall(text):
-        if (public := _public_classes().get(name)) and not hasattr(public, member):
+        facade = _facades().get(name)
+        if facade is not None and not hasattr(getattr(facade, name), member):
             yield f"{name}.{member} does not exist"
 
 
