@@ -80,6 +80,23 @@ def test_an_earlier_spelling_is_a_value_or_a_commands_own_elsewhere() -> None:
     assert "warning" not in outcome.output
 
 
+@pytest.mark.parametrize(
+    ("verb", "hint"),
+    [
+        ("embeddings run job.plan train.py --epochs 2", True),
+        ("testbed run testbed.toml python train.py --epochs 2", True),
+        ("testbed run --epochs 2 testbed.toml -- python train.py", False),
+        ("index run keys.npy --epochs 2", False),
+    ],
+)
+def test_an_unknown_option_may_be_that_of_the_command_that_is_run(verb: str, hint: bool) -> None:
+    """The error named options of the verb that are nearly alike, such as --help."""
+    outcome = CliRunner().invoke(app, verb.split(), env={"COLUMNS": "200"})
+    assert outcome.exit_code == 2
+    assert "No such option: --epochs" in outcome.output
+    assert ("come after '--'" in outcome.output) is hint
+
+
 @pytest.mark.parametrize("limit", ["12", "soon", "5 years"])
 def test_a_time_needs_a_unit(limit: str, tmp_path: Path) -> None:
     arguments = ["collectives", "measure", "-o", str(tmp_path / "x"), "--testbed", "no.toml"]

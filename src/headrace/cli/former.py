@@ -1,12 +1,19 @@
-"""Earlier spellings of options, which verbs take with a warning for a release."""
+"""Earlier spellings of options, which verbs take with a warning for a release.
+
+A verb that runs a command takes it after ``--``; see `Verb`.
+"""
 
 import re
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
+import typer
 from typer.core import TyperCommand
 
 from headrace.cli.console import terminal, text_of
+
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+"""Click's, of which Typer may have a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +36,23 @@ def Former(name: str, *, unit: str = "") -> Any:  # noqa: N802  (beside typer.Op
 
 
 class Verb(TyperCommand):
-    """A command that takes the earlier spellings of its options; see `Former`."""
+    """A command that takes the earlier spellings of its options; see `Former`.
+
+    An unknown option of one that runs a command may be that command's: the error says so.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments in their present spelling."""
-        return super().parse_args(ctx, self._present(args))
+        try:
+            return super().parse_args(ctx, self._present(args))
+        except _USAGE_ERROR as error:
+            if hasattr(error, "option_name") and "--" not in args and self._runs_command():
+                error.possibilities = None
+                error.message = f"{error.message}. Options of the command it runs come after '--'."
+            raise
+
+    def _runs_command(self) -> bool:
+        return any("after '--'" in (getattr(part, "help", "") or "") for part in self.params)
 
     def _present(self, arguments: list[str]) -> list[str]:
         formers = self._formers()
