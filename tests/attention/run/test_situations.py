@@ -456,6 +456,12 @@ def test_more_new_tokens_than_a_fixed_cache_has_room_for_are_refused_before_the_
         with pytest.raises(CapacityError, match="has 23, and up to 20 are"):  # where none says
             model.generate(tokens_of(), cache=cache)
         assert cache.get_seq_length() == 0
+        # what a text begins with, where there is none
+        with pytest.raises(CapacityError, match="has room for 27 .* has 1, and up to 28 are"):
+            model.generate(max_new_tokens=28, cache=cache)
+        # proposals go beyond the last token
+        with pytest.raises(CapacityError, match="up to 4 are to follow .7 of .* max_tokens of 32"):
+            model.generate(tokens_of(), max_new_tokens=4, prompt_lookup_num_tokens=7, cache=cache)
         cache = headrace.attention.cache(model, plan, max_tokens=28)
         assert generate(model, tokens_of(), cache=cache).shape == (1, 29)
         # the next turn's tokens alone, with a mask of all; only a whole text was counted

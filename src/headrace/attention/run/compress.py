@@ -155,7 +155,8 @@ def _check_new_tokens(
     CapacityError
     """
     inputs = [*args[:1], *map(kwargs.get, ("inputs", "input_ids", "inputs_embeds"))]
-    passed = next((tokens.shape[1] for tokens in inputs if isinstance(tokens, Tensor)), 0)
+    # without inputs a text begins with one token
+    passed = next((tokens.shape[1] for tokens in inputs if isinstance(tokens, Tensor)), 1)
     new, length = option("max_new_tokens"), option("max_length")
     if new is None:
         if length is None:
@@ -165,11 +166,14 @@ def _check_new_tokens(
     # where the tokens of earlier turns are not passed again, the mask has them, too
     prompt = max(passed, mask.shape[-1]) if isinstance(mask, Tensor) else passed
     room = cache.get_max_length()
-    # the last token is not stored
-    if prompt <= room < prompt + new - 1:
+    # the last token is not stored; tokens that are looked up are, until they turn out as others
+    looked_up = option("prompt_lookup_num_tokens") or 1
+    needed = prompt + new - 1 + looked_up - 1
+    if prompt <= room < needed:
+        at_once = "" if looked_up == 1 else f" ({looked_up} of the prompt's are tried at once)"
         raise CapacityError(
             f"the cache has room for {room} tokens, the prompt has {prompt}, and up to {new} are "
-            f"to follow: make it with a max_tokens of {prompt + new - 1}, or generate fewer "
+            f"to follow{at_once}: make it with a max_tokens of {needed}, or generate fewer "
             "(max_new_tokens)"
         )
 
