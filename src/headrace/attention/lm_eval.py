@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         """A model, as lm-eval's tasks ask it."""
 
         tokenizer: Any
-        prefix_token_id: int
 
         def loglikelihood(
             self, requests: Any, disable_tqdm: bool = False

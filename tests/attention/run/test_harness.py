@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from headrace.attention import StorageFormat
@@ -101,3 +102,23 @@ def test_what_is_not_here_is_named_and_not_fetched(folder: Path, plan: Path, tas
     code, error = evaluate(folder, plan, "--tasks", "no_such_task", "--task-folder", tasks)
     assert code
     assert "--tasks names no_such_task, which lm-eval does not have" in error
+
+
+def test_a_text_without_a_context_begins_as_for_models_of_lm_eval(folder: Path) -> None:
+    """It began after the token that ends a text: scores were others than lm-eval's."""
+    from lm_eval.api.instance import Instance
+    from transformers import AutoTokenizer
+
+    from headrace.attention.run.harness import _Adapter
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer.bos_token_id != tokenizer.eos_token_id
+    adapter = _Adapter(model_of("llama"), tokenizer, None, lambda *_: None)
+    alone, after = (
+        Instance("loglikelihood", {}, (context, "the value of an object"), index)
+        for index, context in enumerate(("", tokenizer.bos_token))
+    )
+    with torch.no_grad():
+        (score, _), (expected, _) = adapter.loglikelihood([alone, after])
+    assert score == pytest.approx(expected, rel=1e-4)
+    assert adapter.eot_token_id == tokenizer.eos_token_id

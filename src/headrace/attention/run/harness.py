@@ -152,11 +152,13 @@ class _Adapter(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """Token that ends a text, which begins one that has no context."""
-        for token in (self.tokenizer.eos_token_id, self.tokenizer.bos_token_id, 0):
-            if token is not None:
-                return token
-        raise AssertionError
+        """Token that ends a text."""
+        return _first_of(self.tokenizer.eos_token_id, self.tokenizer.bos_token_id)
+
+    @property
+    def prefix_token_id(self) -> int:
+        """Token before a text that has no context, as for lm-eval's own models."""
+        return _first_of(self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
 
     @property
     def tokenizer_name(self) -> str:
@@ -266,6 +268,11 @@ class _Adapter(TemplateLM):
             return torch.tensor(ends, device=tokens.device)
 
         return ended
+
+
+def _first_of(*tokens: int | None) -> int:
+    """Return the first token that a tokenizer has."""
+    return next((token for token in tokens if token is not None), 0)
 
 
 _SAMPLING = ("temperature", "top_p", "top_k")
