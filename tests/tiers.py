@@ -5,7 +5,7 @@ that are sampled; ``--tier slow`` (`make test-slow`) runs these two alone, in wh
 run every check; without the option all of them run. A test is sampled if it is marked
 ``sampled(count)``, which keeps that many of the parameter sets so marked, or ``sampled(count,
 of="name")``, which keeps that many of all tests with this name, whatever their files, or takes the
-fixture `sample`.
+fixture `sample`, or is a property: of its random examples (hypothesis) the fast tier has a third.
 
 The seed of the samples is another one in every run. It is printed in the header and beside a
 failure; ``--sample-seed N`` repeats it.
@@ -19,8 +19,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import is_hypothesis_test, seed, settings
 
 T = TypeVar("T")
+
+EXAMPLES_SHARE = 3
+"""The fast tier has one in so many of a property's examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tier = config.getoption("--tier")
     if tier == "fast":
+        _sample_examples(items, config.getoption("--sample-seed"))
         kept = _sampled(items, Sample(config.getoption("--sample-seed")))
     elif tier == "slow":
         kept = [item for item in items if _slow(item) or _is_sampled(item)]
@@ -112,7 +117,23 @@ def _slow(item: pytest.Item) -> bool:
 
 def _is_sampled(item: pytest.Item) -> bool:
     fixtures = getattr(item, "fixturenames", ())
-    return "sample" in fixtures or _count(item) > 0
+    return "sample" in fixtures or _count(item) > 0 or _is_property(item)
+
+
+def _is_property(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and is_hypothesis_test(item.function)
+
+
+def _sample_examples(items: Sequence[pytest.Item], sample_seed: int) -> None:
+    """Let properties run a part of their examples, drawn by the seed unless these are fixed."""
+    functions = {item.function for item in items if isinstance(item, pytest.Function)}
+    for function in filter(is_hypothesis_test, functions):
+        # hypothesis has no call for this: a second decorator of settings is an error
+        whole = function._hypothesis_internal_use_settings
+        fewer = settings(whole, max_examples=-(-whole.max_examples // EXAMPLES_SHARE))
+        function._hypothesis_internal_use_settings = fewer
+        if not whole.derandomize:
+            seed(sample_seed)(function)
 
 
 def _count(item: pytest.Item) -> int:

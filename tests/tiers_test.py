@@ -34,6 +34,20 @@ def test_job(ranks): pass
 def test_some(sample):
     assert sample.of(range(1000), 2) == list(range(1000)), "a sample"
 """
+PROPERTY = """
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+numbers = []
+
+@settings(max_examples=30, database=None)
+@given(st.integers())
+def test_property(number):
+    numbers.append(number)
+
+def teardown_module():
+    print("examples", *numbers)
+"""
 
 
 @pytest.fixture
@@ -85,6 +99,24 @@ def test_the_slow_tier_has_the_rest_and_the_whole_of_what_is_sampled(project: Pa
     assert "repeat it" not in text
     assert "1 deselected" in text
     assert run(project)[0] == [*few, "test_ordinary", "test_some", "test_tail"]
+
+
+@SAMPLED
+def test_the_fast_tier_has_a_part_of_a_propertys_examples_that_its_seed_repeats(
+    project: Path,
+) -> None:
+    (project / "test_it.py").write_text(PROPERTY)
+
+    def examples(*arguments: str) -> list[str]:
+        _, text = run(project, "-s", *arguments)
+        (line,) = re.findall(r"examples (.*)$", text, re.M)
+        return line.split()
+
+    part = examples("--tier", "fast", "--sample-seed", "7")
+    assert len(part) == 10
+    assert examples("--tier", "fast", "--sample-seed", "7") == part
+    assert examples("--tier", "fast", "--sample-seed", "8") != part
+    assert len(examples("--tier", "slow")) == 30
 
 
 @SAMPLED
