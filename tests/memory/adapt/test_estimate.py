@@ -17,6 +17,9 @@ from headrace.memory.measure import named
 from headrace.memory.measure.allocations import allocations_of
 from headrace.memory.measure.read_values import ValuesReadAs
 
+FAMILY = pytest.mark.sampled(4, of="families of models")
+"""Tests of a family each, whose code takes long to import."""
+
 CONFIG = {
     "model_type": "gpt2",
     "architectures": ["GPT2LMHeadModel"],
@@ -66,6 +69,7 @@ def _measured_bytes(folder: Path, *, batch: int, length: int) -> int:
     return peak_bytes + sum(bytes_held.values())
 
 
+@FAMILY
 @pytest.mark.parametrize(
     ("head", "options", "targets"),
     [
@@ -91,6 +95,7 @@ def test_targets_are_those_of_the_class_in_the_configuration(
     assert step.inputs == {"input_ids": ids, "attention_mask": ids} | targets
 
 
+@FAMILY
 def test_labels_of_segmentation_are_of_pixels(tmp_path: Path) -> None:
     config = {"model_type": "segformer", "architectures": ["SegformerForSemanticSegmentation"]}
     sizes = {"hidden_sizes": [8] * 4, "num_attention_heads": [1] * 4, "depths": [1] * 4}
@@ -104,6 +109,7 @@ TEXTS = {"input_ids": (2, 77), "attention_mask": (2, 77)}
 IMAGES = {"pixel_values": (2, 3, 32, 32)}
 
 
+@FAMILY
 @pytest.mark.parametrize(
     ("head", "inputs"),
     [
@@ -127,6 +133,7 @@ def test_models_of_texts_and_images_get_both_and_each_tower_its_own(
             memory.estimate(str(tmp_path), length=100)
 
 
+@FAMILY
 def test_labels_that_are_a_list_of_objects_are_left_out(tmp_path: Path) -> None:
     sizes = {"image_size": [32, 64], "intermediate_size": 16, "patch_size": 16}
     config = {"model_type": "yolos", "architectures": ["YolosForObjectDetection"]}
@@ -134,6 +141,7 @@ def test_labels_that_are_a_list_of_objects_are_left_out(tmp_path: Path) -> None:
     assert memory.estimate(str(tmp_path), batch=2).inputs == {"pixel_values": (2, 3, 32, 64)}
 
 
+@FAMILY
 def test_a_loss_of_what_the_mask_selects_is_of_all(tmp_path: Path) -> None:
     """Its size depends on values, which a step without them has not."""
     config = {"model_type": "electra", "architectures": ["ElectraForPreTraining"]}
@@ -144,6 +152,7 @@ def test_a_loss_of_what_the_mask_selects_is_of_all(tmp_path: Path) -> None:
         memory.estimate(str(tmp_path), length=8, budget="1GiB")
 
 
+@FAMILY
 def test_a_model_that_takes_another_sample_is_refused_with_a_remedy(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,6 +180,7 @@ def test_values_that_are_read_are_those_of_one_number(number: int) -> None:
     assert without_values == read(values.bool(), values.float())
 
 
+@FAMILY
 def test_few_tokens_of_global_attention_are_none(tmp_path: Path) -> None:
     sizes = TOWER | {"intermediate_size": 16, "attention_window": [8], "vocab_size": 64}
     config = {"model_type": "longformer", "max_position_embeddings": 66}
@@ -178,6 +188,7 @@ def test_few_tokens_of_global_attention_are_none(tmp_path: Path) -> None:
     assert memory.estimate(str(tmp_path), length=16).inputs["labels"] == (1, 16)
 
 
+@FAMILY
 @pytest.mark.parametrize(
     ("kind", "options", "shape"),
     [("deit", {}, (1, 3, 32, 32)), ("videomae", {"num_frames": 2}, (1, 2, 3, 32, 32))],
@@ -325,21 +336,27 @@ def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyP
         memory.estimate("resnet50")
 
 
+@pytest.mark.parametrize(
+    ("budget", "printed"),
+    [
+        ((), ()),
+        pytest.param(("--budget", "64MiB"), ("Within 64 MiB",), marks=pytest.mark.slow),
+    ],
+)
 def test_the_command_prints_a_step_by_kind_and_its_budget(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    budget: tuple[str, ...],
+    printed: tuple[str, ...],
 ) -> None:
     arguments = ["headrace", "memory", "estimate", str(folder), "--sample-tokens", "16"]
-    monkeypatch.setattr(sys, "argv", [*arguments, "--budget", "64MiB"])
+    monkeypatch.setattr(sys, "argv", [*arguments, *budget])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for part in (
-        "GPT2LMHeadModel of transformers",
-        "activations",
-        "The peak is in",
-        "Within 64 MiB",
-    ):
+    for part in ("GPT2LMHeadModel of transformers", "activations", "The peak is in", *printed):
         assert part in text
 
 

@@ -47,7 +47,7 @@ def test_a_capture_that_fails_anywhere_leaves_the_model(
     assert differences(before, state_of_objects(model)) == []
     points = MOST - counted.left
     assert points > 20
-    for count in sample.of(range(0, points, 1 + points // POINTS), 8):
+    for count in sample.of(range(0, points, 1 + points // POINTS), 4):
         with pytest.raises((error, CaptureError)), INJECTIONS[kind](count, error):
             capture(model, (x,))
         changes = differences(before, state_of_objects(model))
