@@ -33,6 +33,8 @@ from transformers import (
     MambaForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
     StaticCache,
 )
 
@@ -367,6 +369,28 @@ def test_sequences_packed_into_a_row_are_refused() -> None:
         served = model(tokens_of(), attention_mask=mask, position_ids=padded).logits
         model(tokens_of(), position_ids=torch.arange(23)[None])
     torch.testing.assert_close(served[:, 3:], expected[:, 3:])
+
+
+@torch.no_grad()
+def test_positions_of_images_are_no_sequences_packed_into_a_row() -> None:
+    """Those of Qwen2-VL, in whose images several tokens have a position, were refused as such."""
+    sections = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+    config = Qwen2VLConfig(
+        text_config={**GROUPED, "num_attention_heads": 4, "rope_parameters": sections},
+        vision_config={"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2},
+    )
+    model = Qwen2VLForConditionalGeneration(config).eval()
+    of_texts = torch.arange(23)
+    of_images = torch.stack([of_texts // 4, of_texts // 2, of_texts % 2])[:, None]
+    with_texts = torch.cat([of_texts[None, None], of_images])
+    packed = torch.cat([torch.cat([torch.arange(10), torch.arange(13)])[None, None], of_images])
+    calls = [{"position_ids": positions} for positions in (of_images, with_texts)]
+    expected = [model(tokens_of(), **call).logits for call in calls]
+    with headrace.attention.compress(model, plain_plan(model)):
+        served = [model(tokens_of(), **call).logits for call in calls]
+        with pytest.raises(AttentionError, match="position_ids begin again within a row"):
+            model(tokens_of(), position_ids=packed)
+    torch.testing.assert_close(served, expected)
 
 
 def test_training_is_refused_by_what_it_needs() -> None:

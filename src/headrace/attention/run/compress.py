@@ -276,6 +276,10 @@ def _check_positions(arguments: Mapping[str, Any]) -> None:
     positions = arguments.get("position_ids")
     if arguments.get("attention_mask") is not None or not isinstance(positions, Tensor):
         return
+    if positions.ndim == 3:  # by time, height and width, of tokens of images; behind those of texts
+        if positions.shape[0] < 4:
+            return
+        positions = positions[0]
     if bool((positions.diff(dim=-1) != 1).any()):
         raise AttentionError(
             "position_ids begin again within a row: sequences that are packed into one row have "
