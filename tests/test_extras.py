@@ -15,9 +15,7 @@ page_of(Path({str(ROOT / "tests" / "golden" / "written" / "profile.headrace")!r}
 """
 
 METRICS = """
-from types import SimpleNamespace
-from headrace.collectives.adapt.session import Adaptation
-Adaptation._metrics(SimpleNamespace(), None, SimpleNamespace(metrics=9000))
+from headrace.index import IndexMetrics
 """
 
 

@@ -68,6 +68,7 @@ def test_processes_start_where_the_script_did(
             raise CommunicationError(reader.stdout.read().strip())
 
     monkeypatch.setattr(join, "JobProcesses", processes)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py", raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CommunicationError) as raised:
         join_job(DESCRIPTION)
