@@ -22,7 +22,7 @@ MOST_CACHE_BYTES = 600 << 20
 ALL_THREADS = torch.get_num_threads()
 """Torch's own number, before `one_thread`."""
 _ROUND_BYTES = 1 << 30
-_ROUNDS = (5, 151)
+_ROUNDS = (15, 151)
 
 Call = Callable[[], object]
 
