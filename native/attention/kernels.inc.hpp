@@ -127,7 +127,7 @@ void score_groups(Head keys, std::size_t tokens, const float* queries, std::size
     bool finite = true;
     for (std::size_t q = 0; q < kQueries; ++q) finite &= encode(scratch + q * dim, dim, encoded, q);
     if (finite) {
-      products<kQueries>(Int4Codes{codes, dim}, count, encoded.codes, scores + first, stride);
+      products<kQueries>(Int4Codes{{codes, dim}}, count, encoded.codes, scores + first, stride);
     } else {
       products<kQueries>(Int4Rows{codes, dim}, count, scratch, scores + first, stride);
     }
@@ -151,7 +151,7 @@ bool score_codes(Head keys, std::size_t tokens, const float* queries, std::size_
     if (!encode(queries + q * dim, dim, encoded, q)) return false;
   }
   auto* codes = reinterpret_cast<const std::int8_t*>(keys.data);
-  products<kQueries>(Int8Codes{codes, dim}, tokens, encoded.codes, scores, stride);
+  products<kQueries>(Int8Codes{{codes, dim}}, tokens, encoded.codes, scores, stride);
   for (std::size_t q = 0; q < kQueries; ++q) {
     for (std::size_t t = 0; t < tokens; ++t) scores[q * stride + t] *= encoded.units[q];
   }

@@ -72,24 +72,14 @@ inline Ints widen_unsigned(const void* from) {
 inline Floats widen_int8(const void* from) {
   return __builtin_convertvector(widen_signed(from), Floats);
 }
-// kPairLanes numbers of 8 bits.
-inline Codes widen_codes(const std::int8_t* from) {
+// kPairLanes signed numbers of 8 bits.
+inline Codes widen_codes(const void* from) {
 #if defined(__AVX512BW__)
   return reinterpret_cast<Codes>(_mm512_maskz_cvtepi8_epi16(0xffffffff, read<__m256i>(from)));
 #elif defined(__AVX2__)
   return reinterpret_cast<Codes>(_mm256_cvtepi8_epi16(read<__m128i>(from)));
 #else
   typedef std::int8_t Numbers __attribute__((vector_size(kPairLanes)));
-  return __builtin_convertvector(read<Numbers>(from), Codes);
-#endif
-}
-inline Codes widen_codes(const std::uint8_t* from) {
-#if defined(__AVX512BW__)
-  return reinterpret_cast<Codes>(_mm512_maskz_cvtepu8_epi16(0xffffffff, read<__m256i>(from)));
-#elif defined(__AVX2__)
-  return reinterpret_cast<Codes>(_mm256_cvtepu8_epi16(read<__m128i>(from)));
-#else
-  typedef std::uint8_t Numbers __attribute__((vector_size(kPairLanes)));
   return __builtin_convertvector(read<Numbers>(from), Codes);
 #endif
 }

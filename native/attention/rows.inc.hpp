@@ -90,26 +90,13 @@ struct Int4Rows {
   }
 };
 // Rows of codes as whole numbers.
-struct Int8Codes {
+struct Int8Codes : Int8Rows {
   static constexpr std::size_t kStep = kPairLanes;
-  const std::int8_t* data;
-  std::size_t dim;
-  std::size_t bytes() const { return dim; }
-  const char* address(std::size_t row) const {
-    return reinterpret_cast<const char*>(data) + row * bytes();
-  }
-  Codes at(std::size_t row, std::size_t d) const { return widen_codes(data + row * dim + d); }
+  Codes at(std::size_t row, std::size_t d) const { return widen_codes(address(row) + d); }
 };
-struct Int4Codes {
-  static constexpr std::size_t kStep = 2 * kDimensions;
-  const std::uint8_t* data;
-  std::size_t dim;
-  std::size_t bytes() const { return dim / 2; }
-  const char* address(std::size_t row) const {
-    return reinterpret_cast<const char*>(data) + row * bytes();
-  }
+struct Int4Codes : Int4Rows {
   Codes at(std::size_t row, std::size_t d) const {
-    auto* bytes = data + row * (dim / 2) + d / 32 * 16;
+    auto* bytes = address(row) + d / 32 * 16;
 #if defined(__AVX512BW__)
     auto both =
         _mm512_maskz_cvtepu8_epi16(0xffffffff, _mm256_broadcastsi128_si256(read<__m128i>(bytes)));
@@ -117,8 +104,8 @@ struct Int4Codes {
     for (std::size_t i = kLanes; i < kPairLanes; ++i) shifts[i] = 4;
     return reinterpret_cast<Codes>(both) >> shifts & 15;
 #else
-    auto codes = widen_codes(bytes + d % 16);
-    return d & 16 ? codes >> 4 : codes & 15;
+    auto codes = widen_codes(bytes + d % 16);  // their signs are masked
+    return (d & 16 ? codes >> 4 : codes) & 15;
 #endif
   }
 };

@@ -168,12 +168,12 @@ def _check_new_tokens(
     room = cache.get_max_length()
     # the last token is not stored; tokens that are looked up are, until they turn out as others
     looked_up = option("prompt_lookup_num_tokens") or 1
-    needed = prompt + new - 1 + looked_up - 1
-    if prompt <= room < needed:
+    stored = prompt + new - 1 + looked_up - 1
+    if prompt <= room < stored:
         at_once = "" if looked_up == 1 else f" ({looked_up} of the prompt's are tried at once)"
         raise CapacityError(
             f"the cache has room for {room} tokens, the prompt has {prompt}, and up to {new} are "
-            f"to follow{at_once}: make it with a max_tokens of {needed}, or generate fewer "
+            f"to follow{at_once}: make it with a max_tokens of {stored}, or generate fewer "
             "(max_new_tokens)"
         )
 
