@@ -17,11 +17,7 @@ from headrace.kinds import kind_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths(ArtifactValue):
-    KIND = "test-lengths"
-    SCHEMA = 3
-    REMEDY = "measure the lengths again"
-
+class Lengths(ArtifactValue, kind="test-lengths", schema=3, command="headrace lengths measure"):
     unit: str
     lengths: tuple[int, ...]
 
@@ -39,10 +35,7 @@ class Lengths(ArtifactValue):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Label(PlainArtifactValue):
-    KIND = "test-label"
-    SCHEMA = 1
-    REMEDY = "write a label"
+class Label(PlainArtifactValue, kind="test-label", command="headrace label"):
     PLAIN_FIELDS = frozenset({"label"})
 
     label: str
@@ -158,5 +151,5 @@ def test_a_file_that_is_neither_an_artifact_nor_json_is_an_error_with_the_remedy
     path = tmp_path / "label"
     for content in (b"", b"hello", b"\xff"):
         path.write_bytes(content)
-        with pytest.raises(ArtifactError, match="label: .*; write a label$"):
+        with pytest.raises(ArtifactError, match="label: .*; make one with headrace label$"):
             Label.load(path)

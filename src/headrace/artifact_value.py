@@ -60,16 +60,29 @@ class ArtifactValue(ABC):
 
     A field `provenance` (sources and settings that the value was made from) is written, and is not
     part of the digest. A class without one has it from the caller that writes a file.
+
+    Class arguments
+    ---------------
+    kind : in the artifact's envelope.
+    schema : version of the layout of head and tables.
+    command : that makes such a file; "": none does.
     """
 
     __slots__ = ()
 
     KIND: ClassVar[str]
-    """Kind in the artifact's envelope."""
     SCHEMA: ClassVar[int]
-    """Version of the layout of head and tables."""
-    REMEDY: ClassVar[str] = ""
-    """Command that makes such a file: the end of an error about a file of another kind."""
+    REMEDY: ClassVar[str]
+    """End of an error about a file of another kind, from `command`."""
+
+    def __init_subclass__(
+        cls, *, kind: str | None = None, schema: int = 1, command: str = "", **options: Any
+    ) -> None:
+        super().__init_subclass__(**options)
+        # None: of an abstract class, and where dataclass makes a class again for its slots
+        if kind is not None:
+            cls.KIND, cls.SCHEMA = kind, schema
+            cls.REMEDY = f"make one with {command}" if command else ""
 
     @property
     @abstractmethod

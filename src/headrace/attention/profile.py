@@ -82,7 +82,9 @@ class LayerProfile:
 
 
 @stored_value("headrace.attention", AttentionError, repr=False)
-class AttentionProfile(ArtifactValue):
+class AttentionProfile(
+    ArtifactValue, kind="attention-profile", schema=1, command="headrace attention measure"
+):
     """Likeness of a model's heads, layer by layer.
 
     Attributes
@@ -91,10 +93,6 @@ class AttentionProfile(ArtifactValue):
     text : digest of the text.
     samples, tokens : of the text that were read, and the tokens of each.
     """
-
-    KIND = "attention-profile"
-    SCHEMA = 1
-    REMEDY = "make one with headrace attention measure"
 
     layers: tuple[LayerProfile, ...]
     model: str

@@ -144,7 +144,7 @@ _FREE_BITS, _STEP_BITS = 1 << 32, 1 << 12
 
 
 @public_value("headrace.collectives", eq=False, repr=False)
-class Program(ArtifactValue):
+class Program(ArtifactValue, kind="program", schema=2):
     """The executable form, all ranks in one value. Columns are one-dimensional arrays.
 
     Attributes
@@ -159,8 +159,6 @@ class Program(ArtifactValue):
     ProgramError : if a column is missing or mistyped, or an index is out of range.
     """
 
-    KIND = "program"
-    SCHEMA = 2
     """Version 2 groups steps into messages."""
 
     demand: Demand

@@ -99,7 +99,9 @@ class CodecTiming:
 
 
 @public_value("headrace.compression", repr=False)
-class CompressionProfile(PlainArtifactValue):
+class CompressionProfile(
+    PlainArtifactValue, kind="compression-profile", schema=1, command="headrace compression measure"
+):
     """Times of a training step without communication, and of codecs, on one kind of device.
 
     Attributes
@@ -126,9 +128,6 @@ class CompressionProfile(PlainArtifactValue):
     ArtifactError : naming the field, what was found and what is needed.
     """
 
-    KIND = "compression-profile"
-    SCHEMA = 1
-    REMEDY = "make one with headrace compression measure"
     PLAIN_FIELDS = frozenset({"model", "tensors", "buckets"})
 
     model: str

@@ -171,7 +171,9 @@ _UNMEASURED = ProcessorSeconds()
 
 
 @stored_value("headrace.embeddings", EmbeddingError, eq=False, repr=False)
-class EmbeddingProfile(ArtifactValue):
+class EmbeddingProfile(
+    ArtifactValue, kind="embedding-profile", schema=2, command="headrace embeddings measure"
+):
     """Accesses to embedding rows by the batches of a job.
 
     Attributes
@@ -186,10 +188,6 @@ class EmbeddingProfile(ArtifactValue):
     transfers : of every synchronisation, at this lookahead.
     tables : accesses of each table, of the first `counted` examples.
     """
-
-    KIND = "embedding-profile"
-    SCHEMA = 2
-    REMEDY = "make one with headrace embeddings measure"
 
     reuse: RowReuse
     lrpp: Mapping[int, StepRows]

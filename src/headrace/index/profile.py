@@ -121,7 +121,7 @@ class TraceEncoding:
 
 
 @stored_value("headrace.index", ArtifactError, eq=False, repr=False)
-class IndexProfile(ArtifactValue):
+class IndexProfile(ArtifactValue, kind="index-profile", schema=1, command="headrace index measure"):
     """A workload of an index: its encoding, and a sample of its trace.
 
     Attributes
@@ -132,10 +132,6 @@ class IndexProfile(ArtifactValue):
     kind : type of its keys, such as ``uint64``.
     provenance : sources; not part of the digest.
     """
-
-    KIND = "index-profile"
-    SCHEMA = 1
-    REMEDY = "make one with headrace index measure"
 
     encoding: TraceEncoding
     sample: Trace

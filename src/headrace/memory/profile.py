@@ -68,7 +68,9 @@ class EagerStep:
 
 
 @public_value("headrace.memory", repr=False)
-class MemoryProfile(PlainArtifactValue):
+class MemoryProfile(
+    PlainArtifactValue, kind="memory-profile", schema=1, command="headrace memory measure"
+):
     """A training step on one kind of device.
 
     Attributes
@@ -88,9 +90,6 @@ class MemoryProfile(PlainArtifactValue):
     ArtifactError : naming the field, what was found and what is needed.
     """
 
-    KIND = "memory-profile"
-    SCHEMA = 1
-    REMEDY = "make one with headrace memory measure"
     PLAIN_FIELDS = frozenset({"model", "storages", "operators"})
 
     graph: Graph

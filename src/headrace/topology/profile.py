@@ -42,7 +42,7 @@ _YEAR_3000 = 32_503_680_000.0
 
 
 @stored_value("headrace.topology", ArtifactError, eq=False, repr=False)
-class Profile(ArtifactValue):
+class Profile(ArtifactValue, kind="profile", schema=2, command="headrace collectives measure"):
     """A measured network.
 
     Attributes
@@ -65,10 +65,6 @@ class Profile(ArtifactValue):
     ArtifactError : if the groups are not a partition of the ranks, a column of ranks is of another
         type or range, or a cost or time is impossible.
     """
-
-    KIND = "profile"
-    SCHEMA = 2
-    REMEDY = "make one with headrace collectives measure"
 
     topology: Topology
     groups: tuple[tuple[int, ...], ...]

@@ -84,7 +84,9 @@ class LinkColumns:
 
 
 @stored_value("headrace.topology", TopologyError, repr=False, slots=False)
-class Topology(ArtifactValue):
+class Topology(
+    ArtifactValue, kind="topology", schema=1, command="headrace topology preset or import"
+):
     """Ranks on hosts, the directed links between them and their costs.
 
     Attributes
@@ -100,10 +102,6 @@ class Topology(ArtifactValue):
     ------
     TopologyError : naming the field, what was found and what is allowed.
     """
-
-    KIND = "topology"
-    SCHEMA = 1
-    REMEDY = "make one with headrace topology preset or import"
 
     name: str
     hosts: tuple[str, ...]

@@ -130,7 +130,9 @@ class FrontierPoint:
 
 
 @stored_value("headrace.attention", AttentionError, repr=False)
-class AttentionPlan(ArtifactValue):
+class AttentionPlan(
+    ArtifactValue, kind="attention-plan", schema=1, command="headrace attention plan"
+):
     """Representatives and bits of every layer of one model.
 
     Attributes
@@ -148,10 +150,6 @@ class AttentionPlan(ArtifactValue):
     output_error : change of the layers' outputs that the plan makes on its text, mean square over
         that of the outputs of all heads, in the model's type; None: not measured.
     """
-
-    KIND = "attention-plan"
-    SCHEMA = 1
-    REMEDY = "make one with headrace attention plan"
 
     layers: tuple[LayerPlan, ...]
     model: str = ""

@@ -59,7 +59,7 @@ class Entry:
 
 @offered_by("headrace.collectives")
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class PlanBook(ArtifactValue):
+class PlanBook(ArtifactValue, kind="plan-book", schema=2, command="headrace collectives plan"):
     """Plans by collective, root and size, for one topology.
 
     Attributes
@@ -71,10 +71,6 @@ class PlanBook(ArtifactValue):
     ------
     ProgramError : there are no entries.
     """
-
-    KIND = "plan-book"
-    SCHEMA = 2
-    REMEDY = "make a plan book from a profile or topology with headrace collectives plan"
 
     topology: Topology
     groups: RankGroups | None

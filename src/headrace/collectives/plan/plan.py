@@ -37,7 +37,7 @@ class Candidate:
 
 
 @stored_value("headrace.collectives", ArtifactError, eq=False, repr=False)
-class Plan(ArtifactValue):
+class Plan(ArtifactValue, kind="plan", schema=2, command="headrace collectives synthesize"):
     """One collective's program for one topology.
 
     Attributes
@@ -56,10 +56,6 @@ class Plan(ArtifactValue):
     ------
     ArtifactError : if the proof is not this program's, or the bound not this topology's.
     """
-
-    KIND = "plan"
-    SCHEMA = 2
-    REMEDY = "make one with headrace collectives synthesize"
 
     program: Program
     generator: str

@@ -98,7 +98,9 @@ class RecordingNetwork:
 
 
 @stored_value("headrace.compression", CompressionError, repr=False)
-class CompressionPlan(ArtifactValue):
+class CompressionPlan(
+    ArtifactValue, kind="compression-plan", schema=1, command="headrace compression plan"
+):
     """Advice for a profile on a network, with both.
 
     Attributes
@@ -106,10 +108,6 @@ class CompressionPlan(ArtifactValue):
     codecs : texts of those that were compared.
     memory_bytes : of the device; None: the profile's.
     """
-
-    KIND = "compression-plan"
-    SCHEMA = 1
-    REMEDY = "make one with headrace compression plan"
 
     profile: CompressionProfile
     network: FormulaNetwork | RecordedNetwork

@@ -38,7 +38,9 @@ _Values = TypeVar("_Values", StepBytes, StepCosts, CommitTimes)
 
 
 @stored_value("headrace.embeddings", EmbeddingError, repr=False)
-class EmbeddingPlan(ArtifactValue):
+class EmbeddingPlan(
+    ArtifactValue, kind="embedding-plan", schema=2, command="headrace embeddings plan"
+):
     """Lookahead, caches and synchronisation of a training job.
 
     Attributes
@@ -63,10 +65,6 @@ class EmbeddingPlan(ArtifactValue):
     time : of a step.
     commits : their cost.
     """
-
-    KIND = "embedding-plan"
-    SCHEMA = 2
-    REMEDY = "make one with headrace embeddings plan"
 
     batch: int
     trainers: int

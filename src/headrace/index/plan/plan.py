@@ -75,7 +75,7 @@ class ConfigurationCandidate:
 
 
 @stored_value("headrace.index", ArtifactError, eq=False, repr=False)
-class IndexPlan(ArtifactValue):
+class IndexPlan(ArtifactValue, kind="index-plan", schema=1, command="headrace index plan"):
     """The best configuration found for a workload.
 
     Attributes
@@ -89,10 +89,6 @@ class IndexPlan(ArtifactValue):
         is "predicted" or "measured".
     provenance : sources; not part of the digest.
     """
-
-    KIND = "index-plan"
-    SCHEMA = 1
-    REMEDY = "make one with headrace index plan"
 
     candidates: Sequence[ConfigurationCandidate]
     encoding: TraceEncoding

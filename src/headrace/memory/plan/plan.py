@@ -28,7 +28,7 @@ _SOLVED = 1e-6
 
 
 @stored_value("headrace.memory", ArtifactError, repr=False)
-class MemoryPlan(ArtifactValue):
+class MemoryPlan(ArtifactValue, kind="memory-plan", schema=1, command="headrace memory plan"):
     """A schedule of a profile's graph within a budget.
 
     Attributes
@@ -42,10 +42,6 @@ class MemoryPlan(ArtifactValue):
     settings : what it was made with, such as the seed and limits.
     provenance : sources; not part of the digest.
     """
-
-    KIND = "memory-plan"
-    SCHEMA = 1
-    REMEDY = "make one with headrace memory plan"
 
     profile: MemoryProfile
     budget_bytes: int

@@ -63,7 +63,7 @@ ProbeRow = tuple[ProbeKind, int, int, int, float]
 
 
 @public_value("headrace.collectives", eq=False, repr=False)
-class HardwareProbes(ArtifactValue):
+class HardwareProbes(ArtifactValue, kind="hardware-probes", schema=1):
     """The probes of one box and one of its NICs; columns of equal length.
 
     Attributes
@@ -78,9 +78,6 @@ class HardwareProbes(ArtifactValue):
     ------
     ArtifactError : naming the row, what was found and what is allowed.
     """
-
-    KIND = "hardware-probes"
-    SCHEMA = 1
 
     cpus: int
     gpus: int

@@ -33,7 +33,12 @@ _Times = TypeVar("_Times", bound=Sums)
 
 
 @stored_value("headrace.embeddings", EmbeddingError, eq=False, repr=False)
-class EmbeddingRecord(ArtifactValue):
+class EmbeddingRecord(
+    ArtifactValue,
+    kind="embedding-record",
+    schema=1,
+    command="headrace embeddings run PLAN --record FILE",
+):
     """Sums over the steps of a job, by sample of time and process.
 
     Attributes
@@ -48,10 +53,6 @@ class EmbeddingRecord(ArtifactValue):
         `ReaderTimes` and `ServerTimes` have.
     changes : of lookahead, prefetch and shares, which followed the job.
     """
-
-    KIND = "embedding-record"
-    SCHEMA = 1
-    REMEDY = "make one with headrace embeddings run PLAN --record FILE"
 
     batch: int
     trainers: int

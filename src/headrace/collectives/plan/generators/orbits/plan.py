@@ -46,7 +46,9 @@ _FREE_CHUNKS = 1 << 16
 
 
 @public_value("headrace.collectives", eq=False, repr=False)
-class OrbitPlan(ArtifactValue):
+class OrbitPlan(
+    ArtifactValue, kind="orbit-plan", schema=1, command="headrace collectives synthesize"
+):
     """The sends of rank 0, and the group that maps them to the sends of all ranks.
 
     Attributes
@@ -65,10 +67,6 @@ class OrbitPlan(ArtifactValue):
     ProgramError : if a column is missing, mistyped or out of range, or a generator is no
         permutation.
     """
-
-    KIND = "orbit-plan"
-    SCHEMA = 1
-    REMEDY = "make one with headrace collectives synthesize"
 
     demand: Demand
     generators: np.ndarray
