@@ -207,14 +207,14 @@ class Settings:
         InputError : naming the variable, what was found and what is allowed.
         """
         source = os.environ if environment is None else environment
+        # in one pass: os.environ encodes the name at each look-up, and every group reads settings
+        texts = {name: text for name, raw in source.items() if (text := raw.strip())}
         variables = cls.variables()
-        ours = [name for name in source if name.upper().startswith(_PREFIX)]
-        present = {name for name in ours if source[name].strip()}
-        _warn_of_unknown(present.difference(name for name, _ in variables.values()))
+        _warn_of_unknown(texts.keys() - {name for name, _ in variables.values()})
         parsed = {
-            field: parse(name, text)
+            field: parse(name, texts[name])
             for field, (name, parse) in variables.items()
-            if (text := source.get(name, "").strip())
+            if name in texts
         }
         settings = cls(**parsed)  # pyright: ignore[reportArgumentType]  (parsers type each field)
         if settings.rank is not None and settings.world_size is not None:
