@@ -87,7 +87,7 @@ def test_provenance_is_the_values_own_unless_it_is_passed() -> None:
 
 def test_files_of_another_kind_or_schema_are_refused(tmp_path: Path) -> None:
     Label(label="a").save(tmp_path / "label")
-    with pytest.raises(ArtifactError, match="'test-label', needs 'test-lengths'; measure the len"):
+    with pytest.raises(ArtifactError, match="needs 'test-lengths'; make one with headrace lengths"):
         Lengths.load(tmp_path / "label")
     later = Artifact(kind=Lengths.KIND, schema=4, head={}).to_bytes()
     with pytest.raises(ArtifactError, match="^sent: field 'schema' is 4, needs 3"):
