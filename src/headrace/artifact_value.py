@@ -81,8 +81,8 @@ class ArtifactValue(ABC):
         super().__init_subclass__(**options)
         # None: of an abstract class, and where dataclass makes a class again for its slots
         if kind is not None:
-            cls.KIND, cls.SCHEMA = kind, schema
-            cls.REMEDY = f"make one with {command}" if command else ""
+            remedy = f"make one with {command}" if command else ""
+            cls.KIND, cls.SCHEMA, cls.REMEDY = kind, schema, remedy  # pyright: ignore[reportConstantRedefinition]
 
     @property
     @abstractmethod
