@@ -142,6 +142,15 @@ def test_adaqs_halves_the_compression_as_the_ratio_halves() -> None:
     assert calm == ["powersgd:1"] * 4  # no deviation: no ratio
 
 
+def test_adaqs_keeps_the_level_of_layers_without_a_gradient() -> None:
+    """A KeyError: `Detector` gives them a norm of 0 and no noise, as after steps that overflow."""
+    schedule = AdaQS(levels=("powersgd:1", "powersgd:2"), window=1)
+    norms = [{"w": 0.0, "idle": 0.0}, {"w": 4.0, "idle": 0.0}, {"w": 1.0, "idle": 0.0}] * 2
+    noise = [{}, {"w": 1.0}, {"w": 1.0}] * 2
+    rows = follow(schedule, norms, [0.1], noise)
+    assert rows == ["powersgd:1 powersgd:1"] * 3 + ["powersgd:2 powersgd:1"] * 3
+
+
 def test_hand_set_levels() -> None:
     schedule = HandSet(levels=[(0, LOW), (2, HIGH), (4, LOW)])
     assert follow(schedule, [{"w": 1.0}] * 6, [0.1]) == [LOW, LOW, HIGH, HIGH, LOW, LOW]
@@ -166,3 +175,6 @@ def test_bad_arguments() -> None:
         AdaQS(levels=())
     with pytest.raises(CompressionError, match="fall is 1"):
         AdaQS(levels=(LOW,), fall=1.0)
+    with pytest.raises(CompressionError, match="window is 10 steps, needs more than 10"):
+        AdaQS(levels=(LOW,), unit="steps")  # one step has no deviation: no level ever changed
+    assert AdaQS(levels=(LOW,), window=11, unit="steps").mark_steps == 2

@@ -15,8 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from headrace.compression import (
     Accordion,
+    AdaQS,
     Auto,
     CompressionError,
+    HandSet,
     Policy,
     ddp_hook,
     hook_pair,
@@ -72,6 +74,19 @@ def model() -> Iterator[DistributedDataParallel]:
         yield DistributedDataParallel(nn.Linear(64, 64))
     finally:
         dist.destroy_process_group()
+
+
+def test_schedules_that_look_at_no_learning_rates_need_no_optimizer(
+    model: DistributedDataParallel,
+) -> None:
+    """They were refused: "HandSet follows its learning rates"."""
+    schedule = HandSet(levels=[(0, "none"), (1, "bf16")], unit="steps")
+    hook = ddp_hook(model, schedule)
+    for _ in range(2):
+        averages(model)
+    assert str(hook.codecs["weight"]) == "bf16"
+    assert hook.binding.records.events[-1]["rates"] == []
+    assert pair(Auto(schedule=AdaQS(levels=("bf16", "none")))) is not None
 
 
 def page() -> str:

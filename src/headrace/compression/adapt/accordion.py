@@ -149,6 +149,7 @@ class Accordion:
     regimes: CriticalRegimes = field(init=False)
 
     noisy = False
+    follows_rates = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "low", codec_spec(self.low))

@@ -6,6 +6,7 @@ from dataclasses import field
 from itertools import pairwise
 
 from headrace.compression.adapt.schedule import (
+    MARKS,
     Levels,
     ScheduleState,
     ScheduleUnit,
@@ -32,7 +33,7 @@ class AdaQS:
     ----------
     levels : codecs from harsh to gentle; each of about twice the bytes of the one before.
     fall : share of its former value to which the ratio falls before a switch.
-    window, unit, per_layer, rules : as of `Accordion`.
+    window, unit, per_layer, rules : as of `Accordion`; a window in steps is of more than ten.
     """
 
     levels: Sequence[CodecSpec | str]
@@ -43,6 +44,7 @@ class AdaQS:
     rules: Policy = field(default_factory=Policy)
 
     noisy = True
+    follows_rates = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(map(codec_spec, self.levels)))
@@ -50,7 +52,11 @@ class AdaQS:
             raise CompressionError("levels is empty, needs at least one codec")
         if not 0 < self.fall < 1:
             raise CompressionError(f"fall is {self.fall}, needs to be between 0 and 1")
-        window_marks(self.window, self.unit)
+        if window_marks(self.window, self.unit)[1] == 1:
+            raise CompressionError(
+                f"window is {self.window} steps, needs more than {MARKS}: the deviation is that of "
+                f"the steps in one of its {MARKS} marks"
+            )
 
     @property
     def codecs(self) -> tuple[CodecSpec, ...]:
@@ -93,7 +99,8 @@ class AdaQS:
             model_ratio = _ratio(math.hypot(*norms.values()), math.hypot(*noise.values()))
             ratios = dict.fromkeys(layers, model_ratio)
         else:
-            ratios = {name: _ratio(norms[name], noise[name]) for name in layers if name in norms}
+            # of layers that had a gradient in a finite step
+            ratios = {name: _ratio(norms[name], noise[name]) for name in layers if name in noise}
         return {name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)}
 
     def _levels(self, state: ScheduleState, reason: str) -> Levels:
@@ -126,6 +133,7 @@ class HandSet:
     rules: Policy = field(default_factory=Policy)
 
     noisy = False
+    follows_rates = False
 
     def __post_init__(self) -> None:
         levels = tuple((start, codec_spec(codec)) for start, codec in self.levels)

@@ -23,8 +23,8 @@ from headrace.job.records import Records
 def require_optimizer(
     schedule: LevelSchedule | None, optimizer: torch.optim.Optimizer | None
 ) -> None:
-    """Raise a `CompressionError` if there is a schedule and no optimizer for it."""
-    if schedule is not None and optimizer is None:
+    """Raise a `CompressionError` if a schedule follows learning rates and there is no optimizer."""
+    if schedule is not None and schedule.follows_rates and optimizer is None:
         raise CompressionError(
             f"optimizer is None, needs that of the model: {type(schedule).__name__} follows its "
             "learning rates"
@@ -125,9 +125,9 @@ class FollowingHook(Hook):
         )
 
     def _rates(self) -> list[float]:
-        """Return the learning rate of each group of the optimizer."""
-        assert self.optimizer is not None
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
+        """Return the learning rate of each group of the optimizer, if there is one."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        return [float(group["lr"]) for group in groups]
 
     def _between_steps(self) -> None:
         super()._between_steps()

@@ -29,7 +29,7 @@ class SeenMark:
     Attributes
     ----------
     marks : ended since training began, this one included.
-    rates : learning rate of each parameter group in the *next* mark.
+    rates : learning rate of each parameter group in the *next* mark; empty without an optimizer.
     norms : of the mean over the mark's steps of the aggregated gradient, by layer; None unless
         the schedule had asked for it (`Levels.accumulate`).
     noise : deviation of the single steps' gradients from that mean, by layer: the root of the mean
@@ -83,6 +83,11 @@ class LevelSchedule(Protocol):
     @property
     def noisy(self) -> bool:
         """True if it needs the noise of the gradients, beside their norms."""
+        ...
+
+    @property
+    def follows_rates(self) -> bool:
+        """True if it needs the learning rates: its hook is given the optimizer."""
         ...
 
     def start(self, layers: Sequence[str]) -> tuple[ScheduleState, Levels]:
