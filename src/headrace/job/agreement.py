@@ -33,13 +33,12 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from headrace.errors import CommunicationError, HeadraceError
-from headrace.job.store import answering
+from headrace.job.store import answering, in_parts
 from headrace.job.switch import MARGIN, Activation
 
 NEWS = "news"
 """Key that ranks poll; they read others only when it has changed, as every read costs."""
 
-_PART_BYTES = 4 << 20  # torch's TCP store takes no values above 8 MiB
 _POLL_S = 0.005
 _POLL_S_PER_MEMBER = 20e-6  # many members poll less often, to bound the store's load
 _VERDICT_S = 0.1  # typical time between promise and verdict
@@ -218,7 +217,7 @@ class Proposer:
             self._members = members
         self.epoch += 1
         self._store.publish("begun", str(self.epoch))
-        parts = [payload[i : i + _PART_BYTES] for i in range(0, len(payload), _PART_BYTES)]
+        parts = in_parts(payload)
         self._remains = self._keys(self.epoch, len(parts))
         try:
             self._offer(kind, parts)

@@ -9,6 +9,7 @@ from headrace.errors import CommunicationError
 
 _PROBE_KEY = "headrace/probe"
 _LONGEST_S = 1e9  # 30 years: a timedelta has room for it
+_PART_BYTES = 4 << 20  # torch's TCP store takes no values above 8 MiB
 _READ_S = 5.0  # for ranks that are in a barrier to read its verdict
 
 
@@ -84,6 +85,11 @@ def wait_for(store: Any, keys: Sequence[str], timeout_s: float, what: str) -> bo
                 raise
             return False
     return True
+
+
+def in_parts(content: bytes) -> list[bytes]:
+    """Return the parts of a content of any size, each of which fits into a value of a store."""
+    return [content[i : i + _PART_BYTES] for i in range(0, len(content), _PART_BYTES)]
 
 
 def monitored_barrier(

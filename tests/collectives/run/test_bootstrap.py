@@ -45,9 +45,10 @@ def job(
     hosts: Sequence[HostId],
     settings: Callable[[int], CollectiveSettings] | CollectiveSettings,
     part: Callable[..., Any] = automatic.found_book,
+    store_type: type[HashStore] = HashStore,
 ) -> list[Any]:
     """Run `found_book` at every rank, each in a thread; returns books or errors by rank."""
-    store = HashStore()
+    store = store_type()
     store.set_timeout(timedelta(seconds=30))
     executors = [
         Executor(rank, len(hosts), secret="hosts", shared_memory=False)
@@ -139,6 +140,26 @@ def test_later_groups_of_a_job_do_not_measure_where_nothing_can_be_cached(
     automatic.invalidate(first[0], settings, "steps take twice as long as predicted")
     job(HOSTS, settings)
     assert measured
+
+
+class BoundedStore(HashStore):
+    """A store that takes no large values, as torch's TCP store."""
+
+    MOST_BYTES = 1000
+
+    def set(self, key: str, value: str | bytes) -> None:
+        assert len(value) <= self.MOST_BYTES, f"{key} has {len(value)} bytes"
+        super().set(key, value)
+
+
+def test_a_book_may_be_larger_than_a_value_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was one value, and torch's TCP store drops the connection that sends over 8 MiB."""
+    monkeypatch.setattr("headrace.job.store._PART_BYTES", BoundedStore.MOST_BYTES)
+    books = job(HOSTS, CollectiveSettings(cache=tmp_path), store_type=BoundedStore)
+    assert isinstance(books[0], PlanBook), books
+    assert [book.digest for book in books] == [books[0].digest] * 3
 
 
 def test_rank_0_decides_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from headrace.collectives.plan.book import PlanBook, build_book
 from headrace.collectives.settings import CollectiveSettings
 from headrace.errors import CommunicationError, HeadraceError
 from headrace.executor import Executor
-from headrace.job.store import answering, wait_for
+from headrace.job.store import answering, in_parts, wait_for
 from headrace.topology.profile import Profile
 from headrace.topology.summary import in_words
 
@@ -94,8 +94,7 @@ def found_book(
             log.info("measuring the network, for at most about %.0f s", EFFORT.budget_s)
         profile = measure_ranks(executor, [host.address for host in hosts], effort=EFFORT)
     if not first:
-        raw = _read_key(store, "measure/book", timeout_s)
-        return _book(zlib.decompress(raw)) if raw else None
+        return _published_book(store, timeout_s)
     book = _books.get(tuple(hosts))
     try:
         if profile is not None:
@@ -104,7 +103,7 @@ def found_book(
             book = _planned(cache, *profile_of_hosts, fresh=profile is not None)
             _books[tuple(hosts)] = book
     finally:  # whatever keeps it from being made: the others wait
-        store.set("measure/book", zlib.compress(book.to_artifact().to_bytes(), 1) if book else b"")
+        _publish_book(store, book)
     return book
 
 
@@ -178,5 +177,19 @@ def _read_key(store: Any, key: str, timeout_s: float) -> bytes:
         return bytes(store.get(key))
 
 
-def _book(raw: bytes) -> PlanBook:
+def _publish_book(store: Any, book: PlanBook | None) -> None:
+    """Publish a book, in as many parts as it needs; without one in none."""
+    parts = in_parts(zlib.compress(book.to_artifact().to_bytes(), 1)) if book else []
+    for index, part in enumerate(parts):
+        store.set(f"measure/book/{index}", part)
+    store.set("measure/book", str(len(parts)))
+
+
+def _published_book(store: Any, timeout_s: float) -> PlanBook | None:
+    """Wait for the book that rank 0 publishes, and return it; None: it has none."""
+    count = int(_read_key(store, "measure/book", timeout_s))
+    parts = [_read_key(store, f"measure/book/{index}", timeout_s) for index in range(count)]
+    if not parts:
+        return None
+    raw = zlib.decompress(b"".join(parts))
     return PlanBook.from_artifact(artifact_io.from_bytes(raw, kind="plan-book"))
