@@ -282,6 +282,15 @@ def test_12_embeddings(clicks: tuple[str, str], tmp_path: Path) -> None:
     assert "epoch 2: " in said
 
 
+def test_12_embeddings_without_its_files_says_how_to_make_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended in a TypeError."""
+    monkeypatch.setattr(sys, "argv", ["12-embeddings.py"])
+    with pytest.raises(SystemExit, match=r"12-embeddings\.py clicks\.tsv later\.tsv"):
+        runpy.run_path(str(EXAMPLES / "12-embeddings.py"), run_name="__main__")
+
+
 @pytest.mark.slow
 def test_12_embeddings_with_two_trainers(clicks: tuple[str, str], tmp_path: Path) -> None:
     command = ("headrace", "embeddings")

@@ -36,6 +36,12 @@ def test_helps_at_80_columns_have_no_word_that_is_cut() -> None:
         assert max(map(len, text.splitlines())) <= 80, path
 
 
+def test_a_schema_is_asked_for_by_a_part_of_a_verb() -> None:
+    """The error named all verbs and hinted at none."""
+    failed = CliRunner().invoke(app, ["schema", "plan"])
+    assert "; did you mean attention plan or collectives plan or " in str(failed.exception)
+
+
 def test_a_second_meaning_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {
         option.opts[0]: option

@@ -65,19 +65,20 @@ class _Root(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except _USAGE_ERROR as error:
-            if near := _near_verbs(args[0]):
-                error.message = f"{error.message} Perhaps {' or '.join(near)}."
+            if near := near_verbs(args[0]):
+                shown = " or ".join(f"'headrace {path}'" for path in near)
+                error.message = f"{error.message} Perhaps {shown}."
             raise
 
 
-def _near_verbs(word: str) -> list[str]:
-    """Return the verbs below a capability whose last word is nearly this one."""
+def near_verbs(word: str) -> list[str]:
+    """Return the paths of verbs below a capability whose last word is nearly this one."""
     try:
         paths = [path for path, _ in verbs() if " " in path]
     except ImportError:  # of a package that is missing here
         return []
     near = difflib.get_close_matches(word, {path.rpartition(" ")[2] for path in paths}, 2)
-    return [f"'headrace {path}'" for path in paths if path.rpartition(" ")[2] in near]
+    return [path for path in paths if path.rpartition(" ")[2] in near]
 
 
 def _add_commands(group: TyperGroup, path: str) -> None:

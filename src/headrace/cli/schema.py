@@ -32,10 +32,12 @@ def schema_command(
 
     Example: headrace schema index plan
     """
+    from headrace.cli.app import near_verbs
+
     asked = " ".join(verb or ())
     schemas = schemas_of()
     if asked and asked not in schemas:
-        near = difflib.get_close_matches(asked, schemas, 3)
+        near = difflib.get_close_matches(asked, schemas, 3) or near_verbs(asked.rpartition(" ")[2])
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise InputError(f"VERB is {asked!r}, needs one of {', '.join(schemas)}{hint}")
     schemas = {path: schema for path, schema in schemas.items() if asked in ("", path)}
