@@ -99,6 +99,20 @@ def test_a_trace_without_operations_is_planned_without_trials(
     assert run(monkeypatch, "index", "measure", "none.npz", "-o", "profile") == 0
     assert run(monkeypatch, "index", "plan", "profile", "-o", "plan") == 0
     assert "predicted." in capsys.readouterr().out
+    for option in (("--top", 2), ("--frontier",)):  # had no effect
+        assert run(monkeypatch, "index", "plan", "profile", "-o", "plan", *option) == 2
+        assert f"{option[0]} has no effect on a profile without" in capsys.readouterr().err
+
+
+def test_a_frontier_needs_keys(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where finds find nothing, it ended behind all trials, and the error named no option."""
+    finds = np.full(len(KEYS), FIND, dtype=np.uint8)
+    Trace.of(KEYS, finds, KEYS[:0]).save(folder / "absent.npz")
+    assert run(monkeypatch, "index", "measure", "absent.npz", "-o", "profile") == 0
+    assert run(monkeypatch, "index", "plan", "profile", "-o", "plan", "--frontier") == 2
+    assert "leave it out (--frontier)" in " ".join(capsys.readouterr().err.split())
 
 
 def test_another_artifact_is_refused(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.index.measure.workload import Workload, workload_trace
 from headrace.index.plan.frontier import inserts_of, pareto_front, reads_of
-from headrace.index.trace import FIND, INSERT
+from headrace.index.trace import FIND, INSERT, Trace
 from tests.index.plan.models import KEYS
 
 
@@ -31,3 +31,10 @@ def test_parts_have_one_operation_each(inserts: float) -> None:
     assert set(writes.operations.tolist()) == {INSERT}
     assert not np.isin(writes.keys, writes.loaded).any()
     assert min(len(reads), len(writes)) >= 750
+
+
+@pytest.mark.parametrize("operation", [FIND, INSERT])
+def test_parts_of_few_operations(operation: int) -> None:
+    """Of fewer than eight a part was empty: "the trace has no operations to be timed"."""
+    trace = Trace.of(KEYS[:3], np.full(3, operation, dtype=np.uint8), KEYS[3:5])
+    assert min(len(reads_of(trace)), len(inserts_of(trace))) > 0

@@ -72,7 +72,11 @@ def plan_index_command(
     if not trial:
         refuse_without_effect({"--top": top, "--frontier": frontier}, "with --no-trial")
     loaded = IndexProfile.load(profile)
-    trial = trial and len(loaded.sample) > 0
+    if not len(loaded.sample):
+        refuse_without_effect(
+            {"--top": top, "--frontier": frontier}, "on a profile without operations"
+        )
+        trial = False
     if trial:
         keep_memory(loaded.sample)
     origin = {"profile": dict(loaded.provenance), LAST_LEVEL_CACHE: last_level_cache_bytes()}

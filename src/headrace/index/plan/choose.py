@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headrace.index.configuration import Configuration
-from headrace.index.errors import CapError
+from headrace.index.errors import CapError, TraceError
 from headrace.index.plan.frontier import inserts_of, reads_of
 from headrace.index.plan.grid import grid
 from headrace.index.plan.inputs import configuration_input, of_inserts, of_reads
@@ -107,7 +107,13 @@ def plan(
     Raises
     ------
     CapError : no configuration is within the cap, or it is no finite number.
+    TraceError : the frontier is to be measured, and no key is ever in the sample's index.
     """
+    if frontier and trial is not None and not len(inserts_of(profile.sample)):
+        raise TraceError(
+            "the frontier is of finds and inserts of a sample's keys, and this profile's has none: "
+            "leave it out (--frontier), or measure a trace that loads or inserts keys"
+        )
     if most_bytes_per_key is not None and not math.isfinite(most_bytes_per_key):
         raise CapError(f"the cap is {most_bytes_per_key} bytes per key, needs a finite number")
     model = model or shipped_model()

@@ -21,7 +21,7 @@ def reads_of(trace: Trace) -> Trace:
     """Return the trace's finds alone, or as many of its loaded keys, with all keys loaded."""
     keys = trace.keys[(trace.operations == FIND) | (trace.operations == SCAN)]
     everything = _distinct(trace)
-    if len(keys) < len(trace) // 8:
+    if len(keys) < max(len(trace) // 8, 1):
         keys = everything[_chosen(len(everything), max(len(trace), 1))]
     return Trace(
         loaded=everything,
@@ -35,7 +35,7 @@ def inserts_of(trace: Trace) -> Trace:
     """Return the trace's inserts alone; with few, half of all keys are inserted at random."""
     inserts = trace.operations == INSERT
     loaded, keys = trace.loaded, trace.keys[inserts]
-    if len(keys) < len(trace) // 8:
+    if len(keys) < max(len(trace) // 8, 1):
         everything = _distinct(trace)
         order = np.random.default_rng(0).permutation(len(everything))
         loaded, keys = np.split(everything[order], [len(everything) // 2])
