@@ -117,6 +117,8 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         run("--ranks", 2, "--order", "interleaved", *out)
     with pytest.raises(InputError, match="--root is 7, needs 0 to 1"):
         run("--ranks", 2, "--collective", "reduce", "--root", 7, *out)
+    with pytest.raises(InputError, match="--root is 1, but allreduce has no root"):
+        run("--ranks", 2, "--root", 1, *out)  # by a template in place of the plan book's plan
     with pytest.raises(InputError, match="size is 3 bytes, needs at least 4"):
         run("--ranks", 2, "--size", "3", *out)
     assert not (tmp_path / "t.json").exists()

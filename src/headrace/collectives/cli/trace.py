@@ -94,7 +94,7 @@ def trace_command(
     from headrace.collectives.run.book import load_book
 
     settings = CollectiveSettings.from_environment()
-    _check(collective, ranks, testbed, settings)
+    _check(collective, root, ranks, testbed, settings)
     check_order(order, seed, testbed)
     book = load_book(plan_book)
     network = None if topology is None else read_topology(topology)
@@ -149,13 +149,19 @@ def trace_command(
 
 
 def _check(
-    collective: Collective, ranks: int | None, testbed: Path | None, settings: CollectiveSettings
+    collective: Collective,
+    root: int,
+    ranks: int | None,
+    testbed: Path | None,
+    settings: CollectiveSettings,
 ) -> None:
     if collective not in STANDARD:
         raise InputError(
             f"--collective is {collective}, which only a demand describes; needs one of "
             f"{', '.join(allowed.value for allowed in STANDARD)}"
         )
+    if root and collective not in ROOTED:
+        raise InputError(f"--root is {root}, but {collective} has no root; leave it out")
     if ranks is not None and (testbed is not None or settings.rank is not None):
         raise InputError(
             "--ranks is for processes of this machine: a testbed has a rank for each host, and "
