@@ -17,7 +17,8 @@ _SOURCES = ("src/headrace/**/*.py", "benchmarks/**/*.py", "examples/*.py")
 
 _NUMBER = r"(?:[A-Z]\.)?\d[\d.]*[a-z]?\b"
 _NUMBERS = rf"{_NUMBER}(?:(?:,| and| to|, and) {_NUMBER})*"
-_MENTION = re.compile(rf"\b(?:Figures?|Fig\.|Tables?) {_NUMBERS}")
+_WORDS = r"\b(?:Figures?|Fig\.|Tables?)"
+_MENTION = re.compile(rf"{_WORDS} {_NUMBERS}")
 _NAMED_BEHIND = re.compile(r": \S*\w{3,}")
 _WORD = re.compile(r"\w{3,}")
 _LEAST_WORDS = 2
@@ -62,6 +63,8 @@ def _texts(path: Path) -> Iterator[str]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         yield text
+        return
+    if not re.search(_WORDS, text):  # most: parsing takes longer
         return
     tree = ast.parse(text)
     inside = {
