@@ -146,6 +146,22 @@ def test_columns_of_arrow_go_in_and_out() -> None:
         index.to_arrow("a", "a")
 
 
+def test_columns_of_nothing_have_no_type() -> None:
+    """Those of pandas, of objects, and of Arrow, of the type null, were refused."""
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    for column in (
+        pd.Series([], dtype=object),
+        pl.Series([]),
+        pa.array([], pa.null()),
+        pa.chunked_array([], pa.null()),
+        np.array([], object),
+    ):
+        index = Index(column, column)
+        assert (index.dtype, index.value_dtype) == (np.uint64, np.float64)
+        assert Index([-1], [2]).find(column)[0].tolist() == []
+        assert len(Index(column, dtype="datetime64[s]")) == 0
+
+
 def test_integers_beside_a_missing_one_are_not_rounded() -> None:
     """pandas makes floats of such a column: 2^53 + 1 was stored as 2^53, without an error."""
     pd = pytest.importorskip("pandas")
@@ -168,6 +184,7 @@ def test_lists_of_integers_are_of_the_type_that_holds_them() -> None:
     assert Index({2**64 - 1: 1.5, 5: 2.5}) == {2**64 - 1: 1.5, 5: 2.5}
     index.insert(hashes, [2**63, 0, 7])
     assert index[hashes].tolist() == [2**63, 0, 7]
+    assert Index([np.uint64(5), -1]).dtype == np.int64  # was of floats
     with pytest.raises(KeysError, match="number 1 is 9223372036854775808, .* no integer type"):
         Index([-1, 2**63])
 
@@ -178,6 +195,7 @@ def test_floats_hold_large_integers_that_end_in_zeros() -> None:
     assert index.find(np.array([2**60, 2**63], np.uint64))[1].tolist() == [True, False]
     index.insert([-(2**63)], [100_000_000])
     assert index[-(2.0**63)] == 1e8
+    assert Index([1.5, 2**60]) == {1.5, 2.0**60}
     with pytest.raises(KeysError, match="number 1 is 1152921504606846977, which float64 does not"):
         index.contains([2**60, 2**60 + 1])
     with pytest.raises(KeysError, match="number 0 is 100000001, which float32 does not hold"):

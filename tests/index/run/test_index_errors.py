@@ -109,7 +109,7 @@ def test_wrong_arguments_change_nothing() -> None:
 
 MALFORMED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Index([1.0, NAN], [1, 2]), "key 1 is NaN (1 of 2 are)"),
-    (lambda: Index(np.array([], object)), "keys have type object, needs integers or floats"),
+    (lambda: Index(np.array([1], object)), "keys have type object, needs integers or floats"),
     (lambda: Index([1, None]), "objects of Python: make numbers of them"),
     (lambda: Index([(1, 2), (3,)]), "keys: setting an array element"),
     (lambda: Index([2**53 + 1, 2**63, -1]), "number 0 is 9007199254740993, which float64 does"),

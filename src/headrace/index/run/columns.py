@@ -140,8 +140,9 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
     kind = getattr(getattr(numbers, "dtype", None), "kind", array.dtype.kind)
     if kind in "iu" and array.dtype.kind not in "iu":  # pandas rounds integers beside a missing one
         raise KeysError(f"{what}: elements of the column are missing, needs those that count alone")
-    if what == "keys" and isinstance(numbers, list | tuple) and array.shape == (0,):
-        return array.astype(np.uint64)  # NumPy's type of nothing is float64
+    if array.shape == (0,) and (array.dtype == object or isinstance(numbers, list | tuple)):
+        # of nothing, which has no type: NumPy makes float64 of a list, pandas and Arrow objects
+        return np.empty(0, np.uint64 if what == "keys" else np.float64)
     if array.dtype == np.float64 and isinstance(numbers, Sequence):
         array = _not_rounded(what, numbers, array)
     if array.ndim == 0:
@@ -161,10 +162,13 @@ def _not_rounded(what: str, numbers: Sequence[Any], array: np.ndarray) -> np.nda
     It does so of integers beside floats, and where some integers are beyond int64.
     """
     integers = [number for number in numbers if isinstance(number, int | np.integer)]
-    if integers and len(integers) == len(numbers) and min(integers) >= 0:
-        return np.array(integers, np.uint64)
+    are_integers = 0 < len(integers) == len(numbers)
+    if are_integers and (min(integers) >= 0 or max(integers) < 1 << 63):
+        return np.array(integers, np.uint64 if min(integers) >= 0 else np.int64)
     for place, number in enumerate(numbers):
-        if isinstance(number, int | np.integer) and abs(int(number)) > _EXACT:
+        if not isinstance(number, int | np.integer) or abs(int(number)) <= _EXACT:
+            continue
+        if are_integers or int(float(number)) != int(number):  # it holds 2^60, too
             raise KeysError(
                 f"{what}: number {place} is {number}, which float64 does not hold exactly, and "
                 "no integer type holds all of them"
