@@ -101,6 +101,8 @@ def test_an_index_has_one_recording_at_a_time() -> None:
         for yields in (False, True):
             with pytest.raises(TraceError, match="is being recorded already"):
                 TraceRecorder(index, yields=yields).start()
+        with pytest.raises(TraceError, match="is being recorded already"):
+            first.start()  # no recorder could end it then
         index.find([2])
     assert first.trace is not None
     assert first.trace.operations.tolist() == [FIND]

@@ -101,14 +101,13 @@ class TraceRecorder:
         TraceError : the index is being recorded already.
         """
         if self._known is not None:
-            self._halvings = self._known.halvings
+            halvings = self._known.halvings
         else:
-            self._halvings = halvings_for(len(self._index), self._most_keys)
-        self._number = self._index.native.begin_recording(
-            self._halvings, self._most_operations, self._yields
-        )
-        if not self._number:
+            halvings = halvings_for(len(self._index), self._most_keys)
+        number = self._index.native.begin_recording(halvings, self._most_operations, self._yields)
+        if not number:
             raise TraceError("this index is being recorded already: stop the other recorder first")
+        self._halvings, self._number = halvings, number
 
     def stop(self) -> Trace:
         """End, and return the trace.
