@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,6 +81,12 @@ def test_a_trial_is_a_replay_in_figures() -> None:
     assert found.bytes > 1000
     assert found.seconds > 0
     assert sum(found.leaves) > 0
+
+
+def test_a_rate_is_finite_where_the_clock_has_not_moved() -> None:
+    """Processor clocks of some systems count in milliseconds: it was a division by zero."""
+    replayed = replay(Configuration(), make_trace(10))
+    assert 0 < replace(replayed, seconds=0.0).operations_per_s < float("inf")
 
 
 def test_a_replay_ends_at_its_limit_of_time() -> None:

@@ -49,7 +49,7 @@ class ReplayResult:
     @property
     def operations_per_s(self) -> float:
         """Operations per second, without loading; 0 if there are none."""
-        return self.operations / self.seconds if self.operations else 0.0
+        return self.operations / max(self.seconds, 1e-9)
 
 
 def replay(
