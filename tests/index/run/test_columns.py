@@ -162,6 +162,26 @@ def test_columns_of_nothing_have_no_type() -> None:
         assert len(Index(column, dtype="datetime64[s]")) == 0
 
 
+def test_sets_of_keys_take_columns() -> None:
+    """`update` and `union` made a list of Arrow's scalars, which was refused."""
+    keys = Index([1])
+    keys.update(pa.array([2]))
+    assert keys.union(pa.chunked_array([[3]])) == {1, 2, 3}
+    assert keys.contains(Index([2, 3])).tolist() == [True, False]  # as keys of several parts
+
+
+def test_no_array_is_made_of_keys_without_their_values() -> None:
+    """pandas took the keys for values: `map` took the key at the position that a number names."""
+    pd = pytest.importorskip("pandas")
+    index, keys = Index([0, 1], [50, 70]), Index([5, 7])
+    for call in (np.asarray, pd.Series, pd.DataFrame, pd.Series([1, 0]).map, keys.find):
+        with pytest.raises(KeysError, match=r"no array: its columns are keys\(\) and values\(\)"):
+            call(index)
+    assert pd.Series(index.values(), index.keys()).to_dict() == {0: 50, 1: 70}
+    assert np.isin([5, 6], keys).tolist() == [True, False]
+    assert np.asarray(keys, np.float32).tolist() == pd.Series(keys).tolist() == [5, 7]
+
+
 def test_integers_beside_a_missing_one_are_not_rounded() -> None:
     """pandas makes floats of such a column: 2^53 + 1 was stored as 2^53, without an error."""
     pd = pytest.importorskip("pandas")

@@ -182,6 +182,30 @@ def test_sets_of_keys_and_batches_combine() -> None:
         a &= 3
 
 
+def test_numbers_of_other_types_combine() -> None:
+    """One that the index's type does not hold, as -1 of uint64, was an error."""
+    unsigned, signed = Index([1, 2, 2**63 + 1], dtype="uint64"), Index([-1, 2])
+    assert unsigned & signed == signed & unsigned == {2}
+    assert unsigned - signed == {1, 2**63 + 1}
+    assert signed - unsigned == {-1}
+    assert unsigned & {-1: 0, 2: 0} == {2}
+    assert unsigned.intersection([-1, 1.0, 2.5]) == {1}
+    assert unsigned.difference((1, 2)) == {2**63 + 1}  # a tuple was refused
+    assert Index([2**53 + 1]) & {2.0**53} == set()  # not rounded
+    with pytest.raises(KeysError, match="strings: number them"):
+        signed.intersection(["a"])
+
+
+def test_arrays_leave_operators_to_an_index() -> None:
+    """NumPy combined the bits of the keys, of each with one of the array."""
+    index = Index([1, 2])
+    assert np.array([4, 1]) | index == {1, 2, 4}
+    assert np.array([4, 1]) & index == {4, 1} & index == {1}
+    assert np.array([4, 1]) - index == {4, 1} - index == {4}
+    with pytest.raises(TypeError):
+        np.add(index, 1)
+
+
 def test_equality_is_of_keys_and_values() -> None:
     index = Index([1, 2], [3.0, float("nan")])
     assert index == index.copy()
@@ -206,6 +230,9 @@ def test_an_index_is_made_of_mappings_and_gives_numbers_of_python() -> None:
     assert json.dumps(dict(index.items())) == '{"1": 0.25, "3": 0.5}'
     assert Index(index) == Index(SortedDict(index)) == index
     assert Index.fromkeys([4, 5], 1) == {4: 1, 5: 1}
+    assert Index.fromkeys({4: 9, 5: 8}) == {4, 5}  # had the values of the dictionary
+    assert Index.fromkeys(index, 1) == Index({1: 9, 3: 9}, 1) == {1: 1, 3: 1}
+    assert Index(index, [4, 5]) == {1: 4, 3: 5}
     assert Index({3: 0}.keys()) == {3}
     assert index.items()[-1] == (3, 0.5)
     assert index.items() & {(1, 0.25), (1, 2)} == {(1, 0.25)}

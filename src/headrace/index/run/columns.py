@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.index.errors import KeysError
+from headrace.index.run.keyed import KeyedRows
 from headrace.index.run.times import is_time, time_type, times_as, times_of
 from headrace.index.tables import KEY_TYPES, VALUE_TYPES
 
@@ -127,6 +128,8 @@ def row_of(what: str, numbers: Any) -> np.ndarray:
         )
     if numbers is None:
         raise KeysError(f"{what} are None, needs numbers")
+    if isinstance(numbers, KeyedRows):
+        numbers = np.asarray(numbers)  # not by way of Arrow, where it is a table
     if isinstance(numbers, _LISTED):
         numbers = list(numbers)
     if _is_arrow(numbers):

@@ -25,8 +25,8 @@ from headrace.index.run.columns import (
     values_as,
 )
 from headrace.index.run.index import Index
+from headrace.index.run.keyed import KeyedRows
 from headrace.index.run.mapping import pairs_of
-from headrace.index.run.state import KeyedRows
 
 BLOCK = 1 << 16
 """Keys that iteration reads at once."""

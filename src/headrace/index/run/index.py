@@ -25,9 +25,9 @@ from headrace.index.run.columns import (
     value_type_of,
     values_as,
 )
+from headrace.index.run.keyed import KeyedRows
 from headrace.index.run.mapping import MappingMethods
 from headrace.index.run.order import BLOCK
-from headrace.index.run.state import KeyedRows
 from headrace.index.run.times import TimeKeys, is_time
 from headrace.index.tables import VALUE_TYPES
 
@@ -60,7 +60,8 @@ class Index(MappingMethods):
     ----------
     keys : in any order; of equal keys the last is kept. Their kind is the index's key type: uint64,
         int64 or float64, or times (`datetime64`, `timedelta64`) in their unit. -0.0 is the same key
-        as 0.0. A mapping or an index: its keys and values. None: an empty index.
+        as 0.0. A mapping or an index: its keys, and its values if none are given. None: an empty
+        index.
     values : one for each key, or one number for all. Integers and floats have 32 bits if their type
         has at most so many, else 64. None: a set of keys.
     dtype : key type, if it is not that of `keys`; uint64 if there are no keys.
@@ -90,8 +91,9 @@ class Index(MappingMethods):
         threads: int | None = None,
     ) -> None:
         sorting_threads = threads_as(threads)
-        if isinstance(keys, Mapping | KeyedRows) and values is None:
-            keys, values = _columns_of(keys)
+        if isinstance(keys, Mapping | KeyedRows):
+            keys, own_values = _columns_of(keys)
+            values = own_values if values is None else values
         numbers = None if keys is None else row_of("keys", keys)
         if values is not None and is_row(values):
             values = row_of("values", values)
@@ -192,6 +194,8 @@ class Index(MappingMethods):
     @classmethod
     def fromkeys(cls, keys: Any, value: Any = None) -> Self:
         """Return an index of keys, all with one value; None: a set of keys."""
+        if isinstance(keys, Mapping | KeyedRows):
+            keys = _columns_of(keys)[0]
         return cls(keys, value)
 
     def to_arrow(self, key: str = "key", value: str = "value") -> "pa.Table":

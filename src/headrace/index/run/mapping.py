@@ -6,10 +6,11 @@ from typing import Any, Self
 import numpy as np
 
 from headrace.index.errors import KeysError
-from headrace.index.run.columns import checked, equal_number, row_of, values_as
+from headrace.index.run.columns import checked, equal_number, is_row, row_of, values_as
 from headrace.index.run.items import IndexItems
+from headrace.index.run.keyed import KeyedRows
 from headrace.index.run.order import OrderedReads
-from headrace.index.run.state import ABSENT, REFUSALS, KeyedRows, for_one, keys_error
+from headrace.index.run.state import ABSENT, REFUSALS, for_one, keys_error
 from headrace.index.run.times import is_time
 
 _NOT_ONE = "needs one key; of an array find the values, then erase"
@@ -310,8 +311,13 @@ class MappingMethods(OrderedReads):
     def __and__(self, other: Any) -> Any:
         return self.intersection(other) if _combines(other) else NotImplemented
 
+    __rand__ = __and__
+
     def __sub__(self, other: Any) -> Any:
         return self.difference(other) if _combines(other) else NotImplemented
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._of(other).difference(self) if _combines(other) else NotImplemented
 
     def __eq__(self, other: object) -> bool:
         """Return whether another index or mapping has the same keys and values."""
@@ -344,17 +350,24 @@ class MappingMethods(OrderedReads):
         if isinstance(other, KeyedRows):
             return other.range()
         if self._value_dtype is None:
-            return row_of("keys", list(other) if isinstance(other, Iterable) else other), None
+            listed = isinstance(other, Iterable) and not is_row(other)
+            return row_of("keys", list(other) if listed else other), None
         rows = other if isinstance(other, Mapping) else pairs_of(other)
         return list(rows), list(rows.values())
 
     def _in_other(self, keys: np.ndarray, other: Any) -> np.ndarray:
         if isinstance(other, MappingMethods) and other._dtype == self._dtype:
             return other.contains(keys)
-        others = other.keys() if isinstance(other, MappingMethods) else other
-        if isinstance(others, Mapping):
-            others = list(others)
-        return np.isin(keys, self._column(others).view(self._dtype))
+        others = other.range()[0] if isinstance(other, KeyedRows) else other
+        numbers = row_of("keys", list(others) if isinstance(others, Mapping) else others)
+        try:
+            return np.isin(keys, self._column(numbers).view(self._dtype))
+        except KeysError:
+            if is_time(self._dtype) or numbers.dtype.kind not in "uif":
+                raise
+        # numbers of which the type holds some: Python compares them without rounding
+        equal = set(numbers.tolist())
+        return np.array([key in equal for key in keys.tolist()], np.bool_)
 
     def _of(self, other: Any) -> Self:
         keys, values = self._columns_of(other)
@@ -382,7 +395,7 @@ def _bounds(keys: slice) -> tuple[Any, Any]:
 
 
 def _combines(other: object) -> bool:
-    return isinstance(other, MappingMethods | Mapping | Set | np.ndarray)
+    return isinstance(other, KeyedRows | Mapping | Set | np.ndarray)
 
 
 def pairs_of(pairs: Any) -> dict[Any, Any]:

@@ -10,25 +10,13 @@ from headrace.index.configuration import Configuration
 from headrace.index.errors import KeysError
 from headrace.index.plan.plan import IndexPlan
 from headrace.index.run.columns import checked, keys_as
+from headrace.index.run.keyed import KeyedRows
 from headrace.index.run.times import is_time
 
 REFUSALS = (ValueError, TypeError, IndexError)
 """Errors of the native map for a key or a value that is none of its types."""
 ABSENT = object()
 """Stands for no value in calls of the native map."""
-
-
-class KeyedRows:
-    """Keys in order, and a value of each: in memory, or in a folder."""
-
-    __slots__ = ()
-
-    def range(self, low: Any = None, high: Any = None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the keys from `low` to below `high`, ascending, and their values.
-
-        None: without that bound.
-        """
-        raise NotImplementedError
 
 
 class IndexState(KeyedRows):
