@@ -26,7 +26,12 @@ class Beat {
   Beat(int socket, std::chrono::duration<double> interval)
       : socket_(::fcntl(socket, F_DUPFD_CLOEXEC, 0)), interval_(interval) {
     if (socket_ < 0) throw std::system_error(errno, std::generic_category(), "pulse");
-    thread_ = std::thread([this] { run(); });
+    try {
+      thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error& error) {
+      ::close(socket_);
+      throw std::system_error(error.code(), "pulse: the system refuses a thread");
+    }
   }
   Beat(const Beat&) = delete;
   Beat& operator=(const Beat&) = delete;
@@ -64,7 +69,8 @@ class Beat {
 // One thread calls at a time. A child of fork() has no pulse of its own.
 class Pulse {
  public:
-  // Sends on a copy of the socket. Throws std::system_error where it cannot be copied.
+  // Sends on a copy of the socket. Throws std::system_error where the system refuses the copy, or a
+  // thread.
   Pulse(int socket, double interval_s)
       : beat_("pulse",
               std::make_unique<pulse::Beat>(socket, std::chrono::duration<double>(interval_s))) {}

@@ -67,6 +67,20 @@ void test_a_socket_is_needed() {
   CHECK(thrown<std::system_error>([] { Pulse(-1, kInterval); }).starts_with("pulse"));
 }
 
+// The descriptor stayed open, and the other end waited for signs of life.
+void test_a_refused_thread_leaves_no_descriptor() {
+  auto [own, peer] = pair_of_sockets();
+  {
+    const testing::RefusedThreads refused;
+    CHECK(thrown<std::system_error>([&] {
+            Pulse(own, kInterval);
+          }).starts_with("pulse: the system refuses a thread"));
+  }
+  ::close(own);
+  CHECK(received(peer) == 0);
+  ::close(peer);
+}
+
 }  // namespace
 
 int main() {
@@ -74,4 +88,5 @@ int main() {
   test_the_peer_may_go();
   test_programs_do_not_inherit_it();
   test_a_socket_is_needed();
+  test_a_refused_thread_leaves_no_descriptor();
 }

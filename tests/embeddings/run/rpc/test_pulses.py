@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from headrace import _native
 from headrace.embeddings.run.rpc.pulses import PULSES, PulseListener, Silences, send_pulses
+from headrace.errors import CommunicationError
 from tests.waiting import ENDLESS_S, HANG_S, STALL_S, wait_until, with_longer_deadlines
 
 SECRET = "of the test"
@@ -131,6 +133,21 @@ def test_the_end_of_a_process_is_told_and_strangers_are_not_heard() -> None:
         own.close()
         wait_until(lambda: listening.ended == ["trainer 0"], "its end is told")
         assert listening.silent == []
+
+
+def test_a_process_that_can_send_no_pulses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer ended in "RuntimeError: pulse: Resource temporarily unavailable"."""
+
+    def refused(*_: object) -> NoReturn:
+        raise RuntimeError("pulse: the system refuses a thread")
+
+    monkeypatch.setattr(_native, "Pulse", refused)
+    with ExitStack() as ends:
+        listening = Listening(HANG_S, ends)
+        with pytest.raises(
+            CommunicationError, match="^trainer 0 cannot send pulses: pulse: the sy"
+        ):
+            send_pulses(listening.listener.address, "trainer 0", SECRET, HANG_S)
 
 
 def check_a_role_is_that_of_its_newest_process(limit_s: float) -> None:

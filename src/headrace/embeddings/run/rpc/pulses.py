@@ -273,7 +273,7 @@ def send_pulses(address: str, role: str, secret: str, interval_s: float) -> _nat
 
     Raises
     ------
-    CommunicationError : there is no connection.
+    CommunicationError : there is no connection, or no thread that sends them.
     """
     port = int(address.rpartition(":")[2])
     greeting = json.dumps({"role": role, "secret": secret}).encode() + b"\n"
@@ -285,3 +285,5 @@ def send_pulses(address: str, role: str, secret: str, interval_s: float) -> _nat
         raise CommunicationError(
             f"cacher, pulses: no connection to {address}, its process may have ended: {error}"
         ) from error
+    except RuntimeError as error:  # the system refuses a descriptor, or a thread
+        raise CommunicationError(f"{role} cannot send pulses: {error}") from error
