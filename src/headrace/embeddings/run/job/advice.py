@@ -128,7 +128,7 @@ def _of_average(record: EmbeddingRecord) -> tuple[str, str]:
     averaged = size(round(record.steps.dense_bytes / record.steps.batches))
     return (
         f"gradients of {averaged} are averaged",
-        "plan or compress it (headrace collectives, headrace compression)",
+        "plan it (headrace collectives), or train larger batches with fewer trainers",
     )
 
 
