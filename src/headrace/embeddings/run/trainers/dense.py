@@ -41,7 +41,7 @@ class DenseGradients:
 
     def __init__(self) -> None:
         self.weight = 1.0
-        self._smallest: tuple[Tensor, Tensor] | None = None
+        self._averages: dict[Tensor, Tensor] = {}  # gradients of parameters
         self._last_bucket_s = 0.0
         self._averaged_s = 0.0
         self._bytes = 0
@@ -74,14 +74,13 @@ class DenseGradients:
         ------
         EmbeddingError : a function such as `clip_grad_norm_` changed them.
         """
-        smallest, self._smallest = self._smallest, None
+        smallest = self._smallest()
+        averages, self._averages = self._averages, {}
         if smallest is None:
             return
-        parameter, averaged = smallest
-        if parameter.grad is None:  # another optimizer had its step, and zero_grad, before
-            return
-        gradient = parameter.grad.nan_to_num()
-        if not torch.equal(gradient, averaged.reshape(gradient.shape).nan_to_num()):
+        parameter, gradient = smallest
+        averaged = averages[parameter].reshape(gradient.shape)
+        if not torch.equal(gradient.nan_to_num(), averaged.nan_to_num()):
             raise EmbeddingError(
                 "gradients were changed between backward() and step(): several trainers serve no "
                 "clip_grad_norm_, which has not the gradients of embedding rows (clip with one "
@@ -90,17 +89,25 @@ class DenseGradients:
 
     def remember(self) -> None:
         """Let `check_unchanged` expect the gradients of now."""
-        if self._smallest is None:
-            return
-        parameter, _ = self._smallest
-        if parameter.grad is not None:
-            self._smallest = parameter, parameter.grad.clone()
+        smallest = self._smallest()
+        if smallest is not None:
+            parameter, gradient = smallest
+            self._averages = {parameter: gradient.clone()}
 
     def _note(self, bucket: dist.GradBucket) -> None:
-        """Remember the smallest parameter, and where its averaged gradient will be."""
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-            if self._smallest is None or parameter.numel() < self._smallest[1].numel():
-                self._smallest = parameter, gradient
+        """Remember where the averaged gradients of parameters will be, by the newest pass."""
+        self._averages.update(zip(bucket.parameters(), bucket.gradients(), strict=True))
+
+    def _smallest(self) -> tuple[Tensor, Tensor] | None:
+        """Return the smallest parameter with a gradient that a factor would change, and that.
+
+        Others have none where a pass left them out, or where another optimizer had its step, and
+        zero_grad, before.
+        """
+        for parameter in sorted(self._averages, key=Tensor.numel):
+            if parameter.grad is not None and self._averages[parameter].any():
+                return parameter, parameter.grad
+        return None
 
     def _averaged(self, future: torch.futures.Future[list[Tensor]]) -> Tensor:
         self._averaged_s = time.perf_counter()
