@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader, TensorDataset
 
 from headrace.embeddings import EmbeddingError, InitialValues, fit
@@ -248,6 +249,19 @@ def one_for_each_table(model: nn.Module) -> list[torch.optim.Optimizer]:
         (DLRM, one_for_each_table, {}, r"tables\.0 and tables\.1 are in two optimizers"),
         (DLRM, OPTIMIZERS["sgd"], {"cache": 40}, "a cache of 40 B has no room .* at least 48 B"),
         (DLRM, OPTIMIZERS["sgd"], {"cache": "many"}, "cache is 'many', needs a number"),
+        (DLRM, OPTIMIZERS["sgd"], {"cache": 1e9}, r"cache is 1000000000\.0, needs bytes, an int"),
+        (
+            lambda: nn.utils.parametrizations.weight_norm(nn.EmbeddingBag(20, 4)),
+            OPTIMIZERS["sgd"],
+            {},
+            r"EmbeddingBag is computed of parametrizations\.weight\.original0, as by weight_norm",
+        ),
+        (
+            lambda: nn.Sequential(prune.identity(nn.Embedding(20, 4), "weight")),
+            OPTIMIZERS["sgd"],
+            {},
+            "the weight of 0 is computed of weight_orig, as by weight_norm, which is not served",
+        ),
         (DLRM, OPTIMIZERS["sgd"], {"ids": {"one": [0]}}, r"ids are of one, needs the modules ta"),
         (
             Computed,

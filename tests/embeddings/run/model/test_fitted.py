@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from headrace.embeddings import EmbeddingError, LoaderData
@@ -63,6 +64,20 @@ def test_evaluation_refuses_ids_outside_of_their_table(executor: Executor) -> No
         ),
     ):
         list(batches.evaluate(clicks((20, 1000, 40), [16])))
+
+
+def test_weights_have_their_names_in_the_state_of_a_model(executor: Executor) -> None:
+    """Where the model is an embedding module itself, its class stood before "weight"."""
+    for model, forward in (
+        (DLRM(), None),
+        (nn.Embedding(max(ROWS), 4), lambda model, batch: model(batch[1])),
+    ):
+        names = {*model.state_dict()}
+        _, batches, _, _ = fitted_model(executor, model, forward=forward)
+        with batches:
+            weights = batches.weights()
+        assert weights
+        assert weights.keys() <= names
 
 
 def test_an_epoch_that_is_left_has_to_be_ended(executor: Executor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from headrace.embeddings.data.examples import Examples
+from headrace.embeddings.data.examples import Examples, is_count
 from headrace.embeddings.data.files import ExampleData, check_data
 from headrace.embeddings.data.loader import LoaderData
 from headrace.embeddings.errors import EmbeddingError
@@ -128,6 +128,8 @@ def _description(
     data: ExampleData,
 ) -> JobDescription:
     cache_bytes = parse_size(cache, "cache") if isinstance(cache, str) else cache
+    if not is_count(cache_bytes):
+        raise EmbeddingError(f'cache is {cache!r}, needs bytes, an int, or a text as "1GiB"')
     rows = [embedding.rows for embedding in modules]
     return JobDescription(
         tables=tables,

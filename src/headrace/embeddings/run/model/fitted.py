@@ -140,8 +140,8 @@ class FittedBatches:
         with self._between_epochs("an export"):
             servers, description = self._connections.servers, self._description
             return {
-                f"{table.name}.weight": torch.from_numpy(whole_table(servers, description, number))
-                for number, table in enumerate(description.tables)
+                name: torch.from_numpy(whole_table(servers, description, number))
+                for number, name in enumerate(self._leaves.weight_names)
             }
 
     def save(

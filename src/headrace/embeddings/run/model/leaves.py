@@ -105,6 +105,11 @@ class Leaves:
         """Columns of ids that a batch has."""
         return len(self._bags)
 
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """Names of the modules' weights in the model's state."""
+        return tuple(embedding.weight_name for embedding in self._modules)
+
     def set(self, rows: Sequence[ModuleRows], examples: int) -> BatchIds:
         """Let the modules look up in a batch's rows; return numbers for its ids.
 

@@ -12,6 +12,10 @@ from headrace.embeddings.errors import EmbeddingError
 
 Module = nn.Embedding | nn.EmbeddingBag
 
+_OF_COMPUTED_WEIGHTS = ("parametrizations.weight.", "weight_")
+"""Begin the names of parameters that torch's parametrizations, and its older functions such as
+`weight_norm`, compute a weight of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EmbeddingModule:
@@ -20,10 +24,12 @@ class EmbeddingModule:
     Attributes
     ----------
     name : in the model, of its weight's table.
+    weight_name : of the weight in the model's state.
     """
 
     name: str
     module: Module
+    weight_name: str = "weight"
 
     @property
     def rows(self) -> int:
@@ -88,7 +94,11 @@ def embedding_modules(model: nn.Module) -> list[EmbeddingModule]:
     EmbeddingError : there is none; an option of one is not served.
     """
     modules = [
-        EmbeddingModule(name=name or type(module).__name__, module=module)
+        EmbeddingModule(
+            name=name or type(module).__name__,
+            module=module,
+            weight_name=f"{name}.weight" if name else "weight",
+        )
         for name, module in model.named_modules()
         if isinstance(module, nn.Embedding | nn.EmbeddingBag)
     ]
@@ -109,6 +119,12 @@ def embedding_modules(model: nn.Module) -> list[EmbeddingModule]:
 def _check(embedding: EmbeddingModule) -> None:
     module = embedding.module
     if not isinstance(module.weight, nn.Parameter) or len(module.weight) != embedding.rows:
+        for name, _ in module.named_parameters():
+            if name.startswith(_OF_COMPUTED_WEIGHTS):
+                raise EmbeddingError(
+                    f"the weight of {embedding.name} is computed of {name}, as by weight_norm, "
+                    "which is not served: make the module without it"
+                )
         raise EmbeddingError(
             f"the weight of {embedding.name} is no parameter of {embedding.rows} rows, as in a "
             "model that was fitted before: make a new model, and take trained rows to it by "
