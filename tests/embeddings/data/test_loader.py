@@ -52,6 +52,23 @@ def test_labels_have_the_form_of_the_loader(shape: tuple[int, ...]) -> None:
     assert examples[1:].labels.shape == (2, *shape[1:])
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_loader_may_fill_the_memory_of_a_batch_again(columns: int) -> None:
+    """Batches that were read ahead had the dense features of later ones, and ids of a column."""
+
+    def batches() -> Iterator[tuple[np.ndarray, ...]]:
+        dense, ids = np.empty((2, 3), np.float32), np.empty((2, columns), np.int64)
+        for number in range(3):
+            dense[:] = ids[:] = number
+            yield dense, ids, ids[:, 0]
+
+    loaded = LoaderData(batches(), batch=2, columns=columns)
+    for number, examples in enumerate([*loaded.read()]):
+        assert (examples.dense == number).all()
+        assert all((column == number).all() for column in examples.ids)
+        assert (examples.labels == number).all()
+
+
 def test_a_label_of_a_single_example_may_be_a_number() -> None:
     (examples,) = data((DENSE[:1], IDS[:1], np.float64(2))).read()
     assert examples.labels is not None
@@ -74,6 +91,7 @@ def test_the_first_examples_are_behind_empty_batches() -> None:
         ((DENSE, IDS[:, :1]), r"shape \(3, 1\), needs integers of \[examples, 2\]"),
         ((DENSE[:2], IDS), r"dense features of shape \(2, 2\) beside ids of 3 examples"),
         ((DENSE[:, 0], IDS), r"dense features of shape \(3,\) beside"),
+        ((DENSE.astype("U3"), IDS), "batch 0 of the loader has dense features of <U3, needs numb"),
         ((DENSE, IDS, LABELS[:2]), "3 examples have 2 labels"),
         ((DENSE, IDS, LABELS[None]), "3 examples have 3 labels"),
         ((DENSE, IDS, IDS), "batch 0 of the loader: 3 examples have 6 labels of int32, needs a nu"),

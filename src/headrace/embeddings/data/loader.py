@@ -200,6 +200,10 @@ class LoaderData:
                 f"batch {number} of the loader has id {ids.min()}, needs 0 or more: give what is "
                 "missing a row of its own"
             )
+        if dense.dtype.kind not in _NUMBERS:
+            raise EmbeddingError(
+                f"batch {number} of the loader has dense features of {dense.dtype}, needs numbers"
+            )
         if dense.ndim != 2 or not len(dense) == len(ids) <= self._batch:
             raise EmbeddingError(
                 f"batch {number} of the loader has dense features of shape {dense.shape} beside "
@@ -212,10 +216,10 @@ class LoaderData:
                     f"batch {number} of the loader: {len(ids)} examples have {label.size} labels "
                     f"of {label.dtype}, needs a number each; further ones can be dense features"
                 )
-        return Examples(
+        return Examples(  # copies: a loader may fill the memory of a batch again
             labels=_float_labels(labels[0], len(ids)) if labels else None,
-            dense=dense.astype(np.float32, copy=False),
-            ids=tuple(np.ascontiguousarray(column, np.int64) for column in ids.T),
+            dense=dense.astype(np.float32),
+            ids=tuple(np.array(column, np.int64) for column in ids.T),
             lengths=(None,) * self._columns,
         )
 
