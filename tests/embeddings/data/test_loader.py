@@ -258,20 +258,30 @@ def test_the_loaders_sampler_learns_the_epoch() -> None:
 def test_processes_that_read_a_loader_at_once_need_one_order() -> None:
     """Each trainer evaluated its share of every batch in an order of its own."""
     examples = TensorDataset(torch.zeros(4, 1), torch.zeros(4, 1, dtype=torch.int64))
-    seeded = torch.Generator().manual_seed(0)
     for loader in (
         DataLoader(examples),
-        DataLoader(examples, shuffle=True, generator=seeded),
         DataLoader(examples, sampler=DistributedSampler(examples, num_replicas=1, rank=0)),
         iter(()),
     ):
-        LoaderData(loader, batch=1, columns=1).check_shared_order()
+        LoaderData(loader, batch=1, columns=1).share_order(0)
     for loader in (
         DataLoader(examples, shuffle=True),
         DataLoader(examples, sampler=WeightedRandomSampler([1.0] * 4, 4)),
     ):
         with pytest.raises(EmbeddingError, match="Sampler without a generator, another one at"):
-            LoaderData(loader, batch=1, columns=1).check_shared_order()
+            LoaderData(loader, batch=1, columns=1).share_order(0)
+
+
+def test_processes_that_read_a_loader_at_once_share_the_seed_of_its_generator() -> None:
+    """A generator that each trainer had seeded by its rank gave each an order of its own."""
+
+    def order(loaded: LoaderData) -> list[int]:
+        loaded.share_order(11)
+        return [row for examples in loaded.read() for row in examples.ids[0].tolist()]
+
+    weighted = WeightedRandomSampler([1.0] * 8, 8, generator=torch.Generator().manual_seed(4))
+    assert order(shuffled(0)) == order(shuffled(1)) != [*range(8)]
+    assert order(loader_of(sampler=weighted)) == order(loader_of(sampler=weighted))
 
 
 def test_a_generator_is_read_once() -> None:

@@ -105,8 +105,12 @@ class LoaderData:
             f"need one order. {remedy}"
         )
 
-    def check_shared_order(self) -> None:
-        """Check that processes that read it at the same time have one order of batches.
+    def share_order(self, seed: int) -> None:
+        """Let processes that read it at the same time have one order of batches.
+
+        Parameters
+        ----------
+        seed : of all of them, in place of each one's own, for a generator that shuffles.
 
         Raises
         ------
@@ -118,6 +122,7 @@ class LoaderData:
                 "another one at each trainer: their shares of a batch would have some examples "
                 f"twice, and others not. Leave out shuffle=True. {_SHUFFLE}"
             )
+        self._order.seed_generator(seed)
 
     def begin_epoch(self, epoch: int, *, alone: bool) -> None:
         """Let the loader have its order of an epoch.
@@ -270,8 +275,13 @@ class _LoaderOrder:
         """Let the loader have the order of an epoch."""
         if self._set_epoch is not None:
             self._set_epoch(epoch)
-        elif self._generator is not None and self.seed is not None:
-            self._generator.manual_seed((self.seed + epoch) & _MOST_ID)
+        elif self.seed is not None:
+            self.seed_generator(self.seed + epoch)
+
+    def seed_generator(self, seed: int) -> None:
+        """Give a generator that shuffles, if there is one, a seed."""
+        if self._generator is not None:
+            self._generator.manual_seed(seed & _MOST_ID)
 
 
 def _sampler_of(loader: Any) -> Any:

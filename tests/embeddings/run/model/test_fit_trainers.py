@@ -128,6 +128,31 @@ def test_trainers_evaluate_no_loader_that_shuffles_at_each_of_them() -> None:
         each(stack.enter_context(group(2)), act)
 
 
+def test_trainers_evaluate_each_example_of_a_loader_whose_generators_they_seed_otherwise() -> None:
+    """By their ranks, as scripts do: some examples were evaluated twice, others not."""
+    data = clicks([20], [8] * 2)
+    job = InProcessJob(data)
+    features = torch.arange(8.0)[:, None].expand(8, 3)
+    examples = TensorDataset(features, torch.zeros(8, 1, dtype=torch.int64))
+    evaluated: list[float] = []
+
+    def act(executor: Executor) -> None:
+        model = Rows()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        connect = job.connect(executor)
+        _, batches = fit_connected(model, data, optimizer=optimizer, connect=connect)
+        generator = torch.Generator().manual_seed(executor.rank)
+        loader = DataLoader(examples, batch_size=4, shuffle=True, generator=generator)
+        with batches:
+            for dense, _ in batches.evaluate(LoaderData(loader, batch=4, columns=1)):
+                evaluated.extend(dense[:, 0].tolist())
+
+    with ExitStack() as stack:
+        stack.enter_context(no_hang())
+        each(stack.enter_context(group(2)), act)
+    assert sorted(evaluated) == [*range(8)]
+
+
 def test_a_trainer_that_left_after_an_import_ends_the_commit_of_the_others(tmp_path: Path) -> None:
     """The servers' commit of the loaded rows waited for it, up to the deadline of their calls."""
     data = clicks([20], [8] * 2)

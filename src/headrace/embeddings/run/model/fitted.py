@@ -131,7 +131,7 @@ class FittedBatches:
                 f"{self._leaves.column_count} of the data that fit got"
             )
         if isinstance(data, LoaderData) and self._connections.executor.ranks > 1:
-            data.check_shared_order()
+            data.share_order(self._description.seed)
         self._check_free("an evaluation")
         return self._evaluation_batches(data)
 
