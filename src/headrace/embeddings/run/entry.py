@@ -185,13 +185,11 @@ def fit(
     optimizer : that has the embedding weights; or all of the model's, where there are several.
     cache : of each trainer, in bytes or as "1GiB"; by default the plan's, else 1 GiB.
     ids : columns of the data's ids that a module looks up, by its name; found by a run if absent.
-    initial : values of rows whose weight is on "meta", of all modules or by name; uniform within
-        1/sqrt(rows) if absent.
+    initial : of rows whose weight is on "meta", in all or by name; within 1/sqrt(rows) if absent.
     forward : runs the model on a batch (dense, ids, labels); `model(dense, ids)` if absent.
     scaler : that scales the loss, if there is one: steps that it skips are skipped for rows, too.
     state : further objects that commits save, by name, such as schedules and the scaler.
-    find_unused_parameters : of DistributedDataParallel, for models of which a step may leave out a
-        part, such as a tower or an expert.
+    find_unused_parameters : of DistributedDataParallel: a step may leave out a part, as a tower.
     seed : of initial values.
 
     Raises
@@ -200,11 +198,7 @@ def fit(
         has no room.
     CommunicationError : a process of the job failed, or is not there.
     """
-    settings = EmbeddingSettings.from_environment()
-    if settings.role == "reader":
-        serve_batches(data)
-    if not _first_data:
-        _first_data.append(data)
+    settings = _settings_of_trainer(data)
     return fit_connected(
         model,
         data,
@@ -219,6 +213,16 @@ def fit(
         find_unused_parameters=find_unused_parameters,
         seed=seed,
     )
+
+
+def _settings_of_trainer(data: ExampleData) -> EmbeddingSettings:
+    """Return settings; a process that is to read serves batches of data, and does not return."""
+    settings = EmbeddingSettings.from_environment()
+    if settings.role == "reader":
+        serve_batches(data)
+    if not _first_data:
+        _first_data.append(data)
+    return settings
 
 
 def _join(data: ExampleData, description: JobDescription) -> TrainerConnections:
